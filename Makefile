@@ -1,0 +1,48 @@
+# Two commands are enough: `make demo` and `make test`. Each sets up what it needs.
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO_VENV ?= .venv-demo
+DEMO ?=
+PACKAGES := $(wildcard mithril-*/pyproject.toml)
+
+.PHONY: demo test check format wheels startup clean
+
+# The core alone: trains a small GPT on simulated devices. `make demo DEMO="--mesh data=4"`
+demo: $(DEMO_VENV)/.ready
+	$(DEMO_VENV)/bin/mithril demo $(DEMO)
+
+test: $(VENV)/.ready
+	$(VENV)/bin/python -m pytest
+
+check: $(VENV)/.ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python tools/module_length.py
+
+format: $(VENV)/.ready
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+# Builds every wheel and tries it where the source tree cannot be seen.
+wheels: $(VENV)/.ready
+	tools/check_wheels.sh $(VENV)/bin/python
+
+startup: $(VENV)/.ready
+	$(VENV)/bin/python benchmarks/startup.py
+
+clean:
+	rm -rf $(VENV) $(DEMO_VENV)
+
+# A stamp file says that a venv is complete; it is remade when what it was made from changes.
+$(VENV)/.ready: requirements-dev.txt constraints.txt $(PACKAGES)
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r requirements-dev.txt
+	touch $@
+
+$(DEMO_VENV)/.ready: mithril-core/pyproject.toml
+	$(PYTHON) -m venv $(DEMO_VENV)
+	$(DEMO_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -e ./mithril-core
+	touch $@

@@ -1,0 +1,71 @@
+"""Backends by name: `from mithril.backends import NumpyBackend, JaxBackend, …`.
+
+The names always import, whatever is installed; opening one whose package is missing says which to
+install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mithril.mesh import Mesh
+    from mithril.runtime import Backend
+
+__all__ = ["JaxBackend", "MLXBackend", "NumpyBackend", "TorchBackend"]
+
+
+def NumpyBackend(  # noqa: N802 - reads as a class
+    device_mesh: Mesh | int | Sequence[int] | None = None,
+    *,
+    mesh_axis_names: Sequence[str] | None = None,
+    **options: object,
+) -> Backend:
+    """Open the NumPy backend: simulated devices in this process; see `open_backend`.
+
+    >>> NumpyBackend(device_mesh=(2,)).ones(4, device_mesh=(2,)).addressable_shards[0].data.shape
+    (2,)
+    """
+    return _open("numpy", device_mesh, mesh_axis_names, options)
+
+
+def JaxBackend(  # noqa: N802
+    device_mesh: Mesh | int | Sequence[int] | None = None,
+    *,
+    mesh_axis_names: Sequence[str] | None = None,
+    **options: object,
+) -> Backend:
+    """Open the JAX backend, from the package mithril-jax; see `open_backend`."""
+    return _open("jax", device_mesh, mesh_axis_names, options)
+
+
+def TorchBackend(  # noqa: N802
+    device_mesh: Mesh | int | Sequence[int] | None = None,
+    *,
+    mesh_axis_names: Sequence[str] | None = None,
+    **options: object,
+) -> Backend:
+    """Open the PyTorch backend, from the package mithril-torch; see `open_backend`."""
+    return _open("torch", device_mesh, mesh_axis_names, options)
+
+
+def MLXBackend(  # noqa: N802
+    device_mesh: Mesh | int | Sequence[int] | None = None,
+    *,
+    mesh_axis_names: Sequence[str] | None = None,
+    **options: object,
+) -> Backend:
+    """Open the MLX backend, from the package mithril-mlx; see `open_backend`."""
+    return _open("mlx", device_mesh, mesh_axis_names, options)
+
+
+def _open(
+    name: str,
+    device_mesh: Mesh | int | Sequence[int] | None,
+    names: Sequence[str] | None,
+    options: dict[str, object],
+) -> Backend:
+    from mithril.runtime import open_backend
+
+    return open_backend(name, device_mesh, mesh_axis_names=names, **options)

@@ -1,0 +1,225 @@
+"""`mithril backends`: which backends are installed, whether they work, and what one can do.
+
+`list` imports no framework and always succeeds unless `--strict` is given; `info` opens the backend
+and ends with exit code 3 if that fails. Data goes to stdout, faults to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, fields
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mithril.errors import MithrilError
+from mithril.plugins.discover import BackendEntry, Status, api_text, discover
+from mithril.plugins.opening import open_entry, require
+from mithril.plugins.spec import BACKEND_API
+
+if TYPE_CHECKING:
+    from mithril.engine.protocol import Engine
+
+JSON_SCHEMA = 1
+CANNOT_OPEN = 3
+FRAMES = 5
+NAMES_SHOWN = 8
+HEADER = ("NAME", "PACKAGE", "FRAMEWORK", "API", "STATUS", "NOTE")
+COLORS = {
+    Status.ready: typer.colors.GREEN,
+    Status.missing: typer.colors.YELLOW,
+    Status.blocked: typer.colors.YELLOW,
+}
+
+app = typer.Typer(help="The installed backends.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_backends(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 unless every backend is ready.")
+    ] = False,
+) -> None:
+    """List the installed backends and whether each can be used."""
+    entries = discover()
+    typer.echo(_as_json(entries) if as_json else _as_table(entries), color=_color())
+    if strict and any(entry.status is not Status.ready for entry in entries):
+        raise typer.Exit(1)
+
+
+@app.command("info")
+def info(name: Annotated[str, typer.Argument(help="A backend name.")]) -> None:
+    """Open a backend on one device and show what it can do."""
+    try:
+        entry = require(name)
+    except MithrilError as error:
+        raise _failure(error) from None
+    typer.echo("\n".join(_description(entry)))
+    try:
+        typer.echo("\n".join(_abilities(entry)))
+    except MithrilError as error:
+        if error.__cause__ is not None:
+            typer.echo("\n".join(_plugin_frames(entry, error.__cause__)), err=True)
+        raise _failure(error) from None
+
+
+def _failure(error: MithrilError) -> typer.Exit:
+    typer.echo(f"{type(error).__name__}: {error}", err=True)
+    return typer.Exit(CANNOT_OPEN)
+
+
+def _as_json(entries: Iterable[BackendEntry]) -> str:
+    document = {
+        "schema": JSON_SCHEMA,
+        "mithril": version("mithril-core"),
+        "api": api_text(BACKEND_API),
+        "backends": [_json_row(entry) for entry in entries],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _json_row(entry: BackendEntry) -> dict[str, str | None]:
+    framework = entry.framework
+    return {
+        "name": entry.name,
+        "package": entry.package,
+        "package_version": entry.package_version,
+        "framework": framework.name if framework else None,
+        "framework_version": framework.installed if framework else None,
+        "api": api_text(entry.spec.api) if entry.spec else None,
+        "status": entry.status.value,
+        "note": _note(entry),
+        "entry_point": entry.point.value,
+    }
+
+
+def _as_table(entries: Sequence[BackendEntry]) -> str:
+    if not entries:
+        return "no backends are installed; pip install mithril-core"
+    rows = [HEADER, *map(_row, entries)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    counts = Counter(entry.status for entry in entries)
+    summary = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
+    colored = [_colored(line, entry) for line, entry in zip(lines[1:], entries, strict=True)]
+    return "\n".join([lines[0], *colored, summary])
+
+
+def _colored(line: str, entry: BackendEntry) -> str:
+    status = entry.status.value
+    color = COLORS.get(entry.status, typer.colors.RED)
+    return line.replace(f"  {status}", f"  {typer.style(status, fg=color)}", 1)
+
+
+def _row(entry: BackendEntry) -> tuple[str, ...]:
+    unknown = "?" if entry.spec is None else "-"
+    framework = entry.framework
+    return (
+        entry.name,
+        f"{entry.package} {entry.package_version}",
+        f"{framework.name} {framework.installed}" if framework and framework.installed else unknown,
+        api_text(entry.spec.api) if entry.spec else unknown,
+        entry.status.value,
+        _note(entry),
+    )
+
+
+def _note(entry: BackendEntry) -> str:
+    return " · ".join(part for part in (entry.fact, entry.remedy) if part)
+
+
+def _description(entry: BackendEntry) -> Iterator[str]:
+    """Say what is known without opening the backend."""
+    spec = entry.spec
+    summary = f" — {spec.summary}" if spec and spec.summary else ""
+    yield f"{entry.name}{summary}" + (f"   {spec.url}" if spec and spec.url else "")
+    package = f"{entry.package} {entry.package_version}"
+    yield _line("package", f"{package}   ({entry.point.module}, {_location(entry)})")
+    yield _line("status", entry.status.value)
+    if spec and entry.framework:
+        found = entry.framework.installed or "not installed"
+        yield _line(
+            "framework", f"{entry.framework.name} {found}   requires {', '.join(spec.requires)}"
+        )
+    for option in fields(spec.options) if spec and spec.options else ():
+        default = "" if option.default is MISSING else f" = {option.default!r}"
+        kind = option.type if isinstance(option.type, str) else option.type.__name__
+        yield _line("option", f"{option.name}: {kind}{default}")
+
+
+def _abilities(entry: BackendEntry) -> Iterator[str]:
+    """Open the backend, then say what it offers."""
+    from mithril.mesh import Mesh
+
+    started = time.perf_counter()
+    engine = open_entry(entry, Mesh(), {})
+    seconds = time.perf_counter() - started
+    yield _line("devices", _devices(engine))
+    yield _line("capabilities", _capabilities(engine))
+    yield _line("operators", _operators(engine))
+    yield _line("opened in", f"{seconds:.1f} s")
+
+
+def _devices(engine: Engine) -> str:
+    kinds = Counter(label.rstrip("0123456789").rstrip(" :") for label in engine.devices)
+    return "   ".join(f"{kind} ×{count}" for kind, count in kinds.items())
+
+
+def _capabilities(engine: Engine) -> str:
+    from mithril.engine.protocol import Capability
+
+    return " ".join(sorted(engine.capabilities)) + _without(set(Capability) - engine.capabilities)
+
+
+def _operators(engine: Engine) -> str:
+    import mithril.ops  # registers the operators
+    from mithril.ir import registry
+
+    known = set(registry())
+    with_kernel = len(known & engine.kernels)
+    return f"{with_kernel} of {len(known)} have a kernel{_without(known - engine.kernels)}"
+
+
+def _without(absent: Iterable[str]) -> str:
+    names = sorted(absent)
+    more = f", and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return f"   (without: {', '.join(names[:NAMES_SHOWN])}{more})" if names else ""
+
+
+def _plugin_frames(entry: BackendEntry, error: BaseException) -> Iterator[str]:
+    """Show the last frames of a traceback that lie inside the plugin, then its error."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    root = _location(entry)
+    inside = [frame for frame in frames if root and Path(frame.filename).is_relative_to(root)]
+    if inside:
+        yield f"Traceback inside {entry.point.module} (last {FRAMES} frames at most):"
+        yield from "".join(traceback.format_list(inside[-FRAMES:])).splitlines()
+    yield from "".join(traceback.format_exception_only(error)).splitlines()
+
+
+def _location(entry: BackendEntry) -> Path | None:
+    """Return where a plugin's top package lies; its module is not imported for it."""
+    found = find_spec(entry.point.module.partition(".")[0])
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin)
+    return path.parent if found.submodule_search_locations else path
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<13} {text}"
+
+
+def _color() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -1,0 +1,56 @@
+"""Keyword options of backends and of compile: which are known, and a refusal for the rest.
+
+An option that is accepted has an effect. One that Mithril knows but has not built yet, and one that
+nobody knows, are refused here, with the nearest known name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mithril.errors import OptionError, listing, nearest
+
+BACKEND_LATER = frozenset({
+    "activation_dtype", "all_reduce_fusion", "async_collective_ops", "auto_sharding",
+    "auto_sharding_config", "collective_optimization", "collective_ops",
+    "communication_optimization", "communication_overlap_strategy", "compute_dtype", "dtype",
+    "executor", "gradient_compression", "mesh_topology", "network_topology_aware",
+    "overlap_communication", "param_dtype", "pipeline_communication", "weight_dtype",
+})  # fmt: skip
+"""Options of every backend that the guides describe and that are not available yet."""
+
+COMPILE_LATER = frozenset({
+    "activation_checkpointing", "activation_offload", "auto_partition", "checkpointing",
+    "communication_optimization", "gradient_accumulation", "gradient_accumulation_steps",
+    "load_balancing", "load_balancing_algorithm", "max_memory_per_device", "max_reshard_bytes",
+    "memory_planning", "mixed_precision_policy", "offload_threshold", "partition_constraints",
+    "partition_hooks", "partition_objective", "partition_search_space", "partition_strategy",
+    "pipeline_schedule", "profiling_based_partitioning", "recomputation_granularity",
+    "rematerialization", "rematerialization_policy", "spill_threshold_mb", "spill_to_host",
+})  # fmt: skip
+"""Options of compile that the guides describe and that are not available yet."""
+
+
+def refuse_later(call: str, given: Mapping[str, object], later: Iterable[str]) -> None:
+    """Raise for the first option that is known but not built yet.
+
+    Raises:
+        OptionError: there is one.
+    """
+    for name, value in given.items():
+        if name in later:
+            raise OptionError(f"option {name}={value!r} of {call} is not available yet; leave it out")
+
+
+def refuse_unknown(call: str, given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raise for the first option that does not exist.
+
+    Raises:
+        OptionError: there is one; the message has the nearest known name.
+    """
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            raise OptionError(
+                f"{call} has no option '{name}'{nearest(name, names)}; options: {listing(names)}"
+            )

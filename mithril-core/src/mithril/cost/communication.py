@@ -1,0 +1,30 @@
+"""Time of a collective in the alpha-beta model, with ring algorithms.
+
+The formulas are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
+Operations in MPICH" (2005), for the ring (bandwidth-optimal) form of each collective.
+"""
+
+from __future__ import annotations
+
+from mithril.cost.hardware import Hardware
+
+
+def collective_seconds(kind: str, nbytes: float, group: int, hardware: Hardware) -> float:
+    """Return the predicted seconds of one collective.
+
+    Args:
+        kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`.
+        nbytes: the buffer of an all_reduce, the output of an all_gather, the input of a
+            reduce_scatter, the local part of an all_to_all or permute.
+        group: devices that take part.
+        hardware: the profile to price with.
+
+    >>> from mithril.cost import SIMULATED
+    >>> collective_seconds("all_reduce", 1e9, 2, SIMULATED)
+    1.0000002
+    """
+    if kind == "permute":
+        return hardware.latency + nbytes / hardware.bandwidth
+    steps = group - 1
+    rounds = 2 if kind == "all_reduce" else 1
+    return rounds * (steps * hardware.latency + steps / group * nbytes / hardware.bandwidth)

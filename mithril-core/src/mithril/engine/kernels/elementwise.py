@@ -1,0 +1,105 @@
+"""Kernels of the elementwise ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mithril.engine.kernels.registry import KERNELS, Run, kernel
+from mithril.ir import Constant
+from mithril.ops import elementwise as ops
+from mithril.types import TensorType
+
+Types = Sequence[TensorType]
+
+_SAME_NAME = {
+    ops.Add: "add", ops.Subtract: "subtract", ops.Multiply: "multiply", ops.Divide: "divide",
+    ops.Power: "power", ops.Maximum: "maximum", ops.Minimum: "minimum", ops.Negate: "negative",
+    ops.Exp: "exp", ops.Log: "log", ops.Sqrt: "sqrt", ops.Tanh: "tanh", ops.Abs: "abs",
+    ops.Sign: "sign", ops.Equal: "equal", ops.NotEqual: "not_equal", ops.Less: "less",
+    ops.LessEqual: "less_equal", ops.Greater: "greater", ops.GreaterEqual: "greater_equal",
+    ops.LogicalAnd: "logical_and", ops.LogicalOr: "logical_or", ops.LogicalNot: "logical_not",
+    ops.Where: "where",
+}  # fmt: skip
+
+
+def _named(function: str) -> Any:
+    def factory(op: object, types: Types, xp: ModuleType) -> Run:
+        run: Run = getattr(xp, function)
+        return run
+
+    return factory
+
+
+for _op, _function in _SAME_NAME.items():
+    KERNELS[_op.name] = _named(_function)
+
+
+@kernel(Constant)
+def constant(op: Constant, types: Types, xp: ModuleType) -> Run:
+    """A scalar array, made once."""
+    value = xp.asarray(op.value, dtype=op.dtype.numpy)
+    return lambda: value
+
+
+@kernel(ops.Relu)
+def relu(op: ops.Relu, types: Types, xp: ModuleType) -> Run:
+    """max(x, 0)."""
+    zero = xp.asarray(0, dtype=types[0].dtype.numpy)
+    return lambda x: xp.maximum(x, zero)
+
+
+@kernel(ops.Rsqrt)
+def rsqrt(op: ops.Rsqrt, types: Types, xp: ModuleType) -> Run:
+    """1 / sqrt(x)."""
+    one = xp.asarray(1, dtype=types[0].dtype.numpy)
+    return lambda x: xp.divide(one, xp.sqrt(x))
+
+
+@kernel(ops.Cast)
+def cast(op: ops.Cast, types: Types, xp: ModuleType) -> Run:
+    """x in another dtype."""
+    dtype = op.dtype.numpy
+    return lambda x: xp.asarray(x, dtype=dtype)
+
+
+@kernel(ops.StopGradient)
+def stop_gradient(op: ops.StopGradient, types: Types, xp: ModuleType) -> Run:
+    """X itself."""
+    return lambda x: x
+
+
+@kernel(ops.Erf)
+def erf(op: ops.Erf, types: Types, xp: ModuleType) -> Run:
+    """The error function: a rational approximation in float32, exact (and slow) in float64."""
+    if types[0].dtype.itemsize == 8:
+        exact = np.frompyfunc(math.erf, 1, 1)
+        return lambda x: xp.asarray(exact(np.asarray(x)).astype(np.float64))
+    dtype = types[0].dtype.numpy
+    return lambda x: xp.asarray(erf_float32(xp.asarray(x, dtype=np.float32), xp), dtype=dtype)
+
+
+# Coefficients of x P(x^2) / Q(x^2) on [-4, 4], highest power first, as used by Eigen and XLA;
+# largest error against math.erf is about 2e-7.
+_ERF_P = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
+          -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)  # fmt: skip
+_ERF_Q = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03,
+          -7.37332916720468e-03, -1.42647390514189e-02)  # fmt: skip
+
+
+def erf_float32(x: Any, xp: ModuleType) -> Any:
+    """Return erf(x) for a float32 array."""
+    x = xp.clip(x, np.float32(-4.0), np.float32(4.0))
+    square = x * x
+    return x * _horner(_ERF_P, square) / _horner(_ERF_Q, square)
+
+
+def _horner(coefficients: Sequence[float], x: Any) -> Any:
+    total = x * np.float32(coefficients[0]) + np.float32(coefficients[1])
+    for coefficient in coefficients[2:]:
+        total = total * x + np.float32(coefficient)
+    return total

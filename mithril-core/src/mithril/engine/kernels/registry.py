@@ -1,0 +1,33 @@
+"""Kernels: how ops run on arrays of one device, written once on the Python array API standard.
+
+A kernel is registered for an op class. It is called once per node when a program is lowered, with
+the op, the operand types and the array namespace, and returns the function that runs each time:
+whatever depends only on attributes and shapes is worked out beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from mithril.ir import Op
+from mithril.types import TensorType
+
+Run = Callable[..., Any]
+Kernel = Callable[[Any, Sequence[TensorType], ModuleType], Run]
+KERNELS: dict[str, Kernel] = {}
+
+
+def kernel(*op_classes: type[Op]) -> Callable[[Kernel], Kernel]:
+    """Register a kernel factory `(op, operand types, namespace) -> function` for op classes.
+
+    The function takes the operands and returns the result, or a tuple when the op has several.
+    """
+
+    def add(factory: Kernel) -> Kernel:
+        for op_class in op_classes:
+            KERNELS[op_class.name] = factory
+        return factory
+
+    return add

@@ -1,0 +1,66 @@
+"""Kernels of the ops that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from mithril.engine.kernels.registry import Run, kernel
+from mithril.ops import shape as ops
+from mithril.types import TensorType
+
+Types = Sequence[TensorType]
+
+
+@kernel(ops.Reshape)
+def reshape(op: ops.Reshape, types: Types, xp: ModuleType) -> Run:
+    """A view where the layout allows it."""
+    shape = op.shape
+    return lambda x: xp.reshape(x, shape)
+
+
+@kernel(ops.Transpose)
+def transpose(op: ops.Transpose, types: Types, xp: ModuleType) -> Run:
+    """A view."""
+    order = op.order
+    return lambda x: x.transpose(order)
+
+
+@kernel(ops.Broadcast)
+def broadcast(op: ops.Broadcast, types: Types, xp: ModuleType) -> Run:
+    """A view."""
+    shape = op.shape
+    return lambda x: xp.broadcast_to(x, shape)
+
+
+@kernel(ops.Slice)
+def slice_(op: ops.Slice, types: Types, xp: ModuleType) -> Run:
+    """A view."""
+    index = tuple(map(slice, op.start, op.stop, op.step))
+    return lambda x: x[index]
+
+
+@kernel(ops.Pad)
+def pad(op: ops.Pad, types: Types, xp: ModuleType) -> Run:
+    """Zeros with the operand laid into them."""
+    (result,) = op.infer(types)
+    steps = zip(op.before, op.between, types[0].shape, strict=True)
+    index = tuple(
+        slice(before, before + max((size - 1) * (between + 1) + 1, 0), between + 1)
+        for before, between, size in steps
+    )
+
+    def run(x: Any) -> Any:
+        whole = xp.zeros(result.shape, dtype=result.dtype.numpy)
+        whole[index] = x
+        return whole
+
+    return run
+
+
+@kernel(ops.Concatenate)
+def concatenate(op: ops.Concatenate, types: Types, xp: ModuleType) -> Run:
+    """The operands one after another."""
+    axis = op.axis
+    return lambda *parts: xp.concat(parts, axis=axis) if hasattr(xp, "concat") else xp.concatenate(parts, axis)

@@ -1,0 +1,75 @@
+"""The reference engine: simulated devices on NumPy, run in lockstep in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mithril.engine.kernels import KERNELS
+from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.protocol import Capability, Produce
+from mithril.ir import Program
+from mithril.mesh import Mesh, Sharding
+from mithril.types import DType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyEngine:
+    """NumPy arrays as the shards of simulated devices; a handle is a list of arrays by device.
+
+    Devices that hold equal boxes share one array; kernels never write into their operands.
+    """
+
+    mesh: Mesh
+    options: object = None
+
+    @property
+    def name(self) -> str:
+        """`numpy`."""
+        return "numpy"
+
+    @property
+    def platform(self) -> str:
+        """`simulated`."""
+        return "simulated"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """One label per simulated device."""
+        return tuple(f"simulated cpu {index}" for index in range(self.mesh.size))
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """All collectives."""
+        return frozenset(Capability)
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """All ops."""
+        return frozenset(KERNELS)
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """All dtypes."""
+        return frozenset(DType)
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
+        """Make a distributed array; see `Engine.put`."""
+        made: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
+        shards = []
+        for device in range(self.mesh.size):
+            box = sharding.box(device, type.shape)
+            key = tuple((part.start, part.stop) for part in box)
+            if key not in made:
+                made[key] = np.asarray(produce(box), dtype=type.dtype.numpy)
+            shards.append(made[key])
+        return shards
+
+    def shard(self, shards: list[np.ndarray], sharding: Sharding, device: int) -> np.ndarray:
+        """Return the part a device holds."""
+        return shards[device]
+
+    def lower(self, program: Program) -> LockstepExecutable:
+        """Turn a program into straight-line Python over all devices."""
+        return LockstepExecutable(program, KERNELS, np)

@@ -1,0 +1,106 @@
+"""The protocol between Mithril and a backend plugin: an Engine opened on a mesh.
+
+An engine knows devices, arrays, kernels and collectives; it knows nothing about models, gradients or
+shardings beyond the box of a tensor that each device holds. `Shards` is its own handle of a
+distributed array and is opaque to everybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+
+from mithril.ir import Program
+from mithril.mesh import Mesh, Sharding
+from mithril.types import DType, TensorType
+
+Shards = Any
+Box = tuple[slice, ...]
+Produce = Callable[[Box], np.ndarray]
+Observer = Callable[[str, tuple[str, ...], int], None]
+"""Called with kind, mesh axes and bytes of every collective that is carried out."""
+
+
+class Capability(StrEnum):
+    """What an engine can do beyond running local kernels."""
+
+    all_reduce = "all_reduce"
+    all_gather = "all_gather"
+    reduce_scatter = "reduce_scatter"
+    all_to_all = "all_to_all"
+    permute = "permute"
+
+
+class Executable(Protocol):
+    """A lowered program."""
+
+    def __call__(
+        self, inputs: Sequence[Shards], observe: Observer | None = None
+    ) -> list[Shards]:
+        """Run the program once.
+
+        Args:
+            inputs: one handle per program input, in order.
+            observe: told of every collective.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """Devices opened as a mesh; see the module's text."""
+
+    @property
+    def name(self) -> str:
+        """The backend's name."""
+        ...
+
+    @property
+    def platform(self) -> str:
+        """The kind of device, by which costs are looked up: `simulated`, `cpu`, `gpu`, …."""
+        ...
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh the engine was opened on."""
+        ...
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """A label for each device of the mesh, in flat order."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """The collectives the engine offers."""
+        ...
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the ops the engine has a kernel for; others are expanded."""
+        ...
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """Element types the engine can hold."""
+        ...
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Shards:
+        """Make a distributed array.
+
+        Args:
+            type: global shape and dtype.
+            sharding: which box each device holds.
+            produce: returns the host data of a box; called once per distinct box.
+        """
+        ...
+
+    def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
+        """Return the part a device holds, on the host."""
+        ...
+
+    def lower(self, program: Program) -> Executable:
+        """Turn a program into something that runs."""
+        ...

@@ -1,0 +1,67 @@
+"""Every error Mithril raises, as one tree.
+
+A message reads `Subject verb fact; numbers; remedy` and uses the user's own names: layer path,
+tensor, mesh axis, file and line. Catch `MithrilError` to catch them all.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MithrilError(Exception):
+    """Something the user can put right; the base of every error below."""
+
+
+class GraphError(MithrilError):
+    """A model or graph is put together wrongly: names, connections, cycles."""
+
+
+class ShapeError(MithrilError):
+    """Shapes or dtypes do not fit together."""
+
+
+class ShardingError(MithrilError):
+    """A tensor cannot be split as asked."""
+
+
+class MeshError(MithrilError):
+    """A device mesh does not exist, does not fit, or lacks an axis."""
+
+
+class PlanError(MithrilError):
+    """A plan cannot be made, or would break a limit the user set."""
+
+
+class BackendError(MithrilError):
+    """A backend is absent, cannot be opened, or failed while running."""
+
+
+class CheckpointError(MithrilError):
+    """A checkpoint cannot be written or read."""
+
+
+class OptionError(MithrilError):
+    """An option is unknown, has a wrong value, or is not available here."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the known name closest to `name`, or an empty string.
+
+    >>> nearest("wieght", ["weight", "bias"])
+    "; did you mean 'weight'?"
+    >>> nearest("zzz", ["weight"])
+    ''
+    """
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def listing(names: Iterable[str]) -> str:
+    """Return names quoted and joined for a message, or `none`.
+
+    >>> listing(["a", "b"])
+    "'a', 'b'"
+    """
+    return ", ".join(f"'{name}'" for name in names) or "none"

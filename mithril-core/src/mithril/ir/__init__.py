@@ -1,0 +1,19 @@
+"""The intermediate representation: graphs, the op protocol, sharding rules, plans.
+
+Everything here is plain data and knows no devices and no framework.
+"""
+
+from mithril.ir.constant import Constant
+from mithril.ir.graph import Graph, Node, Phase, Source, Value
+from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register, registry
+from mithril.ir.operand import AnyOperand, Operand, apply, apply_one
+from mithril.ir.plan import Cause, Collective, Plan, Port, Program, Stage, TensorReport
+from mithril.ir.rule import Rule, elementwise_rule
+from mithril.ir.tensor import Builder, Tensor
+
+__all__ = [
+    "AnyOperand", "Builder", "Cause", "Collective", "Constant", "Cost", "Cotangents", "Graph",
+    "Node", "Op", "Operand", "Phase", "Plan", "Port", "Program", "Rule", "Shard", "Source",
+    "Stage", "Tensor", "TensorReport", "Tensors", "Types", "Value", "apply", "apply_one",
+    "elementwise_rule", "register", "registry",
+]

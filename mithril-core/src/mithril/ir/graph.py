@@ -1,0 +1,117 @@
+"""Graph, Node and Value: typed programs in static single assignment form.
+
+A graph is frozen: its nodes stand in an order in which every value is defined before it is used.
+Values are compared by identity; their names are for people. A node knows where it comes from: the
+user's layer path (`scope`) and line (`source`), kept by every pass, so that errors and plans can name
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from mithril.types import TensorType
+
+if TYPE_CHECKING:
+    from mithril.ir.op import Op
+    from mithril.ir.plan import Cause
+
+
+class Phase(StrEnum):
+    """Whether a node belongs to the forward or to the backward computation."""
+
+    forward = "forward"
+    backward = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A place in the user's code."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{PurePath(self.file).name}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """One tensor of a graph; equal only to itself."""
+
+    type: TensorType
+    name: str = ""
+
+    def __repr__(self) -> str:
+        return f"Value({self.name or '?'}: {self.type})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One application of an op.
+
+    Args:
+        op: the op with its attributes.
+        inputs: operands.
+        outputs: results.
+        scope: the user's layer path, such as `block3.attn.q`.
+        source: the user's line.
+        phase: forward or backward.
+        cause: for a collective, why it is there.
+    """
+
+    op: Op
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    scope: str = ""
+    source: Source | None = None
+    phase: Phase = Phase.forward
+    cause: Cause | None = None
+
+    @property
+    def attributes(self) -> Mapping[str, object]:
+        """The op's attributes by name."""
+        return self.op.attributes
+
+    def where(self) -> str:
+        """Return `layer (file:line)` as far as known, for messages."""
+        parts = [f"'{self.scope}'" if self.scope else "", f"({self.source})" if self.source else ""]
+        return " ".join(part for part in parts if part) or f"op '{self.op.name}'"
+
+    def __repr__(self) -> str:
+        return f"Node({self.op!r} at {self.where()})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A program: inputs, nodes in order, outputs by name."""
+
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: Mapping[str, Value] = field(default_factory=dict)
+
+    def input(self, name: str) -> Value:
+        """Return the input of a name; KeyError when there is none."""
+        for value in self.inputs:
+            if value.name == name:
+                return value
+        raise KeyError(name)
+
+    def values(self) -> Iterator[Value]:
+        """Yield every value, in order of definition."""
+        yield from self.inputs
+        for node in self.nodes:
+            yield from node.outputs
+
+    def producers(self) -> dict[Value, Node]:
+        """Return the node that defines each value that is not an input."""
+        return {value: node for node in self.nodes for value in node.outputs}
+
+    def __str__(self) -> str:
+        from mithril.ir.printer import print_graph
+
+        return print_graph(self)

@@ -1,0 +1,133 @@
+"""The protocol every op follows, and the registry of ops by name.
+
+An op is one frozen dataclass; its fields are its attributes. It gives shapes (`infer`), gradient
+(`gradient`), sharding rule (`rule`) and cost (`cost`); a fused op also gives its decomposition
+(`expand`), and an op that must know where its shard lies says how it runs there (`localize`).
+Kernels belong to engines. No pass anywhere asks for an op by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar
+
+from mithril.errors import GraphError
+from mithril.types import TensorType
+
+if TYPE_CHECKING:
+    from mithril.ir.rule import Rule
+    from mithril.ir.tensor import Tensor
+
+Types = Sequence[TensorType]
+Tensors: TypeAlias = "Sequence[Tensor]"
+Cotangents: TypeAlias = "Sequence[Tensor | None]"
+OpClass = TypeVar("OpClass", bound="type[Op]")
+_REGISTRY: dict[str, type[Op]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Work of one op: floating-point operations, and bytes read and written."""
+
+    flops: int
+    bytes: int
+
+
+class Shard(Protocol):
+    """What `Op.localize` may ask about the shard it runs on."""
+
+    outputs: Types
+
+    def size(self, factor: str) -> int:
+        """Return the local size of a factor."""
+        ...
+
+    def offset(self, factor: str) -> Tensor | None:
+        """Return where the local part of a factor starts, or None when it is not split."""
+        ...
+
+    def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
+        """Append a node to the local program."""
+        ...
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all ops; see the module's text. Fields of a subclass are the op's attributes."""
+
+    name: ClassVar[str] = ""
+    is_collective: ClassVar[bool] = False
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the result types.
+
+        Raises:
+            ShapeError: the operands do not fit.
+        """
+        raise NotImplementedError
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        """Return the cotangent of each input, or None where none flows.
+
+        `cotangents` has one entry per output; None means zero, and not all are None.
+        """
+        raise NotImplementedError
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        """Return the sharding rule."""
+        raise NotImplementedError
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        """Return the work; by default one operation per result element."""
+        flops = sum(output.size for output in outputs)
+        return Cost(flops, sum(t.nbytes for t in (*inputs, *outputs)))
+
+    def expand(self, inputs: Tensors) -> Tensors | None:
+        """Return the results computed from smaller ops, or None for a primitive."""
+        del inputs
+        return None
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        """Emit the op on one shard; by default the same op, resized."""
+        return shard.apply(self.resized(shard.outputs), *inputs)
+
+    def resized(self, outputs: Types) -> Op:
+        """Return the op with attributes for these local result types; by default unchanged."""
+        del outputs
+        return self
+
+    @property
+    def attributes(self) -> Mapping[str, object]:
+        """Attributes by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}={_show(value)}" for name, value in self.attributes.items())
+        return f"{self.name}[{shown}]" if shown else self.name
+
+
+def register(cls: OpClass) -> OpClass:
+    """Add an op class to the registry under its `name`.
+
+    Raises:
+        GraphError: the name is missing or taken.
+    """
+    if not cls.name:
+        raise GraphError(f"op class {cls.__name__} has no name; set the class attribute `name`")
+    if cls.name in _REGISTRY:
+        taken = _REGISTRY[cls.name]
+        raise GraphError(
+            f"op '{cls.name}' is already defined by {taken.__module__}; choose another name"
+        )
+    _REGISTRY[cls.name] = cls
+    return cls
+
+
+def registry() -> Mapping[str, type[Op]]:
+    """Return all registered op classes by name."""
+    return _REGISTRY
+
+
+def _show(value: object) -> str:
+    return f"'{value}'" if isinstance(value, str) else str(value)

@@ -1,0 +1,199 @@
+"""Operand: anything an op can be applied to, with Python's operators.
+
+Two classes derive from it: `Tensor`, a value of a graph being built, and `Array`, a concrete
+(possibly sharded) array of a backend. Functions over operands (`relu(x)`, `x @ y`, `x.sum()`) are
+written once and work on both: `apply` hands the op to the operands, which record it or run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from mithril.errors import GraphError, ShapeError
+from mithril.types import DType, Scalar, Shape, TensorType
+
+if TYPE_CHECKING:
+    from mithril.ir.op import Op
+
+AnyOperand = TypeVar("AnyOperand", bound="Operand")
+
+
+class Operand:
+    """Base of traced and concrete tensors; see the module's text."""
+
+    __slots__ = ()
+    __array_priority__ = 1000  # NumPy arrays on the left give way to our operators
+    __hash__ = object.__hash__
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and dtype."""
+        raise NotImplementedError
+
+    def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Self, ...]:
+        raise NotImplementedError
+
+    def _constant(self, value: Scalar, dtype: DType) -> Self:
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> Shape:
+        """Size of each dimension."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.type.rank
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.type.size
+
+    @property
+    def T(self) -> Self:  # noqa: N802 - NumPy's name
+        """The transpose of a matrix; the last two dimensions are swapped."""
+        if self.ndim < 2:
+            raise ShapeError(f"cannot transpose {self.type}; .T needs at least two dimensions")
+        order = (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
+        return _call("transpose", self, order)
+
+    def reshape(self, *shape: int | Sequence[int]) -> Self:
+        """Return the same elements in another shape; one size may be -1."""
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return _call("reshape", self, tuple(cast("Sequence[int]", sizes)))
+
+    def transpose(self, *order: int | Sequence[int]) -> Self:
+        """Return the dimensions in another order, reversed by default."""
+        axes = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
+        return _call("transpose", self, tuple(cast("Sequence[int]", axes)) or None)
+
+    def astype(self, dtype: object) -> Self:
+        """Return the elements converted to another dtype."""
+        return _call("cast", self, dtype)
+
+    def sum(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
+        """Return the sum over some dimensions, all by default."""
+        return _call("sum", self, axis, keepdims=keepdims)
+
+    def mean(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
+        """Return the mean over some dimensions, all by default."""
+        return _call("mean", self, axis, keepdims=keepdims)
+
+    def max(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
+        """Return the maximum over some dimensions, all by default."""
+        return _call("max", self, axis, keepdims=keepdims)
+
+    def __add__(self, other: Any) -> Self:
+        return _call("add", self, other)
+
+    def __radd__(self, other: Any) -> Self:
+        return _call("add", other, self)
+
+    def __sub__(self, other: Any) -> Self:
+        return _call("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Self:
+        return _call("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Self:
+        return _call("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Self:
+        return _call("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Self:
+        return _call("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return _call("divide", other, self)
+
+    def __pow__(self, other: Any) -> Self:
+        return _call("power", self, other)
+
+    def __rpow__(self, other: Any) -> Self:
+        return _call("power", other, self)
+
+    def __matmul__(self, other: Any) -> Self:
+        return _call("matmul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return _call("matmul", other, self)
+
+    def __neg__(self) -> Self:
+        return _call("negate", self)
+
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]
+        return _call("equal", self, other)
+
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]
+        return _call("not_equal", self, other)
+
+    def __lt__(self, other: Any) -> Self:
+        return _call("less", self, other)
+
+    def __le__(self, other: Any) -> Self:
+        return _call("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Self:
+        return _call("greater", self, other)
+
+    def __ge__(self, other: Any) -> Self:
+        return _call("greater_equal", self, other)
+
+    def __and__(self, other: Any) -> Self:
+        return _call("logical_and", self, other)
+
+    def __or__(self, other: Any) -> Self:
+        return _call("logical_or", self, other)
+
+    def __invert__(self) -> Self:
+        return _call("logical_not", self)
+
+    def __getitem__(self, index: Any) -> Self:
+        return _call("getitem", self, index)
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise ShapeError(f"{self.type} has no length; it is a scalar")
+        return self.shape[0]
+
+
+def apply(op: Op, *operands: AnyOperand) -> tuple[AnyOperand, ...]:
+    """Apply an op to operands of one kind: record it on tensors, run it on arrays.
+
+    Raises:
+        GraphError: traced tensors and concrete arrays are mixed, or no operand is given.
+    """
+    for operand in operands:
+        if not isinstance(operand, Operand):
+            raise GraphError(
+                f"op '{op.name}' takes tensors, not {type(operand).__name__}; pass an array of a "
+                f"backend, such as backend.array(…)"
+            )
+        if type(operand) is not type(operands[0]):
+            raise GraphError(
+                f"op '{op.name}' mixes a {type(operands[0]).__name__} and a "
+                f"{type(operand).__name__}; pass arrays as model inputs instead of capturing them"
+            )
+    return operands[0]._apply(op, operands)
+
+
+def apply_one(op: Op, *operands: AnyOperand) -> AnyOperand:
+    """Apply an op with a single result and return that result."""
+    (result,) = apply(op, *operands)
+    return result
+
+
+def _call(function: str, *arguments: object, **options: object) -> Any:
+    # The ops lie in a layer above this one: operators find them by name when they are used.
+    from importlib import import_module
+
+    return getattr(import_module("mithril.ops"), function)(*arguments, **options)

@@ -1,0 +1,153 @@
+"""Plan, Stage and Program: what runs, as data.
+
+A Program is one local graph that every device of its mesh runs, together with how each input and
+output lies on the mesh. Its collectives are ordinary nodes, each with its Cause. A Stage is a program
+on a mesh; a Plan is the stages in the order they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mithril.mesh import Mesh, Sharding
+from mithril.types import TensorType
+
+if TYPE_CHECKING:
+    from mithril.ir.graph import Graph, Node, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a collective is in the plan.
+
+    Args:
+        value: the tensor that moves.
+        produced: how it lies where it is made.
+        required: how it has to lie where it is used.
+        consumer: layer path or output that requires it.
+        seconds: predicted time.
+        parts: for a bucket, the tensors it carries.
+    """
+
+    value: str
+    produced: str
+    required: str
+    consumer: str
+    seconds: float = 0.0
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a plan, as a row to read.
+
+    Args:
+        kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`.
+        axes: mesh axes it runs over.
+        bytes: per device: the buffer of an all_reduce, the output of an all_gather, the input of a
+            reduce_scatter, the local part of an all_to_all or permute.
+        phase: forward or backward.
+        scope: layer path of the value's producer.
+        source: the user's line, as `file:line`, or empty.
+        cause: why it is there.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    phase: Phase
+    scope: str
+    source: str
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output of a program: global type and how it lies on the mesh."""
+
+    name: str
+    type: TensorType
+    sharding: Sharding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A local graph with explicit collectives, the same for every device of the mesh.
+
+    `graph.inputs` and `inputs` correspond one to one, and so do `graph.outputs` and `outputs`.
+    """
+
+    mesh: Mesh
+    graph: Graph
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    def collectives(self) -> Iterator[Collective]:
+        """Yield the collectives in the order every device issues them."""
+        for node in self.graph.nodes:
+            if node.op.is_collective:
+                yield _row(node)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """A program and the flat device indices it runs on."""
+
+    name: str
+    program: Program
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Everything that runs for one input signature.
+
+    Args:
+        mesh: the mesh of the backend.
+        stages: programs in the order they start.
+        specs: how each named tensor of the model is computed, and who decided it.
+        notes: facts a reader of the plan should know, such as ignored annotations.
+    """
+
+    mesh: Mesh
+    stages: tuple[Stage, ...]
+    specs: Mapping[str, TensorReport] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """Return every collective of every stage, in order."""
+        return tuple(row for stage in self.stages for row in stage.program.collectives())
+
+    def bytes_by_axis(self) -> dict[str, int]:
+        """Return the bytes each device moves per mesh axis (or axes, joined by `+`)."""
+        total: dict[str, int] = {}
+        for row in self.collectives():
+            key = "+".join(row.axes)
+            total[key] = total.get(key, 0) + row.bytes
+        return total
+
+    def __str__(self) -> str:
+        from mithril.ir.printer import print_plan
+
+        return print_plan(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReport:
+    """How a tensor is computed: its type, its sharding, and who decided it."""
+
+    type: TensorType
+    sharding: Sharding
+    decided_by: str
+
+
+def _row(node: Node) -> Collective:
+    op = node.op
+    values = node.outputs if op.name == "all_gather" else node.inputs
+    moved = sum(value.type.nbytes for value in values)
+    axes = op.attributes["axes"]
+    assert isinstance(axes, tuple) and node.cause is not None, "collective without axes or cause"
+    source = str(node.source) if node.source else ""
+    return Collective(op.name, axes, moved, node.phase, node.scope, source, node.cause)

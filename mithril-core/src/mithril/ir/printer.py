@@ -1,0 +1,79 @@
+"""Graphs, programs and plans as text that reads like a program."""
+
+from __future__ import annotations
+
+from mithril.ir.graph import Graph, Node, Phase, Value
+from mithril.ir.plan import Collective, Plan, Port, Program
+
+
+def print_graph(graph: Graph) -> str:
+    """Return a graph as text, one line per node, values by name or number."""
+    return "\n".join(_graph_lines(graph, [str(value.type) for value in graph.inputs]))
+
+
+def print_program(program: Program) -> str:
+    """Return a program as text: ports with their shardings, then the local nodes."""
+    ports = [f"{port.type} {port.sharding.describe()}" for port in program.inputs]
+    return "\n".join([f"program on {program.mesh!r}", *_graph_lines(program.graph, ports)])
+
+
+def print_plan(plan: Plan) -> str:
+    """Return a plan as text: mesh, inputs and outputs, and every collective with its cause."""
+    lines = [f"plan on {plan.mesh!r}, {plan.mesh.size} devices"]
+    for stage in plan.stages:
+        lines += ["inputs", *map(_port, stage.program.inputs)]
+        lines += ["outputs", *map(_port, stage.program.outputs)]
+    for phase in Phase:
+        rows = [row for row in plan.collectives() if row.phase == phase]
+        lines.append(f"{phase} collectives" + ("" if rows else ": none"))
+        lines += map(_collective, rows)
+    total = plan.bytes_by_axis()
+    shown = ", ".join(f"{axes}: {moved}" for axes, moved in total.items()) or "none"
+    lines.append(f"bytes per device by mesh axis: {shown}")
+    lines += [f"note: {note}" for note in plan.notes]
+    return "\n".join(lines)
+
+
+def _port(port: Port) -> str:
+    local = port.sharding.local_shape(port.type.shape)
+    return f"  {port.name}: {port.type} {port.sharding.describe()}, {local} on each device"
+
+
+def _collective(row: Collective) -> str:
+    place = f" ({row.source})" if row.source else ""
+    return (
+        f"  {row.kind} over {' x '.join(row.axes)}: {row.cause.value}{place}, {row.bytes} bytes, "
+        f"{row.cause.produced} -> {row.cause.required} for {row.cause.consumer}"
+    )
+
+
+def _graph_lines(graph: Graph, ports: list[str]) -> list[str]:
+    names = _names(graph)
+    lines = ["graph("]
+    lines += [f"  {names[v]}: {port}," for v, port in zip(graph.inputs, ports, strict=True)]
+    lines.append(")")
+    phase = Phase.forward
+    for node in graph.nodes:
+        if node.phase != phase:
+            phase = node.phase
+            lines.append(f"  # {phase}")
+        lines.append(f"  {_node(node, names)}")
+    results = ", ".join(f"{name}={names[value]}" for name, value in graph.outputs.items())
+    return [*lines, f"  return {results}"]
+
+
+def _node(node: Node, names: dict[Value, str]) -> str:
+    results = ", ".join(f"{names[value]}: {value.type}" for value in node.outputs)
+    operands = ", ".join(names[value] for value in node.inputs)
+    place = " ".join(str(part) for part in (node.scope, node.source) if part)
+    return f"{results} = {node.op}({operands})" + (f"  # {place}" if place else "")
+
+
+def _names(graph: Graph) -> dict[Value, str]:
+    names: dict[Value, str] = {}
+    taken: set[str] = set()
+    for number, value in enumerate(graph.values()):
+        name = value.name if value.name and value.name not in taken else f"%{number}"
+        taken.add(name)
+        names[value] = name
+    return names

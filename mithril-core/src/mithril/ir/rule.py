@@ -1,0 +1,144 @@
+"""Sharding rules: an op described by the factors its dimensions are made of.
+
+A rule names, for each dimension of each operand and result, the factors it consists of (major
+first), as in ``"m k, k n -> m n"`` or ``"b s (h d) -> b s h d"``. Splitting a factor over a mesh axis
+means that every device runs the same op on a part of it. What then happens to a result follows from
+the rule alone:
+
+* a result that contains the factor is split in that dimension;
+* a result that does not contain it is *partial*: it still has to be reduced (a sum, unless the rule
+  says otherwise);
+* a factor marked `whole` may not be split at all.
+
+`linear` lists groups of operands in which the op is jointly linear: when all operands of a group are
+partial sums over an axis and the others are not, the results are partial sums over it.
+The idea follows einops and Shardy's sharding rules.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mithril.errors import ShapeError
+from mithril.types import TensorType
+
+FactorDims = tuple[tuple[str, ...], ...]
+_DIMENSION = re.compile(r"\(([^)]*)\)|(\S+)")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an op's dimensions hang together; see the module's text.
+
+    Args:
+        sizes: size of each factor.
+        operands: for each operand, for each dimension, its factors, major first.
+        results: the same for the results.
+        reductions: what a factor missing from a result does to it: `sum` (default), `max`, `min`.
+        whole: factors that may not be split.
+        linear: groups of operand indices in which the op is jointly linear.
+    """
+
+    sizes: Mapping[str, int]
+    operands: tuple[FactorDims, ...]
+    results: tuple[FactorDims, ...]
+    reductions: Mapping[str, str] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
+    linear: tuple[tuple[int, ...], ...] = ()
+
+    @staticmethod
+    def parse(
+        text: str,
+        inputs: Sequence[TensorType],
+        outputs: Sequence[TensorType],
+        *,
+        reductions: Mapping[str, str] | None = None,
+        whole: Iterable[str] = (),
+        linear: Iterable[tuple[int, ...]] = (),
+        sizes: Mapping[str, int] | None = None,
+    ) -> Rule:
+        """Read a rule such as ``"b s (h d) -> b s h d"`` for operands of these types.
+
+        `_` stands for a dimension of size 1. Sizes of lone factors are read off the types; at most
+        one factor of a group in brackets may be missing from `sizes` and the lone ones.
+
+        Raises:
+            ShapeError: the text does not fit the types.
+        """
+        left, right = (side.split(",") if side.strip() else [] for side in text.split("->"))
+        operands = tuple(_parse_side(side) for side in left)
+        results = tuple(_parse_side(side) for side in right)
+        found = _sizes([*operands, *results], [*inputs, *outputs], dict(sizes or {}), text)
+        return Rule(found, operands, results, reductions or {}, frozenset(whole), tuple(linear))
+
+    @cached_property
+    def factors(self) -> tuple[str, ...]:
+        """Factors in order of first appearance."""
+        seen: dict[str, None] = {}
+        for dims in (*self.operands, *self.results):
+            for dim in dims:
+                seen.update(dict.fromkeys(dim))
+        return tuple(seen)
+
+    @cached_property
+    def splittable(self) -> tuple[str, ...]:
+        """Factors that may be split over a mesh axis."""
+        return tuple(f for f in self.factors if f not in self.whole and self.sizes[f] > 1)
+
+    def reduction(self, factor: str) -> str:
+        """Return the reduction a result needs when this factor, absent from it, is split."""
+        return self.reductions.get(factor, "sum")
+
+
+def elementwise_rule(
+    inputs: Sequence[TensorType],
+    output: TensorType,
+    linear: Iterable[tuple[int, ...]] = (),
+    results: int = 1,
+) -> Rule:
+    """Return the rule of an op that works element by element, with NumPy broadcasting.
+
+    Dimensions are aligned at the right; one of size 1 that is stretched has no factor.
+    """
+    names = tuple(f"d{i}" for i in range(output.rank))
+    sizes = dict(zip(names, output.shape, strict=True))
+    whole_dims = tuple((name,) if sizes[name] > 1 else () for name in names)
+    operands = tuple(
+        tuple(
+            (name,) if size > 1 else ()
+            for name, size in zip(names[output.rank - len(t.shape) :], t.shape, strict=True)
+        )
+        for t in inputs
+    )
+    return Rule(sizes, operands, (whole_dims,) * results, linear=tuple(linear))
+
+
+def _parse_side(text: str) -> FactorDims:
+    dims = []
+    for group, lone in _DIMENSION.findall(text):
+        names = group.split() if group else ([] if lone == "_" else [lone])
+        dims.append(tuple(names))
+    return tuple(dims)
+
+
+def _sizes(
+    sides: Sequence[FactorDims], types: Sequence[TensorType], sizes: dict[str, int], text: str
+) -> dict[str, int]:
+    if [len(dims) for dims in sides] != [t.rank for t in types]:
+        raise ShapeError(f"rule '{text}' does not fit types {', '.join(map(str, types))}")
+    pairs = [(d, n) for dims, t in zip(sides, types, strict=True) for d, n in zip(dims, t.shape, strict=True)]
+    for dim, size in sorted(pairs, key=lambda pair: len(pair[0])):
+        missing = [name for name in dim if name not in sizes]
+        known = math.prod(sizes[name] for name in dim if name in sizes)
+        if len(missing) == 1 and size % max(known, 1) == 0:
+            sizes[missing[0]] = size // max(known, 1)
+        elif missing or known != size:
+            raise ShapeError(
+                f"rule '{text}' does not fit types {', '.join(map(str, types))}: dimension "
+                f"({' '.join(dim)}) has size {size}"
+            )
+    return sizes

@@ -1,0 +1,169 @@
+"""Tensor and Builder: writing a graph by computing with tensors.
+
+A `Builder` collects nodes; a `Tensor` is a value of the graph it builds. Every node is stamped with
+the builder's current scope, source and phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from mithril.errors import GraphError, MithrilError
+from mithril.ir.graph import Graph, Node, Phase, Source, Value
+from mithril.ir.op import Op
+from mithril.ir.operand import Operand
+from mithril.ir.plan import Cause
+from mithril.types import DType, Scalar, TensorType
+
+
+class Tensor(Operand):
+    """A value of a graph being built, with Python's operators."""
+
+    __slots__ = ("builder", "value")
+
+    def __init__(self, builder: Builder, value: Value) -> None:
+        self.builder = builder
+        self.value = value
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and dtype."""
+        return self.value.type
+
+    def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Tensor, ...]:
+        return self.builder.apply(op, *(_own(self.builder, operand) for operand in operands))
+
+    def _constant(self, value: Scalar, dtype: DType) -> Tensor:
+        return self.builder.constant(value, dtype)
+
+    def __bool__(self) -> bool:
+        raise GraphError(
+            f"traced tensor {self.type} has no truth value; a Python branch cannot depend on it; "
+            f"use where(condition, x, y)"
+        )
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.value.name or '?'}: {self.type})"
+
+
+class Builder:
+    """Collects inputs and nodes, and closes them into a Graph."""
+
+    def __init__(self) -> None:
+        self._inputs: list[Value] = []
+        self._nodes: list[Node] = []
+        self._constants: dict[tuple[str, DType, Phase], Tensor] = {}
+        self._stamp = _Stamp()
+
+    @staticmethod
+    def extending(graph: Graph) -> Builder:
+        """Return a builder that already holds a graph's inputs and nodes."""
+        builder = Builder()
+        builder._inputs = list(graph.inputs)
+        builder._nodes = list(graph.nodes)
+        return builder
+
+    @contextmanager
+    def at(
+        self,
+        *,
+        scope: str | None = None,
+        source: Source | None = None,
+        phase: Phase | None = None,
+        cause: Cause | None = None,
+    ) -> Iterator[None]:
+        """Stamp the nodes made inside with a scope, source, phase or cause."""
+        before = self._stamp
+        self._stamp = _Stamp(
+            before.scope if scope is None else scope,
+            before.source if source is None else source,
+            before.phase if phase is None else phase,
+            cause,
+        )
+        try:
+            yield
+        finally:
+            self._stamp = before
+
+    def input(self, type: TensorType, name: str) -> Tensor:
+        """Add a graph input."""
+        value = Value(type, name)
+        self._inputs.append(value)
+        return Tensor(self, value)
+
+    def constant(self, value: Scalar, dtype: DType) -> Tensor:
+        """Return a scalar constant; equal constants of a phase are one node."""
+        from mithril.ir.constant import Constant
+
+        key = (repr(value), dtype, self._stamp.phase)
+        if key not in self._constants:
+            (self._constants[key],) = self.apply(Constant(value, dtype))
+        return self._constants[key]
+
+    def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
+        """Append a node and return its results.
+
+        Raises:
+            ShapeError: the operands do not fit the op; the message names layer and line.
+        """
+        inputs = tuple(operand.value for operand in operands)
+        stamp = self._stamp
+        try:
+            types = op.infer([value.type for value in inputs])
+        except MithrilError as error:
+            raise _located(error, stamp) from error.__cause__
+        outputs = tuple(Value(type) for type in types)
+        self._nodes.append(
+            Node(op, inputs, outputs, stamp.scope, stamp.source, stamp.phase, stamp.cause)
+        )
+        return tuple(Tensor(self, value) for value in outputs)
+
+    def copy(self, node: Node, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Append a node like another one on new operands, keeping its stamp."""
+        types = node.op.infer([tensor.type for tensor in inputs])
+        outputs = tuple(Value(t, old.name) for t, old in zip(types, node.outputs, strict=True))
+        self._nodes.append(replace(node, inputs=tuple(t.value for t in inputs), outputs=outputs))
+        return tuple(Tensor(self, value) for value in outputs)
+
+    def named(self, tensor: Tensor, name: str) -> Tensor:
+        """Return the tensor under a name for people; a value that has one keeps it."""
+        if not tensor.value.name:
+            object.__setattr__(tensor.value, "name", name)  # write-once, and for people only
+        return tensor
+
+    def build(self, outputs: Mapping[str, Tensor]) -> Graph:
+        """Close the graph with these outputs."""
+        values = {name: tensor.value for name, tensor in outputs.items()}
+        return Graph(tuple(self._inputs), tuple(self._nodes), values)
+
+
+class _Stamp:
+    __slots__ = ("cause", "phase", "scope", "source")
+
+    def __init__(
+        self,
+        scope: str = "",
+        source: Source | None = None,
+        phase: Phase = Phase.forward,
+        cause: Cause | None = None,
+    ) -> None:
+        self.scope = scope
+        self.source = source
+        self.phase = phase
+        self.cause = cause
+
+
+def _own(builder: Builder, operand: Operand) -> Tensor:
+    if not isinstance(operand, Tensor) or operand.builder is not builder:
+        raise GraphError(
+            "a tensor of another trace is used here; pass it in as an input of the layer"
+        )
+    return operand
+
+
+def _located(error: MithrilError, stamp: _Stamp) -> MithrilError:
+    place = [f"layer '{stamp.scope}'"] if stamp.scope else []
+    place += [f"{stamp.source.file}:{stamp.source.line}"] if stamp.source else []
+    return type(error)(f"{error} (in {', '.join(place)})") if place else error

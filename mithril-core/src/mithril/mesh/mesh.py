@@ -1,0 +1,185 @@
+"""A mesh names the axes of a grid of devices.
+
+Devices are numbered row-major: the last axis varies fastest. A mesh is plain data; it does not know
+what the devices are, only how many there are along each axis. The empty mesh is one device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mithril.errors import MeshError, listing, nearest
+
+DEFAULT_NAMES = {
+    1: ("data",),
+    2: ("data", "model"),
+    3: ("data", "tensor", "pipeline"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One named direction of a mesh and its number of devices."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, init=False)
+class Mesh:
+    """A grid of devices with named axes.
+
+    Args:
+        axes: axis names and sizes, major first, as a mapping or as keywords.
+
+    Raises:
+        MeshError: a size is not a positive integer, or a name is used twice.
+
+    >>> mesh = Mesh(data=4, tensor=2)
+    >>> mesh.size, mesh.shape, mesh.names
+    (8, (4, 2), ('data', 'tensor'))
+    """
+
+    axes: tuple[Axis, ...]
+
+    def __init__(self, axes: Mapping[str, int] | None = None, /, **named: int) -> None:
+        both = sorted(set(axes or ()) & set(named))
+        if both:
+            raise MeshError(f"mesh names axis '{both[0]}' twice; give each axis one size")
+        items = [*(axes or {}).items(), *named.items()]
+        object.__setattr__(self, "axes", tuple(_checked_axis(name, size) for name, size in items))
+
+    @staticmethod
+    def from_shape(shape: int | Sequence[int], names: Sequence[str] | None = None) -> Mesh:
+        """Return the mesh of a shape, with the default axis names unless some are given.
+
+        Args:
+            shape: devices along each axis; an integer means a 1-tuple.
+            names: one name an axis; by default `data`, `data, model`, `data, tensor, pipeline`,
+                and `axis_0, axis_1, …` from four dimensions on.
+
+        Raises:
+            MeshError: the number of names differs from the number of dimensions.
+
+        >>> Mesh.from_shape((4, 2))
+        Mesh(data=4, model=2)
+        """
+        sizes = as_shape(shape, "device_mesh")
+        default = DEFAULT_NAMES.get(len(sizes), tuple(f"axis_{i}" for i in range(len(sizes))))
+        chosen = default if names is None else tuple(names)
+        if len(chosen) != len(sizes):
+            raise MeshError(
+                f"mesh_axis_names has {len(chosen)} names for a mesh of {len(sizes)} dimensions "
+                f"{sizes}; give one name per dimension"
+            )
+        if len(set(chosen)) != len(chosen):
+            raise MeshError(f"mesh_axis_names {chosen} repeats a name; give each axis its own")
+        return Mesh(dict(zip(chosen, sizes, strict=True)))
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Devices along each axis."""
+        return tuple(axis.size for axis in self.axes)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Axis names, major first."""
+        return tuple(axis.name for axis in self.axes)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Devices along each axis, by name."""
+        return {axis.name: axis.size for axis in self.axes}
+
+    def axis_size(self, name: str) -> int:
+        """Return the number of devices along an axis.
+
+        Raises:
+            MeshError: the mesh has no such axis.
+        """
+        self.require(name)
+        return self.sizes[name]
+
+    def require(self, name: str) -> None:
+        """Raise a MeshError unless the mesh has an axis of that name."""
+        if name not in self.sizes:
+            raise MeshError(
+                f"mesh {self} has no axis '{name}'; axes: {listing(self.names)}"
+                f"{nearest(name, self.names)}"
+            )
+
+    def product(self, names: Iterable[str]) -> int:
+        """Return the number of devices over several axes."""
+        return math.prod(self.sizes[name] for name in names)
+
+    def coordinates(self, device: int) -> dict[str, int]:
+        """Return where a device sits, one coordinate per axis.
+
+        >>> Mesh(data=4, tensor=2).coordinates(3)
+        {'data': 1, 'tensor': 1}
+        """
+        found: dict[str, int] = {}
+        for axis in reversed(self.axes):
+            device, found[axis.name] = divmod(device, axis.size)
+        return {name: found[name] for name in self.names}
+
+    def index_over(self, device: int, names: Sequence[str]) -> int:
+        """Return a device's row-major index over some axes, the first name being the major one."""
+        coordinates = self.coordinates(device)
+        index = 0
+        for name in names:
+            index = index * self.sizes[name] + coordinates[name]
+        return index
+
+    def groups(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Return the groups of devices that differ only in their coordinates on `names`.
+
+        Within a group devices are ordered by `index_over(names)`.
+
+        >>> Mesh(data=2, tensor=2).groups(["data"])
+        ((0, 2), (1, 3))
+        """
+        others = [name for name in self.names if name not in names]
+        members: dict[int, list[int]] = {}
+        for device in range(self.size):
+            members.setdefault(self.index_over(device, others), []).append(device)
+        return tuple(
+            tuple(sorted(group, key=lambda device: self.index_over(device, names)))
+            for _, group in sorted(members.items())
+        )
+
+    def __repr__(self) -> str:
+        return f"Mesh({', '.join(f'{axis.name}={axis.size}' for axis in self.axes)})"
+
+
+def as_shape(shape: object, what: str) -> tuple[int, ...]:
+    """Return a mesh shape as a tuple; an integer means a 1-tuple.
+
+    Raises:
+        MeshError: it is not made of positive integers.
+    """
+    sizes = (shape,) if isinstance(shape, int) else shape
+    is_sequence = isinstance(sizes, Sequence) and not isinstance(sizes, str)
+    if not is_sequence or not all(_is_size(size) for size in sizes):
+        raise MeshError(f"{what} is {shape!r}; give positive integers, such as {what}=(4, 2)")
+    return tuple(sizes)
+
+
+def _checked_axis(name: str, size: int) -> Axis:
+    if not isinstance(name, str) or not name:
+        raise MeshError(f"mesh axis name {name!r} is not a name; give a non-empty string")
+    if not _is_size(size):
+        raise MeshError(f"mesh axis '{name}' has size {size!r}; give a positive integer")
+    return Axis(name, size)
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and size > 0

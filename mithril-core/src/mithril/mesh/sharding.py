@@ -1,0 +1,163 @@
+"""Sharding: a mesh, the axes that split each dimension of a tensor, and the axes still to reduce.
+
+An axis is in exactly one of three states for a value: it splits one dimension, the value is partial
+over it (every device holds a term of a sum, maximum, …), or the value is replicated over it.
+Shardings are frozen, hashable and compared by value; a dimension's axes are ordered, major first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mithril.errors import ShapeError, ShardingError
+from mithril.mesh.mesh import Mesh
+from mithril.mesh.spec import PartitionSpec
+from mithril.types import Shape
+
+Dims = tuple[tuple[str, ...], ...]
+Partial = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a tensor lies on a mesh.
+
+    Args:
+        mesh: the devices.
+        dims: for each tensor dimension the axes that split it, major first.
+        partial: (axis, reduction) pairs over which the value still has to be reduced; a reduction
+            is one of `sum`, `max`, `min`.
+
+    >>> Sharding.of(Mesh(data=4, tensor=2), P("data"), rank=2)
+    Sharding(P('data', None))
+    """
+
+    mesh: Mesh
+    dims: Dims
+    partial: Partial = ()
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.dims, self.partial)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @staticmethod
+    def of(mesh: Mesh, spec: PartitionSpec, rank: int, what: str = "tensor") -> Sharding:
+        """Return the sharding a PartitionSpec means for a tensor of some rank.
+
+        Raises:
+            ShardingError: the spec is longer than the rank.
+            MeshError: the mesh lacks one of the axes.
+        """
+        if len(spec) > rank:
+            raise ShardingError(
+                f"{spec!r} has {len(spec)} entries for {what} of rank {rank}; give at most one "
+                f"entry per dimension"
+            )
+        dims = tuple(spec.axes(dimension) for dimension in range(rank))
+        for axes in dims:
+            for axis in axes:
+                mesh.require(axis)
+        return Sharding(mesh, dims)
+
+    @staticmethod
+    def replicated(mesh: Mesh, rank: int) -> Sharding:
+        """Return the sharding that keeps a whole copy on every device."""
+        return Sharding(mesh, ((),) * rank)
+
+    @property
+    def rank(self) -> int:
+        """Rank of the tensors this sharding is for."""
+        return len(self.dims)
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """The split dimensions as a PartitionSpec."""
+        return PartitionSpec(*(axes[0] if len(axes) == 1 else (axes or None) for axes in self.dims))
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every device holds the whole, reduced value."""
+        return not self.partial and not any(self.dims)
+
+    @property
+    def split_axes(self) -> tuple[str, ...]:
+        """Axes that split some dimension."""
+        return tuple(axis for axes in self.dims for axis in axes)
+
+    def dimension_of(self, axis: str) -> int | None:
+        """Return the dimension an axis splits, or None."""
+        for dimension, axes in enumerate(self.dims):
+            if axis in axes:
+                return dimension
+        return None
+
+    def reduction_of(self, axis: str) -> str | None:
+        """Return the reduction pending over an axis, or None."""
+        for name, reduction in self.partial:
+            if name == axis:
+                return reduction
+        return None
+
+    def reduced(self) -> Sharding:
+        """Return the same split without anything left to reduce."""
+        return Sharding(self.mesh, self.dims)
+
+    def shards_along(self, dimension: int) -> int:
+        """Return into how many parts a dimension is split."""
+        return self.mesh.product(self.dims[dimension])
+
+    def check(self, shape: Shape, what: str) -> None:
+        """Raise unless every split dimension of `shape` divides evenly.
+
+        Raises:
+            ShapeError: the shape has another rank.
+            ShardingError: a dimension does not divide; the message names the nearest legal sizes.
+        """
+        if len(shape) != self.rank:
+            raise ShapeError(f"{what} has rank {len(shape)}; its sharding {self.spec!r} has rank {self.rank}")
+        for dimension, size in enumerate(shape):
+            count = self.shards_along(dimension)
+            if size % count:
+                axes = " x ".join(f"'{axis}' ({self.mesh.sizes[axis]})" for axis in self.dims[dimension])
+                below, above = size // count * count, (size // count + 1) * count
+                sizes = f"{below} or {above}" if below else f"{above}"
+                raise ShardingError(
+                    f"cannot split dimension {dimension} ({size}) of {what} over mesh axis {axes}; "
+                    f"{size} is not a multiple of {count}; use a size of {sizes}, or replicate it"
+                )
+
+    def local_shape(self, shape: Shape) -> Shape:
+        """Return the shape of one shard of a tensor."""
+        return tuple(size // self.shards_along(dimension) for dimension, size in enumerate(shape))
+
+    def box(self, device: int, shape: Shape) -> tuple[slice, ...]:
+        """Return which part of a tensor a device holds, as one slice per dimension."""
+        found = []
+        for dimension, size in enumerate(self.local_shape(shape)):
+            start = self.mesh.index_over(device, self.dims[dimension]) * size
+            found.append(slice(start, start + size))
+        return tuple(found)
+
+    def describe(self) -> str:
+        """Return the spec, and what is still partial, as one short text.
+
+        >>> Sharding(Mesh(data=2), ((),), (("data", "sum"),)).describe()
+        'P(None) partial sum over data'
+        """
+        pending = [f"{reduction} over {axis}" for axis, reduction in self.partial]
+        return repr(self.spec) + (f" partial {', '.join(pending)}" if pending else "")
+
+    def __repr__(self) -> str:
+        return f"Sharding({self.describe()})"
+
+
+def order_axes(mesh: Mesh, axes: Sequence[str]) -> tuple[str, ...]:
+    """Return axes in mesh order."""
+    return tuple(name for name in mesh.names if name in axes)
+
+
+P = PartitionSpec

@@ -1,0 +1,16 @@
+"""All ops, and functions that apply them to traced tensors and concrete arrays alike.
+
+Importing this package fills the registry. The functions bear the names of NumPy and the Python array
+API standard; `mithril.models` and a backend's eager functions are built on them.
+"""
+
+from mithril.ir.constant import Constant
+from mithril.ops.collective import *
+from mithril.ops.conv import *
+from mithril.ops.elementwise import *
+from mithril.ops.index import *
+from mithril.ops.linalg import *
+from mithril.ops.nn import *
+from mithril.ops.random import *
+from mithril.ops.reduce import *
+from mithril.ops.shape import *

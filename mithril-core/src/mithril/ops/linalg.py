@@ -1,0 +1,135 @@
+"""Einsum: the one contraction, from dot products to batched matrix products.
+
+The equation is NumPy's, with explicit output and without ellipsis: ``"bsd,hd->bsh"``. It is its own
+sharding rule, and its gradient is two more einsums.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
+from mithril.ir.operand import Operand, apply_one
+from mithril.ir.rule import Rule
+from mithril.ops.shape import broadcast_to
+from mithril.types import TensorType, promote
+
+
+@register
+@dataclass(frozen=True)
+class Einsum(Op):
+    """The sum over products of two operands that an equation names.
+
+    Every letter of an operand occurs in the other operand or in the result, once in each.
+    """
+
+    name: ClassVar[str] = "einsum"
+    equation: str
+
+    @property
+    def terms(self) -> tuple[str, str, str]:
+        """Letters of the left operand, the right operand and the result."""
+        operands, result = self.equation.split("->")
+        left, right = operands.split(",")
+        return left, right, result
+
+    def infer(self, inputs: Types) -> Types:
+        left, right, result = self.terms
+        sizes = self._sizes(inputs)
+        dtypes = {t.dtype for t in inputs}
+        if len(dtypes) > 1 or not inputs[0].dtype.is_float:
+            shown = ", ".join(t.dtype for t in inputs)
+            raise ShapeError(f"einsum '{self.equation}' needs equal float dtypes, not {shown}; cast")
+        return [TensorType(tuple(sizes[letter] for letter in result), inputs[0].dtype)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        left, right, result = self.terms
+        (x, y), g = inputs, cotangents[0]
+        return [
+            apply_one(Einsum(f"{result},{right}->{left}"), g, y),  # type: ignore[type-var]
+            apply_one(Einsum(f"{result},{left}->{right}"), g, x),  # type: ignore[type-var]
+        ]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        sides = [" ".join(term) for term in self.terms]
+        text = f"{sides[0]}, {sides[1]} -> {sides[2]}"
+        return Rule.parse(text, inputs, outputs, linear=((0,), (1,)))
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        moved = sum(t.nbytes for t in (*inputs, *outputs))
+        return Cost(2 * math.prod(self._sizes(inputs).values()), moved)
+
+    def _sizes(self, inputs: Types) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for term, t in zip(self.terms, inputs, strict=False):
+            if len(term) != t.rank:
+                raise ShapeError(f"einsum '{self.equation}': '{term}' does not name {t}")
+            for letter, size in zip(term, t.shape, strict=True):
+                if sizes.setdefault(letter, size) != size:
+                    raise ShapeError(
+                        f"einsum '{self.equation}' cannot contract {inputs[0]} with {inputs[1]}; "
+                        f"'{letter}' is {sizes[letter]} and {size}; make the sizes equal"
+                    )
+        return sizes
+
+
+def einsum(equation: str, x: Any, y: Any) -> Any:
+    """Return the sum over products of x and y that the equation names.
+
+    Args:
+        equation: as in `numpy.einsum`, with `->` and without ellipsis, such as `"bsd,hd->bsh"`.
+        x: left operand, of a float dtype.
+        y: right operand; both are promoted to one dtype.
+
+    Raises:
+        ShapeError: the equation does not fit the operands.
+    """
+    text = equation.replace(" ", "")
+    if "->" not in text or text.count(",") != 1:
+        raise ShapeError(f"einsum '{equation}' is not of the form 'ab,bc->ac'; name two operands")
+    dtype = promote(x.dtype, y.dtype)
+    return apply_one(Einsum(text), x.astype(dtype), y.astype(dtype))
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """Return the matrix product x @ y, batched over leading dimensions as in NumPy.
+
+    Raises:
+        ShapeError: an operand is a scalar, or the contracted sizes differ.
+    """
+    for operand in (x, y):
+        if not isinstance(operand, Operand) or not operand.ndim:
+            raise ShapeError(f"cannot multiply {_show(x)} @ {_show(y)}; use * for scalars")
+    if x.shape[-1] != y.shape[-2 if y.ndim > 1 else 0]:
+        raise ShapeError(
+            f"cannot multiply {x.type} @ {y.type}; the last size of the left and the "
+            f"{'second to last' if y.ndim > 1 else 'only'} size of the right must be equal"
+        )
+    if x.ndim > 2 and y.ndim > 2:
+        x, y = _same_batch(x, y)
+    return einsum(_matmul_equation(x.ndim, y.ndim), x, y)
+
+
+def _matmul_equation(left_rank: int, right_rank: int) -> str:
+    """Letters: batch dimensions first, then `y` rows, `z` contracted, `x` columns."""
+    batch = string.ascii_lowercase[: max(left_rank, right_rank) - 2]
+    left_batch = batch if left_rank > 2 else ""
+    right_batch = batch if right_rank > 2 else ""
+    rows = "y" if left_rank > 1 else ""
+    columns = "x" if right_rank > 1 else ""
+    return f"{left_batch}{rows}z,{right_batch}z{columns}->{batch}{rows}{columns}"
+
+
+def _same_batch(x: Any, y: Any) -> tuple[Any, Any]:
+    from mithril.ops.elementwise import broadcast_shape
+
+    batch = broadcast_shape([x.shape[:-2], y.shape[:-2]], "matmul")
+    return broadcast_to(x, batch + x.shape[-2:]), broadcast_to(y, batch + y.shape[-2:])
+
+
+def _show(operand: object) -> str:
+    return str(operand.type) if isinstance(operand, Operand) else repr(operand)

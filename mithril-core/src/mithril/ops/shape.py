@@ -1,0 +1,406 @@
+"""Ops that move elements without computing: reshape, transpose, broadcast, slice, pad, concatenate."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
+from mithril.ir.operand import AnyOperand, Operand, apply_one
+from mithril.ir.rule import FactorDims, Rule, elementwise_rule
+from mithril.types import Shape, TensorType
+
+
+@dataclass(frozen=True)
+class Movement(Op):
+    """Base of ops without arithmetic: linear in their operands, no floating-point work."""
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(0, sum(t.nbytes for t in outputs))
+
+
+@register
+@dataclass(frozen=True)
+class Reshape(Movement):
+    """The same elements, row-major, in another shape.
+
+    Factors come from the running greatest common divisor over both shapes, major to minor; where the
+    shapes share no boundary, the rest of the block is whole.
+    """
+
+    name: ClassVar[str] = "reshape"
+    shape: Shape
+
+    def infer(self, inputs: Types) -> Types:
+        if math.prod(self.shape) != inputs[0].size:
+            raise ShapeError(
+                f"cannot reshape {inputs[0]} ({inputs[0].size} elements) to {self.shape} "
+                f"({math.prod(self.shape)} elements); keep the number of elements"
+            )
+        return [inputs[0].with_shape(self.shape)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [reshape(_given(cotangents), inputs[0].shape)]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        sizes, old, new, whole = reshape_factors(inputs[0].shape, outputs[0].shape)
+        return Rule(sizes, (old,), (new,), whole=whole, linear=((0,),))
+
+    def resized(self, outputs: Types) -> Op:
+        return replace(self, shape=outputs[0].shape)
+
+
+def reshape_factors(
+    old: Shape, new: Shape
+) -> tuple[dict[str, int], FactorDims, FactorDims, frozenset[str]]:
+    """Return factor sizes, the factors of both shapes' dimensions, and which may not be split.
+
+    >>> reshape_factors((8, 6), (8, 2, 3))[1:3]
+    ((('f0',), ('f1', 'f2')), (('f0',), ('f1',), ('f2',)))
+    """
+    sizes: dict[str, int] = {}
+    whole: set[str] = set()
+    left, right = _Walk(old), _Walk(new)
+    while left.size and right.size:
+        common = math.gcd(left.size, right.size)
+        if common > 1:
+            factor = f"f{len(sizes)}"
+            sizes[factor] = common
+            left.take(factor, common)
+            right.take(factor, common)
+        else:
+            _take_block(left, right, sizes, whole)
+    return sizes, left.dims, right.dims, frozenset(whole)
+
+
+class _Walk:
+    """Walks over a shape, major to minor, handing out factors; `size` is what is left of a dimension."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._left = list(shape)
+        self._at = 0
+        self._dims: list[tuple[str, ...]] = [() for _ in shape]
+        self._skip_ones()
+
+    @property
+    def size(self) -> int:
+        """What is left of the current dimension; 0 at the end."""
+        return self._left[self._at] if self._at < len(self._left) else 0
+
+    @property
+    def dims(self) -> FactorDims:
+        """The factors handed to each dimension."""
+        return tuple(self._dims)
+
+    def take(self, factor: str, size: int) -> None:
+        """Give a factor of some size to the current dimension."""
+        self._dims[self._at] += (factor,)
+        self._left[self._at] //= size
+        self._skip_ones()
+
+    def _skip_ones(self) -> None:
+        while self.size == 1:
+            self._at += 1
+
+
+def _take_block(left: _Walk, right: _Walk, sizes: dict[str, int], whole: set[str]) -> None:
+    """Take whole dimensions on both sides until they hold equally many elements."""
+    held = [1, 1]
+    while held[0] != held[1] or held[0] == 1:
+        side = 0 if held[0] <= held[1] else 1
+        walk = (left, right)[side]
+        factor, size = f"f{len(sizes)}", walk.size
+        sizes[factor] = size
+        whole.add(factor)
+        held[side] *= size
+        walk.take(factor, size)
+
+
+@register
+@dataclass(frozen=True)
+class Transpose(Movement):
+    """The dimensions in another order: result dimension i is operand dimension order[i]."""
+
+    name: ClassVar[str] = "transpose"
+    order: tuple[int, ...]
+
+    def infer(self, inputs: Types) -> Types:
+        if sorted(self.order) != list(range(inputs[0].rank)):
+            raise ShapeError(
+                f"cannot transpose {inputs[0]} by {self.order}; name every dimension once"
+            )
+        return [inputs[0].with_shape(tuple(inputs[0].shape[i] for i in self.order))]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        inverse = tuple(self.order.index(i) for i in range(len(self.order)))
+        return [_only(Transpose(inverse), cotangents[0])]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        names = [f"d{i}" for i in range(inputs[0].rank)]
+        text = f"{' '.join(names)} -> {' '.join(names[i] for i in self.order)}"
+        return Rule.parse(text, inputs, outputs, linear=((0,),))
+
+
+@register
+@dataclass(frozen=True)
+class Broadcast(Movement):
+    """The operand repeated to a larger shape, aligned at the right as in NumPy."""
+
+    name: ClassVar[str] = "broadcast"
+    shape: Shape
+
+    def infer(self, inputs: Types) -> Types:
+        old = inputs[0].shape
+        tail = self.shape[len(self.shape) - len(old) :]
+        fits = len(old) <= len(self.shape) and all(
+            a in (1, b) for a, b in zip(old, tail, strict=True)
+        )
+        if not fits:
+            raise ShapeError(
+                f"cannot broadcast {inputs[0]} to {self.shape}; sizes must be equal or 1, aligned "
+                f"at the right"
+            )
+        return [inputs[0].with_shape(self.shape)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        from mithril.ops.elementwise import sum_to
+
+        return [sum_to(_given(cotangents), inputs[0].shape)]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return elementwise_rule(inputs, outputs[0], linear=((0,),))
+
+    def resized(self, outputs: Types) -> Op:
+        return replace(self, shape=outputs[0].shape)
+
+
+@register
+@dataclass(frozen=True)
+class Slice(Movement):
+    """Elements start:stop:step of every dimension, with positive steps; negatives already resolved.
+
+    A dimension that is taken in full may be split; a cut one is whole.
+    """
+
+    name: ClassVar[str] = "slice"
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    step: tuple[int, ...]
+
+    def infer(self, inputs: Types) -> Types:
+        shape = inputs[0].shape
+        if not len(self.start) == len(self.stop) == len(self.step) == len(shape):
+            raise ShapeError(f"cannot slice {inputs[0]} by {len(self.start)} ranges; one each")
+        bounds = zip(shape, self.start, self.stop, self.step, strict=True)
+        if any(not 0 <= start <= stop <= size or step < 1 for size, start, stop, step in bounds):
+            raise ShapeError(f"cannot slice {inputs[0]} from {self.start} to {self.stop}; out of range")
+        cut = zip(self.start, self.stop, self.step, strict=True)
+        return [inputs[0].with_shape(tuple(len(range(*bound)) for bound in cut))]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        after = tuple(
+            size - (start + (count - 1) * step + 1 if count else start)
+            for size, start, step, count in zip(
+                inputs[0].shape, self.start, self.step, outputs[0].shape, strict=True
+            )
+        )
+        between = tuple(step - 1 for step in self.step)
+        return [_only(Pad(self.start, after, between), cotangents[0])]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _cut_rule(inputs[0], outputs[0])
+
+    def resized(self, outputs: Types) -> Op:
+        # A split dimension is taken in full, so its local stop is its local size.
+        taken = zip(self.start, self.step, outputs[0].shape, self.stop, strict=True)
+        stop = tuple(
+            size if start == 0 and step == 1 and size < stop else stop
+            for start, step, size, stop in taken
+        )
+        return replace(self, stop=stop)
+
+
+@register
+@dataclass(frozen=True)
+class Pad(Movement):
+    """The operand with zeros before, after and between the elements of every dimension."""
+
+    name: ClassVar[str] = "pad"
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    between: tuple[int, ...]
+
+    def infer(self, inputs: Types) -> Types:
+        widths = (self.before, self.after, self.between)
+        if any(len(width) != inputs[0].rank or min(width, default=0) < 0 for width in widths):
+            raise ShapeError(f"cannot pad {inputs[0]} by {widths}; one width of 0 or more each")
+        shape = tuple(
+            before + size + max(size - 1, 0) * between + after
+            for size, before, after, between in zip(inputs[0].shape, *widths, strict=True)
+        )
+        return [inputs[0].with_shape(shape)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        step = tuple(between + 1 for between in self.between)
+        stop = tuple(
+            size - after for size, after in zip(outputs[0].shape, self.after, strict=True)
+        )
+        return [_only(Slice(self.before, stop, step), cotangents[0])]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _cut_rule(inputs[0], outputs[0])
+
+
+@register
+@dataclass(frozen=True)
+class Concatenate(Movement):
+    """Operands one after another along a dimension, which is whole."""
+
+    name: ClassVar[str] = "concatenate"
+    axis: int
+
+    def infer(self, inputs: Types) -> Types:
+        first = inputs[0]
+        for other in inputs[1:]:
+            same = [a == b for a, b in zip(first.shape, other.shape, strict=False)]
+            others_fit = all(same[: self.axis] + same[self.axis + 1 :])
+            if other.rank != first.rank or other.dtype != first.dtype or not others_fit:
+                raise ShapeError(
+                    f"cannot concatenate {first} and {other} along dimension {self.axis}; all "
+                    f"other sizes and the dtypes must be equal"
+                )
+        shape = list(first.shape)
+        shape[self.axis] = sum(t.shape[self.axis] for t in inputs)
+        return [first.with_shape(tuple(shape))]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        parts, start = [], 0
+        for x in inputs:
+            index = [slice(None)] * x.ndim
+            index[self.axis] = slice(start, start + x.shape[self.axis])
+            parts.append(getitem(_given(cotangents), tuple(index)))
+            start += x.shape[self.axis]
+        return parts
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        def side(t: TensorType, own: str) -> str:
+            return " ".join(own if i == self.axis else f"d{i}" for i in range(t.rank))
+
+        operands = ", ".join(side(t, f"x{n}") for n, t in enumerate(inputs))
+        whole = ["cat", *(f"x{n}" for n in range(len(inputs)))]
+        together = tuple(range(len(inputs)))
+        text = f"{operands} -> {side(outputs[0], 'cat')}"
+        return Rule.parse(text, inputs, outputs, whole=whole, linear=(together,))
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def reshape(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
+    """Return the same elements in another shape; one size may be -1.
+
+    Raises:
+        ShapeError: the number of elements differs.
+    """
+    sizes = tuple(operator.index(size) for size in shape)
+    if sizes.count(-1) == 1:
+        known = math.prod(size for size in sizes if size != -1)
+        if known == 0 or x.size % known:
+            raise ShapeError(f"cannot reshape {x.type} to {sizes}; {x.size} is not a multiple of {known}")
+        sizes = tuple(x.size // known if size == -1 else size for size in sizes)
+    return x if sizes == x.shape else apply_one(Reshape(sizes), x)
+
+
+def transpose(x: AnyOperand, order: Sequence[int] | None = None) -> AnyOperand:
+    """Return the dimensions in another order, reversed by default."""
+    chosen = tuple(reversed(range(x.ndim))) if order is None else tuple(order)
+    resolved = tuple(normalize_axis(i, x.ndim, "transpose") for i in chosen)
+    return x if resolved == tuple(range(x.ndim)) else apply_one(Transpose(resolved), x)
+
+
+def broadcast_to(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
+    """Return x repeated to a larger shape, as in `numpy.broadcast_to`."""
+    return x if tuple(shape) == x.shape else apply_one(Broadcast(tuple(shape)), x)
+
+
+def concatenate(operands: Sequence[AnyOperand], axis: int = 0) -> AnyOperand:
+    """Return operands one after another along a dimension."""
+    if not operands:
+        raise ShapeError("cannot concatenate no tensors; pass at least one")
+    return apply_one(Concatenate(normalize_axis(axis, operands[0].ndim, "concatenate")), *operands)
+
+
+def getitem(x: AnyOperand, index: Any) -> AnyOperand:
+    """Return a part of x by integers, slices with positive steps, `...` and None, as in NumPy.
+
+    Raises:
+        ShapeError: an index is out of range or of another kind.
+    """
+    items = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(1 for item in items if item is not None and item is not Ellipsis)
+    if items.count(Ellipsis) > 1 or taken > x.ndim:
+        raise ShapeError(f"cannot index {x.type} with {index!r}; at most {x.ndim} indices")
+    fill = [slice(None)] * (x.ndim - taken)
+    at = items.index(Ellipsis) if Ellipsis in items else len(items)
+    items[at : at + 1] = fill
+    bounds, shape, dimension = [], [], 0
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        bound = _bounds(item, x, dimension)
+        bounds.append(bound)
+        if isinstance(item, slice):
+            shape.append(len(range(*bound)))
+        dimension += 1
+    start, stop, step = zip(*bounds, strict=True) if bounds else ((), (), ())
+    full = all(b == (0, size, 1) for b, size in zip(bounds, x.shape, strict=True))
+    part = x if full else apply_one(Slice(start, stop, step), x)
+    return reshape(part, shape)
+
+
+def normalize_axis(axis: int, rank: int, what: str) -> int:
+    """Return a dimension counted from 0.
+
+    Raises:
+        ShapeError: there is no such dimension.
+    """
+    if not -rank <= axis < rank:
+        raise ShapeError(f"{what} names dimension {axis} of a tensor of rank {rank}; out of range")
+    return axis % rank
+
+
+def _bounds(item: object, x: Operand, dimension: int) -> tuple[int, int, int]:
+    size = x.shape[dimension]
+    if isinstance(item, slice):
+        start, stop, step = item.indices(size)
+        if step < 1:
+            raise ShapeError(f"cannot index {x.type} with step {step}; use a positive step")
+        return min(start, size), max(min(start, size), stop), step
+    if isinstance(item, int) and not isinstance(item, bool):
+        if not -size <= item < size:
+            raise ShapeError(f"index {item} is out of range for dimension {dimension} of {x.type}")
+        return item % size, item % size + 1, 1
+    raise ShapeError(
+        f"cannot index {x.type} with a {type(item).__name__}; use integers and slices, or take()"
+    )
+
+
+def _cut_rule(old: TensorType, new: TensorType) -> Rule:
+    pairs = list(enumerate(zip(old.shape, new.shape, strict=True)))
+    left = " ".join(f"d{i}" for i, _ in pairs)
+    right = " ".join(f"d{i}" if a == b else f"c{i}" for i, (a, b) in pairs)
+    whole = [f"{letter}{i}" for i, (a, b) in pairs if a != b for letter in "dc"]
+    return Rule.parse(f"{left} -> {right}", [old], [new], whole=whole, linear=((0,),))
+
+
+def _given(cotangents: Cotangents) -> Any:
+    return cotangents[0]
+
+
+def _only(op: Op, x: Any) -> Any:
+    return apply_one(op, x)

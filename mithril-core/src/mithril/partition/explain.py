@@ -1,0 +1,62 @@
+"""Say in words why a plan moves what it moves, and why a tensor lies as it does."""
+
+from __future__ import annotations
+
+from mithril.errors import PlanError, nearest
+from mithril.ir import Collective, Plan
+
+
+def explain(plan: Plan, tensor: str | None = None) -> str:
+    """Return the reasons for every collective of a plan, or for the sharding of one tensor.
+
+    Args:
+        plan: the plan.
+        tensor: name of a parameter, input, output or layer output; None for all collectives.
+
+    Raises:
+        PlanError: the plan knows no tensor of that name.
+    """
+    if tensor is not None:
+        return _explain_tensor(plan, tensor)
+    rows = plan.collectives()
+    lines = [f"{plan.mesh!r}: {len(rows)} collectives", *map(_note, plan.notes)]
+    for number, row in enumerate(rows, start=1):
+        lines += _explain_row(number, row)
+    return "\n".join(lines)
+
+
+def _note(note: str) -> str:
+    return f"note: {note}"
+
+
+def _explain_row(number: int, row: Collective) -> list[str]:
+    cause = row.cause
+    place = " ".join(part for part in (row.scope, f"({row.source})" if row.source else "") if part)
+    lines = [
+        f"{number}. {row.kind} over {' x '.join(row.axes)}, {row.bytes} bytes, "
+        f"{cause.seconds * 1e6:.1f} us predicted, {row.phase}",
+        f"     value     {cause.value}" + (f" from {place}" if place else ""),
+        f"     produced  {cause.produced}",
+        f"     required  {cause.required} by {cause.consumer}",
+    ]
+    if cause.parts:
+        lines.append(f"     carries   {', '.join(cause.parts)}")
+    return lines
+
+
+def _explain_tensor(plan: Plan, tensor: str) -> str:
+    report = plan.specs.get(tensor)
+    if report is None:
+        known = ", ".join(sorted(plan.specs))
+        raise PlanError(
+            f"plan knows no tensor '{tensor}'{nearest(tensor, plan.specs)}; known: {known}"
+        )
+    local = report.sharding.local_shape(report.type.shape)
+    lines = [
+        f"{tensor}: {report.type}, {report.sharding.describe()}, {local} on each device",
+        f"  decided by {report.decided_by}",
+    ]
+    for row in plan.collectives():
+        if tensor in (row.cause.value, *row.cause.parts):
+            lines.append(f"  {row.kind} over {' x '.join(row.axes)}, {row.bytes} bytes, {row.phase}")
+    return "\n".join(lines)

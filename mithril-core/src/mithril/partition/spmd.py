@@ -1,0 +1,283 @@
+"""Turn a global graph and a choice of shardings into the local program every device runs.
+
+Nodes are visited in order. An operand is taken in the sharding the node's option needs, the node is
+emitted on local shapes (its op says how, see `Op.localize`), and each result is moved to its home at
+once. Every move over the mesh becomes explicit nodes; a collective carries its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mithril.errors import PlanError
+from mithril.ir import (
+    Builder,
+    Cause,
+    Graph,
+    Node,
+    Op,
+    Phase,
+    Port,
+    Program,
+    Source,
+    Tensor,
+    Tensors,
+    Types,
+    Value,
+)
+from mithril.mesh import Mesh, Sharding
+from mithril.ops.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AxisIndex,
+    KeepFirst,
+    Permute,
+    ReduceScatter,
+    TakeShard,
+)
+from mithril.sharding import Choice, Constraints, Move, Option, Resharder
+from mithril.types import DType, TensorType
+
+
+def localise(
+    graph: Graph, mesh: Mesh, given: Constraints, choice: Choice, resharder: Resharder
+) -> Program:
+    """Return the local program.
+
+    Args:
+        graph: the global graph.
+        mesh: the devices.
+        given: how inputs arrive and outputs must leave.
+        choice: an option per node and a home per value.
+        resharder: finds the moves between shardings.
+    """
+    walk = _Localiser(graph, mesh, given, choice, resharder)
+    for node in graph.nodes:
+        walk.emit(node)
+    return walk.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Consumer:
+    """Who asks for a value, for stamps and causes."""
+
+    name: str
+    phase: Phase
+
+
+class _Localiser:
+    def __init__(
+        self, graph: Graph, mesh: Mesh, given: Constraints, choice: Choice, resharder: Resharder
+    ) -> None:
+        self._graph = graph
+        self._mesh = mesh
+        self._given = given
+        self._choice = choice
+        self._resharder = resharder
+        self._producers = graph.producers()
+        self._builder = Builder()
+        self._forms: dict[tuple[Value, Sharding], Tensor] = {}
+        self._indices: dict[tuple[str, ...], Tensor] = {}
+        self._offsets: dict[tuple[tuple[str, ...], int], Tensor] = {}
+        self._produced: dict[Value, Sharding] = {}
+        self._ports: list[Port] = []
+        for value in graph.inputs:
+            self._add_input(value)
+
+    def emit(self, node: Node) -> None:
+        """Append the local form of a node, and move its results home."""
+        option = self._choice.options[node]
+        consumer = _Consumer(_label(node), node.phase)
+        operands = [
+            self._form(value, sharding, consumer)
+            for value, sharding in zip(node.inputs, option.operands, strict=True)
+        ]
+        local = [
+            value.type.with_shape(sharding.local_shape(value.type.shape))
+            for value, sharding in zip(node.outputs, option.results, strict=True)
+        ]
+        with self._builder.at(scope=node.scope, source=node.source, phase=node.phase):
+            shard = _Shard(self, node, option, local)
+            results = node.op.localize(operands, shard)
+        for value, sharding, expected, result in zip(
+            node.outputs, option.results, local, results, strict=True
+        ):
+            assert result.type == expected, f"{node!r}: {result.type} is not {expected}"
+            self._forms[value, sharding] = self._builder.named(result, value.name)
+            self._produced[value] = sharding
+            if value in self._choice.homes:
+                self._home(value, consumer)
+
+    def finish(self) -> Program:
+        """Close the program with the outputs in their promised shardings."""
+        outputs: dict[str, Tensor] = {}
+        ports = []
+        for name, value in self._graph.outputs.items():
+            sharding = self._promised(name, value)
+            consumer = _Consumer(f"output '{name}'", self._phase(value))
+            outputs[name] = self._form(value, sharding, consumer)
+            ports.append(Port(name, value.type, sharding))
+        local = self._builder.build(outputs)
+        return Program(self._mesh, local, tuple(self._ports), tuple(ports))
+
+    def _promised(self, name: str, value: Value) -> Sharding:
+        if name in self._given.tied:
+            return self._choice.homes[self._given.tied[name]]
+        return self._given.outputs.get(name, self._choice.homes[value])
+
+    def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
+        """Append a node with the current stamp."""
+        return self._builder.apply(op, *operands)
+
+    def offset(self, axes: tuple[str, ...], size: int) -> Tensor:
+        """Return where the part of this device starts when `axes` split into parts of `size`."""
+        key = (axes, size)
+        if key not in self._offsets:
+            step = self._builder.constant(size, DType.int32)
+            self._offsets[key] = self._index(axes) * step
+        return self._offsets[key]
+
+    # -------------------------------------------------------------- values in other shardings
+
+    def _add_input(self, value: Value) -> None:
+        sharding = self._given.inputs[value]
+        if value in self._given.free:
+            sharding = self._choice.homes[value]
+        local = value.type.with_shape(sharding.local_shape(value.type.shape))
+        self._forms[value, sharding] = self._builder.input(local, value.name)
+        self._produced[value] = sharding
+        self._ports.append(Port(value.name, value.type, sharding))
+
+    def _form(self, value: Value, wanted: Sharding, consumer: _Consumer) -> Tensor:
+        found = self._forms.get((value, wanted))
+        if found is not None:
+            return found
+        home = self._home(value, consumer)
+        return self._moved(value, home, wanted, consumer)
+
+    def _home(self, value: Value, consumer: _Consumer) -> Sharding:
+        home = self._choice.homes[value]
+        if (value, home) not in self._forms:
+            self._moved(value, self._produced[value], home, consumer)
+        return home
+
+    def _moved(
+        self, value: Value, start: Sharding, goal: Sharding, consumer: _Consumer
+    ) -> Tensor:
+        for move in self._resharder.path(start, goal, value.type).moves:
+            if (value, move.after) not in self._forms:
+                self._forms[value, move.after] = self._step(value, move, start, goal, consumer)
+        return self._forms[value, goal]
+
+    def _step(
+        self, value: Value, move: Move, start: Sharding, goal: Sharding, consumer: _Consumer
+    ) -> Tensor:
+        cause = None
+        if move.is_collective:
+            seconds = self._resharder.seconds(move, value.type)
+            cause = Cause(
+                self._name(value), start.describe(), goal.describe(), consumer.name, seconds
+            )
+        scope, source = self._place(value, consumer)
+        before = self._forms[value, move.before]
+        with self._builder.at(scope=scope, source=source, phase=consumer.phase, cause=cause):
+            result = self._emit_move(move, before)
+        return self._builder.named(result, value.name)
+
+    def _emit_move(self, move: Move, x: Tensor) -> Tensor:
+        count = self._mesh.product(move.axes)
+        if move.kind == "slice":
+            op: Op = TakeShard(move.target_dimension, count)
+            return self.apply(op, x, self._index(move.axes))[0]
+        if move.kind == "to_partial":
+            return self.apply(KeepFirst(), x, self._index(move.axes))[0]
+        reduction = move.before.reduction_of(move.axes[0])
+        if move.kind == "all_reduce":
+            op = AllReduce(move.axes, reduction or "sum")
+        elif move.kind == "all_gather":
+            op = AllGather(move.axes, move.source_dimension, count)
+        elif move.kind == "reduce_scatter":
+            op = ReduceScatter(move.axes, reduction or "sum", move.target_dimension, count)
+        elif move.kind == "all_to_all":
+            op = AllToAll(move.axes, move.target_dimension, move.source_dimension, count)
+        else:
+            op = _permute(self._mesh, move)
+        return self.apply(op, x)[0]
+
+    def _index(self, axes: tuple[str, ...]) -> Tensor:
+        if axes not in self._indices:
+            with self._builder.at():
+                (self._indices[axes],) = self.apply(AxisIndex(axes))
+        return self._indices[axes]
+
+    # -------------------------------------------------------------- words for people
+
+    def _phase(self, value: Value) -> Phase:
+        producer = self._producers.get(value)
+        return producer.phase if producer else Phase.forward
+
+    def _name(self, value: Value) -> str:
+        if value.name:
+            return value.name
+        producer = self._producers[value]
+        what = producer.op.name if producer.phase == Phase.forward else "gradient"
+        return f"{producer.scope}.{what}" if producer.scope else what
+
+    def _place(self, value: Value, consumer: _Consumer) -> tuple[str, Source | None]:
+        producer = self._producers.get(value)
+        return (producer.scope, producer.source) if producer else (consumer.name, None)
+
+
+class _Shard:
+    """What an op may ask when it is emitted on a shard; see `mithril.ir.Shard`."""
+
+    def __init__(self, walk: _Localiser, node: Node, option: Option, outputs: Types) -> None:
+        self._walk = walk
+        self._sizes: Mapping[str, int] = walk._choice.sizes(node)
+        self._axes = option.axes_of()
+        self.outputs = outputs
+
+    def size(self, factor: str) -> int:
+        """Return the local size of a factor."""
+        return self._sizes[factor] // self._walk._mesh.product(self._axes.get(factor, ()))
+
+    def offset(self, factor: str) -> Tensor | None:
+        """Return where the local part of a factor starts, or None when it is not split."""
+        axes = self._axes.get(factor)
+        return self._walk.offset(axes, self.size(factor)) if axes else None
+
+    def apply(self, op: Op, *operands: Tensor) -> Tensors:
+        """Append a node to the local program."""
+        return self._walk.apply(op, *operands)
+
+
+def _permute(mesh: Mesh, move: Move) -> Permute:
+    """Devices keep their place, blocks move: member j needs the block that member i holds."""
+    dimension = move.source_dimension
+    held, wanted = move.before.dims[dimension], move.after.dims[dimension]
+    group = mesh.groups(held)[0]
+    pairs = tuple(
+        (mesh.index_over(device, wanted), member) for member, device in enumerate(group)
+    )
+    return Permute(held, pairs)
+
+
+def _label(node: Node) -> str:
+    return f"{node.scope}.{node.op.name}" if node.scope else node.op.name
+
+
+def check_promises(program: Program, types: Mapping[str, TensorType]) -> None:
+    """Raise unless every output has its global type and nothing is left to reduce.
+
+    Raises:
+        PlanError: an output is partial or has another shape; a fault of Mithril's.
+    """
+    for port in program.outputs:
+        local = program.graph.outputs[port.name].type.shape
+        if port.sharding.partial or port.sharding.local_shape(types[port.name].shape) != local:
+            raise PlanError(
+                f"output '{port.name}' of the plan is {port.sharding.describe()} with local shape "
+                f"{local}; this is a fault of Mithril, please report it"
+            )

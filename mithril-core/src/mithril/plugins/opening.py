@@ -1,0 +1,100 @@
+"""Opens a backend by name: loads only that plugin, checks its options, and says what is wrong.
+
+Whatever a plugin raises while it is loaded or opened arrives as a `BackendError` with the plugin's
+own error as its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import TYPE_CHECKING
+
+from mithril.errors import BackendError, MithrilError, OptionError, listing, nearest
+from mithril.plugins.discover import BackendEntry, Status, find, names
+from mithril.plugins.spec import BackendSpec
+
+if TYPE_CHECKING:
+    from mithril.engine.protocol import Engine
+    from mithril.mesh import Mesh
+
+KNOWN_PACKAGES = {"jax": "mithril-jax", "torch": "mithril-torch", "mlx": "mithril-mlx"}
+"""Backends of this project that come as packages of their own."""
+
+
+def open_engine(name: str, mesh: Mesh, options: Mapping[str, object]) -> Engine:
+    """Open a backend on a mesh.
+
+    Args:
+        name: a backend name, as `mithril backends list` shows it.
+        mesh: the devices to open it on.
+        options: the backend's own options by name.
+
+    Raises:
+        BackendError: there is no such backend, or it cannot be opened.
+        OptionError: the backend does not have one of the options, or refuses its value.
+    """
+    return open_entry(require(name), mesh, options)
+
+
+def require(name: str) -> BackendEntry:
+    """Return the entry of a backend whatever its status.
+
+    Raises:
+        BackendError: no installed package offers it.
+    """
+    entry = find(name)
+    if entry is not None:
+        return entry
+    if name in KNOWN_PACKAGES:
+        raise BackendError(f"backend '{name}' is not installed; pip install {KNOWN_PACKAGES[name]}")
+    installed = names()
+    hint = nearest(name, [*installed, *KNOWN_PACKAGES])
+    raise BackendError(f"backend '{name}' does not exist; installed: {listing(installed)}{hint}")
+
+
+def open_entry(entry: BackendEntry, mesh: Mesh, options: Mapping[str, object]) -> Engine:
+    """Open a backend that was found; `open_engine` says what it raises."""
+    if entry.spec is None or entry.status is not Status.ready:
+        raise BackendError(
+            f"backend '{entry.name}' is {entry.status}; {entry.fact}; {entry.remedy}"
+        ) from entry.error
+    instance = build_options(entry.spec, options)
+    try:
+        return entry.spec.open(mesh, instance)
+    except MithrilError:
+        raise
+    except Exception as error:
+        raise BackendError(
+            f"backend '{entry.name}' failed to open on {mesh}; {type(error).__name__}: {error}; "
+            f"mithril backends info {entry.name}"
+        ) from error
+
+
+def build_options(spec: BackendSpec, options: Mapping[str, object]) -> object:
+    """Return an instance of the backend's options dataclass, or None if it has no options.
+
+    Raises:
+        OptionError: an option is unknown, a required one is absent, or a value is refused.
+    """
+    declared = {option.name: option for option in fields(spec.options)} if spec.options else {}
+    for name in options:
+        if name not in declared:
+            raise OptionError(
+                f"backend '{spec.name}' has no option '{name}'; options: {listing(declared)}"
+                f"{nearest(name, declared)}"
+            )
+    absent = [name for name, option in declared.items() if name not in options and _needed(option)]
+    if absent:
+        raise OptionError(f"backend '{spec.name}' needs option {listing(absent)}; give it a value")
+    if spec.options is None:
+        return None
+    try:
+        instance: object = spec.options(**options)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"backend '{spec.name}' refuses its options; {error}") from error
+    return instance
+
+
+def _needed(option: Field[object]) -> bool:
+    return option.init and option.default is MISSING and option.default_factory is MISSING

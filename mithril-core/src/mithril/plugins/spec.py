@@ -1,0 +1,73 @@
+"""What a backend says about itself before anything heavy is imported: plain data, checked here.
+
+A spec that passes `check_spec` can be judged (API, requirements) and opened without surprises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
+from typing import TYPE_CHECKING
+
+from mithril.errors import BackendError
+from mithril.plugins.requirements import Requirement
+
+if TYPE_CHECKING:
+    from mithril.engine.protocol import Engine
+    from mithril.mesh import Mesh
+
+BACKEND_API = (1, 0)
+"""The backend API this Mithril speaks: a new major number breaks, a new minor number adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """Describes one backend.
+
+    Args:
+        name: the backend's name, equal to the key of its entry point.
+        open: makes an engine on a mesh; the second argument is an instance of `options`, or None
+            where the backend has none. The framework is imported here and not earlier.
+        api: the backend API the plugin is written for, such as `(1, 0)`.
+        requires: packages it needs, each `name` or `name>=version`; the first one is the framework.
+        options: a dataclass of the backend's own options; unknown ones are refused.
+        summary: one line for `mithril backends info`.
+        url: where to read more.
+    """
+
+    name: str
+    open: Callable[[Mesh, object], Engine]
+    api: tuple[int, int]
+    requires: tuple[str, ...] = ()
+    options: type | None = None
+    summary: str = ""
+    url: str = ""
+
+
+def check_spec(spec: object) -> BackendSpec:
+    """Return `spec` if it is a BackendSpec that keeps to what its fields promise.
+
+    Raises:
+        BackendError: it is something else, or a field is not what it has to be.
+    """
+    if not isinstance(spec, BackendSpec):
+        raise BackendError(f"mithril_backends returned {spec!r}; return a list of BackendSpec")
+    if not callable(spec.open):
+        raise BackendError(f"BackendSpec.open is {spec.open!r}; give a function (mesh, options)")
+    if not _is_version(spec.api):
+        raise BackendError(f"BackendSpec.api is {spec.api!r}; give two integers, such as (1, 0)")
+    if spec.options is not None and not _is_dataclass_type(spec.options):
+        raise BackendError(f"BackendSpec.options is {spec.options!r}; give a dataclass, or None")
+    if not isinstance(spec.requires, tuple | list):
+        raise BackendError(f"BackendSpec.requires is {spec.requires!r}; give a tuple of strings")
+    for text in spec.requires:
+        Requirement.parse(text)
+    return spec
+
+
+def _is_version(api: object) -> bool:
+    return isinstance(api, tuple) and [type(number) for number in api] == [int, int]
+
+
+def _is_dataclass_type(options: object) -> bool:
+    return isinstance(options, type) and is_dataclass(options)

@@ -1,0 +1,10 @@
+"""What a user holds: backends, arrays, compiled models, parameters."""
+
+from mithril.runtime.array import Array, ArrayShard
+from mithril.runtime.backend import Backend, open_backend
+from mithril.runtime.compiled import CompiledModel, compile
+from mithril.runtime.parameters import Parameters
+
+__all__ = [
+    "Array", "ArrayShard", "Backend", "CompiledModel", "Parameters", "compile", "open_backend",
+]  # fmt: skip

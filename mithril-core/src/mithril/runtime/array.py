@@ -1,0 +1,189 @@
+"""Array: a concrete tensor of a backend, whole or sharded over its mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mithril.engine import Shards
+from mithril.errors import BackendError, ShapeError
+from mithril.ir import Op, Operand
+from mithril.mesh import Sharding
+from mithril.types import DType, Scalar, TensorType
+
+if TYPE_CHECKING:
+    from mithril.runtime.backend import Backend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayShard:
+    """The part of an array that one device holds.
+
+    Args:
+        device: label of the device.
+        index: where the part lies in the whole, one slice per dimension.
+        data: the part, on the host.
+    """
+
+    device: str
+    index: tuple[slice, ...]
+    data: np.ndarray
+
+
+class Array(Operand):
+    """A tensor on the devices of a backend.
+
+    Arrays are made by a backend (`backend.array(…)`, `backend.randn(…)`) and by compiled models.
+    Operators and the functions of the backend run at once, each through a small cached plan, and
+    keep results sharded.
+    """
+
+    __slots__ = ("_sharding", "_shards", "_type", "backend")
+
+    def __init__(
+        self, backend: Backend, type: TensorType, sharding: Sharding, shards: Shards
+    ) -> None:
+        self.backend = backend
+        self._type = type
+        self._sharding = sharding
+        self._shards = shards
+
+    @property
+    def type(self) -> TensorType:
+        """Global shape and dtype."""
+        return self._type
+
+    @property
+    def sharding(self) -> Sharding:
+        """How the array lies on the mesh."""
+        return self._sharding
+
+    @property
+    def shards(self) -> Shards:
+        """The engine's own handle."""
+        return self._shards
+
+    @property
+    def is_materialised(self) -> bool:
+        """Whether the values exist."""
+        return True
+
+    @property
+    def addressable_shards(self) -> list[ArrayShard]:
+        """The part every device holds, in flat device order."""
+        engine = self.backend.engine
+        return [
+            ArrayShard(
+                label,
+                self.sharding.box(device, self.shape),
+                engine.shard(self.shards, self.sharding, device),
+            )
+            for device, label in enumerate(engine.devices)
+        ]
+
+    def numpy(self) -> np.ndarray:
+        """Return the whole array on the host."""
+        whole = np.empty(self.shape, self.dtype.numpy)
+        for device in self._one_of_each_box():
+            box = self.sharding.box(device, self.shape)
+            whole[box] = self.backend.engine.shard(self.shards, self.sharding, device)
+        return whole
+
+    def item(self) -> Scalar:
+        """Return the only element as a Python number.
+
+        Raises:
+            ShapeError: there is more than one.
+        """
+        if self.size != 1:
+            raise ShapeError(f"array {self.type} has {self.size} elements; item() needs exactly one")
+        value: Scalar = self.numpy().item()
+        return value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        whole = self.numpy()
+        return whole if dtype is None else whole.astype(dtype)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __repr__(self) -> str:
+        values = np.array2string(self.numpy(), separator=", ", threshold=20, edgeitems=3)
+        return f"Array({values}, {self.type}, {self.sharding.describe()})"
+
+    def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
+        return self.backend.run(op, operands)
+
+    def _constant(self, value: Scalar, dtype: DType) -> Array:
+        return self.backend.full((), value, dtype=dtype)
+
+    def _one_of_each_box(self) -> list[int]:
+        """Return one device for each distinct part."""
+        found: dict[tuple[int, ...], int] = {}
+        mesh = self.sharding.mesh
+        for device in range(mesh.size):
+            place = tuple(mesh.index_over(device, axes) for axes in self.sharding.dims)
+            found.setdefault(place, device)
+        return list(found.values())
+
+
+class PendingArray(Array):
+    """A parameter whose size is not known before the model has seen an input.
+
+    It becomes an ordinary array, in place, at the first `evaluate`.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        self.backend = backend
+        self._name = name
+
+    @property
+    def is_materialised(self) -> bool:
+        """Whether the values exist."""
+        return hasattr(self, "_type")
+
+    @property
+    def type(self) -> TensorType:
+        """Global shape and dtype."""
+        self._check()
+        return self._type
+
+    @property
+    def sharding(self) -> Sharding:
+        """How the array lies on the mesh."""
+        self._check()
+        return self._sharding
+
+    @property
+    def shards(self) -> Shards:
+        """The engine's own handle."""
+        self._check()
+        return self._shards
+
+    def materialise(self, made: Array) -> None:
+        """Become the given array."""
+        self._type, self._sharding, self._shards = made.type, made.sharding, made.shards
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.is_materialised else f"PendingArray('{self._name}')"
+
+    def _check(self) -> None:
+        if not self.is_materialised:
+            raise BackendError(
+                f"parameter '{self._name}' has no size yet; it is made at the first evaluate(); "
+                f"evaluate once, or pass shapes= to compile()"
+            )

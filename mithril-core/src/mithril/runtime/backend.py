@@ -1,0 +1,194 @@
+"""Backend: an engine opened on a mesh, with the functions that make and compute with arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mithril import ops
+from mithril.compiler import Request, make_plan
+from mithril.compiler.options import BACKEND_LATER, refuse_later
+from mithril.engine import Engine, Executable
+from mithril.errors import BackendError, MeshError, nearest
+from mithril.ir import Builder, Op, Operand, Plan
+from mithril.mesh import Mesh
+from mithril.plugins.opening import open_engine
+from mithril.runtime.array import Array
+from mithril.runtime.creation import Creation
+
+
+def open_backend(
+    name: str,
+    device_mesh: Mesh | int | Sequence[int] | None = None,
+    *,
+    mesh_axis_names: Sequence[str] | None = None,
+    **options: object,
+) -> Backend:
+    """Open a backend by name on a device mesh.
+
+    Args:
+        name: a name that `mithril backends list` shows.
+        device_mesh: a Mesh, its shape, or None for one device.
+        mesh_axis_names: names for the dimensions of a shape; by default `data`, `data, model`,
+            `data, tensor, pipeline`.
+        options: the backend's own options.
+
+    Raises:
+        BackendError: the backend is not installed or cannot be opened.
+        MeshError: the mesh is not one.
+        OptionError: an option is unknown or not available yet.
+
+    >>> open_backend("numpy", device_mesh=(2, 2)).mesh
+    Mesh(data=2, model=2)
+    """
+    refuse_later(f"backend '{name}'", options, BACKEND_LATER)
+    return Backend(open_engine(name, read_mesh(device_mesh, mesh_axis_names), options))
+
+
+def read_mesh(
+    device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None
+) -> Mesh:
+    """Return the mesh that `device_mesh=` and `mesh_axis_names=` mean.
+
+    Raises:
+        MeshError: they do not fit together.
+    """
+    if isinstance(device_mesh, Mesh):
+        if names is not None:
+            raise MeshError(
+                "mesh_axis_names is given together with a Mesh, which has names; give one of the two"
+            )
+        return device_mesh
+    if device_mesh is None:
+        if names is not None:
+            raise MeshError("mesh_axis_names is given without device_mesh; give both")
+        return Mesh()
+    return Mesh.from_shape(device_mesh, names)
+
+
+class Backend(Creation):
+    """An engine on a mesh: makes arrays, computes with them eagerly, and runs compiled models.
+
+    Open one with `ml.NumpyBackend(device_mesh=(4, 2))`, `ml.open_backend(name, …)` and the like.
+    Besides the methods shown here it has the eager functions named in `Backend.functions`, such as
+    `backend.argmax(x, axis=1)`.
+    """
+
+    functions: ClassVar[tuple[str, ...]] = (
+        "abs", "add", "argmax", "broadcast_to", "cast", "concatenate", "cross_entropy", "divide",
+        "einsum", "equal", "erf", "exp", "gelu", "greater", "greater_equal", "less", "less_equal",
+        "log", "log_softmax", "logical_and", "logical_not", "logical_or", "matmul", "max",
+        "maximum", "mean", "min", "minimum", "multiply", "negate", "not_equal", "one_hot", "power",
+        "relu", "reshape", "rsqrt", "sign", "softmax", "sqrt", "subtract", "sum", "take", "tanh",
+        "transpose", "where",
+    )  # fmt: skip
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+        self._eager: dict[object, _EagerStep] = {}
+
+    @property
+    def mesh(self) -> Mesh:
+        """The device mesh."""
+        return self.engine.mesh
+
+    @property
+    def name(self) -> str:
+        """The backend's name."""
+        return self.engine.name
+
+    def to_numpy(self, x: Array | np.ndarray | np.generic) -> Any:
+        """Return an array on the host; a scalar becomes a NumPy scalar.
+
+        Raises:
+            BackendError: the array belongs to another backend.
+        """
+        if isinstance(x, np.ndarray | np.generic):
+            return x
+        self.own(x, "to_numpy")
+        whole = x.numpy()
+        return whole if whole.ndim else whole[()]
+
+    def own(self, x: object, what: str) -> Array:
+        """Return `x` if it is an array of this backend.
+
+        Raises:
+            BackendError: it belongs to another backend, or is no array.
+        """
+        if not isinstance(x, Array):
+            raise BackendError(
+                f"{what} is a {type(x).__name__}, not an array; make one with backend.array(…)"
+            )
+        if x.backend is not self:
+            raise BackendError(
+                f"{what} belongs to another backend ({x.backend!r}, not {self!r}); carry it over "
+                f"with backend.array(x.numpy())"
+            )
+        return x
+
+    def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
+        """Run one op on arrays now, through a cached plan of its own."""
+        arrays = [self.own(x, f"operand of '{op.name}'") for x in operands]
+        key = (op, *((x.type, x.sharding) for x in arrays))
+        step = self._eager.get(key)
+        if step is None:
+            step = self._eager[key] = self._plan_op(op, arrays)
+        results = step.run([x.shards for x in arrays])
+        program = step.plan.stages[0].program
+        return tuple(
+            Array(self, port.type, port.sharding, shards)
+            for port, shards in zip(program.outputs, results, strict=True)
+        )
+
+    def _plan_op(self, op: Op, arrays: Sequence[Array]) -> _EagerStep:
+        builder = Builder()
+        operands = [builder.input(x.type, f"operand_{i}") for i, x in enumerate(arrays)]
+        results = builder.apply(op, *operands)
+        graph = builder.build({f"result_{i}": x for i, x in enumerate(results)})
+        arrive = {f"operand_{i}": x.sharding for i, x in enumerate(arrays)}
+        plan = make_plan(graph, self.mesh, Request(inputs=arrive), self.engine.kernels)
+        return _EagerStep(plan, self.engine.lower(plan.stages[0].program))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in self.functions:
+            return partial(_call_eager, self, name)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        known = [*self.functions, *(n for n in dir(type(self)) if not n.startswith("_"))]
+        raise AttributeError(f"backend '{self.name}' has no function '{name}'{nearest(name, known)}")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.functions]
+
+    def __repr__(self) -> str:
+        return f"Backend('{self.name}', {self.mesh!r})"
+
+
+class _EagerStep:
+    """The plan of one op, lowered."""
+
+    def __init__(self, plan: Plan, run: Executable) -> None:
+        self.plan = plan
+        self.run = run
+
+
+def _call_eager(backend: Backend, name: str, *arguments: Any, **options: Any) -> Any:
+    """Call a function of `mithril.ops` on arrays of a backend; NumPy arrays are taken along."""
+    converted = [backend.array(x) if isinstance(x, np.ndarray) else x for x in arguments]
+    return getattr(ops, name)(*converted, **options)
+
+
+def as_array(backend: Backend, x: object, what: str) -> Array:
+    """Return an array of the backend; NumPy arrays and Python numbers are put on its devices.
+
+    Raises:
+        BackendError: `x` belongs to another backend or is something else.
+    """
+    if isinstance(x, np.ndarray | np.generic | bool | int | float):
+        return backend.array(x)
+    return backend.own(x, what)
+

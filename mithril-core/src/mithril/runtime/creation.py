@@ -1,0 +1,228 @@
+"""Functions of a backend that make arrays.
+
+All of them take `dtype=` and one way to say how the array lies on the mesh: `device_mesh=` and
+`tensor_split=`, or `sharding=P(…)`; without any it is replicated. Every device makes just its part.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, Unpack, cast
+
+import numpy as np
+
+from mithril.engine import Engine
+from mithril.errors import BackendError, ShapeError
+from mithril.mesh import PartitionSpec, Sharding
+from mithril.runtime.array import Array
+from mithril.runtime.placement import Split, read_placement
+from mithril.runtime.sampling import Key
+from mithril.types import DType, Scalar, Shape, TensorType, as_dtype
+
+Box = tuple[slice, ...]
+
+
+class PlacementOptions(TypedDict, total=False):
+    """How a new array lies on the mesh."""
+
+    device_mesh: int | Sequence[int] | None
+    tensor_split: Split
+    sharding: PartitionSpec | Sharding | None
+
+
+class Creation:
+    """The array-making half of a backend."""
+
+    engine: Engine
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._draws = 0
+
+    def array(
+        self, values: object, *, dtype: object = None, **placement: Unpack[PlacementOptions]
+    ) -> Array:
+        """Return an array with the given values.
+
+        A dtype the engine has is kept; int64 is narrowed to int32 where the values fit, and Python
+        floats and float64 become float32, unless `dtype` says otherwise.
+
+        Args:
+            values: a number, nested sequences, or anything NumPy can read.
+            dtype: element type.
+            placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
+        """
+        host = np.asarray(values)
+        chosen = as_dtype(dtype) if dtype is not None else _default_dtype(host)
+        host = np.asarray(host, chosen.numpy)
+        return self._make(host.shape, chosen, placement, lambda box: host[box])
+
+    def zeros(self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]) -> Array:
+        """Return an array of zeros, float32 by default; the shape as integers or as one tuple."""
+        return self._filled(read_shape(shape), 0, dtype, placement)
+
+    def ones(self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]) -> Array:
+        """Return an array of ones, float32 by default; the shape as integers or as one tuple."""
+        return self._filled(read_shape(shape), 1, dtype, placement)
+
+    def full(
+        self,
+        shape: int | Sequence[int],
+        value: Scalar,
+        *,
+        dtype: object = None,
+        **placement: Unpack[PlacementOptions],
+    ) -> Array:
+        """Return an array that holds one value everywhere."""
+        chosen = dtype if dtype is not None else _default_dtype(np.asarray(value))
+        return self._filled(read_shape((shape,)), value, chosen, placement)
+
+    def zeros_like(self, x: Array, *, dtype: object = None) -> Array:
+        """Return zeros in the shape, dtype and sharding of an array."""
+        return self._filled(x.shape, 0, dtype or x.dtype, {"sharding": x.sharding})
+
+    def ones_like(self, x: Array, *, dtype: object = None) -> Array:
+        """Return ones in the shape, dtype and sharding of an array."""
+        return self._filled(x.shape, 1, dtype or x.dtype, {"sharding": x.sharding})
+
+    def arange(
+        self,
+        start: int | float,
+        stop: int | float | None = None,
+        step: int | float = 1,
+        *,
+        dtype: object = None,
+        **placement: Unpack[PlacementOptions],
+    ) -> Array:
+        """Return evenly spaced numbers from start up to, but without, stop."""
+        host = np.arange(start, stop, step) if stop is not None else np.arange(0, start, step)
+        return self.array(host, dtype=dtype, **placement)
+
+    def rand(
+        self,
+        *shape: Any,
+        seed: int | None = None,
+        dtype: object = None,
+        **placement: Unpack[PlacementOptions],
+    ) -> Array:
+        """Return numbers uniform in [0, 1), equal on every mesh for equal seeds.
+
+        Args:
+            shape: integers, or one tuple.
+            seed: by default the backend's seed and the number of draws so far.
+            dtype: float32 by default.
+            placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
+        """
+        sizes, key = read_shape(shape), self._key("rand", seed)
+        chosen = as_dtype(dtype or DType.float32)
+        return self._make(sizes, chosen, placement, lambda box: key.uniform(sizes, box))
+
+    def randn(
+        self,
+        *shape: Any,
+        seed: int | None = None,
+        dtype: object = None,
+        **placement: Unpack[PlacementOptions],
+    ) -> Array:
+        """Return numbers of the standard normal distribution; see `rand`."""
+        sizes, key = read_shape(shape), self._key("randn", seed)
+        chosen = as_dtype(dtype or DType.float32)
+        return self._make(sizes, chosen, placement, lambda box: key.normal(sizes, box))
+
+    def randint(
+        self,
+        low: int,
+        high: int,
+        shape: int | Sequence[int],
+        *,
+        seed: int | None = None,
+        dtype: object = None,
+        **placement: Unpack[PlacementOptions],
+    ) -> Array:
+        """Return integers uniform in [low, high), int32 by default; see `rand`.
+
+        Raises:
+            ShapeError: the range is empty.
+        """
+        if high <= low:
+            raise ShapeError(f"randint has low {low} and high {high}; high must be larger")
+        sizes, key = read_shape((shape,)), self._key("randint", seed)
+        chosen = as_dtype(dtype or DType.int32)
+        return self._make(
+            sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high)
+        )
+
+    def place(
+        self, type: TensorType, sharding: Sharding, produce: Callable[[Box], np.ndarray]
+    ) -> Array:
+        """Return the array whose parts a function makes.
+
+        Args:
+            type: global shape and dtype.
+            sharding: how it lies on the mesh.
+            produce: returns the host data of a box.
+
+        Raises:
+            BackendError: the engine has no such dtype.
+        """
+        if type.dtype not in self.engine.dtypes:
+            raise BackendError(
+                f"backend '{self.engine.name}' has no dtype {type.dtype}; use dtype='float32'"
+            )
+        shards = self.engine.put(type, sharding, produce)
+        return Array(cast("Any", self), type, sharding, shards)
+
+    def _filled(
+        self, shape: Shape, value: Scalar, dtype: object, placement: PlacementOptions
+    ) -> Array:
+        chosen = as_dtype(dtype or DType.float32)
+        scalar = np.asarray(value, chosen.numpy)
+
+        def produce(box: Box) -> np.ndarray:
+            return np.full([part.stop - part.start for part in box], scalar)
+
+        return self._make(shape, chosen, placement, produce)
+
+    def _make(
+        self,
+        shape: Shape,
+        dtype: DType,
+        placement: PlacementOptions,
+        produce: Callable[[Box], np.ndarray],
+    ) -> Array:
+        type = TensorType(shape, dtype)
+        sharding = read_placement(self.engine.mesh, type, **placement)
+        return self.place(type, sharding, produce)
+
+    def _key(self, function: str, seed: int | None) -> Key:
+        if seed is not None:
+            return Key(seed, function)
+        self._draws += 1
+        return Key(self._seed, f"{function}:{self._draws}")
+
+
+def read_shape(given: Sequence[Any]) -> Shape:
+    """Return a shape given as integers or as one tuple.
+
+    Raises:
+        ShapeError: a size is not an integer of 0 or more.
+    """
+    sizes = given[0] if len(given) == 1 and not isinstance(given[0], int | np.integer) else given
+    try:
+        shape = tuple(operator.index(size) for size in sizes)
+    except TypeError:
+        raise ShapeError(f"shape {sizes!r} is not made of integers; write ones(2, 3)") from None
+    if any(size < 0 for size in shape):
+        raise ShapeError(f"shape {shape} has a negative size; sizes are 0 or more")
+    return shape
+
+
+def _default_dtype(host: np.ndarray) -> DType:
+    """float64 and int64 are narrowed; an int64 that does not fit int32 stays."""
+    if host.dtype == np.float64:
+        return DType.float32
+    if host.dtype == np.int64:
+        fits = not host.size or (host.min() >= -(2**31) and host.max() < 2**31)
+        return DType.int32 if fits else DType.int64
+    return as_dtype(host.dtype)

@@ -1,0 +1,83 @@
+"""Parameters: a mapping from full parameter names to arrays, and how initial values are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mithril.errors import BackendError
+from mithril.mesh import Sharding
+from mithril.models.initializers import Constant, Initializer, Normal, Uniform
+from mithril.runtime.array import Array, PendingArray
+from mithril.runtime.sampling import Box, Key
+from mithril.types import TensorType
+
+if TYPE_CHECKING:
+    from mithril.runtime.backend import Backend
+
+
+class Parameters(dict[str, Array]):
+    """Initial parameters of a model by full name; an ordinary dict that remembers its seed."""
+
+    def __init__(self, seed: int, arrays: dict[str, Array]) -> None:
+        super().__init__(arrays)
+        self.seed = seed
+
+    def __repr__(self) -> str:
+        rows = (
+            f"  {name}: {x.type if x.is_materialised else 'size not known yet'}"
+            for name, x in self.items()
+        )
+        return "\n".join([f"Parameters(seed={self.seed})", *rows])
+
+
+class InitialArray(PendingArray):
+    """A parameter waiting for its size, with the seed its values will come from."""
+
+    __slots__ = ("seed",)
+
+    def __init__(self, backend: Backend, name: str, seed: int) -> None:
+        super().__init__(backend, name)
+        self.seed = seed
+
+
+def initial_array(
+    backend: Backend,
+    name: str,
+    type: TensorType,
+    initializer: Initializer,
+    sharding: Sharding,
+    seed: int,
+) -> Array:
+    """Return the initial value of a parameter, each device drawing its own part.
+
+    Values depend on seed, name and global position only: they are equal bit for bit on every mesh
+    and backend.
+
+    Args:
+        backend: where the parameter lives.
+        name: its full name, such as `block0.attn.q.weight`.
+        type: shape and dtype.
+        initializer: the distribution.
+        sharding: how it lies on the mesh.
+        seed: any integer.
+
+    Raises:
+        BackendError: the initializer is of an unknown kind.
+    """
+    key = Key(seed, name)
+
+    def draw(box: Box) -> np.ndarray:
+        match initializer:
+            case Uniform(bound):
+                return key.uniform(type.shape, box, -bound, bound)
+            case Normal(standard_deviation):
+                return standard_deviation * key.normal(type.shape, box)
+            case Constant(value):
+                return np.full([part.stop - part.start for part in box], value)
+        raise BackendError(
+            f"initializer {initializer!r} of '{name}' is unknown; use Uniform, Normal or Constant"
+        )
+
+    return backend.place(type, sharding, draw)

@@ -1,0 +1,121 @@
+"""Read `device_mesh=`, `tensor_split=` and `sharding=` of an array as a Sharding.
+
+`device_mesh` says which part of the backend's mesh is used: a size of 1 means replicated there, a
+shorter tuple means the leading dimensions. Entry i of `tensor_split` belongs to mesh dimension i and
+names the tensor dimension it splits, or None; by default it is (0, 1, …), clipped to the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mithril.errors import MeshError, OptionError, ShardingError
+from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.mesh.mesh import as_shape
+from mithril.types import TensorType
+
+Split = int | Sequence[int | None] | None
+
+
+def read_placement(
+    mesh: Mesh,
+    type: TensorType,
+    device_mesh: int | Sequence[int] | None = None,
+    tensor_split: Split = None,
+    sharding: PartitionSpec | Sharding | None = None,
+    what: str = "tensor",
+) -> Sharding:
+    """Return the sharding that the arguments mean on a mesh.
+
+    Args:
+        mesh: the backend's mesh.
+        type: the tensor's type.
+        device_mesh: the part of the mesh that is used; all of it when only `tensor_split` is given.
+        tensor_split: for each mesh dimension the tensor dimension it splits.
+        sharding: the modern form; excludes the other two.
+        what: the tensor's name, for messages.
+
+    Raises:
+        OptionError: `sharding` is given together with one of the others.
+        MeshError: `device_mesh` does not fit the mesh.
+        ShardingError: a dimension does not exist, or its size does not divide.
+    """
+    if sharding is not None:
+        if device_mesh is not None or tensor_split is not None:
+            raise OptionError(
+                "sharding= is given together with device_mesh= or tensor_split=; give one of the two"
+            )
+        found = _read_sharding(mesh, sharding, type.rank, what)
+    elif device_mesh is None and tensor_split is None:
+        found = Sharding.replicated(mesh, type.rank)
+    else:
+        found = _read_split(mesh, device_mesh, tensor_split, type.rank, what)
+    found.check(type.shape, what)
+    return found
+
+
+def _read_sharding(
+    mesh: Mesh, sharding: PartitionSpec | Sharding, rank: int, what: str
+) -> Sharding:
+    if isinstance(sharding, Sharding):
+        if sharding.mesh != mesh:
+            raise MeshError(
+                f"sharding of {what} is on {sharding.mesh!r}, the backend on {mesh!r}; use one mesh"
+            )
+        return Sharding.of(mesh, sharding.spec, rank, what)
+    if not isinstance(sharding, PartitionSpec):
+        raise ShardingError(f"sharding={sharding!r} is not a partition spec; write P('data', None)")
+    return Sharding.of(mesh, sharding, rank, what)
+
+
+def _read_split(
+    mesh: Mesh, device_mesh: object, tensor_split: Split, rank: int, what: str
+) -> Sharding:
+    used = usable_axes(mesh, device_mesh)
+    split = _split_entries(tensor_split, len(used), rank, what)
+    dims: list[tuple[str, ...]] = [()] * rank
+    for axis, dimension in zip(used, split, strict=True):
+        if axis is not None and dimension is not None:
+            dims[dimension] += (axis,)
+    return Sharding(mesh, tuple(dims))
+
+
+def usable_axes(mesh: Mesh, device_mesh: object) -> tuple[str | None, ...]:
+    """Return, for each entry of `device_mesh`, the mesh axis it stands for, or None for size 1.
+
+    Raises:
+        MeshError: the entries do not fit the mesh.
+    """
+    if device_mesh is None:
+        return mesh.names
+    sizes = as_shape(device_mesh, "device_mesh")
+    fits = len(sizes) <= len(mesh.axes) and all(
+        size in (1, axis.size) for size, axis in zip(sizes, mesh.axes, strict=False)
+    )
+    if not fits:
+        raise MeshError(
+            f"device_mesh={sizes} does not fit the backend's mesh {mesh.shape}; each entry must be "
+            f"1 or the size of that mesh dimension (sub-axes are not available yet)"
+        )
+    axes = zip(sizes, mesh.axes, strict=False)
+    return tuple(axis.name if size > 1 else None for size, axis in axes)
+
+
+def _split_entries(
+    tensor_split: Split, count: int, rank: int, what: str
+) -> tuple[int | None, ...]:
+    if tensor_split is None:
+        return tuple(i if i < rank else None for i in range(count))
+    given = (tensor_split,) if isinstance(tensor_split, int) else tuple(tensor_split)
+    if len(given) > count:
+        raise ShardingError(
+            f"tensor_split={given} of {what} has {len(given)} entries for {count} mesh dimensions; "
+            f"give at most one per mesh dimension"
+        )
+    for dimension in given:
+        if dimension is not None and not -rank <= dimension < rank:
+            raise ShardingError(
+                f"tensor_split={given} names dimension {dimension} of {what}, which has rank {rank}"
+            )
+    padded = (*given, *[None] * (count - len(given)))
+    return tuple(None if d is None else d % rank for d in padded)

@@ -1,0 +1,55 @@
+"""TensorSpec: shape, dtype and sharding of an input that does not exist yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mithril.errors import ShapeError
+from mithril.mesh import PartitionSpec
+from mithril.runtime.array import Array
+from mithril.types import TensorType, as_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input to plan for: what it is and how it will lie on the mesh.
+
+    Args:
+        shape: global sizes.
+        dtype: element type.
+        sharding: a PartitionSpec; replicated by default.
+
+    >>> TensorSpec((32, 16), sharding=PartitionSpec("data")).type
+    TensorType(shape=(32, 16), dtype=<DType.float32: 'float32'>)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    sharding: PartitionSpec = PartitionSpec()
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and dtype."""
+        return TensorType(tuple(self.shape), as_dtype(self.dtype))
+
+
+def as_spec(given: object, what: str) -> TensorSpec:
+    """Return the TensorSpec meant by a shape, an array or a TensorSpec.
+
+    Raises:
+        ShapeError: it is none of these.
+    """
+    if isinstance(given, TensorSpec):
+        return given
+    if isinstance(given, Array):
+        return TensorSpec(given.shape, given.dtype, given.sharding.spec)
+    if isinstance(given, np.ndarray):
+        return TensorSpec(given.shape, as_dtype(given.dtype))
+    if isinstance(given, Sequence) and all(isinstance(size, int) for size in given):
+        return TensorSpec(tuple(given))
+    raise ShapeError(
+        f"shape of {what} is {given!r}; give a tuple of integers or ml.TensorSpec(shape, dtype)"
+    )

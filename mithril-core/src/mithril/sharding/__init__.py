@@ -1,0 +1,13 @@
+"""From the user's shardings to one sharding per value and one choice per node.
+
+`candidates` collects what is possible, `choose` decides exactly, `reshard` finds the cheapest way
+from one sharding to another. Nothing here knows an op by name.
+"""
+
+from mithril.sharding.candidates import Candidates, Constraints, collect
+from mithril.sharding.choose import Choice, Option, choose
+from mithril.sharding.reshard import Move, Resharder
+
+__all__ = [
+    "Candidates", "Choice", "Constraints", "Move", "Option", "Resharder", "choose", "collect",
+]  # fmt: skip

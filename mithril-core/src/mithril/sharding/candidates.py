@@ -1,0 +1,207 @@
+"""Which factors each mesh axis may split, for every node: a closure over the whole graph.
+
+The closure starts from the shardings the user gave (inputs, parameters, promised outputs) and runs in
+both directions: a dimension that may be split makes its factor a candidate at every node that touches
+the value, and a candidate factor makes every dimension it occurs in splittable. Nothing is decided
+here, no conflict is resolved, and the order of the steps does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mithril.ir import Graph, Node, Rule, Value
+from mithril.mesh import Mesh, Sharding
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What may be split.
+
+    Args:
+        rules: the sharding rule of each node.
+        factors: for each node and mesh axis, the candidate factors in the order of the rule.
+        forced: for each node and mesh axis, the factors a user's compute sharding asks for.
+        partial: for each mesh axis, the values that can be partial sums over it.
+    """
+
+    rules: Mapping[Node, Rule]
+    factors: Mapping[Node, Mapping[str, tuple[str, ...]]]
+    forced: Mapping[Node, Mapping[str, tuple[str, ...]]]
+    partial: Mapping[str, frozenset[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """The shardings that are given before anything is chosen.
+
+    Args:
+        inputs: how each graph input arrives.
+        outputs: how an output must leave, where that is promised.
+        compute: inputs whose sharding is a compute spec: consumers must use its factors.
+        homes: how an intermediate value must lie, where the user says so.
+        free: inputs that arrive in whatever sharding they are computed with.
+        tied: outputs that must leave in the home of a free input: its gradient, say.
+    """
+
+    inputs: Mapping[Value, Sharding]
+    outputs: Mapping[str, Sharding] = field(default_factory=dict)
+    compute: frozenset[Value] = frozenset()
+    homes: Mapping[Value, Sharding] = field(default_factory=dict)
+    free: frozenset[Value] = frozenset()
+    tied: Mapping[str, Value] = field(default_factory=dict)
+
+
+def collect(graph: Graph, mesh: Mesh, given: Constraints) -> Candidates:
+    """Return the candidates of a graph under the given shardings."""
+    rules = {
+        node: node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs])
+        for node in graph.nodes
+    }
+    touching = _touching(graph)
+    factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in graph.nodes}
+    for axis in mesh.axes:
+        if axis.size > 1:
+            closure = _Closure(mesh, axis.name, rules, touching)
+            closure.run(_seeds(graph, given, axis.name))
+            for node, found in closure.factors.items():
+                ordered = tuple(f for f in rules[node].factors if f in found)
+                factors[node][axis.name] = ordered
+    forced = _forced(graph, mesh, given, rules, factors)
+    partial = {axis: _partial(graph, axis, rules, factors, forced) for axis in mesh.names}
+    return Candidates(rules, factors, forced, partial)
+
+
+class _Closure:
+    """The closure for one mesh axis."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        axis: str,
+        rules: Mapping[Node, Rule],
+        touching: Mapping[Value, list[tuple[Node, int, bool]]],
+    ) -> None:
+        self.factors: dict[Node, set[str]] = {}
+        self._size = mesh.sizes[axis]
+        self._others = [other.size for other in mesh.axes if other.name != axis]
+        self._rules = rules
+        self._touching = touching
+        self._seen: set[tuple[Value, int]] = set()
+
+    def run(self, seeds: Iterator[tuple[Value, int]]) -> None:
+        """Follow dimensions to factors and factors to dimensions until nothing is new."""
+        work = list(seeds)
+        while work:
+            value, dimension = work.pop()
+            if (value, dimension) in self._seen:
+                continue
+            self._seen.add((value, dimension))
+            for node, position, is_result in self._touching.get(value, ()):
+                rule = self._rules[node]
+                dims = (rule.results if is_result else rule.operands)[position]
+                for factor in dims[dimension]:
+                    work.extend(self._propose(node, rule, factor))
+
+    def _propose(self, node: Node, rule: Rule, factor: str) -> Iterator[tuple[Value, int]]:
+        found = self.factors.setdefault(node, set())
+        if factor in found or factor in rule.whole or rule.sizes[factor] % self._size:
+            return
+        major = self._blocking_major(rule, factor)
+        if major is not None:
+            # A split minor factor proposes its major: one all_to_all instead of a gather.
+            yield from self._propose(node, rule, major)
+            return
+        found.add(factor)
+        for values, sides in ((node.inputs, rule.operands), (node.outputs, rule.results)):
+            for value, dims in zip(values, sides, strict=True):
+                for dimension, dim in enumerate(dims):
+                    if factor in dim:
+                        yield value, dimension
+
+    def _blocking_major(self, rule: Rule, factor: str) -> str | None:
+        """Return the major factor that would have to be split completely first, and cannot be."""
+        for dims in (*rule.operands, *rule.results):
+            for dim in dims:
+                if factor in dim[1:]:
+                    majors = dim[: dim.index(factor)]
+                    size = 1
+                    for name in majors:
+                        size *= rule.sizes[name]
+                    if size > 1 and size not in _products(self._others):
+                        return majors[0]
+        return None
+
+
+def _products(sizes: list[int]) -> set[int]:
+    products = {1}
+    for size in sizes:
+        products |= {size * product for product in products}
+    return products
+
+
+def _touching(graph: Graph) -> dict[Value, list[tuple[Node, int, bool]]]:
+    """Return, for each value, the nodes that use or make it, with the position there."""
+    touching: dict[Value, list[tuple[Node, int, bool]]] = {}
+    for node in graph.nodes:
+        for position, value in enumerate(node.inputs):
+            touching.setdefault(value, []).append((node, position, False))
+        for position, value in enumerate(node.outputs):
+            touching.setdefault(value, []).append((node, position, True))
+    return touching
+
+
+def _seeds(graph: Graph, given: Constraints, axis: str) -> Iterator[tuple[Value, int]]:
+    promised = {graph.outputs[name]: sharding for name, sharding in given.outputs.items()}
+    for shardings in (given.inputs, given.homes, promised):
+        for value, sharding in shardings.items():
+            dimension = sharding.dimension_of(axis)
+            if dimension is not None:
+                yield value, dimension
+
+
+def _forced(
+    graph: Graph,
+    mesh: Mesh,
+    given: Constraints,
+    rules: Mapping[Node, Rule],
+    factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
+) -> dict[Node, dict[str, tuple[str, ...]]]:
+    forced: dict[Node, dict[str, tuple[str, ...]]] = {}
+    for node in graph.nodes:
+        for value, dims in zip(node.inputs, rules[node].operands, strict=True):
+            if value not in given.compute:
+                continue
+            for axis in mesh.names:
+                dimension = given.inputs[value].dimension_of(axis)
+                if dimension is None:
+                    continue
+                wanted = [f for f in dims[dimension] if f in factors[node].get(axis, ())]
+                if wanted:
+                    before = forced.setdefault(node, {}).get(axis, ())
+                    forced[node][axis] = tuple(dict.fromkeys((*before, wanted[0])))
+    return forced
+
+
+def _partial(
+    graph: Graph,
+    axis: str,
+    rules: Mapping[Node, Rule],
+    factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
+    forced: Mapping[Node, Mapping[str, tuple[str, ...]]],
+) -> frozenset[Value]:
+    """Return the values that some admitted choice makes partial sums over the axis."""
+    found: set[Value] = set()
+    for node in graph.nodes:
+        rule = rules[node]
+        admitted = forced.get(node, {}).get(axis) or factors[node].get(axis, ())
+        for value, dims in zip(node.outputs, rule.results, strict=True):
+            inside = {factor for dim in dims for factor in dim}
+            if any(f not in inside and rule.reduction(f) == "sum" for f in admitted):
+                found.add(value)
+        if not forced.get(node, {}).get(axis):
+            groups = ({node.inputs[i] for i in group} for group in rule.linear)
+            if any(found & group for group in groups):
+                found.update(node.outputs)
+    return frozenset(found)

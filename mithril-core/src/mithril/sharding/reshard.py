@@ -1,0 +1,229 @@
+"""The cheapest way from one sharding of a value to another, as a list of moves.
+
+Moves over one or several mesh axes:
+
+    slice           replicated -> split          free: each device keeps its part
+    to_partial      replicated -> partial        free: index 0 keeps the value, the others zero
+    all_gather      split -> replicated          takes the minor-most axes of a dimension
+    all_to_all      split(i) -> split(j)         likewise
+    permute         another order of the axes of a dimension
+    reduce_scatter  partial -> split
+    all_reduce      partial -> replicated
+
+The search is Dijkstra's over shardings, priced by bytes moved per device. Results are cached.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mithril.cost import Hardware, collective_seconds
+from mithril.errors import PlanError
+from mithril.mesh import Mesh, Sharding
+from mithril.types import TensorType
+
+PICOSECONDS = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One step of a reshard.
+
+    Args:
+        kind: one of the moves in the module's text.
+        axes: mesh axes it takes, major first.
+        before: sharding it starts from.
+        after: sharding it ends in.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    before: Sharding
+    after: Sharding
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether devices exchange data."""
+        return self.kind not in ("slice", "to_partial")
+
+    @property
+    def source_dimension(self) -> int:
+        """The dimension the axes leave."""
+        return _dimension(self.before, self.axes[0])
+
+    @property
+    def target_dimension(self) -> int:
+        """The dimension the axes go to."""
+        return _dimension(self.after, self.axes[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Moves from one sharding to another and their price in picoseconds."""
+
+    moves: tuple[Move, ...]
+    price: int
+
+
+class Resharder:
+    """Finds and prices reshard paths on one mesh with one hardware profile."""
+
+    def __init__(self, mesh: Mesh, hardware: Hardware) -> None:
+        self._mesh = mesh
+        self._hardware = hardware
+        self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
+
+    def path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
+        """Return the cheapest path.
+
+        Raises:
+            PlanError: there is none (the goal is partial in another reduction, say).
+        """
+        key = (start, goal, type)
+        found = self._paths.get(key)
+        if found is None:
+            found = self._paths[key] = self._search(start, goal, type)
+        return found
+
+    def price(self, start: Sharding, goal: Sharding, type: TensorType) -> int:
+        """Return the price of the cheapest path in picoseconds."""
+        return 0 if start == goal else self.path(start, goal, type).price
+
+    def move_bytes(self, move: Move, type: TensorType) -> int:
+        """Return the bytes of a collective move, as `Collective.bytes` counts them."""
+        measured = move.after if move.kind == "all_gather" else move.before
+        return local_bytes(measured, type)
+
+    def seconds(self, move: Move, type: TensorType) -> float:
+        """Return the predicted seconds of a move."""
+        if not move.is_collective:
+            return 0.0
+        group = self._mesh.product(move.axes)
+        return collective_seconds(move.kind, self.move_bytes(move, type), group, self._hardware)
+
+    def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
+        order = itertools.count()  # ties go to the path found first
+        queue = [(0, 0, next(order), start, ())]
+        done: set[Sharding] = set()
+        while queue:
+            price, steps, _, here, moves = heapq.heappop(queue)
+            if here == goal:
+                return self._finished(moves, type)
+            if here in done:
+                continue
+            done.add(here)
+            for move in _moves(here, goal, type):
+                if move.after not in done:
+                    cost = price + round(self.seconds(move, type) * PICOSECONDS)
+                    count = steps + move.is_collective
+                    heapq.heappush(queue, (cost, count, next(order), move.after, (*moves, move)))
+        raise PlanError(f"cannot reshard {type} from {start.describe()} to {goal.describe()}")
+
+    def _finished(self, moves: tuple[Move, ...], type: TensorType) -> Path:
+        merged = _merged(moves)
+        seconds = sum(self.seconds(move, type) for move in merged)
+        return Path(merged, round(seconds * PICOSECONDS))
+
+
+def local_bytes(sharding: Sharding, type: TensorType) -> int:
+    """Return the bytes one device holds of a value."""
+    return type.nbytes // sharding.mesh.product(sharding.split_axes)
+
+
+def _moves(here: Sharding, goal: Sharding, type: TensorType) -> Iterator[Move]:
+    for axis in here.mesh.names:
+        wanted = goal.dimension_of(axis)
+        held = here.dimension_of(axis)
+        if held is not None:
+            yield from _moves_of_split(here, axis, held, wanted, type)
+        elif here.reduction_of(axis):
+            yield from _moves_of_partial(here, goal, axis, wanted, type)
+        elif wanted is not None and _can_append(here, axis, wanted, type):
+            yield Move("slice", (axis,), here, _appended(here, axis, wanted))
+        elif reduction := goal.reduction_of(axis):
+            yield Move("to_partial", (axis,), here, _with_partial(here, axis, reduction))
+    for dimension, axes in enumerate(here.dims):
+        for ordered in itertools.permutations(axes):
+            if ordered != axes:
+                yield Move("permute", ordered, here, _with_dim(here, dimension, ordered))
+
+
+def _moves_of_split(
+    here: Sharding, axis: str, held: int, wanted: int | None, type: TensorType
+) -> Iterator[Move]:
+    if here.dims[held][-1] != axis:
+        return  # only the minor-most axis of a dimension can be taken away
+    without = _with_dim(here, held, here.dims[held][:-1])
+    yield Move("all_gather", (axis,), here, without)
+    if wanted is not None and wanted != held and _can_append(without, axis, wanted, type):
+        yield Move("all_to_all", (axis,), here, _appended(without, axis, wanted))
+
+
+def _moves_of_partial(
+    here: Sharding, goal: Sharding, axis: str, wanted: int | None, type: TensorType
+) -> Iterator[Move]:
+    if here.reduction_of(axis) == goal.reduction_of(axis):
+        return
+    reduced = replace(here, partial=tuple(p for p in here.partial if p[0] != axis))
+    yield Move("all_reduce", (axis,), here, reduced)
+    if wanted is not None and _can_append(reduced, axis, wanted, type):
+        yield Move("reduce_scatter", (axis,), here, _appended(reduced, axis, wanted))
+
+
+def _can_append(here: Sharding, axis: str, dimension: int, type: TensorType) -> bool:
+    parts = here.shards_along(dimension) * here.mesh.sizes[axis]
+    return type.shape[dimension] % parts == 0
+
+
+def _appended(here: Sharding, axis: str, dimension: int) -> Sharding:
+    return _with_dim(here, dimension, (*here.dims[dimension], axis))
+
+
+def _with_dim(here: Sharding, dimension: int, axes: tuple[str, ...]) -> Sharding:
+    dims = tuple(axes if i == dimension else old for i, old in enumerate(here.dims))
+    return replace(here, dims=dims)
+
+
+def _with_partial(here: Sharding, axis: str, reduction: str) -> Sharding:
+    pending = {**dict(here.partial), axis: reduction}
+    ordered = tuple((name, pending[name]) for name in here.mesh.names if name in pending)
+    return replace(here, partial=ordered)
+
+
+def _merged(moves: tuple[Move, ...]) -> tuple[Move, ...]:
+    """Join neighbouring moves of one kind into one over several axes."""
+    merged: list[Move] = []
+    for move in moves:
+        last = merged[-1] if merged else None
+        axes = _joint_axes(last, move) if last else None
+        if last and axes:
+            merged[-1] = Move(move.kind, axes, last.before, move.after)
+        else:
+            merged.append(move)
+    return tuple(merged)
+
+
+def _joint_axes(first: Move, second: Move) -> tuple[str, ...] | None:
+    if first.kind != second.kind:
+        return None
+    if first.kind == "all_gather" and first.source_dimension == second.source_dimension:
+        return second.axes + first.axes  # the second took the next major axis
+    if first.kind in ("slice", "reduce_scatter"):
+        same_dimension = first.target_dimension == second.target_dimension
+        return first.axes + second.axes if same_dimension else None
+    if first.kind in ("all_reduce", "to_partial"):
+        pending = first.before if first.kind == "all_reduce" else second.after
+        kinds = {pending.reduction_of(axis) for axis in first.axes + second.axes}
+        names = first.axes + second.axes
+        in_order = tuple(name for name in first.before.mesh.names if name in names)
+        return in_order if len(kinds) == 1 else None
+    return None
+
+
+def _dimension(sharding: Sharding, axis: str) -> int:
+    dimension = sharding.dimension_of(axis)
+    assert dimension is not None, "a move is asked for a dimension its axis is not in"
+    return dimension

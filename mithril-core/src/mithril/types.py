@@ -1,0 +1,141 @@
+"""Element types and tensor types: what a value is, without saying where it lives.
+
+A `DType` is one of the names below; NumPy (with ml_dtypes for the 16-bit floats) is the reference
+for their meaning, and promotion follows the Python array API standard: kinds do not mix silently,
+except that Python scalars take the dtype of the array they meet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+
+from mithril.errors import ShapeError, listing, nearest
+
+Shape = tuple[int, ...]
+Scalar = bool | int | float
+
+
+class DType(StrEnum):
+    """The element types of Mithril, by their NumPy names."""
+
+    bool_ = "bool"
+    int8 = "int8"
+    int16 = "int16"
+    int32 = "int32"
+    int64 = "int64"
+    uint8 = "uint8"
+    uint16 = "uint16"
+    uint32 = "uint32"
+    uint64 = "uint64"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float32 = "float32"
+    float64 = "float64"
+
+    @property
+    def numpy(self) -> np.dtype[np.generic]:
+        """The NumPy dtype of the same meaning."""
+        return _numpy_dtype(self.value)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element takes."""
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        """Whether gradients flow through values of this dtype."""
+        return "float" in self.value
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether this is a signed or unsigned integer type."""
+        return "int" in self.value
+
+
+@cache
+def _numpy_dtype(name: str) -> np.dtype[np.generic]:
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def as_dtype(value: object) -> DType:
+    """Return the `DType` meant by a name, a NumPy dtype or a `DType`.
+
+    Raises:
+        ShapeError: the dtype is not one Mithril knows.
+
+    >>> as_dtype(np.float32)
+    <DType.float32: 'float32'>
+    """
+    if isinstance(value, DType):
+        return value
+    name = value if isinstance(value, str) else np.dtype(value).name  # type: ignore[call-overload]
+    try:
+        return DType(name)
+    except ValueError:
+        known = [member.value for member in DType]
+        raise ShapeError(
+            f"dtype '{name}' is not supported; known: {listing(known)}{nearest(name, known)}"
+        ) from None
+
+
+@cache
+def promote(left: DType, right: DType) -> DType:
+    """Return the dtype two arrays meet in, by the array API standard.
+
+    Raises:
+        ShapeError: the kinds do not mix (say, int32 with float32); cast one side.
+    """
+    if left == right:
+        return left
+    mixed = {left, right}
+    if left.is_float and right.is_float:
+        if mixed == {DType.bfloat16, DType.float16}:
+            return DType.float32
+        return max(left, right, key=lambda dtype: (dtype.itemsize, dtype.value))
+    if left.is_integer and right.is_integer and DType.uint64 not in mixed:
+        return as_dtype(np.promote_types(left.numpy, right.numpy))
+    raise ShapeError(
+        f"dtypes {left} and {right} do not mix; the array API standard promotes within one kind "
+        f"only; cast one side"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and dtype of a tensor.
+
+    >>> str(TensorType((2, 3), DType.float32))
+    'float32[2, 3]'
+    """
+
+    shape: Shape
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    def with_shape(self, shape: Shape) -> TensorType:
+        """Return the same dtype with another shape."""
+        return TensorType(shape, self.dtype)

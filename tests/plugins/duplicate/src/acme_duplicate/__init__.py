@@ -1,0 +1,1 @@
+"""A third party's backend under the core's own name."""

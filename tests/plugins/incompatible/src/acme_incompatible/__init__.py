@@ -1,0 +1,1 @@
+"""A third party's backend for a backend API to come."""

@@ -1,0 +1,1 @@
+"""A third party's backend under another third party's name."""
