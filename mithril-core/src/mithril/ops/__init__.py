@@ -5,6 +5,7 @@ API standard; `mithril.models` and a backend's eager functions are built on them
 """
 
 from mithril.ir.constant import Constant
+from mithril.ops.attention import *
 from mithril.ops.collective import *
 from mithril.ops.conv import *
 from mithril.ops.elementwise import *

@@ -1,1 +1,206 @@
-"""."""
+"""Ops that choose by integers: rows of a table, adding into rows, one-hot vectors, counting.
+
+The chosen dimension (rows, classes) is an ordinary factor. On a shard that holds only a part of it
+the op gets the offset of its part as a further int32 operand, and ids that lie elsewhere give
+zeros: the shards' results add up to the whole, as in the vocabulary-parallel embedding of
+Megatron-LM (Shoeybi et al. 2019). Ids count from 0; a negative id does not count from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
+from mithril.ir.operand import AnyOperand, apply_one
+from mithril.ir.rule import FactorDims, Rule
+from mithril.ops.shape import normalize_axis
+from mithril.types import DType, Shape, TensorType, as_dtype
+
+
+@register
+@dataclass(frozen=True)
+class Take(Op):
+    """Rows of a table by integer ids, which is an embedding lookup; operands (table, ids[, offset])."""
+
+    name: ClassVar[str] = "take"
+
+    def infer(self, inputs: Types) -> Types:
+        table, ids = inputs[:2]
+        _check_ids(self.name, ids)
+        if not table.rank:
+            raise ShapeError(f"cannot take rows of {table}; the table needs a dimension")
+        return [table.with_shape(ids.shape + table.shape[1:])]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        table, ids, *offset = inputs
+        g: Any = cotangents[0]
+        scattered = apply_one(ScatterAdd(table.shape[0]), ids, g, *offset)
+        return [scattered, None, *(None for _ in offset)]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        table, ids = inputs[:2]
+        at, rest = _dims("i", ids.shape), _dims("r", table.shape[1:])
+        rows = _dims("v", table.shape[:1])
+        sizes = _sizes((at, ids.shape), (rest, table.shape[1:]), (rows, table.shape[:1]))
+        return Rule(sizes, (rows + rest, at), (at + rest,), linear=((0,),))
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(0, inputs[1].nbytes + 2 * outputs[0].nbytes)
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        return shard.apply(self, *inputs, *_offset(shard, "v0"))
+
+
+@register
+@dataclass(frozen=True)
+class ScatterAdd(Op):
+    """Zeros with updates added into the rows that ids name; operands (ids, updates[, offset])."""
+
+    name: ClassVar[str] = "scatter_add"
+    rows: int
+
+    def infer(self, inputs: Types) -> Types:
+        ids, updates = inputs[:2]
+        _check_ids(self.name, ids)
+        if updates.shape[: ids.rank] != ids.shape:
+            raise ShapeError(
+                f"cannot scatter {updates} by ids {ids}; the leading sizes of the updates must be "
+                f"those of the ids"
+            )
+        return [updates.with_shape((self.rows, *updates.shape[ids.rank :]))]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        ids, _, *offset = inputs
+        g: Any = cotangents[0]
+        return [None, apply_one(Take(), g, ids, *offset), *(None for _ in offset)]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        ids, (rows, *rest) = inputs[0].shape, outputs[0].shape
+        at, others, first = _dims("i", ids), _dims("r", rest), _dims("v", (rows,))
+        sizes = _sizes((at, ids), (others, rest), (first, (rows,)))
+        return Rule(sizes, (at, at + others), (first + others,), linear=((1,),))
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(inputs[1].size, inputs[0].nbytes + inputs[1].nbytes + outputs[0].nbytes)
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        local = replace(self, rows=shard.outputs[0].shape[0])
+        return shard.apply(local, *inputs, *_offset(shard, "v0"))
+
+
+@register
+@dataclass(frozen=True)
+class OneHot(Op):
+    """Along a new last dimension, 1 at the place an id names and 0 elsewhere; operands (ids[, offset])."""
+
+    name: ClassVar[str] = "one_hot"
+    classes: int
+    dtype: DType
+
+    def infer(self, inputs: Types) -> Types:
+        _check_ids(self.name, inputs[0])
+        return [TensorType((*inputs[0].shape, self.classes), self.dtype)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None] * len(inputs)
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        shape, classes = inputs[0].shape, (self.classes,)
+        at, last = _dims("i", shape), _dims("v", classes)
+        return Rule(_sizes((at, shape), (last, classes)), (at,), (at + last,))
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        local = replace(self, classes=shard.outputs[0].shape[-1])
+        return shard.apply(local, *inputs, *_offset(shard, "v0"))
+
+
+@register
+@dataclass(frozen=True)
+class Iota(Op):
+    """At each place its index along a dimension; operands ([offset])."""
+
+    name: ClassVar[str] = "iota"
+    shape: Shape
+    axis: int
+    dtype: DType
+
+    def infer(self, inputs: Types) -> Types:
+        normalize_axis(self.axis, len(self.shape), self.name)
+        return [TensorType(self.shape, self.dtype)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None] * len(inputs)
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        dims = _dims("d", self.shape)
+        return Rule(_sizes((dims, self.shape)), (), (dims,))
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        local = replace(self, shape=shard.outputs[0].shape)
+        return shard.apply(local, *_offset(shard, f"d{self.axis}"))
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def take(x: AnyOperand, indices: AnyOperand) -> AnyOperand:
+    """Return the rows of x (along its first dimension) that integer indices name.
+
+    An index outside 0…rows-1 is an error when the rows are run: ShapeError.
+    """
+    return apply_one(Take(), x, indices)
+
+
+def scatter_add(ids: AnyOperand, updates: AnyOperand, rows: int) -> AnyOperand:
+    """Return `rows` rows of zeros with updates added into the rows that ids name."""
+    return apply_one(ScatterAdd(rows), ids, updates)
+
+
+def one_hot(ids: AnyOperand, classes: int, dtype: object = DType.float32) -> AnyOperand:
+    """Return vectors with 1 at the place an id names; an id outside 0…classes-1 gives zeros."""
+    return apply_one(OneHot(classes, as_dtype(dtype)), ids)
+
+
+def iota(
+    like: AnyOperand, shape: Sequence[int], axis: int = 0, dtype: object = DType.int32
+) -> AnyOperand:
+    """Return, at each place of a shape, its index along a dimension.
+
+    Args:
+        like: any tensor of the graph, or array of the backend, in which the result is made.
+        shape: shape of the result.
+        axis: the dimension that is counted.
+        dtype: element type of the result.
+    """
+    chosen = normalize_axis(axis, len(shape), "iota")
+    (result,) = like._apply(Iota(tuple(shape), chosen, as_dtype(dtype)), ())
+    return result
+
+
+def _check_ids(what: str, ids: TensorType) -> None:
+    if not ids.dtype.is_integer:
+        raise ShapeError(f"op '{what}' needs integer ids, not {ids.dtype}; cast them, say to int32")
+
+
+def _offset(shard: Shard, factor: str) -> tuple[Any, ...]:
+    offset = shard.offset(factor)
+    return () if offset is None else (offset,)
+
+
+def _dims(letter: str, shape: Sequence[int]) -> FactorDims:
+    return tuple((f"{letter}{i}",) if size > 1 else () for i, size in enumerate(shape))
+
+
+def _sizes(*parts: tuple[FactorDims, Sequence[int]]) -> dict[str, int]:
+    return {
+        name: size
+        for dims, shape in parts
+        for dim, size in zip(dims, shape, strict=True)
+        for name in dim
+    }
+
+
+__all__ = ["Iota", "OneHot", "ScatterAdd", "Take", "iota", "one_hot", "scatter_add", "take"]

@@ -1,1 +1,92 @@
-"""."""
+"""Counter-based random numbers inside a plan, and dropout.
+
+The bits of an element depend on the seed, a salt and the element's *global* index, so they are the
+same on every mesh, and the forward and backward computation of one seed agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mithril.errors import OptionError, ShapeError
+from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
+from mithril.ir.operand import apply_one
+from mithril.ir.rule import Rule
+from mithril.ops.elementwise import greater_equal, where
+from mithril.types import DType, Shape, TensorType
+
+
+@register
+@dataclass(frozen=True)
+class RandomBits(Op):
+    """Uniform uint32 words of a uint32 seed, by Threefry-2x32 with 20 rounds.
+
+    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011). Operands (seed), and on a
+    shard the offset of each dimension.
+    """
+
+    name: ClassVar[str] = "random_bits"
+    shape: Shape
+    global_shape: Shape
+    salt: int
+
+    def infer(self, inputs: Types) -> Types:
+        if inputs[0] != TensorType((), DType.uint32):
+            raise ShapeError(f"random bits need a uint32 scalar as seed, not {inputs[0]}; cast it")
+        return [TensorType(self.shape, DType.uint32)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        names = tuple((f"d{i}",) for i in range(len(self.shape)))
+        sizes = {f"d{i}": size for i, size in enumerate(self.shape)}
+        return Rule(sizes, ((),), (names,))
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(100 * outputs[0].size, outputs[0].nbytes)
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        op = replace(self, shape=shard.outputs[0].shape)
+        offsets = [shard.offset(f"d{i}") for i in range(len(self.shape))]
+        if all(offset is None for offset in offsets):
+            return shard.apply(op, *inputs)
+        zero = inputs[0].builder.constant(0, DType.int32)
+        return shard.apply(op, *inputs, *(zero if o is None else o for o in offsets))
+
+
+def random_bits(seed: Any, shape: Shape, salt: int = 0) -> Any:
+    """Return uniform uint32 words.
+
+    Args:
+        seed: a uint32 scalar.
+        shape: sizes of the result.
+        salt: tells apart draws from one seed.
+    """
+    return apply_one(RandomBits(tuple(shape), tuple(shape), salt), seed)
+
+
+def dropout(x: Any, seed: Any, rate: float, salt: int = 0) -> Any:
+    """Return x with a share of its elements set to zero and the others scaled up to make up for it.
+
+    Srivastava et al., "Dropout" (2014).
+
+    Args:
+        x: any float tensor.
+        seed: a uint32 scalar; the same seed gives the same mask on every mesh.
+        rate: share of elements to drop, in [0, 1).
+        salt: tells apart layers of one seed.
+
+    Raises:
+        OptionError: the rate is out of range.
+    """
+    if not 0.0 <= rate < 1.0:
+        raise OptionError(f"dropout rate is {rate}; give a number in [0, 1)")
+    if rate == 0.0:
+        return x
+    kept = greater_equal(random_bits(seed, x.shape, salt), round(rate * 2**32))
+    return where(kept, x * (1.0 / (1.0 - rate)), 0.0)
+
+
+__all__ = ["RandomBits", "dropout", "random_bits"]

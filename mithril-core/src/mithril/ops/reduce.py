@@ -1,1 +1,300 @@
-"""."""
+"""Reductions: sum, max, min, any, all, argmax, argmin, and mean.
+
+A reduced dimension that is split leaves partial results: sums are added up, maxima compared; that of
+any, all, argmax and argmin is whole. `mean` is a sum times one over the global count, so that it
+needs nothing of its own on a shard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
+from mithril.ir.operand import AnyOperand, apply_one
+from mithril.ir.rule import FactorDims, Rule
+from mithril.ops.elementwise import cast, equal, multiply, not_equal
+from mithril.ops.shape import broadcast_to, normalize_axis, reshape
+from mithril.types import DType, Shape, TensorType
+
+Axes = int | Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Reduction(Op):
+    """Base of reductions over `axes`; with `keepdims` they stay as dimensions of size 1."""
+
+    axes: tuple[int, ...]
+    keepdims: bool
+
+    def infer(self, inputs: Types) -> Types:
+        x = inputs[0]
+        if any(not 0 <= axis < x.rank for axis in self.axes) or len(set(self.axes)) < len(self.axes):
+            raise ShapeError(
+                f"op '{self.name}' cannot reduce dimensions {self.axes} of {x}; name each once, "
+                f"from 0 to {x.rank - 1}"
+            )
+        return [TensorType(self._kept(x.shape), self.result_dtype(x.dtype))]
+
+    def result_dtype(self, dtype: DType) -> DType:
+        """Return the dtype of the result; by default the operand's."""
+        return dtype
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _reduction_rule(inputs[0], self.axes, self.keepdims, "whole")
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(inputs[0].size, inputs[0].nbytes + outputs[0].nbytes)
+
+    def spread(self, x: Any, shape: Shape) -> Any:
+        """Return a result-shaped tensor broadcast back over the reduced dimensions."""
+        kept = tuple(1 if i in self.axes else size for i, size in enumerate(shape))
+        return broadcast_to(reshape(x, kept), shape)
+
+    def _kept(self, shape: Shape) -> Shape:
+        if self.keepdims:
+            return tuple(1 if i in self.axes else size for i, size in enumerate(shape))
+        return tuple(size for i, size in enumerate(shape) if i not in self.axes)
+
+
+@register
+@dataclass(frozen=True)
+class Sum(Reduction):
+    """The sum over some dimensions; 16-bit floats are accumulated in float32."""
+
+    name: ClassVar[str] = "sum"
+
+    def result_dtype(self, dtype: DType) -> DType:
+        small = dtype == DType.bool_ or (dtype.is_integer and dtype.itemsize < 4)
+        return DType.int32 if small else dtype
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        flows = inputs[0].dtype.is_float
+        return [self.spread(cotangents[0], inputs[0].shape) if flows else None]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _reduction_rule(inputs[0], self.axes, self.keepdims, "sum", linear=((0,),))
+
+
+@dataclass(frozen=True)
+class Extremum(Reduction):
+    """The largest or smallest element; the gradient is shared evenly between equal ones, as in JAX."""
+
+    def infer(self, inputs: Types) -> Types:
+        results = super().infer(inputs)
+        _require_elements(self.name, inputs[0], self.axes)
+        return results
+
+    def result_dtype(self, dtype: DType) -> DType:
+        if dtype == DType.bool_:
+            raise ShapeError(f"op '{self.name}' needs numbers, not bool; use any() or all()")
+        return dtype
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _reduction_rule(inputs[0], self.axes, self.keepdims, self.name)
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        x = inputs[0]
+        if not x.dtype.is_float:
+            return [None]
+        is_winner = cast(equal(x, self.spread(outputs[0], x.shape)), x.dtype)
+        share = cotangents[0] / sum(is_winner, self.axes, keepdims=self.keepdims)
+        return [self.spread(share, x.shape) * is_winner]
+
+
+@register
+@dataclass(frozen=True)
+class Max(Extremum):
+    """The largest element over some dimensions; the gradient is shared evenly between equal ones."""
+
+    name: ClassVar[str] = "max"
+
+
+@register
+@dataclass(frozen=True)
+class Min(Extremum):
+    """The smallest element over some dimensions; the gradient is shared evenly between equal ones."""
+
+    name: ClassVar[str] = "min"
+
+
+@dataclass(frozen=True)
+class Quantifier(Reduction):
+    """A reduction of booleans; the reduced dimensions are whole and no gradient flows."""
+
+    def result_dtype(self, dtype: DType) -> DType:
+        if dtype != DType.bool_:
+            raise ShapeError(f"op '{self.name}' needs bool, not {dtype}; compare or cast first")
+        return DType.bool_
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None]
+
+
+@register
+@dataclass(frozen=True)
+class AnyTrue(Quantifier):
+    """Whether any element over some dimensions is true."""
+
+    name: ClassVar[str] = "any"
+
+
+@register
+@dataclass(frozen=True)
+class AllTrue(Quantifier):
+    """Whether all elements over some dimensions are true."""
+
+    name: ClassVar[str] = "all"
+
+
+@dataclass(frozen=True)
+class ArgExtremum(Op):
+    """The int32 index of the first extreme element along a dimension, which is whole."""
+
+    axis: int
+
+    def infer(self, inputs: Types) -> Types:
+        x = inputs[0]
+        normalize_axis(self.axis, x.rank, self.name)
+        _require_elements(self.name, x, (self.axis,))
+        kept = (size for i, size in enumerate(x.shape) if i != self.axis)
+        return [TensorType(tuple(kept), DType.int32)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _reduction_rule(inputs[0], (self.axis,), False, "whole")
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(inputs[0].size, inputs[0].nbytes + outputs[0].nbytes)
+
+
+@register
+@dataclass(frozen=True)
+class Argmax(ArgExtremum):
+    """The index of the first largest element along a dimension, which is whole."""
+
+    name: ClassVar[str] = "argmax"
+
+
+@register
+@dataclass(frozen=True)
+class Argmin(ArgExtremum):
+    """The index of the first smallest element along a dimension, which is whole."""
+
+    name: ClassVar[str] = "argmin"
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def sum(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+    """Return the sum over some dimensions, all by default; bool and small integers in int32."""
+    return apply_one(Sum(_axes(axis, x.ndim, "sum"), keepdims), x)
+
+
+def max(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+    """Return the largest element over some dimensions, all by default."""
+    return apply_one(Max(_axes(axis, x.ndim, "max"), keepdims), x)
+
+
+def min(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+    """Return the smallest element over some dimensions, all by default."""
+    return apply_one(Min(_axes(axis, x.ndim, "min"), keepdims), x)
+
+
+def any(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+    """Return whether any element is true (or not 0) over some dimensions, all by default."""
+    return apply_one(AnyTrue(_axes(axis, x.ndim, "any"), keepdims), _truth(x))
+
+
+def all(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+    """Return whether all elements are true (or not 0) over some dimensions, all by default."""
+    return apply_one(AllTrue(_axes(axis, x.ndim, "all"), keepdims), _truth(x))
+
+
+def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
+    """Return the mean over some dimensions, all by default; of integers and booleans in float32.
+
+    Raises:
+        ShapeError: there is nothing to average.
+    """
+    axes = _axes(axis, x.ndim, "mean")
+    _require_elements("mean", x.type, axes)
+    count = math.prod(x.shape[i] for i in axes)
+    # A sum of 16-bit floats may be out of their range where its mean is not.
+    wide = x if x.dtype.is_float and x.dtype.itemsize >= 4 else cast(x, DType.float32)
+    average = multiply(sum(wide, axes, keepdims=keepdims), 1.0 / count)
+    return cast(average, x.dtype) if x.dtype.is_float else average
+
+
+def argmax(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
+    """Return the int32 index of the first largest element along a dimension, or of all elements."""
+    return _arg_extremum(Argmax, x, axis, keepdims)
+
+
+def argmin(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
+    """Return the int32 index of the first smallest element along a dimension, or of all elements."""
+    return _arg_extremum(Argmin, x, axis, keepdims)
+
+
+def _arg_extremum(
+    op: type[ArgExtremum], x: AnyOperand, axis: int | None, keepdims: bool
+) -> AnyOperand:
+    if axis is None:
+        found = apply_one(op(0), reshape(x, (x.size,)))
+        return reshape(found, (1,) * x.ndim) if keepdims else found
+    chosen = normalize_axis(axis, x.ndim, op.name)
+    found = apply_one(op(chosen), x)
+    shape = tuple(1 if i == chosen else size for i, size in enumerate(x.shape))
+    return reshape(found, shape) if keepdims else found
+
+
+def _truth(x: AnyOperand) -> AnyOperand:
+    return x if x.dtype == DType.bool_ else not_equal(x, 0)
+
+
+def _axes(axis: Axes, rank: int, what: str) -> tuple[int, ...]:
+    if axis is None:
+        return tuple(range(rank))
+    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(sorted(normalize_axis(i, rank, what) for i in given))
+    if len(set(axes)) < len(axes):
+        raise ShapeError(f"{what} names a dimension twice in {given}; name each once")
+    return axes
+
+
+def _require_elements(what: str, x: TensorType, axes: Sequence[int]) -> None:
+    if 0 in [x.shape[i] for i in axes]:
+        raise ShapeError(
+            f"cannot take the {what} of {x} over dimensions {tuple(axes)}; there are no elements"
+        )
+
+
+def _reduction_rule(
+    x: TensorType,
+    axes: Sequence[int],
+    keepdims: bool,
+    kind: str,
+    linear: tuple[tuple[int, ...], ...] = (),
+) -> Rule:
+    """Return the rule; `kind` is what splitting a reduced dimension leaves, or `whole`."""
+    sizes = {f"d{i}": size for i, size in enumerate(x.shape)}
+    dims: FactorDims = tuple((name,) if size > 1 else () for name, size in sizes.items())
+    kept: FactorDims = tuple(
+        () if i in axes else dim for i, dim in enumerate(dims) if keepdims or i not in axes
+    )
+    reduced = [f"d{i}" for i in axes]
+    if kind == "whole":
+        return Rule(sizes, (dims,), (kept,), whole=frozenset(reduced))
+    return Rule(sizes, (dims,), (kept,), dict.fromkeys(reduced, kind), linear=linear)
+
+
+__all__ = [
+    "AllTrue", "AnyTrue", "ArgExtremum", "Argmax", "Argmin", "Extremum", "Max", "Min",
+    "Quantifier", "Reduction", "Sum", "all", "any", "argmax", "argmin", "max", "mean", "min", "sum",
+]  # fmt: skip

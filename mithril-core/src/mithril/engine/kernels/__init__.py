@@ -1,6 +1,7 @@
 """Kernels of all ops on the Python array API standard; importing this package fills `KERNELS`."""
 
 from mithril.engine.kernels import (
+    attention,
     conv,
     elementwise,
     index,
@@ -14,6 +15,6 @@ from mithril.engine.kernels import (
 from mithril.engine.kernels.registry import KERNELS, Kernel, Run, kernel
 
 __all__ = [
-    "KERNELS", "Kernel", "Run", "conv", "elementwise", "index", "kernel", "linalg", "nn", "random",
+    "KERNELS", "Kernel", "Run", "attention", "conv", "elementwise", "index", "kernel", "linalg", "nn", "random",
     "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -75,11 +75,15 @@ def stop_gradient(op: ops.StopGradient, types: Types, xp: ModuleType) -> Run:
 
 @kernel(ops.Erf)
 def erf(op: ops.Erf, types: Types, xp: ModuleType) -> Run:
-    """The error function: a rational approximation in float32, exact (and slow) in float64."""
-    if types[0].dtype.itemsize == 8:
+    """The error function, in float32 for 16-bit floats."""
+    return erf_kernel(types[0].dtype.numpy, xp)
+
+
+def erf_kernel(dtype: np.dtype[Any], xp: ModuleType) -> Run:
+    """Return erf for a dtype: a rational approximation up to float32, exact (and slow) beyond."""
+    if dtype.itemsize == 8:
         exact = np.frompyfunc(math.erf, 1, 1)
         return lambda x: xp.asarray(exact(np.asarray(x)).astype(np.float64))
-    dtype = types[0].dtype.numpy
     return lambda x: xp.asarray(erf_float32(xp.asarray(x, dtype=np.float32), xp), dtype=dtype)
 
 
@@ -95,11 +99,16 @@ def erf_float32(x: Any, xp: ModuleType) -> Any:
     """Return erf(x) for a float32 array."""
     x = xp.clip(x, np.float32(-4.0), np.float32(4.0))
     square = x * x
-    return x * _horner(_ERF_P, square) / _horner(_ERF_Q, square)
+    y = _horner(_ERF_P, square)
+    y *= x
+    y /= _horner(_ERF_Q, square)
+    return y
 
 
 def _horner(coefficients: Sequence[float], x: Any) -> Any:
-    total = x * np.float32(coefficients[0]) + np.float32(coefficients[1])
+    total = x * np.float32(coefficients[0])
+    total += np.float32(coefficients[1])
     for coefficient in coefficients[2:]:
-        total = total * x + np.float32(coefficient)
+        total *= x
+        total += np.float32(coefficient)
     return total

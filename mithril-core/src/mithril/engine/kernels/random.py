@@ -1,1 +1,65 @@
-"""."""
+"""The kernel of random bits: Threefry-2x32 on arrays, in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mithril.engine.kernels.registry import Run, kernel
+from mithril.ops.random import RandomBits
+from mithril.types import Shape, TensorType
+
+PARITY = 0x1BD11BDA
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+MASK = 0xFFFFFFFF
+
+
+@kernel(RandomBits)
+def random_bits(op: RandomBits, types: Sequence[TensorType], xp: ModuleType) -> Run:
+    """Encrypt each element's global index under (seed, salt)."""
+    shape, strides = op.shape, _strides(op.global_shape)
+
+    def run(seed: Any, *offsets: Any) -> Any:
+        index = np.zeros(shape, np.uint64)
+        for axis, size in enumerate(shape):
+            start = int(offsets[axis]) if offsets else 0
+            along = np.arange(start, start + size, dtype=np.uint64) * np.uint64(strides[axis])
+            index += along.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        high = (index >> np.uint64(32)).astype(np.uint32)
+        low = index.astype(np.uint32)
+        return xp.asarray(threefry(int(seed), op.salt & MASK, high, low))
+
+    return run
+
+
+def threefry(key0: int, key1: int, x0: np.ndarray, x1: np.ndarray) -> np.ndarray:
+    """Return the first word of Threefry-2x32-20; the counters x0 and x1 are overwritten.
+
+    Args:
+        key0: first key word.
+        key1: second key word.
+        x0: uint32 array, high words of the counter.
+        x1: uint32 array, low words of the counter.
+    """
+    keys = (key0, key1, PARITY ^ key0 ^ key1)
+    x0 += np.uint32(key0)
+    x1 += np.uint32(key1)
+    turned = np.empty_like(x1)
+    for group in range(5):
+        for rotation in ROTATIONS[group % 2]:
+            x0 += x1
+            np.left_shift(x1, np.uint32(rotation), out=turned)
+            x1 >>= np.uint32(32 - rotation)
+            x1 |= turned
+            x1 ^= x0
+        x0 += np.uint32(keys[(group + 1) % 3])
+        x1 += np.uint32((keys[(group + 2) % 3] + group + 1) & MASK)
+    return x0
+
+
+def _strides(shape: Shape) -> list[int]:
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]

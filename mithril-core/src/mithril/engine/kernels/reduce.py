@@ -1,1 +1,68 @@
-"""."""
+"""Kernels of the reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mithril.engine.kernels.registry import KERNELS, Run, kernel
+from mithril.ops import reduce as ops
+from mithril.types import TensorType
+
+Types = Sequence[TensorType]
+
+# Up to this many terms a product with ones is used: BLAS adds several times faster than a
+# reduction does, but adds one after another, and its rounding error grows with their number.
+_MATMUL_TERMS = 16384
+
+
+@kernel(ops.Sum)
+def sum_(op: ops.Sum, types: Types, xp: ModuleType) -> Run:
+    """A sum that accumulates 16-bit floats in float32."""
+    axes, keepdims = op.axes, op.keepdims
+    (result,) = op.infer(types)
+    dtype = result.dtype.numpy
+    if result.dtype.is_float and result.dtype.itemsize == 2:
+        return lambda x: xp.asarray(
+            xp.sum(x, axis=axes, keepdims=keepdims, dtype=np.float32), dtype=dtype
+        )
+    product = _product_with_ones(axes, types[0], result, xp) if result.dtype.is_float else None
+    return product or (lambda x: xp.sum(x, axis=axes, keepdims=keepdims, dtype=dtype))
+
+
+def _product_with_ones(
+    axes: tuple[int, ...], x: TensorType, result: TensorType, xp: ModuleType
+) -> Run | None:
+    """Return a sum over leading or trailing dimensions as a matrix product, where that is better."""
+    terms = math.prod(x.shape[i] for i in axes)
+    if not 1 < terms <= _MATMUL_TERMS or x.rank == len(axes):
+        return None
+    ones, shape = xp.ones(terms, dtype=x.dtype.numpy), result.shape
+    if axes == tuple(range(x.rank - len(axes), x.rank)):
+        return lambda x: xp.reshape(xp.matmul(xp.reshape(x, (-1, terms)), ones), shape)
+    if axes == tuple(range(len(axes))):
+        return lambda x: xp.reshape(xp.matmul(ones, xp.reshape(x, (terms, -1))), shape)
+    return None
+
+
+def _along_axes(function: str) -> Any:
+    def factory(op: ops.Reduction, types: Types, xp: ModuleType) -> Run:
+        reduce, axes, keepdims = getattr(xp, function), op.axes, op.keepdims
+        return lambda x: reduce(x, axis=axes, keepdims=keepdims)
+
+    return factory
+
+
+for _op in (ops.Max, ops.Min, ops.AnyTrue, ops.AllTrue):
+    KERNELS[_op.name] = _along_axes(_op.name)
+
+
+@kernel(ops.Argmax, ops.Argmin)
+def arg_extremum(op: ops.ArgExtremum, types: Types, xp: ModuleType) -> Run:
+    """The index of the first extreme element."""
+    find, axis = getattr(xp, op.name), op.axis
+    return lambda x: xp.asarray(find(x, axis=axis), dtype=np.int32)

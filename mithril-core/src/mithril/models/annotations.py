@@ -1,0 +1,249 @@
+"""How users say where a parameter is split, and what that means on a mesh.
+
+Two forms: a `PartitionSpec` with axis names, and the `weight_shard_spec`, `device_mesh` and
+`device_mesh_partition` of the guides, which count mesh dimensions. Both stay as the user gave them
+until a mesh is known; `resolve` turns either into a PartitionSpec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mithril.errors import MeshError, OptionError, ShardingError, listing, nearest
+from mithril.mesh import Axis, Mesh, PartitionSpec, Sharding
+from mithril.mesh.mesh import as_shape
+from mithril.types import TensorType
+
+WeightSpec = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A user's wish for one tensor, not yet tied to a mesh.
+
+    Args:
+        spec: axis names, or for each tensor dimension the index of a usable mesh dimension.
+        device_mesh: which part of the mesh is used; None means all of it.
+        device_mesh_partition: which of those dimensions may split; None means all.
+        place: who said so, for messages and explanations.
+    """
+
+    spec: PartitionSpec | WeightSpec
+    device_mesh: tuple[int, ...] | None = None
+    device_mesh_partition: tuple[bool, ...] | None = None
+    place: str = ""
+
+    def __str__(self) -> str:
+        if isinstance(self.spec, PartitionSpec):
+            return repr(self.spec)
+        mesh = f" on {self.device_mesh}" if self.device_mesh else ""
+        return f"{self.spec}{mesh}"
+
+
+def resolve(
+    annotation: Annotation, mesh: Mesh, parameter_type: TensorType, name: str
+) -> PartitionSpec:
+    """Return the PartitionSpec an annotation means for a tensor on a mesh.
+
+    On a mesh of one device every annotation is ignored: the spec splits nothing.
+
+    Args:
+        annotation: what the user gave.
+        mesh: the backend's mesh.
+        parameter_type: type of the tensor.
+        name: its name, for messages.
+
+    Raises:
+        MeshError: the mesh cannot hold the annotation.
+        ShardingError: the spec has more entries than the tensor has dimensions.
+    """
+    if mesh.size == 1:
+        return PartitionSpec()
+    if isinstance(annotation.spec, PartitionSpec):
+        Sharding.of(mesh, annotation.spec, parameter_type.rank, f"'{name}'{annotation.place}")
+        return annotation.spec
+    usable = _usable(annotation, mesh, name)
+    spec = annotation.spec
+    if any(entry is not None for entry in spec[parameter_type.rank :]):
+        raise ShardingError(
+            f"weight_shard_spec {spec} of '{name}' has {len(spec)} entries for {parameter_type} of "
+            f"rank {parameter_type.rank}; give at most one entry per dimension{annotation.place}"
+        )
+    return PartitionSpec(*(_axis(entry, usable, annotation, mesh, name) for entry in spec))
+
+
+def read_annotations(
+    layer: str,
+    parameters: Sequence[str],
+    weights: Sequence[Sequence[str]],
+    options: Mapping[str, Any],
+    place: str,
+) -> dict[str, Annotation]:
+    """Return the annotation of each parameter from a layer's sharding options.
+
+    Args:
+        layer: the layer's name.
+        parameters: names of its parameters.
+        weights: which parameters each spec of `weight_shard_spec` is for.
+        options: `weight_shard_spec`, `device_mesh`, `device_mesh_partition`, `sharding`; None or
+            absent when not given.
+        place: where it was said, for messages.
+
+    Raises:
+        OptionError: an option has a value of the wrong form, or no effect.
+    """
+    spec, sharding = options.get("weight_shard_spec"), options.get("sharding")
+    mesh, partition = options.get("device_mesh"), options.get("device_mesh_partition")
+    if spec is not None and sharding is not None:
+        raise OptionError(
+            f"{layer} has both sharding and weight_shard_spec; give one of them, sharding=P(…) "
+            f"with axis names or weight_shard_spec with mesh dimensions"
+        )
+    if sharding is not None:
+        _refuse_lone(layer, "without weight_shard_spec", mesh, partition)
+        return _from_sharding(layer, parameters, sharding, place)
+    if spec is None:
+        _refuse_lone(layer, "without weight_shard_spec", mesh, partition)
+        return {}
+    groups = [group for group in weights if set(group) & set(parameters)]
+    if not groups:
+        raise OptionError(f"{layer} has no weights; remove weight_shard_spec={spec!r}")
+    shape = None if mesh is None else as_shape(mesh, "device_mesh")
+    flags = _flags(layer, partition, shape)
+    found = {}
+    for index, entry in enumerate(_per_weight(layer, spec)):
+        if entry is None:
+            continue
+        if index >= len(groups):
+            raise OptionError(
+                f"{layer} has {len(groups)} weights to shard, and weight_shard_spec {spec!r} gives "
+                f"a spec for weight {index + 1}; give at most {len(groups)}: "
+                f"{'; '.join(', '.join(group) for group in groups)}"
+            )
+        for name in groups[index]:
+            found[name] = Annotation(entry, shape, flags, place)
+    return found
+
+
+def _usable(annotation: Annotation, mesh: Mesh, name: str) -> tuple[str, ...]:
+    """The mesh axes the annotation may use, in order."""
+    shape = annotation.device_mesh
+    if shape is None:
+        shape = mesh.shape
+    kept = shape[: len(mesh.axes)]
+    fits = all(size in (1, axis.size) for size, axis in zip(kept, mesh.axes, strict=False))
+    if not fits or any(size != 1 for size in shape[len(mesh.axes) :]):
+        raise MeshError(
+            f"device_mesh={shape} of '{name}' does not fit mesh {mesh} of shape {mesh.shape}; each "
+            f"entry must be 1 or the size of its axis (laying a layer on parts of an axis is not "
+            f"available yet){annotation.place}"
+        )
+    flags = annotation.device_mesh_partition or (True,) * len(kept)
+    if len(flags) > len(mesh.axes) and any(flags[len(mesh.axes) :]):
+        raise MeshError(
+            f"device_mesh_partition={flags} of '{name}' allows {len(flags)} dimensions, and mesh "
+            f"{mesh} has {len(mesh.axes)}; give one flag per dimension{annotation.place}"
+        )
+    wanted = zip(kept, mesh.axes, flags, strict=False)
+    return tuple(axis.name for size, axis, flag in wanted if _splits(size, axis) and flag)
+
+
+def _splits(size: int, axis: Axis) -> bool:
+    return size == axis.size and size > 1
+
+
+def _axis(
+    entry: int | None, usable: tuple[str, ...], annotation: Annotation, mesh: Mesh, name: str
+) -> str | None:
+    if entry is None:
+        return None
+    if entry >= len(usable):
+        raise MeshError(
+            f"weight_shard_spec {annotation.spec} of '{name}' names usable mesh dimension {entry}, "
+            f"and there are {len(usable)} on mesh {mesh}: {listing(usable)}; count from 0 the "
+            f"dimensions of device_mesh larger than 1 that device_mesh_partition "
+            f"allows{annotation.place}"
+        )
+    return usable[entry]
+
+
+def _refuse_lone(layer: str, why: str, mesh: object, partition: object) -> None:
+    for option, value in (("device_mesh", mesh), ("device_mesh_partition", partition)):
+        if value is not None:
+            raise OptionError(
+                f"{layer} option {option}={value!r} has no effect {why}; give "
+                f"weight_shard_spec=(0, None) too, or remove it"
+            )
+
+
+def _from_sharding(
+    layer: str, parameters: Sequence[str], sharding: object, place: str
+) -> dict[str, Annotation]:
+    if not isinstance(sharding, Mapping):
+        raise OptionError(
+            f"{layer} option sharding is {sharding!r}; give a mapping from parameter to spec, such "
+            f'as sharding={{"weight": P("tensor", None)}}'
+        )
+    found = {}
+    for name, spec in sharding.items():
+        if name not in parameters:
+            raise OptionError(
+                f"{layer} has no parameter '{name}' to shard; parameters: {listing(parameters)}"
+                f"{nearest(str(name), parameters)}"
+            )
+        if not isinstance(spec, PartitionSpec):
+            raise OptionError(
+                f"{layer} option sharding gives '{name}' {spec!r}; give a partition spec, such as "
+                f'P("tensor", None)'
+            )
+        found[name] = Annotation(spec, place=place)
+    return found
+
+
+def _per_weight(layer: str, spec: object) -> list[WeightSpec | None]:
+    """The specs in order of weights; a plain tuple of dimensions is the first weight's."""
+    if not isinstance(spec, list | tuple):
+        raise _bad_spec(layer, spec)
+    nested = any(isinstance(entry, list | tuple) for entry in spec)
+    if nested or (isinstance(spec, list) and all(entry is None for entry in spec)):
+        return [None if entry is None else _weight_spec(layer, entry) for entry in spec]
+    return [_weight_spec(layer, spec)]
+
+
+def _weight_spec(layer: str, spec: object) -> WeightSpec:
+    if not isinstance(spec, list | tuple):
+        raise _bad_spec(layer, spec)
+    for entry in spec:
+        if entry is not None and (not isinstance(entry, int) or isinstance(entry, bool) or entry < 0):
+            raise _bad_spec(layer, spec)
+    used = [entry for entry in spec if entry is not None]
+    if len(set(used)) < len(used):
+        raise OptionError(
+            f"{layer} option weight_shard_spec {tuple(spec)} uses a mesh dimension twice; a mesh "
+            f"dimension splits at most one dimension of a weight"
+        )
+    return tuple(spec)
+
+
+def _bad_spec(layer: str, spec: object) -> OptionError:
+    return OptionError(
+        f"{layer} option weight_shard_spec is {spec!r}; give for each dimension of the weight the "
+        f"index of a mesh dimension or None, such as (0, None), or a list of such tuples"
+    )
+
+
+def _flags(
+    layer: str, partition: object, shape: tuple[int, ...] | None
+) -> tuple[bool, ...] | None:
+    if partition is None:
+        return None
+    fits = isinstance(partition, list | tuple) and all(isinstance(f, bool) for f in partition)
+    if not fits or (shape is not None and len(partition) != len(shape)):  # type: ignore[arg-type]
+        wanted = f"{len(shape)} values" if shape is not None else "values"
+        raise OptionError(
+            f"{layer} option device_mesh_partition is {partition!r}; give {wanted} True or False, "
+            f"one per dimension of device_mesh"
+        )
+    return tuple(partition)  # type: ignore[arg-type]

@@ -1,0 +1,137 @@
+"""What a model is made of: anything with named inputs and outputs that can be given connections.
+
+Layers and models are components. Calling one with connection names, `layer(input="x", output="y")`,
+changes nothing; it returns the component together with its connections, for a model to add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mithril.errors import GraphError, listing, nearest
+from mithril.ir import Source
+from mithril.models.caller import user_source
+
+if TYPE_CHECKING:
+    from mithril.models.composition import Composition
+    from mithril.models.layer import Layer
+
+Names = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Connected:
+    """A component with the connections it was called with.
+
+    Args:
+        component: a layer, or the snapshot of a model.
+        inputs: pairs of input port and connection name, only those given.
+        outputs: pairs of output port and connection name, only those given.
+        source: the user's line.
+    """
+
+    component: Layer | Composition
+    inputs: Names
+    outputs: Names
+    source: Source | None
+
+
+class Component:
+    """Base of layers and models: calling it names its connections."""
+
+    __slots__ = ()
+
+    def __call__(self, **connections: str | Sequence[str]) -> Connected:
+        """Connect inputs and outputs by name: `layer(input="x", output="y")`.
+
+        Args:
+            connections: for each input and output the name of a connection of the model it is
+                added to; an input that takes any number of tensors gets a list of names.
+
+        Returns:
+            The component with its connections, to be added with `|=` or `+=`.
+
+        Raises:
+            GraphError: it has no such input or output, or the name is not a connection name.
+        """
+        target = self._component()
+        inputs: list[tuple[str, str]] = []
+        outputs: list[tuple[str, str]] = []
+        for port, given in connections.items():
+            if port == target.variadic_input:
+                inputs += _several(target, port, given)
+            elif port in target.input_ports:
+                inputs.append((port, _one(target, port, given)))
+            elif port in target.output_ports:
+                outputs.append((port, _one(target, port, given)))
+            else:
+                raise _no_port(target, port)
+        return Connected(target, tuple(inputs), tuple(outputs), user_source())
+
+    def _component(self) -> Layer | Composition:
+        raise NotImplementedError
+
+
+def check_name(name: object, what: str) -> str:
+    """Return a name given by a user, if it can be one.
+
+    Raises:
+        GraphError: it is not a string, is empty, or holds a dot.
+    """
+    if not isinstance(name, str):
+        raise GraphError(
+            f"{what} is a {type(name).__name__}; give the name of a connection as a string, and "
+            f'pass arrays to evaluate(params, {{"name": array}})'
+        )
+    if not name:
+        raise GraphError(f"{what} is empty; give a name")
+    if "." in name:
+        raise GraphError(
+            f"{what} '{name}' holds a dot, which separates the parts of a layer's path; write "
+            f"'{name.replace('.', '_')}'"
+        )
+    return name
+
+
+def numbered(port: str, count: int) -> tuple[str, ...]:
+    """Return the ports of an input that takes any number of tensors.
+
+    >>> numbered("inputs", 2)
+    ('inputs_0', 'inputs_1')
+    """
+    return tuple(f"{port}_{index}" for index in range(count))
+
+
+def ports(pairs: Names) -> Mapping[str, str]:
+    """Return connections by port."""
+    return dict(pairs)
+
+
+def _several(target: Layer | Composition, port: str, given: object) -> list[tuple[str, str]]:
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise GraphError(
+            f"input '{port}' of {target.label} takes a list of connection names, not {given!r}; "
+            f'write {port}=["a", "b"]'
+        )
+    names = [_one(target, port, name) for name in given]
+    return list(zip(numbered(port, len(names)), names, strict=True))
+
+
+def _one(target: Layer | Composition, port: str, given: object) -> str:
+    # Full paths of unnamed ports ("linear_0.output") are legal for inputs; the model looks them up.
+    if isinstance(given, str) and port in target.input_ports and given:
+        return given
+    if isinstance(given, str) and port == target.variadic_input and given:
+        return given
+    return check_name(given, f"connection for '{port}' of {target.label}")
+
+
+def _no_port(target: Layer | Composition, port: str) -> GraphError:
+    inputs = [*target.input_ports, *([target.variadic_input] if target.variadic_input else [])]
+    known = [*inputs, *target.output_ports]
+    return GraphError(
+        f"{target.label} has no input or output '{port}'; inputs: {listing(inputs)}; outputs: "
+        f"{listing(target.output_ports)}{nearest(port, known)}"
+    )

@@ -1,0 +1,193 @@
+"""What a layer function says about itself: its inputs, configuration, parameters and outputs.
+
+Everything here is known before any shape is, so that names can be listed and options checked when a
+layer is made rather than when it is compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mithril.errors import GraphError, OptionError, listing, nearest
+
+Names = tuple[str, ...]
+Declared = Sequence[str] | Callable[..., Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What an option's value must be: words for the message, and the test."""
+
+    wanted: str
+    holds: Callable[[Any], bool]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+POSITIVE = Check("a positive integer", lambda value: _is_integer(value) and value > 0)
+POSITIVE_OR_NONE = Check(
+    "a positive integer or None", lambda value: value is None or POSITIVE.holds(value)
+)
+POSITIVE_NUMBER = Check("a positive number", lambda value: _is_number(value) and value > 0)
+FRACTION = Check(
+    "a number from 0 up to, not including, 1", lambda value: _is_number(value) and 0 <= value < 1
+)
+_BY_ANNOTATION = {
+    "bool": Check("True or False", lambda value: isinstance(value, bool)),
+    "int": Check("an integer", _is_integer),
+    "float": Check("a number", _is_number),
+    "str": Check("a string", lambda value: isinstance(value, str)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A layer function, taken apart.
+
+    Args:
+        name: the layer's name, such as `Linear`.
+        function: the user's function.
+        inputs: names of its tensor arguments.
+        variadic: name of its `*args`, when it takes any number of tensors.
+        options: its keyword-only arguments, the configuration.
+        outputs: names of what it returns.
+        parameters: names of its parameters, or a function of options that returns them.
+        weights: which parameters each entry of `weight_shard_spec` is for.
+        checks: what the value of an option must be.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    inputs: Names
+    variadic: str | None
+    options: tuple[inspect.Parameter, ...]
+    outputs: Names
+    parameters: Declared
+    weights: tuple[Names, ...]
+    checks: Mapping[str, Check] = field(default_factory=dict)
+
+    def configure(self, values: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return every option's value from positional and named arguments.
+
+        Raises:
+            OptionError: too many values, an option twice, one missing, or a value that cannot be.
+        """
+        names = [option.name for option in self.options]
+        if len(values) > len(names):
+            raise OptionError(
+                f"{self.name} takes {len(names)} options {listing(names)}, not {len(values)} "
+                f"values; inputs are connected afterwards: {self.usage()}"
+            )
+        config = dict(zip(names, values, strict=False))
+        for name, value in named.items():
+            if name in config:
+                raise OptionError(f"{self.name} gets option '{name}' twice; give it once")
+            config[name] = value
+        for option in self.options:
+            if option.name not in config:
+                if option.default is inspect.Parameter.empty:
+                    raise OptionError(
+                        f"{self.name} needs option '{option.name}'; write {self.usage()}"
+                    )
+                config[option.name] = option.default
+        for name, value in config.items():
+            self._check(name, value)
+        return {name: config[name] for name in names}
+
+    def parameter_names(self, config: Mapping[str, Any]) -> Names:
+        """Return the parameters a layer with this configuration has."""
+        declared = self.parameters
+        if callable(declared):
+            wanted = inspect.signature(declared).parameters
+            declared = declared(**{name: config[name] for name in wanted})
+        names = tuple(declared)
+        for name in names:
+            if name in (*self.inputs, *self.outputs, self.variadic) or names.count(name) > 1:
+                raise GraphError(
+                    f"layer {self.name} has two things called '{name}' among its inputs, outputs "
+                    f"and parameters; rename one"
+                )
+        return names
+
+    def usage(self) -> str:
+        """Return how the layer is written, for messages.
+
+        >>> from mithril.models import Linear
+        >>> Linear.definition.usage()
+        'Linear(dimension=…)(input=…, output=…)'
+        """
+        required = [o.name for o in self.options if o.default is inspect.Parameter.empty]
+        config = ", ".join(f"{name}=…" for name in required)
+        variadic = [f"{self.variadic}=[…]"] if self.variadic else []
+        wires = [f"{name}=…" for name in self.inputs] + variadic + [f"{n}=…" for n in self.outputs]
+        return f"{self.name}({config})({', '.join(wires)})"
+
+    def _check(self, name: str, value: Any) -> None:
+        option = next(option for option in self.options if option.name == name)
+        check = self.checks.get(name) or _BY_ANNOTATION.get(_annotation(option))
+        if check is not None and not check.holds(value):
+            raise OptionError(
+                f"{self.name} option '{name}' is {value!r}; it must be {check.wanted}"
+            )
+
+
+def define(
+    function: Callable[..., Any],
+    parameters: Declared,
+    outputs: Sequence[str],
+    weights: Sequence[Sequence[str]] | None,
+    checks: Mapping[str, Check] | None,
+) -> Definition:
+    """Take a layer function apart.
+
+    Raises:
+        GraphError: it has no tensor argument, takes `**options`, or two ports share a name.
+    """
+    name = function.__name__
+    inputs, options, variadic = [], [], None
+    for argument in inspect.signature(function).parameters.values():
+        if argument.kind is inspect.Parameter.KEYWORD_ONLY:
+            options.append(argument)
+        elif argument.kind is inspect.Parameter.VAR_POSITIONAL:
+            variadic = argument.name
+        elif argument.kind is inspect.Parameter.VAR_KEYWORD:
+            raise GraphError(
+                f"layer {name} takes **{argument.name}; list its options by name after a *"
+            )
+        else:
+            inputs.append(argument.name)
+    ports = [*inputs, *([variadic] if variadic else []), *outputs]
+    repeated = sorted({port for port in ports if ports.count(port) > 1})
+    if repeated:
+        raise GraphError(f"layer {name} has an input and an output '{repeated[0]}'; rename one")
+    if not inputs and variadic is None:
+        raise GraphError(
+            f"layer {name} has no input; write def {name}(input, *, option=…), tensors first and "
+            f"options after the *"
+        )
+    unknown = sorted(set(checks or ()) - {option.name for option in options})
+    if unknown:
+        known = [option.name for option in options]
+        raise GraphError(
+            f"layer {name} checks '{unknown[0]}', which is not one of its options "
+            f"{listing(known)}{nearest(unknown[0], known)}"
+        )
+    groups = (("weight",),) if weights is None else tuple(tuple(group) for group in weights)
+    return Definition(
+        name, function, tuple(inputs), variadic, tuple(options), tuple(outputs), parameters,
+        groups, dict(checks or {}),
+    )  # fmt: skip
+
+
+def _annotation(option: inspect.Parameter) -> str:
+    kind = option.annotation
+    return kind if isinstance(kind, str) else getattr(kind, "__name__", "")

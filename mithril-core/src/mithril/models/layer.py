@@ -1,0 +1,222 @@
+"""Layers: short functions over tensors, made into things a model can hold.
+
+```python
+@ml.layer(parameters=("scale",))
+def Scale(input: Tensor, *, start: float = 1.0) -> Tensor:
+    "Multiply every feature by a learned number."
+    return input * ml.parameter("scale", input.shape[-1:], Constant(start))
+```
+
+Tensor arguments are the layer's inputs, keyword-only arguments its options; `Scale(start=2.0)` then
+makes a layer. A layer is immutable and holds no numbers. The same layer used twice shares its
+parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from mithril.errors import GraphError, MithrilError, OptionError, listing, nearest
+from mithril.ir import Source, Tensor
+from mithril.models.annotations import Annotation, read_annotations
+from mithril.models.caller import at, user_source
+from mithril.models.component import Component, check_name
+from mithril.models.definition import Check, Declared, Definition, define
+from mithril.models.tracing import LayerScope, inside
+
+SHARDING_OPTIONS = ("weight_shard_spec", "device_mesh", "device_mesh_partition", "sharding")
+NOT_YET = {
+    "device_id": "placing layers on devices",
+    "at_rest": "storing parameters split between uses",
+}
+
+
+class Layer(Component):
+    """Base of all layers; `ml.layer` makes the subclasses.
+
+    Args:
+        values: the layer's options in order.
+        name: what the layer is called in a model; counted per class otherwise (`linear_0`).
+        options: the layer's options by name, and how its parameters are split:
+            `sharding={"weight": P("tensor", None)}`, or `weight_shard_spec` with `device_mesh` and
+            `device_mesh_partition` as in the guides.
+
+    Raises:
+        OptionError: an option is unknown, missing, has a wrong value or is not available yet.
+    """
+
+    __slots__ = ("annotations", "config", "given_name", "parameters", "source")
+    definition: ClassVar[Definition]
+    annotations: Mapping[str, Annotation]
+    config: Mapping[str, Any]
+    given_name: str | None
+    parameters: tuple[str, ...]
+    source: Source | None
+
+    def __init__(self, *values: Any, name: str | None = None, **options: Any) -> None:
+        definition = self.definition
+        known = {option.name for option in definition.options}
+        _refuse_unknown(definition, known, options)
+        config = definition.configure(values, {k: v for k, v in options.items() if k in known})
+        source = user_source()
+        parameters = definition.parameter_names(config)
+        self.given_name = None if name is None else check_name(name, f"name of {definition.name}")
+        self.config = config
+        self.parameters = parameters
+        self.source = source
+        self.annotations = read_annotations(
+            definition.name, parameters, definition.weights, options, at(source)
+        )
+
+    @property
+    def label(self) -> str:
+        """What messages call the layer."""
+        return f"{self.definition.name} '{self.given_name}'" if self.given_name else repr(self)
+
+    @property
+    def kind(self) -> str:
+        """The class name as it is counted in names: `linear`, `layer_norm`, `conv2d`."""
+        return snake_case(self.definition.name)
+
+    @property
+    def input_ports(self) -> tuple[str, ...]:
+        """Names of the inputs, without one that takes any number of tensors."""
+        return self.definition.inputs
+
+    @property
+    def variadic_input(self) -> str | None:
+        """Name of the input that takes any number of tensors."""
+        return self.definition.variadic
+
+    @property
+    def output_ports(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return self.definition.outputs
+
+    connect = Component.__call__
+
+    def trace(self, inputs: Sequence[Tensor], scope: LayerScope) -> dict[str, Tensor]:
+        """Run the layer's function on tensors and return its outputs by name.
+
+        Raises:
+            GraphError: it returns something else than it declared, or leaves a parameter unused.
+            ShapeError: the shapes do not fit; the message names the layer.
+        """
+        with inside(scope):
+            try:
+                returned = self.definition.function(*inputs, **self.config)
+            except MithrilError as error:
+                if f"'{scope.path}" in str(error):
+                    raise
+                raise type(error)(f"{error} (in layer '{scope.path}'{at(scope.source)})") from error
+        unused = [name for name in self.parameters if name not in scope.used]
+        if unused:
+            raise GraphError(
+                f"layer '{scope.path}' declares parameter '{unused[0]}' and never uses it; remove "
+                f"it from @layer(parameters=…) of {self.definition.name}{at(scope.source)}"
+            )
+        return self._outputs(returned, scope)
+
+    def _component(self) -> Layer:
+        return self
+
+    def _outputs(self, returned: object, scope: LayerScope) -> dict[str, Tensor]:
+        names = self.output_ports
+        if isinstance(returned, Tensor) and len(names) == 1:
+            return {names[0]: returned}
+        found = returned if isinstance(returned, dict) else {}
+        if set(found) == set(names) and all(isinstance(v, Tensor) for v in found.values()):
+            return {name: found[name] for name in names}
+        shown = f"outputs {listing(found)}" if found else f"a {type(returned).__name__}"
+        wanted = "a tensor" if len(names) == 1 else f"a dict of tensors {listing(names)}"
+        raise GraphError(
+            f"layer '{scope.path}' returns {shown}, and declares {listing(names)}; return "
+            f"{wanted}{at(scope.source)}"
+        )
+
+    def __repr__(self) -> str:
+        name = [f"name='{self.given_name}'"] if self.given_name else []
+        shown = [
+            f"{option.name}={self.config[option.name]!r}"
+            for option in self.definition.options
+            if self.config[option.name] != option.default
+        ]
+        return f"{self.definition.name}({', '.join([*shown, *name])})"
+
+
+def layer(
+    *,
+    parameters: Declared = (),
+    outputs: Sequence[str] = ("output",),
+    weights: Sequence[Sequence[str]] | None = None,
+    checks: Mapping[str, Check] | None = None,
+) -> Callable[[Callable[..., Any]], type[Layer]]:
+    """Make a layer of a function over tensors; see the module's text for an example.
+
+    Positional arguments of the function are its inputs (`*inputs` takes any number), keyword-only
+    arguments its options. Inside, `ml.parameter(name, shape, initializer)` gives a parameter.
+
+    Args:
+        parameters: names of the parameters, or a function from options to names, such as
+            `lambda bias: ("weight", "bias") if bias else ("weight",)`.
+        outputs: names of the outputs; the function returns a dict when there are several.
+        weights: which parameters each entry of a `weight_shard_spec` list is for; by default the
+            one called `weight`.
+        checks: what the value of an option must be.
+
+    Raises:
+        GraphError: the function cannot be a layer; the message says why.
+    """
+
+    def decorate(function: Callable[..., Any]) -> type[Layer]:
+        definition = define(function, parameters, outputs, weights, checks)
+        body = {
+            "__slots__": (),
+            "__doc__": function.__doc__,
+            "__module__": function.__module__,
+            "__qualname__": function.__qualname__,
+            "__signature__": _signature(definition),
+            "definition": definition,
+        }
+        return type(definition.name, (Layer,), body)
+
+    return decorate
+
+
+def snake_case(name: str) -> str:
+    """Return a class name as it is written in paths.
+
+    >>> snake_case("MultiHeadAttention"), snake_case("Conv2d")
+    ('multi_head_attention', 'conv2d')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def _signature(definition: Definition) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    options = [option.replace(kind=kind) for option in definition.options]
+    options.sort(key=lambda option: option.default is not inspect.Parameter.empty)
+    common = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in ("name", *SHARDING_OPTIONS)
+    ]
+    return inspect.Signature([*options, *common])
+
+
+def _refuse_unknown(definition: Definition, known: set[str], options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if name in known or name in SHARDING_OPTIONS:
+            continue
+        if name in NOT_YET:
+            raise OptionError(
+                f"{definition.name} option {name}={value!r} is not available yet; {NOT_YET[name]} "
+                f"is not built; remove it, or split parameters with sharding=…"
+            )
+        names = [option.name for option in definition.options] + ["name", *SHARDING_OPTIONS]
+        raise OptionError(
+            f"{definition.name} has no option '{name}'; options: {listing(names)}"
+            f"{nearest(name, names)}"
+        )

@@ -1,0 +1,137 @@
+"""Model: layers and models put together by the names of their connections.
+
+```python
+model = ml.Model()
+model |= ml.Linear(dimension=128)(input="input", output="hidden")
+model += ml.Relu()(input="hidden", output="hidden_act")
+model += ml.Linear(dimension=10)(input="hidden_act", output="output")
+```
+
+A model may be changed at any time; compiling it, or adding it to another model, takes it as it is at
+that moment. An operation that fails leaves it as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Self
+
+from mithril.errors import GraphError, ShardingError
+from mithril.mesh import PartitionSpec
+from mithril.models.caller import at, user_source
+from mithril.models.component import Component, Connected, check_name
+from mithril.models.composition import Composition, ShardRule
+from mithril.models.joining import joined, linked
+from mithril.models.layer import Layer
+from mithril.models.summary import summarize
+
+
+class Model(Component):
+    """A network of layers, wired by the names of their connections.
+
+    `model |= layer(input="x", output="y")` adds a layer with the connections given, and only those.
+    `model += layer` also feeds the last output to the layer's first input that has no connection.
+    Inputs nobody feeds are the model's inputs, outputs nobody reads its outputs. Models nest; a
+    nested model shows only its inputs and outputs, under the same names.
+
+    Args:
+        name: what the model is called inside another model; counted otherwise (`model_0`).
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, *, name: str | None = None) -> None:
+        self._state = Composition(given_name=None if name is None else check_name(name, "name"))
+
+    def __ior__(self, other: Connected | Component) -> Self:
+        """Add a layer or model with the connections it was called with.
+
+        Raises:
+            GraphError: a name is taken or ambiguous, or connections form a cycle.
+        """
+        self._state = joined(self._state, self._addable(other), feed=False)
+        return self
+
+    def __iadd__(self, other: Connected | Component) -> Self:
+        """Add a layer or model, and feed the last output to its first unconnected input.
+
+        Raises:
+            GraphError: a name is taken or ambiguous, or connections form a cycle.
+        """
+        self._state = joined(self._state, self._addable(other), feed=True)
+        return self
+
+    def connect(self, *, source: str, destination: str) -> None:
+        """Feed an input from another connection.
+
+        A connection `+=` made by itself is replaced; saying the same twice is allowed.
+
+        Args:
+            source: an output of some layer, or an input of the model.
+            destination: an input nothing else feeds.
+
+        Raises:
+            GraphError: a name is unknown or ambiguous, the destination is an output or already fed
+                by another explicit connection, or connections form a cycle.
+        """
+        self._state = linked(self._state, source, destination, user_source())
+
+    def shard(self, rules: Mapping[str, PartitionSpec]) -> None:
+        """Say how parameters and values are split, by patterns over their full names.
+
+        `model.shard({"*.attn.*.weight": P("tensor", None)})`; the last rule that matches a name
+        wins. Patterns are matched when the model is compiled, so layers may be added later.
+
+        Args:
+            rules: partition specs by pattern, with `*`, `?` and `[…]` as in `fnmatch`.
+
+        Raises:
+            ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.
+        """
+        place = user_source()
+        for pattern, spec in rules.items():
+            if not isinstance(pattern, str) or not isinstance(spec, PartitionSpec):
+                raise ShardingError(
+                    f"model.shard got {pattern!r}: {spec!r}{at(place)}; give a name pattern and a "
+                    f'partition spec, such as {{"*.weight": P("tensor", None)}}'
+                )
+        added = tuple(ShardRule(pattern, spec, place) for pattern, spec in rules.items())
+        self._state = replace(self._state, rules=(*self._state.rules, *added))
+
+    def freeze(self) -> Composition:
+        """Return the model as it is now; later changes do not reach it."""
+        return self._state
+
+    def summary(self) -> str:
+        """Return a table of the layers, their connections, parameters and shardings."""
+        return summarize(self._state)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        name = f"name='{self._state.given_name}', " if self._state.given_name else ""
+        return f"Model({name}{len(self._state.members)} layers)"
+
+    def _component(self) -> Composition:
+        return self._state
+
+    def _addable(self, other: object) -> Connected:
+        if isinstance(other, Connected):
+            return other
+        if other is self:
+            raise GraphError(
+                f"{self._state.label} cannot contain itself{at(user_source())}; make another model"
+            )
+        if isinstance(other, Component):
+            return Connected(other._component(), (), (), user_source())
+        if isinstance(other, type) and issubclass(other, Layer):
+            raise GraphError(
+                f"{other.__name__} is a layer class{at(user_source())}; make a layer of it: "
+                f"{other.definition.usage()}"
+            )
+        raise GraphError(
+            f"{self._state.label} takes layers and models, not {type(other).__name__}"
+            f"{at(user_source())}; add one with model += ml.Relu()"
+        )

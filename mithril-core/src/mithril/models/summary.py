@@ -1,0 +1,61 @@
+"""A model as a plain-text table: layers, connections, parameters, shardings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mithril.models.composition import Composition, Member
+from mithril.models.layer import Layer
+
+_HEADER = ("name", "layer", "connections", "parameters")
+Row = tuple[str, str, str, str]
+
+
+def summarize(composition: Composition) -> str:
+    """Return the table of a model, one row a layer, nested models indented by their path."""
+    first: dict[int, str] = {}
+    rows = list(_rows(composition, "", first))
+    inputs = ", ".join(composition.input_ports) or "none"
+    outputs = ", ".join(composition.output_ports) or "none"
+    title = f"{composition.label}: {len(rows)} rows, inputs {inputs}, outputs {outputs}"
+    rules = [f"shard {rule.pattern}: {rule.spec!r}" for rule in composition.rules]
+    return "\n".join([title, *_table([_HEADER, *rows]), *rules]) if rows else title
+
+
+def _rows(composition: Composition, prefix: str, first: dict[int, str]) -> Iterator[Row]:
+    for member in composition.members:
+        path = prefix + member.name
+        component = member.component
+        wires = f"{_sources(composition, member)} -> {_names(composition, member)}"
+        if isinstance(component, Composition):
+            yield (path, "Model", wires, "")
+            yield from _rows(component, f"{path}.", first)
+        else:
+            yield (path, repr(component), wires, _parameters(component, path, first))
+
+
+def _sources(composition: Composition, member: Member) -> str:
+    roots = [composition.root(name) for _, name in member.inputs]
+    return ", ".join(composition.shown.get(root, root) for root in roots)
+
+
+def _names(composition: Composition, member: Member) -> str:
+    return ", ".join(composition.shown.get(name, name) for _, name in member.outputs)
+
+
+def _parameters(layer: Layer, path: str, first: dict[int, str]) -> str:
+    owner = first.setdefault(id(layer), path)
+    if owner != path and layer.parameters:
+        return f"shared with {owner}"
+    return ", ".join(
+        f"{name} {layer.annotations[name]}" if name in layer.annotations else name
+        for name in layer.parameters
+    )
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,187 @@
+"""What a layer function may ask for while it is traced: parameters, the seed, the mode.
+
+The functions work only inside a layer function that is being traced; the layer they belong to is
+held in a context variable, so a layer is written as if it were an ordinary function of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from mithril.errors import GraphError, ShapeError, listing, nearest
+from mithril.ir import Builder, Source, Tensor
+from mithril.models.initializers import Initializer
+from mithril.types import DType, TensorType, as_dtype
+
+SEED = "seed"
+
+
+@dataclass(slots=True)
+class Parameter:
+    """A parameter met while tracing."""
+
+    name: str
+    tensor: Tensor
+    initializer: Initializer
+
+
+@dataclass(slots=True)
+class Trace:
+    """One run over a model: what all its layers add to."""
+
+    builder: Builder
+    inference: bool
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    seed: Tensor | None = None
+    seed_user: str = ""
+
+
+@dataclass(slots=True)
+class LayerScope:
+    """The layer being traced.
+
+    Args:
+        trace: the run it belongs to.
+        path: its path in the model, such as `block_0.attn`.
+        prefix: what its parameter names begin with; a reused layer keeps that of its first use.
+        own_prefix: what they would begin with had the layer not been used before.
+        declared: the parameter names it may use.
+        reused: whether the layer has been traced before, so that its parameters exist.
+        source: the user's line that made the layer.
+    """
+
+    trace: Trace
+    path: str
+    prefix: str
+    own_prefix: str
+    declared: Sequence[str]
+    reused: bool
+    source: Source | None
+    section: str = ""
+    used: dict[str, Tensor] = field(default_factory=dict)
+
+
+_current: ContextVar[LayerScope] = ContextVar("mithril_layer")
+
+
+def parameter(
+    name: str, shape: Sequence[int], initializer: Initializer, dtype: object = DType.float32
+) -> Tensor:
+    """Return a parameter of the layer being traced.
+
+    Args:
+        name: one of the names the layer declared; inside `section("q")` the name follows `q.`.
+        shape: its size in each dimension.
+        initializer: the distribution of its first values.
+        dtype: element type, float32 unless said.
+
+    Raises:
+        GraphError: no layer is being traced, or the layer did not declare the name.
+        ShapeError: a reused layer needs another shape here than at its first use.
+    """
+    scope = _scope("parameter")
+    local = scope.section + name
+    type = TensorType(tuple(shape), as_dtype(dtype))
+    if local not in scope.declared:
+        raise GraphError(
+            f"layer '{scope.path}' uses parameter '{local}' without declaring it; declared: "
+            f"{listing(scope.declared)}{nearest(local, scope.declared)} (add it to "
+            f"@layer(parameters=…))"
+        )
+    if local not in scope.used:
+        scope.used[local] = _reused(scope, local) if scope.reused else _new(scope, local, type, initializer)
+    tensor = scope.used[local]
+    if tensor.type != type:
+        raise ShapeError(
+            f"layer '{scope.path}' needs parameter '{local}' as {type}, and shares it as "
+            f"{tensor.type} with '{scope.prefix}{local}'; give each place its own layer, or "
+            f"inputs of the same size"
+        )
+    return tensor
+
+
+def seed() -> Tensor:
+    """Return the seed of this evaluation: a hidden uint32 input shared by all random layers.
+
+    Raises:
+        GraphError: no layer is being traced.
+    """
+    scope = _scope("seed")
+    trace = scope.trace
+    if trace.seed is None:
+        trace.seed = trace.builder.input(TensorType((), DType.uint32), SEED)
+        trace.seed_user = scope.path
+    return trace.seed
+
+
+def is_inference() -> bool:
+    """Return whether the model is traced for inference, when dropout does nothing.
+
+    Raises:
+        GraphError: no layer is being traced.
+    """
+    return _scope("is_inference").trace.inference
+
+
+def layer_path() -> str:
+    """Return the path of the layer being traced, such as `block_0.dropout_1`.
+
+    Raises:
+        GraphError: no layer is being traced.
+    """
+    return _scope("layer_path").path
+
+
+@contextmanager
+def section(name: str) -> Iterator[None]:
+    """Give a part of a layer its own name: parameters and nodes inside are `name.…`.
+
+    Raises:
+        GraphError: no layer is being traced.
+    """
+    scope = _scope("section")
+    before = scope.section
+    scope.section = f"{before}{name}."
+    try:
+        with scope.trace.builder.at(scope=f"{scope.path}.{before}{name}"):
+            yield
+    finally:
+        scope.section = before
+
+
+@contextmanager
+def inside(scope: LayerScope) -> Iterator[None]:
+    """Make a layer the one being traced."""
+    token = _current.set(scope)
+    try:
+        with scope.trace.builder.at(scope=scope.path, source=scope.source):
+            yield
+    finally:
+        _current.reset(token)
+
+
+def _new(scope: LayerScope, local: str, type: TensorType, initializer: Initializer) -> Tensor:
+    name = scope.prefix + local
+    tensor = scope.trace.builder.input(type, name)
+    scope.trace.parameters[name] = Parameter(name, tensor, initializer)
+    return tensor
+
+
+def _reused(scope: LayerScope, local: str) -> Tensor:
+    name = scope.prefix + local
+    scope.trace.aliases[scope.own_prefix + local] = name
+    return scope.trace.parameters[name].tensor
+
+
+def _scope(function: str) -> LayerScope:
+    scope = _current.get(None)
+    if scope is None:
+        raise GraphError(
+            f"{function}() is called outside a layer; call it in a function decorated with "
+            f"@ml.layer(), while a model is compiled"
+        )
+    return scope
