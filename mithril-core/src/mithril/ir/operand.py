@@ -178,7 +178,7 @@ def apply(op: Op, *operands: AnyOperand) -> tuple[AnyOperand, ...]:
                 f"op '{op.name}' takes tensors, not {type(operand).__name__}; pass an array of a "
                 f"backend, such as backend.array(…)"
             )
-        if type(operand) is not type(operands[0]):
+        if not _same_kind(operand, operands[0]):
             raise GraphError(
                 f"op '{op.name}' mixes a {type(operands[0]).__name__} and a "
                 f"{type(operand).__name__}; pass arrays as model inputs instead of capturing them"
@@ -190,6 +190,10 @@ def apply_one(op: Op, *operands: AnyOperand) -> AnyOperand:
     """Apply an op with a single result and return that result."""
     (result,) = apply(op, *operands)
     return result
+
+
+def _same_kind(x: Operand, y: Operand) -> bool:
+    return isinstance(x, type(y)) or isinstance(y, type(x))
 
 
 def _call(function: str, *arguments: object, **options: object) -> Any:

@@ -216,7 +216,9 @@ def _weight_spec(layer: str, spec: object) -> WeightSpec:
     if not isinstance(spec, list | tuple):
         raise _bad_spec(layer, spec)
     for entry in spec:
-        if entry is not None and (not isinstance(entry, int) or isinstance(entry, bool) or entry < 0):
+        if entry is not None and (
+            not isinstance(entry, int) or isinstance(entry, bool) or entry < 0
+        ):
             raise _bad_spec(layer, spec)
     used = [entry for entry in spec if entry is not None]
     if len(set(used)) < len(used):
@@ -234,9 +236,7 @@ def _bad_spec(layer: str, spec: object) -> OptionError:
     )
 
 
-def _flags(
-    layer: str, partition: object, shape: tuple[int, ...] | None
-) -> tuple[bool, ...] | None:
+def _flags(layer: str, partition: object, shape: tuple[int, ...] | None) -> tuple[bool, ...] | None:
     if partition is None:
         return None
     fits = isinstance(partition, list | tuple) and all(isinstance(f, bool) for f in partition)

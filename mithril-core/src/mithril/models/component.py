@@ -6,7 +6,7 @@ changes nothing; it returns the component together with its connections, for a m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,10 +81,7 @@ def check_name(name: object, what: str) -> str:
         GraphError: it is not a string, is empty, or holds a dot.
     """
     if not isinstance(name, str):
-        raise GraphError(
-            f"{what} is a {type(name).__name__}; give the name of a connection as a string, and "
-            f'pass arrays to evaluate(params, {{"name": array}})'
-        )
+        raise GraphError(f"{what} is a {type(name).__name__}; give a name as a string")
     if not name:
         raise GraphError(f"{what} is empty; give a name")
     if "." in name:
@@ -104,11 +101,6 @@ def numbered(port: str, count: int) -> tuple[str, ...]:
     return tuple(f"{port}_{index}" for index in range(count))
 
 
-def ports(pairs: Names) -> Mapping[str, str]:
-    """Return connections by port."""
-    return dict(pairs)
-
-
 def _several(target: Layer | Composition, port: str, given: object) -> list[tuple[str, str]]:
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise GraphError(
@@ -121,11 +113,15 @@ def _several(target: Layer | Composition, port: str, given: object) -> list[tupl
 
 def _one(target: Layer | Composition, port: str, given: object) -> str:
     # Full paths of unnamed ports ("linear_0.output") are legal for inputs; the model looks them up.
-    if isinstance(given, str) and port in target.input_ports and given:
+    what = f"connection for '{port}' of {target.label}"
+    if isinstance(given, str) and "." in given and port not in target.output_ports:
         return given
-    if isinstance(given, str) and port == target.variadic_input and given:
-        return given
-    return check_name(given, f"connection for '{port}' of {target.label}")
+    if not isinstance(given, str):
+        raise GraphError(
+            f"{what} is a {type(given).__name__}; give the name of a connection, and the array "
+            f'itself to evaluate(params, {{"name": array}})'
+        )
+    return check_name(given, what)
 
 
 def _no_port(target: Layer | Composition, port: str) -> GraphError:

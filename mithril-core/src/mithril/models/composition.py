@@ -1,10 +1,10 @@
 """Composition: an immutable snapshot of a model, and every question about its names.
 
-Each input and output port of a member has a connection name. A user gives it (`hidden`), or it is the
-port's own (`linear_0.output`, told apart by its dot). A name produced by some member's output is a
-wire to every input of that name; one that nothing produces is an input of the model; links lead one
-name to another. Outside, ports the user did not name show by their port's name alone as long as
-only one port could be meant.
+Each input and output port of a member has a connection name. A user gives it (`hidden`), or it is
+the port's own (`linear_0.output`, told apart by its dot). A name that an output produces is a wire
+to every input of that name; one that nothing produces is an input of the model; links lead one name
+to another. Outside, ports the user did not name show by their port's name alone as long as only one
+port could be meant.
 """
 
 from __future__ import annotations
@@ -222,9 +222,9 @@ class Composition:
         return None
 
 
-def _short(name: str) -> str | None:
-    """The port's part of an unnamed connection."""
-    return name.partition(".")[2] or None
+def _short(name: str) -> str:
+    """The port's part of an unnamed connection; nothing for one that a user named."""
+    return name.partition(".")[2]
 
 
 def _only(name: str, candidates: list[str]) -> str | None:

@@ -154,7 +154,7 @@ def define(
     """
     name = function.__name__
     inputs, options, variadic = [], [], None
-    for argument in inspect.signature(function).parameters.values():
+    for argument in _signature(function).parameters.values():
         if argument.kind is inspect.Parameter.KEYWORD_ONLY:
             options.append(argument)
         elif argument.kind is inspect.Parameter.VAR_POSITIONAL:
@@ -186,6 +186,13 @@ def define(
         name, function, tuple(inputs), variadic, tuple(options), tuple(outputs), parameters,
         groups, dict(checks or {}),
     )  # fmt: skip
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError:  # an annotation that exists for type checkers only
+        return inspect.signature(function)
 
 
 def _annotation(option: inspect.Parameter) -> str:

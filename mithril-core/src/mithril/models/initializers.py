@@ -1,7 +1,7 @@
 """How parameters start: distributions as plain data.
 
-An initializer only describes; whoever creates the parameters draws the numbers, from a counter-based
-generator, so that they are the same on every mesh.
+An initializer only describes; whoever creates the parameters draws the numbers, from a
+counter-based generator, so that they are the same on every mesh.
 """
 
 from __future__ import annotations

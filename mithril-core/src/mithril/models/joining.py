@@ -119,7 +119,8 @@ def _inputs(state: Composition, added: Connected, name: str) -> Names:
         named = sum(1 for item in given if item not in ports)
         if not named:
             raise GraphError(
-                f"{component.label} takes any number of inputs and none is named{at(added.source)}; "
+                f"{component.label} takes any number of inputs, and none is named"
+                f"{at(added.source)}; "
                 f'write (…)({port}=["a", "b"])'
             )
         ports = (*ports, *numbered(port, named))

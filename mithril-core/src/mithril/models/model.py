@@ -7,8 +7,8 @@ model += ml.Relu()(input="hidden", output="hidden_act")
 model += ml.Linear(dimension=10)(input="hidden_act", output="output")
 ```
 
-A model may be changed at any time; compiling it, or adding it to another model, takes it as it is at
-that moment. An operation that fails leaves it as it was.
+A model may be changed at any time; compiling it, or adding it to another model, takes it as it is
+at that moment. An operation that fails leaves it as it was.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from mithril.models.composition import Composition, Member
 from mithril.models.layer import Layer
 
 _HEADER = ("name", "layer", "connections", "parameters")
+_MODEL = "Model"
 Row = tuple[str, str, str, str]
 
 
@@ -17,7 +18,8 @@ def summarize(composition: Composition) -> str:
     rows = list(_rows(composition, "", first))
     inputs = ", ".join(composition.input_ports) or "none"
     outputs = ", ".join(composition.output_ports) or "none"
-    title = f"{composition.label}: {len(rows)} rows, inputs {inputs}, outputs {outputs}"
+    layers = sum(1 for row in rows if row[1] != _MODEL)
+    title = f"{composition.label}: {layers} layers, inputs {inputs}, outputs {outputs}"
     rules = [f"shard {rule.pattern}: {rule.spec!r}" for rule in composition.rules]
     return "\n".join([title, *_table([_HEADER, *rows]), *rules]) if rows else title
 
@@ -28,7 +30,7 @@ def _rows(composition: Composition, prefix: str, first: dict[int, str]) -> Itera
         component = member.component
         wires = f"{_sources(composition, member)} -> {_names(composition, member)}"
         if isinstance(component, Composition):
-            yield (path, "Model", wires, "")
+            yield (path, _MODEL, wires, "")
             yield from _rows(component, f"{path}.", first)
         else:
             yield (path, repr(component), wires, _parameters(component, path, first))

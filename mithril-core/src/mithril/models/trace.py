@@ -5,7 +5,7 @@ Names that need no shapes — inputs, outputs, parameters — can be asked for b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.errors import GraphError, listing, nearest
@@ -16,7 +16,7 @@ from mithril.models.composition import Composition, Member
 from mithril.models.initializers import Initializer
 from mithril.models.layer import Layer
 from mithril.models.model import Model
-from mithril.models.rules import apply_rules
+from mithril.models.rules import match_rules
 from mithril.models.tracing import SEED, LayerScope, Trace
 from mithril.types import TensorType
 
@@ -73,7 +73,9 @@ def parameter_names(model: Traceable) -> tuple[str, ...]:
         GraphError: a lone layer takes any number of inputs, or the model has no layers.
     """
     prefixes = _parameter_prefixes(_component(model))
-    return tuple(f"{prefix}{name}" for layer, prefix in prefixes.items() for name in layer.parameters)
+    return tuple(
+        f"{prefix}{name}" for layer, prefix in prefixes.items() for name in layer.parameters
+    )
 
 
 def trace(
@@ -100,7 +102,7 @@ def trace(
     if isinstance(component, Layer):
         path = component.given_name or component.kind
         outputs = walk.layer(component, list(inputs.values()), path, own_prefix="")
-        walk.record({path: tensor.value for tensor in outputs.values() if len(outputs) == 1})
+        walk.record({n: run.builder.named(tensor, n).value for n, tensor in outputs.items()})
     else:
         outputs = walk.composition(component, inputs, "")
     return _finished(run, walk, component, outputs)
@@ -112,7 +114,6 @@ class _Walk:
 
     run: Trace
     prefixes: Mapping[Layer, str]
-    traced: set[Layer] = field(default_factory=set)
     values: dict[str, Value] = field(default_factory=dict)
 
     def composition(
@@ -124,24 +125,17 @@ class _Walk:
             operands = {port: wires[composition.root(name)] for port, name in member.inputs}
             results = self._member(member, operands, prefix)
             for port, name in member.outputs:
-                wires[name] = results[port]
-                self._name(results[port], member, port, name, prefix)
-        self.record(
-            {f"{prefix}{name}": wires[composition.root(name)].value
-             for name in (*composition.consumers, *composition.producers)}
-        )  # fmt: skip
-        return {shown: wires[name] for name, shown in composition.shown.items()
-                if name in composition.producers}  # fmt: skip
+                wires[name] = self.run.builder.named(results[port], _title(member, name, prefix))
+        self._record_connections(composition, wires, prefix)
+        return {shown: wires[name] for name, shown in composition.shown.items() if name in wires}
 
     def layer(
         self, layer: Layer, operands: list[Tensor], path: str, own_prefix: str
     ) -> dict[str, Tensor]:
         """Trace a layer; return its outputs by port."""
         scope = LayerScope(
-            self.run, path, self.prefixes[layer], own_prefix, layer.parameters,
-            layer in self.traced, layer.source,
-        )  # fmt: skip
-        self.traced.add(layer)
+            self.run, path, self.prefixes[layer], own_prefix, layer.parameters, layer.source
+        )
         return layer.trace(operands, scope)
 
     def record(self, names: Mapping[str, Value]) -> None:
@@ -157,38 +151,137 @@ class _Walk:
             return self.composition(member.component, operands, f"{path}.")
         return self.layer(member.component, list(operands.values()), path, f"{path}.")
 
-    def _name(self, tensor: Tensor, member: Member, port: str, name: str, prefix: str) -> None:
-        path = prefix + member.name
-        lone = len(member.outputs) == 1
-        own = path if lone else f"{path}.{port}"
-        self.run.builder.named(tensor, own if "." in name else prefix + name)
-        self.record({f"{path}.{port}": tensor.value})
-        if lone:
-            self.record({path: tensor.value})
+    def _record_connections(
+        self, composition: Composition, wires: Mapping[str, Tensor], prefix: str
+    ) -> None:
+        names = {name: composition.root(name) for name in sorted(composition.names)}
+        names |= {shown: name for name, shown in composition.shown.items()}
+        for member in composition.members:  # after the connections: a layer may be called as one
+            for port, name in member.outputs:
+                names.setdefault(f"{member.name}.{port}", name)
+            if len(member.outputs) == 1:
+                names.setdefault(member.name, member.outputs[0][1])
+        self.record({prefix + name: wires[root].value for name, root in names.items()})
+
+
+def _title(member: Member, name: str, prefix: str) -> str:
+    """What a value is called: the user's connection name, or the path of its layer."""
+    if "." not in name:
+        return prefix + name
+    return prefix + (member.name if len(member.outputs) == 1 else name)
 
 
 def _finished(
     run: Trace, walk: _Walk, component: Composition | Layer, outputs: Mapping[str, Tensor]
 ) -> Traced:
-    names = parameter_names(component)
-    types = {tensor.value.name: tensor.value for tensor in _inputs_of(run, outputs)}
     if run.seed is not None and SEED in component.input_ports:
         raise GraphError(
             f"input '{SEED}' of the model has the name of the hidden input that layer "
             f"'{run.seed_user}' draws random numbers with; rename the input"
         )
-    del types
+    names = parameter_names(component)
     graph = run.builder.build({name: outputs[name] for name in component.output_ports})
-    by_name = {value.name: value for value in graph.inputs}
+    inputs = {value.name: value for value in graph.inputs}
     order = [*component.input_ports, *names, *([SEED] if run.seed is not None else [])]
-    annotations, value_annotations = _annotations(run, walk, component)
+    matched = _matched(run, walk, component)
     return Traced(
-        replace(graph, inputs=tuple(by_name[name] for name in order)),
-        component.input_ports,
-        names,
-        {name: run.parameters[name].initializer for name in names},
-        {name: annotations[name] for name in names if name in annotations},
-        walk.values,
-        value_annotations,
-        run.seed is not None,
+        graph=replace(graph, inputs=tuple(inputs[name] for name in order)),
+        input_names=component.input_ports,
+        parameter_names=names,
+        initializers={name: run.parameters[name].initializer for name in names},
+        annotations=_parameter_annotations(run, walk.prefixes, matched),
+        value_names=walk.values,
+        value_annotations={walk.values[n]: a for n, a in matched if n in walk.values},
+        uses_seed=run.seed is not None,
+    )
+
+
+def _matched(
+    run: Trace, walk: _Walk, component: Composition | Layer
+) -> list[tuple[str, Annotation]]:
+    if isinstance(component, Layer):
+        return []
+    return match_rules(component, [*run.parameters, *run.aliases, *walk.values])
+
+
+def _parameter_annotations(
+    run: Trace, prefixes: Mapping[Layer, str], matched: Sequence[tuple[str, Annotation]]
+) -> dict[str, Annotation]:
+    found = {
+        prefix + name: annotation
+        for layer, prefix in prefixes.items()
+        for name, annotation in layer.annotations.items()
+    }
+    for name, annotation in matched:
+        full = run.aliases.get(name, name)
+        if full in run.parameters:
+            found[full] = annotation
+    return found
+
+
+def _component(model: Traceable) -> Composition | Layer:
+    if isinstance(model, Layer) and model.variadic_input is not None:
+        raise GraphError(
+            f"{model.label} takes any number of inputs and cannot stand alone; add it to a Model "
+            f'with {model.variadic_input}=["a", "b"]'
+        )
+    if not isinstance(model, Model | Composition | Layer):
+        raise GraphError(
+            f"a {type(model).__name__} is not a model; give a Model or a layer, such as "
+            f"ml.Linear(dimension=10)"
+        )
+    component = model.freeze() if isinstance(model, Model) else model
+    if isinstance(component, Composition) and not component.members:
+        raise GraphError(f"{component.label} has no layers; add one with model += ml.Linear(…)")
+    return component
+
+
+def _parameter_prefixes(component: Composition | Layer) -> dict[Layer, str]:
+    """What the parameter names of each layer begin with: its first place, when it is reused."""
+    if isinstance(component, Layer):
+        return {component: ""}
+    found: dict[Layer, str] = {}
+    for layer, prefix in _layers(component, ""):
+        found.setdefault(layer, prefix)
+    return found
+
+
+def _layers(composition: Composition, prefix: str) -> Iterator[tuple[Layer, str]]:
+    for member in composition.members:
+        path = f"{prefix}{member.name}."
+        if isinstance(member.component, Layer):
+            yield member.component, path
+        else:
+            yield from _layers(member.component, path)
+
+
+def _check_inputs(component: Composition | Layer, given: Mapping[str, TensorType]) -> None:
+    wanted = component.input_ports
+    extra = [name for name in given if name not in wanted]
+    missing = [name for name in wanted if name not in given]
+    for name in extra:
+        raise GraphError(
+            f"{component.label} has no input '{name}'; inputs: {listing(wanted)}"
+            f"{nearest(name, missing or wanted)}"
+        )
+    for name in missing:
+        raise GraphError(f"{component.label} needs input '{name}'; {_reason(component, name)}")
+
+
+def _reason(component: Composition | Layer, name: str) -> str:
+    """Why a missing input is an input at all; most often a connection was misspelt."""
+    if isinstance(component, Layer):
+        return f"inputs: {listing(component.input_ports)}"
+    root = next(root for root, shown in component.shown.items() if shown == name)
+    fed = (
+        member
+        for member in component.members
+        for _, n in member.inputs
+        if component.root(n) == root
+    )
+    reader = next(fed)
+    near = nearest(name, [wire for wire in component.producers if "." not in wire])
+    return (
+        f"'{reader.name}'{at(reader.source)} reads it and no layer makes it; give it, or connect "
+        f"it{near}"
     )

@@ -50,7 +50,6 @@ class LayerScope:
         prefix: what its parameter names begin with; a reused layer keeps that of its first use.
         own_prefix: what they would begin with had the layer not been used before.
         declared: the parameter names it may use.
-        reused: whether the layer has been traced before, so that its parameters exist.
         source: the user's line that made the layer.
     """
 
@@ -59,7 +58,6 @@ class LayerScope:
     prefix: str
     own_prefix: str
     declared: Sequence[str]
-    reused: bool
     source: Source | None
     section: str = ""
     used: dict[str, Tensor] = field(default_factory=dict)
@@ -93,7 +91,7 @@ def parameter(
             f"@layer(parameters=…))"
         )
     if local not in scope.used:
-        scope.used[local] = _reused(scope, local) if scope.reused else _new(scope, local, type, initializer)
+        scope.used[local] = _tensor(scope, local, type, initializer)
     tensor = scope.used[local]
     if tensor.type != type:
         raise ShapeError(
@@ -164,17 +162,14 @@ def inside(scope: LayerScope) -> Iterator[None]:
         _current.reset(token)
 
 
-def _new(scope: LayerScope, local: str, type: TensorType, initializer: Initializer) -> Tensor:
-    name = scope.prefix + local
-    tensor = scope.trace.builder.input(type, name)
-    scope.trace.parameters[name] = Parameter(name, tensor, initializer)
-    return tensor
-
-
-def _reused(scope: LayerScope, local: str) -> Tensor:
-    name = scope.prefix + local
-    scope.trace.aliases[scope.own_prefix + local] = name
-    return scope.trace.parameters[name].tensor
+def _tensor(scope: LayerScope, local: str, type: TensorType, initializer: Initializer) -> Tensor:
+    name, parameters = scope.prefix + local, scope.trace.parameters
+    if name not in parameters:
+        tensor = scope.trace.builder.input(type, name)
+        parameters[name] = Parameter(name, tensor, initializer)
+    if scope.own_prefix != scope.prefix:
+        scope.trace.aliases[scope.own_prefix + local] = name
+    return parameters[name].tensor
 
 
 def _scope(function: str) -> LayerScope:

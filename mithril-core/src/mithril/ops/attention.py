@@ -52,8 +52,13 @@ class Attention(Op):
                 f"attention has q {q}, k {k}, v {v}; they need shapes [batch, sequence, heads, "
                 f"head_dim] with equal batch and heads, and one float dtype"
             )
-        b, s, h, _ = q.shape
-        return [q.with_shape((b, s, h, v.shape[3])), q.with_shape((b, h, s))]
+        (b, s, h, _), t = q.shape, k.shape[1]
+        if t < (s if self.causal else 1):
+            raise ShapeError(
+                f"attention has {s} queries and {t} keys{' and is causal' if self.causal else ''}; "
+                f"every query must see at least one key; pass more keys"
+            )
+        return [q.with_shape((b, s, h, v.shape[3])), TensorType((b, h, s), wide(q.dtype))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         if cotangents[1] is not None or cotangents[0] is None:
@@ -100,7 +105,7 @@ class AttentionGradient(Op):
         text = (
             "b s h d, b t h d, b t h e, b s h e, b h s, b s h e -> b s h d, b t h d, b t h e"
         )
-        return Rule.parse(text, inputs, outputs, whole="stde", linear=((3, 5),))
+        return Rule.parse(text, inputs, outputs, whole="stde", linear=((5,),))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         b, s, h, d = inputs[0].shape

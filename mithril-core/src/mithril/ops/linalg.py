@@ -55,15 +55,15 @@ class Einsum(Op):
         ]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        sides = [" ".join(term) for term in self.terms]
-        text = f"{sides[0]}, {sides[1]} -> {sides[2]}"
-        return Rule.parse(text, inputs, outputs, linear=((0,), (1,)))
+        left, right, result = (tuple((letter,) for letter in term) for term in self.terms)
+        return Rule(self._sizes(inputs), (left, right), (result,), linear=((0,), (1,)))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         moved = sum(t.nbytes for t in (*inputs, *outputs))
         return Cost(2 * math.prod(self._sizes(inputs).values()), moved)
 
     def _sizes(self, inputs: Types) -> dict[str, int]:
+        self._check_letters()
         sizes: dict[str, int] = {}
         for term, t in zip(self.terms, inputs, strict=False):
             if len(term) != t.rank:
@@ -75,6 +75,17 @@ class Einsum(Op):
                         f"'{letter}' is {sizes[letter]} and {size}; make the sizes equal"
                     )
         return sizes
+
+    def _check_letters(self) -> None:
+        terms = self.terms
+        lone = [c for c in "".join(terms) if "".join(terms).count(c) == 1]
+        twice = [c for term in terms for c in term if term.count(c) > 1]
+        if lone or twice:
+            raise ShapeError(
+                f"einsum '{self.equation}' names '{(lone or twice)[0]}' "
+                f"{'only once' if lone else 'twice in one term'}; a letter stands for a dimension "
+                f"of at least two of the terms, once in each; sum over others first"
+            )
 
 
 def einsum(equation: str, x: Any, y: Any) -> Any:

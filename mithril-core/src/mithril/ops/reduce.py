@@ -32,7 +32,7 @@ class Reduction(Op):
 
     def infer(self, inputs: Types) -> Types:
         x = inputs[0]
-        if any(not 0 <= axis < x.rank for axis in self.axes) or len(set(self.axes)) < len(self.axes):
+        if set(self.axes) - set(range(x.rank)) or len(set(self.axes)) < len(self.axes):
             raise ShapeError(
                 f"op '{self.name}' cannot reduce dimensions {self.axes} of {x}; name each once, "
                 f"from 0 to {x.rank - 1}"
@@ -76,7 +76,9 @@ class Sum(Reduction):
         return [self.spread(cotangents[0], inputs[0].shape) if flows else None]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _reduction_rule(inputs[0], self.axes, self.keepdims, "sum", linear=((0,),))
+        # Booleans do not add up: true and true is true.
+        linear = () if inputs[0].dtype == DType.bool_ else ((0,),)
+        return _reduction_rule(inputs[0], self.axes, self.keepdims, "sum", linear)
 
 
 @dataclass(frozen=True)

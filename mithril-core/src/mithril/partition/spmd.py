@@ -37,6 +37,7 @@ from mithril.ops.collective import (
     ReduceScatter,
     TakeShard,
 )
+from mithril.ops.shape import Movement
 from mithril.sharding import Choice, Constraints, Move, Option, Resharder
 from mithril.types import DType, TensorType
 
@@ -77,6 +78,12 @@ class _Localiser:
         self._choice = choice
         self._resharder = resharder
         self._producers = graph.producers()
+        self._first_use = _first_uses(graph)
+        self._moved_on = {
+            node.inputs[0]: node.outputs[0]
+            for node in graph.nodes
+            if isinstance(node.op, Movement) and len(node.inputs) == 1
+        }
         self._builder = Builder()
         self._forms: dict[tuple[Value, Sharding], Tensor] = {}
         self._indices: dict[tuple[str, ...], Tensor] = {}
@@ -108,7 +115,7 @@ class _Localiser:
             self._forms[value, sharding] = self._builder.named(result, value.name)
             self._produced[value] = sharding
             if value in self._choice.homes:
-                self._home(value, consumer)
+                self._home(value, _Consumer(self._first_use[value], node.phase))
 
     def finish(self) -> Program:
         """Close the program with the outputs in their promised shardings."""
@@ -221,6 +228,9 @@ class _Localiser:
     def _name(self, value: Value) -> str:
         if value.name:
             return value.name
+        moved = self._moved_on.get(value)
+        if moved is not None and moved.name:
+            return moved.name  # a reshape of it has the name people know
         producer = self._producers[value]
         what = producer.op.name if producer.phase == Phase.forward else "gradient"
         return f"{producer.scope}.{what}" if producer.scope else what
@@ -262,6 +272,17 @@ def _permute(mesh: Mesh, move: Move) -> Permute:
         (mesh.index_over(device, wanted), member) for member, device in enumerate(group)
     )
     return Permute(held, pairs)
+
+
+def _first_uses(graph: Graph) -> dict[Value, str]:
+    """Return who uses each value first: a node or an output."""
+    uses: dict[Value, str] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            uses.setdefault(value, _label(node))
+    for name, value in graph.outputs.items():
+        uses.setdefault(value, f"output '{name}'")
+    return uses
 
 
 def _label(node: Node) -> str:

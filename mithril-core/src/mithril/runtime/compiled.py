@@ -20,8 +20,9 @@ from mithril.ir import Plan, Port
 from mithril.mesh import PartitionSpec, Sharding
 from mithril.models import Layer, Model
 from mithril.models.annotations import resolve
+from mithril.models.composition import Composition
 from mithril.models.trace import Traced, input_names, output_names, parameter_names, trace
-from mithril.partition import explain
+from mithril.partition import explain, summarise
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, as_array
 from mithril.runtime.parameters import InitialArray, Parameters, initial_array
@@ -71,9 +72,9 @@ def compile(
     return compiled
 
 
-def _snapshot(model: object) -> Model | Layer:
+def _snapshot(model: object) -> Composition | Layer:
     if isinstance(model, Model):
-        return model.snapshot()
+        return model.freeze()
     if isinstance(model, Layer):
         return model
     raise GraphError(f"compile() takes a Model or a layer, not {type(model).__name__}")
@@ -107,7 +108,7 @@ class CompiledModel:
     """A model ready to run on a backend; made by `compile`."""
 
     def __init__(
-        self, model: Model | Layer, backend: Backend, inference: bool, out_shardings: OutShardings
+        self, model: Composition | Layer, backend: Backend, inference: bool, out_shardings: OutShardings
     ) -> None:
         self.backend = backend
         self.input_names: tuple[str, ...] = tuple(input_names(model))
@@ -120,6 +121,7 @@ class CompiledModel:
         self._traces: dict[tuple[tuple[str, TensorType], ...], Traced] = {}
         self._steps: dict[_Signature, _Step] = {}
         self._latest: _Step | None = None
+        self._decisions: dict[tuple[str, Sharding], str] = {}
 
     # ------------------------------------------------------------------ running
 
@@ -231,6 +233,10 @@ class CompiledModel:
         seeds = tuple((name, ANYWHERE) for name, type in types.items() if type.dtype.is_float)
         return self._step(_Signature(tuple(placed), parameters, seeds if gradients else None)).plan
 
+    def plan_summary(self) -> str:
+        """Return collectives and bytes of the last plan per mesh axis, and what they are for."""
+        return summarise(self.plan)
+
     def explain(self, tensor: str | None = None) -> str:
         """Return why the last plan has its collectives, or why one tensor lies as it does.
 
@@ -279,8 +285,9 @@ class CompiledModel:
         decided = dict.fromkeys(arriving, "the array that was passed in")
         free = set()
         for name, (_, sharding) in signature.parameters:
-            who = "the array that was passed in"
-            if sharding is None:
+            if sharding is not None:
+                who = self._decisions.get((name, sharding), "the array that was passed in")
+            else:
                 sharding, who = self._annotated(traced, name, traced.graph.input(name).type)
             if sharding is None:
                 free.add(name)
@@ -307,6 +314,7 @@ class CompiledModel:
                 name for name in self.parameter_names
                 if traced.graph.input(name).type.dtype.is_float
             ),
+            homes=self._homes(traced),
             free=frozenset(free),
             notes=self._notes(traced),
         )  # fmt: skip
@@ -322,6 +330,19 @@ class CompiledModel:
         sharding = Sharding.of(mesh, spec, type.rank, f"parameter '{name}'")
         sharding.check(type.shape, f"parameter '{name}'")
         return sharding, f"the annotation {annotation}"
+
+    def _homes(self, traced: Traced) -> dict[str, Sharding]:
+        """Return where the user wants inputs and intermediate values to lie, by name."""
+        mesh = self.backend.mesh
+        if mesh.size == 1:
+            return {}
+        homes = {}
+        for value, annotation in traced.value_annotations.items():
+            what = f"value '{value.name}'"
+            spec = resolve(annotation, mesh, value.type, value.name)
+            homes[value.name] = Sharding.of(mesh, spec, value.type.rank, what)
+            homes[value.name].check(value.type.shape, what)
+        return homes
 
     def _out_sharding(self, name: str, spec: PartitionSpec, type: TensorType) -> Sharding:
         sharding = Sharding.of(self.backend.mesh, spec, type.rank, f"output '{name}'")
@@ -360,6 +381,8 @@ class CompiledModel:
         for name, x in parameters.items():
             if isinstance(x, InitialArray) and not x.is_materialised:
                 port = step.ports[name]
+                decision = step.plan.specs[name].decided_by
+                self._decisions[name, port.sharding] = decision
                 initializer = step.initializers[name]
                 x.materialise(
                     initial_array(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from mithril.engine.kernels.registry import Run, kernel
 from mithril.ops.linalg import Einsum
 from mithril.types import TensorType
@@ -14,18 +16,16 @@ from mithril.types import TensorType
 
 @kernel(Einsum)
 def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
-    """Arrange both operands as [batch, rows, contracted] and [batch, contracted, columns]."""
+    """Arrange both operands as [batch, rows, contracted] and [batch, contracted, columns].
+
+    16-bit floats are multiplied in float32.
+    """
     left, right, result = op.terms
     batch = [c for c in result if c in left and c in right]
     rows = [c for c in left if c not in right]
     contracted = [c for c in left if c in right and c not in result]
     columns = [c for c in right if c not in left]
     sizes = dict(zip(left + right, types[0].shape + types[1].shape, strict=True))
-    lost = {c for c in left + right if c not in result and c not in contracted}
-    if lost or len(set(left)) < len(left) or len(set(right)) < len(right):
-        equation = op.equation
-        return lambda x, y: xp.einsum(equation, x, y)
-
     def size(letters: Sequence[str]) -> int:
         return math.prod(sizes[c] for c in letters)
 
@@ -41,7 +41,12 @@ def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
         z = xp.matmul(arrange_left(x), arrange_right(y)).reshape(shape)
         return z if in_order else z.transpose(order)
 
-    return run
+    if types[0].dtype.itemsize >= 4:
+        return run
+    wide, dtype = np.dtype(np.float32), types[0].dtype.numpy
+    return lambda x, y: xp.asarray(
+        run(xp.asarray(x, dtype=wide), xp.asarray(y, dtype=wide)), dtype=dtype
+    )
 
 
 def _arrange(term: str, wanted: Sequence[str], shape: tuple[int, ...], xp: ModuleType) -> Run:

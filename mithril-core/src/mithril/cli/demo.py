@@ -1,0 +1,115 @@
+"""`mithril demo`: train a small GPT, split over a simulated mesh, and show every collective.
+
+Ends with the proof: the first steps on one device give the same losses.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mithril.errors import OptionError
+
+if TYPE_CHECKING:
+    from mithril.cli.gpt import Trainer
+
+
+PROOF_STEPS = 3
+TOLERANCE = 1e-4
+SAMPLE = 160
+PROMPT = "The "
+
+
+def demo(
+    mesh: Annotated[
+        str, typer.Option(help="Mesh axes `data` and `tensor` and their sizes.")
+    ] = "data=2,tensor=2",
+    backend: Annotated[str, typer.Option(help="Backend name; see `mithril backends list`.")] = "numpy",
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 200,
+) -> None:
+    """Train a small character GPT on Python's own help texts."""
+    import mithril as ml
+    from mithril.cli.gpt import Sizes, Trainer, help_text
+
+    devices = read_mesh(mesh)
+    text, sizes = help_text(), Sizes()
+    typer.echo(
+        f"text     {len(text.ids)} characters, alphabet of {len(text.alphabet)}\n"
+        f"model    GPT, {sizes.layers} blocks, width {sizes.width}, {sizes.heads} heads\n"
+        f"devices  {ml.Mesh(devices)!r} on backend '{backend}'"
+    )
+    trainer = Trainer(text, sizes, ml.open_backend(backend, ml.Mesh(devices)))
+    typer.echo(f"\n{trainer.compiled.plan_summary()}\n")
+    before = trainer.write(PROMPT, SAMPLE)
+    start = time.perf_counter()
+    losses = list(_shown(trainer, steps))
+    seconds = time.perf_counter() - start
+    typer.echo(f"trained {steps} steps in {seconds:.1f} s: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+    _show_text("before", before)
+    _show_text("after", trainer.write(PROMPT, SAMPLE))
+    _prove(losses, Trainer(text, sizes, ml.open_backend(backend)))
+
+
+def read_mesh(text: str) -> dict[str, int]:
+    """Return axis sizes written as `data=2,tensor=2`.
+
+    Raises:
+        OptionError: it is not written so, or names another axis.
+    """
+    found: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, size = part.partition("=")
+        if name not in ("data", "tensor") or not size.isdecimal() or not int(size):
+            raise OptionError(
+                f"--mesh part '{part}' is not an axis and its size; write --mesh data=2,tensor=2 "
+                f"(axes: data, tensor)"
+            )
+        if name in found:
+            raise OptionError(f"--mesh names axis '{name}' twice; give it one size")
+        found[name] = int(size)
+    return found
+
+
+def _shown(trainer: Trainer, steps: int) -> Iterable[float]:
+    """Yield the losses of the steps, with a progress bar on a terminal and lines elsewhere."""
+    if not sys.stdout.isatty():
+        for step in range(steps):
+            loss = trainer.step()
+            if step % max(steps // 10, 1) == 0 or step == steps - 1:
+                typer.echo(f"step {step + 1:4d}  loss {loss:.3f}")
+            yield loss
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
+    with Progress(*columns) as progress:
+        task = progress.add_task("training", total=steps, loss="")
+        for _ in range(steps):
+            loss = trainer.step()
+            progress.update(task, advance=1, loss=f"loss {loss:.3f}")
+            yield loss
+
+
+def _show_text(title: str, text: str) -> None:
+    typer.echo(f"\n--- text written {title} training\n{text}")
+
+
+def _prove(losses: list[float], single: Trainer) -> None:
+    """Train the first steps again on one device and compare the losses."""
+    count = min(PROOF_STEPS, len(losses))
+    expected = [single.step() for _ in range(count)]
+    worst = max(abs(a - b) for a, b in zip(losses, expected, strict=False))
+    typer.echo("\n--- the same steps on one device")
+    for step, (sharded, whole) in enumerate(zip(losses, expected, strict=False), start=1):
+        typer.echo(f"step {step}  mesh {sharded:.6f}  one device {whole:.6f}")
+    if worst > TOLERANCE:
+        typer.echo(f"losses differ by {worst:.2e}, more than {TOLERANCE}", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"equal within {worst:.1e}")
+
+
+__all__ = ["demo", "read_mesh"]

@@ -1,0 +1,98 @@
+"""Layers over images [batch, channels, height, width]."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mithril.ir import Tensor
+from mithril.models.definition import POSITIVE, Check
+from mithril.models.initializers import fan_in_uniform
+from mithril.models.layer import layer
+from mithril.models.shapes import require_features, require_rank
+from mithril.models.tracing import parameter
+from mithril.ops import convolution, max_pool
+
+Pair = int | tuple[int, int]
+_IMAGE = ("batch", "channels", "height", "width")
+
+
+def _each(value: Any, least: int) -> bool:
+    """Whether a value is an integer, or two, none below `least`."""
+    items = value if isinstance(value, tuple | list) and len(value) == 2 else [value]
+    return all(isinstance(i, int) and not isinstance(i, bool) and i >= least for i in items)
+
+
+_SIZES = Check("a positive integer or two of them", lambda value: _each(value, 1))
+_SIZES_OR_NONE = Check(
+    "a positive integer, two of them, or None", lambda value: value is None or _each(value, 1)
+)
+_WIDTHS = Check("an integer from 0 or two of them", lambda value: _each(value, 0))
+
+
+@layer(
+    parameters=lambda bias: ("weight", "bias") if bias else ("weight",),
+    checks={"filters": POSITIVE, "kernel_size": _SIZES, "stride": _SIZES, "padding": _WIDTHS},
+)
+def Conv2d(  # noqa: N802
+    input: Tensor,
+    *,
+    filters: int,
+    kernel_size: Pair,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    bias: bool = True,
+) -> Tensor:
+    """Slide learned filters over an image.
+
+    Parameters are `weight` (filters, channels, height, width of the kernel) and `bias` (filters,),
+    both starting uniform within 1 / sqrt(elements of a filter).
+
+    Args:
+        input: [batch, channels, height, width], floats.
+        filters: number of channels of the output.
+        kernel_size: size of a filter, or its height and width.
+        stride: step of the filter, or down and across.
+        padding: zeros around the image, or above and below, left and right.
+        bias: whether to add a bias to each channel.
+
+    Returns:
+        [batch, filters, (height + 2 padding - kernel) // stride + 1, likewise for the width].
+
+    Raises:
+        ShapeError: the input is no image, or smaller than the kernel.
+
+    >>> Conv2d(filters=32, kernel_size=3)
+    Conv2d(filters=32, kernel_size=3)
+    """
+    require_rank(input, _IMAGE)
+    require_features(input)
+    kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+    window = (input.shape[1], *kernel)
+    start = fan_in_uniform(math.prod(window))
+    weight = parameter("weight", (filters, *window), start)
+    output: Tensor = convolution(input, weight, stride=stride, padding=padding)
+    return output + parameter("bias", (filters,), start).reshape(filters, 1, 1) if bias else output
+
+
+@layer(checks={"kernel_size": _SIZES, "stride": _SIZES_OR_NONE})
+def MaxPool2d(input: Tensor, *, kernel_size: Pair, stride: Pair | None = None) -> Tensor:  # noqa: N802
+    """Keep the largest number of every window of an image.
+
+    Args:
+        input: [batch, channels, height, width].
+        kernel_size: size of the window, or its height and width.
+        stride: step of the window, or down and across; the window itself by default.
+
+    Returns:
+        [batch, channels, (height - kernel) // stride + 1, likewise for the width].
+
+    Raises:
+        ShapeError: the input is no image, or smaller than the window.
+
+    >>> MaxPool2d(kernel_size=2)
+    MaxPool2d(kernel_size=2)
+    """
+    require_rank(input, _IMAGE)
+    output: Tensor = max_pool(input, kernel_size, stride=stride)
+    return output

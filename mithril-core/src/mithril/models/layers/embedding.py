@@ -1,0 +1,116 @@
+"""Layers that turn ids into features and tell positions apart."""
+
+from __future__ import annotations
+
+import math
+
+from mithril.errors import ShapeError
+from mithril.ir import Tensor
+from mithril.models.definition import POSITIVE
+from mithril.models.initializers import Normal
+from mithril.models.layer import layer
+from mithril.models.shapes import require_features
+from mithril.models.tracing import layer_path, parameter
+from mithril.ops import cast, exp, iota, take, where
+from mithril.types import DType
+
+# sin(2 pi t) as t times a polynomial in t squared; Taylor to the 19th power, exact to float32 for
+# |t| <= 1/4. The op set has no sine.
+_SINE = tuple(
+    (-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(8)
+)
+
+
+@layer(parameters=("weight",), checks={"vocab_size": POSITIVE, "embedding_dim": POSITIVE})
+def Embedding(input: Tensor, *, vocab_size: int, embedding_dim: int) -> Tensor:  # noqa: N802
+    """Look ids up in a table of learned features.
+
+    The parameter is `weight` (vocab_size, embedding_dim), starting normal with deviation 1.
+
+    Args:
+        input: [...], integers from 0 up to vocab_size - 1.
+        vocab_size: number of ids.
+        embedding_dim: number of features of an id.
+
+    Returns:
+        [..., embedding_dim].
+
+    Raises:
+        ShapeError: the input is not of integers.
+
+    >>> Embedding(vocab_size=100, embedding_dim=16)
+    Embedding(vocab_size=100, embedding_dim=16)
+    """
+    if not input.dtype.is_integer:
+        raise ShapeError(
+            f"layer '{layer_path()}' needs integer ids, not {input.type}; convert them with "
+            f"astype('int32')"
+        )
+    found: Tensor = take(parameter("weight", (vocab_size, embedding_dim), Normal(1.0)), input)
+    return found
+
+
+@layer(
+    parameters=lambda learned: ("weight",) if learned else (),
+    checks={"max_len": POSITIVE},
+)
+def PositionalEncoding(input: Tensor, *, max_len: int, learned: bool = False) -> Tensor:  # noqa: N802
+    """Add to each position a vector that tells it from the others.
+
+    The vector is sinusoidal (Vaswani et al., 2017): sine in even features, cosine in odd ones, of
+    position / 10000^(even feature / features). A learned one is the parameter `weight` (max_len,
+    features), starting normal with deviation 0.02.
+
+    Args:
+        input: [..., sequence, features], floats.
+        max_len: longest sequence.
+        learned: learn the vectors instead.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ShapeError: the sequence is longer than max_len, or the input has no sequence dimension.
+
+    >>> PositionalEncoding(max_len=512)
+    PositionalEncoding(max_len=512)
+    """
+    require_features(input)
+    if input.ndim < 2:
+        raise ShapeError(
+            f"layer '{layer_path()}' needs an input [..., sequence, features], not {input.type}; "
+            f"reshape it"
+        )
+    sequence, features = input.shape[-2:]
+    if sequence > max_len:
+        raise ShapeError(
+            f"layer '{layer_path()}' takes sequences up to max_len={max_len}, and the input has "
+            f"{sequence} positions; raise max_len or shorten the input"
+        )
+    if learned:
+        return input + parameter("weight", (max_len, features), Normal(0.02))[:sequence]
+    return input + cast(_sinusoids(input, sequence, features), input.dtype)
+
+
+def _sinusoids(like: Tensor, sequence: int, features: int) -> Tensor:
+    """The table [sequence, features]; angles are counted in turns of 2 pi."""
+    shape = (sequence, features)
+    position = cast(iota(like, shape, 0), DType.float32)
+    feature = iota(like, shape, 1)
+    pair = cast(feature * 0.5, DType.int32)
+    odd = feature - pair * 2
+    rate = exp(cast(pair, DType.float32) * (-2.0 * math.log(10000.0) / features))
+    turns = position * rate * (0.5 / math.pi) + cast(odd, DType.float32) * 0.25
+    return _sine(turns)
+
+
+def _sine(turns: Tensor) -> Tensor:
+    """sin(2 pi turns) for turns >= 0."""
+    whole = cast(cast(turns + 0.5, DType.int32), DType.float32)
+    rest = turns - whole  # within half a turn
+    folded = where(rest > 0.25, 0.5 - rest, where(rest < -0.25, -0.5 - rest, rest))
+    square = folded * folded
+    total = square * 0.0
+    for coefficient in reversed(_SINE):
+        total = total * square + coefficient
+    return folded * total

@@ -1,0 +1,87 @@
+"""Layers that multiply features by a weight."""
+
+from __future__ import annotations
+
+import string
+
+from mithril.ir import Tensor
+from mithril.models.definition import POSITIVE, Check
+from mithril.models.initializers import fan_in_uniform
+from mithril.models.layer import layer
+from mithril.models.shapes import require_features
+from mithril.models.tracing import parameter, section
+from mithril.ops import einsum, gelu, relu
+
+_ACTIVATIONS = {"gelu": gelu, "relu": relu}
+_ACTIVATION = Check("'gelu' or 'relu'", lambda value: value in _ACTIVATIONS)
+
+
+def affine(input: Tensor, dimension: int, *, bias: bool = True) -> Tensor:
+    """Return input @ weight.T + bias with new parameters `weight` and `bias`."""
+    features = input.shape[-1]
+    start = fan_in_uniform(features)
+    weight = parameter("weight", (dimension, features), start)
+    batch = string.ascii_lowercase[: input.ndim - 1]
+    output: Tensor = einsum(f"{batch}y,zy->{batch}z", input, weight)
+    return output + parameter("bias", (dimension,), start) if bias else output
+
+
+@layer(
+    parameters=lambda bias: ("weight", "bias") if bias else ("weight",),
+    checks={"dimension": POSITIVE},
+)
+def Linear(input: Tensor, *, dimension: int, bias: bool = True) -> Tensor:  # noqa: N802
+    """Multiply by a weight and add a bias: output = input @ weight.T + bias.
+
+    Parameters are `weight` (dimension, features) and `bias` (dimension,), both starting uniform
+    within 1 / sqrt(features).
+
+    Args:
+        input: [..., features], floats.
+        dimension: size of the last dimension of the output.
+        bias: whether to add a bias.
+
+    Returns:
+        [..., dimension].
+
+    Raises:
+        ShapeError: the input is a scalar or not of floats.
+
+    >>> Linear(128)
+    Linear(dimension=128)
+    """
+    require_features(input)
+    return affine(input, dimension, bias=bias)
+
+
+@layer(
+    parameters=("up.weight", "up.bias", "down.weight", "down.bias"),
+    weights=(("up.weight",), ("down.weight",)),
+    checks={"hidden_dim": POSITIVE, "activation": _ACTIVATION},
+)
+def FeedForward(input: Tensor, *, hidden_dim: int, activation: str = "gelu") -> Tensor:  # noqa: N802
+    """Widen the features, apply an activation, and return to their number.
+
+    Parameters are `up.weight` (hidden_dim, features), `up.bias`, `down.weight` (features,
+    hidden_dim) and `down.bias`. A `weight_shard_spec` list gives the spec of `up.weight`, then that
+    of `down.weight`.
+
+    Args:
+        input: [..., features], floats.
+        hidden_dim: number of features in between.
+        activation: "gelu" or "relu".
+
+    Returns:
+        [..., features].
+
+    Raises:
+        ShapeError: the input is a scalar or not of floats.
+
+    >>> FeedForward(hidden_dim=64, weight_shard_spec=[(0, None), (None, 0)])
+    FeedForward(hidden_dim=64)
+    """
+    require_features(input)
+    with section("up"):
+        hidden = _ACTIVATIONS[activation](affine(input, hidden_dim))
+    with section("down"):
+        return affine(hidden, input.shape[-1])

@@ -1,0 +1,52 @@
+"""`model.shard` patterns matched against the names of a traced model.
+
+Rules of a nested model speak of the names inside it, and come before those of the model around it;
+the last rule that matches a name wins.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from mithril.errors import ShardingError, listing
+from mithril.models.annotations import Annotation
+from mithril.models.caller import at
+from mithril.models.composition import Composition, ShardRule
+
+
+def match_rules(composition: Composition, names: Sequence[str]) -> list[tuple[str, Annotation]]:
+    """Return every name a rule matches with its annotation; later pairs overrule earlier ones.
+
+    Args:
+        composition: the model with its rules, nested ones included.
+        names: full names of all parameters and values.
+
+    Raises:
+        ShardingError: a pattern matches no name.
+    """
+    found: list[tuple[str, Annotation]] = []
+    for prefix, rule in _rules(composition, ""):
+        inner = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        hits = [name for name in inner if fnmatchcase(name, rule.pattern)]
+        if not hits:
+            raise ShardingError(
+                f"pattern '{rule.pattern}' of model.shard{at(rule.place)} matches no parameter or "
+                f"value; near names: {listing(_near(rule.pattern, inner))}"
+            )
+        annotation = Annotation(rule.spec, place=at(rule.place))
+        found += [(prefix + name, annotation) for name in hits]
+    return found
+
+
+def _rules(composition: Composition, prefix: str) -> Iterator[tuple[str, ShardRule]]:
+    for member in composition.members:
+        if isinstance(member.component, Composition):
+            yield from _rules(member.component, f"{prefix}{member.name}.")
+    for rule in composition.rules:
+        yield prefix, rule
+
+
+def _near(pattern: str, names: Sequence[str]) -> list[str]:
+    return difflib.get_close_matches(pattern, names, n=5, cutoff=0.3) or list(names[:5])

@@ -1,0 +1,177 @@
+"""Graphs for tests, and running them: on one device with gradients, or sharded over a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from mithril import ops
+from mithril.compiler import Request, make_plan
+from mithril.engine.numpy_engine import NumpyEngine
+from mithril.ir import Builder, Graph, Plan
+from mithril.ir.verify import verify
+from mithril.mesh import Mesh, P, Sharding
+from mithril.transform import gradient_of, seed_of
+from mithril.types import DType, TensorType
+
+F32 = DType.float32
+Specs = Mapping[str, P]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A plan, what it computed, and the collectives that were carried out."""
+
+    plan: Plan
+    outputs: dict[str, np.ndarray]
+    executed: list[tuple[str, tuple[str, ...], int]]
+
+    def rows(self, phase: str) -> list[tuple[str, tuple[str, ...], int]]:
+        """Return kind, axes and bytes of the plan's collectives of one phase."""
+        return [(r.kind, r.axes, r.bytes) for r in self.plan.collectives() if r.phase == phase]
+
+
+def mlp(b: int = 4, s: int = 4, d: int = 32, h: int = 64) -> Graph:
+    """Two linear layers with biases and a relu between them."""
+    builder = Builder()
+    x = builder.input(TensorType((b, s, d), F32), "x")
+    up = builder.input(TensorType((h, d), F32), "up")
+    up_bias = builder.input(TensorType((h,), F32), "up_bias")
+    down = builder.input(TensorType((d, h), F32), "down")
+    down_bias = builder.input(TensorType((d,), F32), "down_bias")
+    with builder.at(scope="up"):
+        hidden = ops.relu(ops.einsum("bsd,hd->bsh", x, up) + up_bias)
+    with builder.at(scope="down"):
+        y = ops.einsum("bsh,dh->bsd", hidden, down) + down_bias
+    return builder.build({"y": y})
+
+
+MLP_PARAMETERS = ("up", "up_bias", "down", "down_bias")
+MEGATRON_MLP = {"up": P("tensor", None), "up_bias": P("tensor"), "down": P(None, "tensor")}
+
+
+def block(b: int = 2, s: int = 8, d: int = 32, heads: int = 4, h: int = 64) -> Graph:
+    """A pre-norm transformer block with causal attention and a gelu MLP."""
+    builder = Builder()
+    made: dict[str, object] = {}
+
+    def parameter(name: str, *shape: int) -> object:
+        return builder.input(TensorType(shape, F32), name)
+
+    x = parameter("x", b, s, d)
+    for name, shape in block_shapes(d, h).items():
+        made[name] = parameter(name, *shape)
+
+    def linear(name: str, value: object) -> object:
+        with builder.at(scope=name):
+            product = ops.einsum("bsi,oi->bso", value, made[f"{name}.weight"])
+            return product + made[f"{name}.bias"]
+
+    def norm(name: str, value: object) -> object:
+        with builder.at(scope=name):
+            return ops.layer_norm(value, made[f"{name}.gain"], made[f"{name}.bias"])
+
+    normed = norm("norm1", x)
+    q, k, v = (linear(n, normed).reshape(b, s, heads, d // heads) for n in ("q", "k", "v"))
+    with builder.at(scope="attention"):
+        seen = ops.attention(q, k, v, causal=True).reshape(b, s, d)
+    x = x + linear("o", seen)
+    hidden = ops.gelu(linear("up", norm("norm2", x)))
+    return builder.build({"y": x + linear("down", hidden)})
+
+
+def block_shapes(d: int = 32, h: int = 64) -> dict[str, tuple[int, ...]]:
+    """Return the parameter shapes of `block`."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, (out, inner) in {
+        "q": (d, d), "k": (d, d), "v": (d, d), "o": (d, d), "up": (h, d), "down": (d, h),
+    }.items():  # fmt: skip
+        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (out, inner), (out,)
+    for name in ("norm1", "norm2"):
+        shapes[f"{name}.gain"], shapes[f"{name}.bias"] = (d,), (d,)
+    return shapes
+
+
+BLOCK_PARAMETERS = tuple(block_shapes())
+MEGATRON_BLOCK = {
+    **{f"{name}.weight": P("tensor", None) for name in ("q", "k", "v", "up")},
+    **{f"{name}.bias": P("tensor") for name in ("q", "k", "v", "up")},
+    **{f"{name}.weight": P(None, "tensor") for name in ("o", "down")},
+}
+
+
+def values_for(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return random values for the inputs of a graph and for the gradients of its outputs."""
+    rng = np.random.default_rng(seed)
+    types = {value.name: value.type for value in graph.inputs}
+    types |= {seed_of(name): value.type for name, value in graph.outputs.items()}
+    return {
+        name: (0.5 * rng.standard_normal(t.shape)).astype(t.dtype.numpy)
+        if t.dtype.is_float
+        else rng.integers(0, 4, t.shape).astype(t.dtype.numpy)
+        for name, t in types.items()
+    }
+
+
+def run(
+    graph: Graph,
+    mesh: Mesh,
+    values: Mapping[str, np.ndarray],
+    inputs: Specs | None = None,
+    *,
+    compute: Sequence[str] = (),
+    differentiated: Sequence[str] = (),
+    gradients: Specs | None = None,
+    outputs: Specs | None = None,
+    kernels: frozenset[str] | None = None,
+) -> Ran:
+    """Plan a graph on a mesh and run the plan on simulated devices."""
+    engine = NumpyEngine(mesh)
+    types = {value.name: value.type for value in graph.inputs}
+    results = {name: value.type for name, value in graph.outputs.items()}
+
+    def placed(specs: Specs | None, of: Mapping[str, TensorType]) -> dict[str, Sharding]:
+        return {n: Sharding.of(mesh, spec, of[n].rank) for n, spec in (specs or {}).items()}
+
+    request = Request(
+        inputs=placed(inputs, types),
+        outputs=placed(outputs, results),
+        compute=frozenset(compute),
+        output_gradients={
+            **{name: Sharding.replicated(mesh, t.rank) for name, t in results.items()},
+            **placed(gradients, results),
+        }
+        if differentiated
+        else None,
+        differentiated=tuple(differentiated),
+    )
+    plan = make_plan(graph, mesh, request, engine.kernels if kernels is None else kernels)
+    program = plan.stages[0].program
+    verify(program.graph)
+    handles = [
+        engine.put(port.type, port.sharding, lambda box, name=port.name: values[name][box])
+        for port in program.inputs
+    ]
+    executed: list[tuple[str, tuple[str, ...], int]] = []
+    shards = engine.lower(program)(handles, lambda *row: executed.append(row))
+    found = {}
+    for port, parts in zip(program.outputs, shards, strict=True):
+        whole = np.full(port.type.shape, np.nan if port.type.dtype.is_float else -1, port.type.dtype.numpy)
+        for device in range(mesh.size):
+            whole[port.sharding.box(device, port.type.shape)] = parts[device]
+        found[port.name] = whole
+    return Ran(plan, found, executed)
+
+
+def on_one_device(
+    graph: Graph, values: Mapping[str, np.ndarray], differentiated: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Return outputs and gradients computed on one device."""
+    return run(graph, Mesh(), values, differentiated=differentiated).outputs
+
+
+__all__ = [
+    "BLOCK_PARAMETERS", "MEGATRON_BLOCK", "MEGATRON_MLP", "MLP_PARAMETERS", "Ran", "block",
+    "block_shapes", "gradient_of", "mlp", "on_one_device", "run", "values_for",
+]  # fmt: skip
