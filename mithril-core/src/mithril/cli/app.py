@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mithril.cli import backends
+from mithril.cli import backends, demo
 from mithril.errors import MithrilError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(backends.app, name="backends")
+app.command("demo")(demo.demo)
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ def transformer_block(sizes: Sizes, name: str) -> ml.Model:
 
 def gpt(vocabulary: int, sizes: Sizes) -> ml.Model:
     """Return a GPT from `tokens` to `logits`."""
-    model = ml.Model()
+    model = ml.Model(name="gpt")
     model |= ml.Embedding(vocabulary, sizes.width, name="embed")(input="tokens", output="embedded")
     model += ml.PositionalEncoding(max_len=sizes.context, learned=True, name="position")(
         input="embedded", output="x0"
@@ -96,6 +96,13 @@ def with_loss(model: ml.Model) -> ml.Model:
     training |= model(tokens="tokens", logits="logits")
     training += ml.CrossEntropy()(input="logits", target="target", output="loss")
     return training
+
+
+def alone(model: ml.Model) -> ml.Model:
+    """Return the model inside another one, so that parameters are called as in `with_loss`."""
+    outer = ml.Model()
+    outer |= model(tokens="tokens", logits="logits")
+    return outer
 
 
 def megatron(model: ml.Model) -> ml.Model:
@@ -154,7 +161,7 @@ class Trainer:
         self._adam = Adam()
         self._batches = text.batches(sizes, seed)
         self._one = backend.ones()
-        self._generator = ml.compile(model, backend, inference=True)
+        self._generator = ml.compile(alone(model), backend, inference=True)
 
     def step(self) -> float:
         """Train on one batch and return its loss."""

@@ -13,12 +13,12 @@ from mithril.errors import GraphError, ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import apply
 from mithril.ir.rule import Rule
-from mithril.ops.elementwise import exp, greater_equal, log, stop_gradient, where
+from mithril.ops.elementwise import cast, exp, greater_equal, log, stop_gradient, where
 from mithril.ops.index import Iota
 from mithril.ops.linalg import einsum
-from mithril.ops.reduce import max, sum
+from mithril.ops.reduce import accumulator, max, sum
 from mithril.ops.shape import reshape, transpose
-from mithril.types import DType
+from mithril.types import DType, TensorType
 
 MASKED = -1e30
 """Score of a position that may not be seen: finite, so that differences stay numbers."""
@@ -29,8 +29,8 @@ MASKED = -1e30
 class Attention(Op):
     """softmax(scale q k^T) v per head (Vaswani et al., 2017); operands (q, k, v).
 
-    Results: the output [b, s, h, e] and the logarithm of the sum of exponentials [b, h, s], from
-    which the backward op recomputes the probabilities (Dao et al., "FlashAttention", 2022).
+    Results: the output [b, s, h, e] and, in at least float32, the logarithm of the sum of
+    exponentials [b, h, s], from which the backward op recomputes the probabilities (Dao et al., "FlashAttention", 2022).
     """
 
     name: ClassVar[str] = "attention"
@@ -58,7 +58,7 @@ class Attention(Op):
                 f"attention has {s} queries and {t} keys{' and is causal' if self.causal else ''}; "
                 f"every query must see at least one key; pass more keys"
             )
-        return [q.with_shape((b, s, h, v.shape[3])), TensorType((b, h, s), wide(q.dtype))]
+        return [q.with_shape((b, s, h, v.shape[3])), TensorType((b, h, s), accumulator(q.dtype))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         if cotangents[1] is not None or cotangents[0] is None:
@@ -77,13 +77,13 @@ class Attention(Op):
         return Cost(2 * b * h * s * t * (d + e + 6), int(moved))
 
     def expand(self, inputs: Tensors) -> Tensors:
-        q, k, v = inputs
+        q, k, v = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs)
         scores = _scores(q, k, self.causal, self.scale)
         top = stop_gradient(max(scores, -1, keepdims=True))
         weights = exp(scores - top)
         total = sum(weights, -1, keepdims=True)
         out = einsum("bhst,bthe->bshe", weights / total, v)
-        return [out, reshape(log(total) + top, total.shape[:-1])]
+        return [cast(out, inputs[0].dtype), reshape(log(total) + top, total.shape[:-1])]
 
 
 @register
@@ -114,17 +114,19 @@ class AttentionGradient(Op):
         return Cost(2 * b * h * s * t * (3 * d + 2 * e + 6), int(moved))
 
     def expand(self, inputs: Tensors) -> Tensors:
-        q, k, v, out, total, g = inputs
+        wide = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs)
+        q, k, v, out, total, g = wide
         scores = _scores(q, k, self.causal, self.scale)
         weights = exp(scores - reshape(total, (*total.shape, 1)))
         along = transpose(sum(g * out, -1), (0, 2, 1))
         slope = einsum("bshe,bthe->bhst", g, v) - reshape(along, (*along.shape, 1))
         slope = weights * slope * self.scale
-        return [
+        found = [
             einsum("bhst,bthd->bshd", slope, k),
             einsum("bhst,bshd->bthd", slope, q),
             einsum("bhst,bshe->bthe", weights, g),
         ]
+        return [cast(tensor, inputs[0].dtype) for tensor in found]
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:

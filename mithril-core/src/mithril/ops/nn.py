@@ -16,6 +16,7 @@ from mithril.ir.operand import AnyOperand, apply, apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.elementwise import (
     FloatOnly,
+    cast,
     erf,
     exp,
     log,
@@ -24,7 +25,7 @@ from mithril.ops.elementwise import (
     tanh,
 )
 from mithril.ops.index import one_hot
-from mithril.ops.reduce import max, mean, sum
+from mithril.ops.reduce import accumulator, max, mean, sum
 from mithril.ops.shape import normalize_axis, reshape
 from mithril.types import TensorType
 
@@ -64,8 +65,7 @@ class Softmax(Op):
     axis: int
 
     def infer(self, inputs: Types) -> Types:
-        _float(inputs[0], "softmax")
-        return [inputs[0]]
+        return [_check_along(inputs[0], self.axis, "softmax")]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         return [apply_one(SoftmaxGradient(self.axis), outputs[0], _given(cotangents))]
@@ -78,9 +78,9 @@ class Softmax(Op):
         return Cost(12 * inputs[0].size, 2 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        (x,) = inputs
+        (x,) = _widened(inputs)
         shifted = exp(x - stop_gradient(max(x, self.axis, keepdims=True)))
-        return [shifted / sum(shifted, self.axis, keepdims=True)]
+        return [cast(shifted / sum(shifted, self.axis, keepdims=True), inputs[0].dtype)]
 
 
 @register
@@ -109,8 +109,43 @@ class SoftmaxGradient(Op):
         return Cost(4 * inputs[0].size, 3 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        y, g = inputs
-        return [y * (g - sum(y * g, self.axis, keepdims=True))]
+        y, g = _widened(inputs)
+        return [cast(y * (g - sum(y * g, self.axis, keepdims=True)), inputs[0].dtype)]
+
+
+@register
+@dataclass(frozen=True)
+class LogSoftmax(Op):
+    """The logarithm of softmax, x - log(sum(exp(x))) along a dimension, which is whole."""
+
+    name: ClassVar[str] = "log_softmax"
+    axis: int
+
+    def infer(self, inputs: Types) -> Types:
+        return [_check_along(inputs[0], self.axis, "log_softmax")]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        g = _given(cotangents)
+        return [g - exp(outputs[0]) * sum(g, self.axis, keepdims=True)]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return Softmax(self.axis).rule(inputs, outputs)
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(12 * inputs[0].size, 2 * inputs[0].nbytes)
+
+    def expand(self, inputs: Tensors) -> Tensors:
+        (x,) = _widened(inputs)
+        shifted = x - stop_gradient(max(x, self.axis, keepdims=True))
+        y = shifted - log(sum(exp(shifted), self.axis, keepdims=True))
+        return [cast(y, inputs[0].dtype)]
+
+
+def _check_along(x: TensorType, axis: int, what: str) -> TensorType:
+    _float(x, what)
+    if not x.shape[normalize_axis(axis, x.rank, what)]:
+        raise ShapeError(f"cannot take the {what} of {x}; dimension {axis} is empty")
+    return x
 
 
 # ------------------------------------------------------------------ gelu
@@ -171,7 +206,8 @@ class GeluGradient(FloatOnly):
 class LayerNorm(Op):
     """x normalised along its last dimension, times gain plus bias (Ba, Kiros, Hinton, 2016).
 
-    Operands (x, gain, bias); results (y, mean, reciprocal standard deviation).
+    Operands (x, gain, bias); results (y, mean, reciprocal standard deviation), the last two in at
+    least float32.
     """
 
     name: ClassVar[str] = "layer_norm"
@@ -185,7 +221,7 @@ class LayerNorm(Op):
                 f"layer_norm of {x} has gain {gain} and bias {bias}; both need one value per "
                 f"element of the last dimension"
             )
-        rows = x.with_shape(x.shape[:-1])
+        rows = TensorType(x.shape[:-1], accumulator(x.dtype))
         return [x, rows, rows]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
@@ -202,12 +238,13 @@ class LayerNorm(Op):
         return Cost(8 * inputs[0].size, 2 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain, bias = inputs
+        x, gain, bias = _widened(inputs)
         average = mean(x, -1, keepdims=True)
         centred = x - average
         scale = rsqrt(mean(centred * centred, -1, keepdims=True) + self.epsilon)
         rows = x.shape[:-1]
-        return [centred * scale * gain + bias, reshape(average, rows), reshape(scale, rows)]
+        y = cast(centred * scale * gain + bias, inputs[0].dtype)
+        return [y, reshape(average, rows), reshape(scale, rows)]
 
 
 @register
@@ -233,14 +270,15 @@ class LayerNormGradient(Op):
         return Cost(14 * inputs[0].size, 3 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain, average, scale, g = inputs
+        x, gain, average, scale, g = _widened(inputs)
         rows = tuple(range(x.ndim - 1))
         column = (*average.shape, 1)
         normal = (x - reshape(average, column)) * reshape(scale, column)
         inner = g * gain
         dx = inner - mean(inner, -1, keepdims=True)
         dx = dx - normal * mean(inner * normal, -1, keepdims=True)
-        return [dx * reshape(scale, column), sum(g * normal, rows), sum(g, rows)]
+        found = [dx * reshape(scale, column), sum(g * normal, rows), sum(g, rows)]
+        return [cast(tensor, inputs[0].dtype) for tensor in found]
 
 
 # ------------------------------------------------------------------ cross_entropy
@@ -251,7 +289,8 @@ class LayerNormGradient(Op):
 class CrossEntropy(Op):
     """The negative log-probability of a target class; operands (logits, targets).
 
-    Results (loss, logarithm of the sum of exponentials); the class dimension, the last, is whole.
+    Results (loss, logarithm of the sum of exponentials), the second in at least float32; the class
+    dimension, the last, is whole.
     """
 
     name: ClassVar[str] = "cross_entropy"
@@ -264,8 +303,10 @@ class CrossEntropy(Op):
                 f"cross_entropy of logits {logits} has targets {targets}; give one integer class "
                 f"per row of logits"
             )
+        if not logits.shape[-1]:
+            raise ShapeError(f"cross_entropy of logits {logits} has no classes; give at least one")
         rows = logits.with_shape(targets.shape)
-        return [rows, rows]
+        return [rows, TensorType(targets.shape, accumulator(logits.dtype))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         g = _only_first("cross_entropy", cotangents)
@@ -281,11 +322,11 @@ class CrossEntropy(Op):
         return Cost(12 * inputs[0].size, inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        logits, targets = inputs
+        logits, targets = _widened(inputs)
         top = stop_gradient(max(logits, -1, keepdims=True))
         total = log(sum(exp(logits - top), -1)) + reshape(top, targets.shape)
         hit = one_hot(targets, logits.shape[-1], logits.dtype)
-        return [total - sum(logits * hit, -1), total]
+        return [cast(total - sum(logits * hit, -1), inputs[0].dtype), total]
 
 
 @register
@@ -310,10 +351,11 @@ class CrossEntropyGradient(Op):
         return Cost(11 * inputs[0].size, 2 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        logits, targets, total, g = inputs
+        logits, targets, total, g = _widened(inputs)
         column = (*targets.shape, 1)
         hit = one_hot(targets, logits.shape[-1], logits.dtype)
-        return [(exp(logits - reshape(total, column)) - hit) * reshape(g, column)]
+        dx = (exp(logits - reshape(total, column)) - hit) * reshape(g, column)
+        return [cast(dx, inputs[0].dtype)]
 
 
 # ------------------------------------------------------------------ functions over operands
@@ -322,6 +364,11 @@ class CrossEntropyGradient(Op):
 def softmax(x: AnyOperand, axis: int = -1) -> AnyOperand:
     """Return exp(x) normalised to sum 1 along a dimension."""
     return apply_one(Softmax(normalize_axis(axis, x.ndim, "softmax")), x)
+
+
+def log_softmax(x: AnyOperand, axis: int = -1) -> AnyOperand:
+    """Return the logarithm of softmax along a dimension."""
+    return apply_one(LogSoftmax(normalize_axis(axis, x.ndim, "log_softmax")), x)
 
 
 def gelu(x: AnyOperand, *, approximate: bool = False) -> AnyOperand:
@@ -356,12 +403,16 @@ def cross_entropy(logits: Any, targets: Any) -> Any:
     return apply(CrossEntropy(), logits, targets)[0]
 
 
+def _widened(tensors: Tensors) -> Tensors:
+    return [cast(tensor, accumulator(tensor.dtype)) for tensor in tensors]
+
+
 def _given(cotangents: Cotangents) -> Any:
     return cotangents[0]
 
 
 __all__ = [
     "CrossEntropy", "CrossEntropyGradient", "Gelu", "GeluGradient", "LayerNorm",
-    "LayerNormGradient", "Softmax", "SoftmaxGradient", "cross_entropy", "gelu", "layer_norm",
-    "softmax",
+    "LayerNormGradient", "LogSoftmax", "Softmax", "SoftmaxGradient", "cross_entropy", "gelu",
+    "layer_norm", "log_softmax", "softmax",
 ]  # fmt: skip

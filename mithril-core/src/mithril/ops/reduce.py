@@ -229,8 +229,8 @@ def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     _require_elements("mean", x.type, axes)
     count = math.prod(x.shape[i] for i in axes)
     # A sum of 16-bit floats may be out of their range where its mean is not.
-    wide = x if x.dtype.is_float and x.dtype.itemsize >= 4 else cast(x, DType.float32)
-    average = multiply(sum(wide, axes, keepdims=keepdims), 1.0 / count)
+    wide = accumulator(x.dtype) if x.dtype.is_float else DType.float32
+    average = multiply(sum(cast(x, wide), axes, keepdims=keepdims), 1.0 / count)
     return cast(average, x.dtype) if x.dtype.is_float else average
 
 
@@ -242,6 +242,11 @@ def argmax(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) ->
 def argmin(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
     """Return the int32 index of the first smallest element along a dimension, or of all elements."""
     return _arg_extremum(Argmin, x, axis, keepdims)
+
+
+def accumulator(dtype: DType) -> DType:
+    """Return the dtype in which long sums of a dtype are kept: float32 for 16-bit floats."""
+    return DType.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
 
 
 def _arg_extremum(
@@ -298,5 +303,6 @@ def _reduction_rule(
 
 __all__ = [
     "AllTrue", "AnyTrue", "ArgExtremum", "Argmax", "Argmin", "Extremum", "Max", "Min",
-    "Quantifier", "Reduction", "Sum", "all", "any", "argmax", "argmin", "max", "mean", "min", "sum",
+    "Quantifier", "Reduction", "Sum", "accumulator", "all", "any", "argmax", "argmin", "max", "mean",
+    "min", "sum",
 ]  # fmt: skip

@@ -4,7 +4,9 @@ from mithril.runtime.array import Array, ArrayShard
 from mithril.runtime.backend import Backend, open_backend
 from mithril.runtime.compiled import CompiledModel, compile
 from mithril.runtime.parameters import Parameters
+from mithril.runtime.specification import TensorSpec
 
 __all__ = [
-    "Array", "ArrayShard", "Backend", "CompiledModel", "Parameters", "compile", "open_backend",
+    "Array", "ArrayShard", "Backend", "CompiledModel", "Parameters", "TensorSpec", "compile",
+    "open_backend",
 ]  # fmt: skip

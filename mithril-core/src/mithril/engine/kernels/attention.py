@@ -32,7 +32,7 @@ def attention(op: Attention, types: Types, xp: ModuleType) -> Run:
         out = weights @ xp.asarray(v, dtype=wide).transpose(HEADS_FIRST)
         out /= total
         statistic = (xp.log(total) + top)[..., 0]
-        return xp.asarray(out.transpose(HEADS_FIRST), dtype=dtype), xp.asarray(statistic, dtype=dtype)
+        return xp.asarray(out.transpose(HEADS_FIRST), dtype=dtype), statistic
 
     return run
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mithril.engine.kernels.blocks import in_blocks
 from mithril.engine.kernels.elementwise import erf_kernel
 from mithril.engine.kernels.registry import Run, kernel
 from mithril.errors import ShapeError
@@ -50,6 +51,20 @@ def softmax_gradient(op: ops.SoftmaxGradient, types: Types, xp: ModuleType) -> R
     return run
 
 
+@kernel(ops.LogSoftmax)
+def log_softmax(op: ops.LogSoftmax, types: Types, xp: ModuleType) -> Run:
+    """Shifted by the maximum before exponentials are taken."""
+    axis, wide, dtype = op.axis, _wide(types), types[0].dtype.numpy
+
+    def run(x: Any) -> Any:
+        x = xp.asarray(x, dtype=wide)
+        y = x - xp.max(x, axis=axis, keepdims=True)
+        y -= xp.log(xp.sum(xp.exp(y), axis=axis, keepdims=True))
+        return xp.asarray(y, dtype=dtype)
+
+    return run
+
+
 @kernel(ops.Gelu)
 def gelu(op: ops.Gelu, types: Types, xp: ModuleType) -> Run:
     """The exact or the tanh form."""
@@ -64,7 +79,7 @@ def gelu(op: ops.Gelu, types: Types, xp: ModuleType) -> Run:
         y *= 0.5
         return xp.asarray(y, dtype=dtype)
 
-    return run
+    return in_blocks(run, xp)
 
 
 def _tanh_step(xp: ModuleType) -> Run:
@@ -95,7 +110,7 @@ def gelu_gradient(op: ops.GeluGradient, types: Types, xp: ModuleType) -> Run:
         slope *= g
         return xp.asarray(slope, dtype=dtype)
 
-    return run
+    return in_blocks(run, xp)
 
 
 def _tanh_slope(xp: ModuleType) -> Run:
@@ -147,7 +162,7 @@ def layer_norm(op: ops.LayerNorm, types: Types, xp: ModuleType) -> Run:
         y *= gain
         y += bias
         rows = (average[..., 0], scale[..., 0])
-        return (xp.asarray(y, dtype=dtype), *(xp.asarray(row, dtype=dtype) for row in rows))
+        return (xp.asarray(y, dtype=dtype), *rows)
 
     return run
 
@@ -190,7 +205,7 @@ def cross_entropy(op: ops.CrossEntropy, types: Types, xp: ModuleType) -> Run:
         top = xp.max(logits, axis=-1, keepdims=True)
         total = xp.log(xp.sum(xp.exp(logits - top), axis=-1)) + top[..., 0]
         hit = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        return xp.asarray(total - hit, dtype=dtype), xp.asarray(total, dtype=dtype)
+        return xp.asarray(total - hit, dtype=dtype), total
 
     return run
 
