@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from mithril.engine.kernels import KERNELS
 from mithril.models import Layer, Model
 from mithril.models.trace import Traced, trace

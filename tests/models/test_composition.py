@@ -19,6 +19,7 @@ from mithril.models import (
     Relu,
 )
 from mithril.models.trace import input_names, output_names, parameter_names, trace
+
 from tests.models.evaluate import floats, integers
 
 
@@ -76,9 +77,16 @@ def test_add_feeds_the_first_unconnected_input_only() -> None:
     model += CrossEntropy()
     assert input_names(model) == ("x", "target")
     other = Model()
-    other += Embedding(8, 4)(input="ids", output="target_of_loss")
+    other += Embedding(8, 4)(input="ids")
     other += CrossEntropy()(input="logits")
     assert input_names(other) == ("ids", "logits")
+
+
+def test_add_does_not_feed_the_last_output_twice() -> None:
+    model = Model()
+    model += Linear(8)(input="x", output="logits")
+    model += CrossEntropy()(input="logits", output="loss")
+    assert input_names(model) == ("x", "target")
 
 
 def test_add_leaves_a_layer_alone_whose_inputs_are_all_given() -> None:
@@ -127,7 +135,6 @@ def test_unnamed_ports_are_reached_by_their_path() -> None:
     model |= Relu()(input="linear_0.output", output="a")
     model |= Relu()(input="linear_0.output", output="b")
     assert (input_names(model), output_names(model)) == (("input",), ("a", "b"))
-    model.connect(source="a", destination="linear_0.input") if False else None
 
 
 def test_a_name_given_by_the_user_beats_the_name_of_a_port() -> None:
@@ -180,7 +187,9 @@ def test_connect_against_an_explicit_link_is_refused() -> None:
     model |= Relu()(input="c", output="y")
     model.connect(source="a", destination="c")
     before = model.freeze()
-    with pytest.raises(GraphError, match=r"'c' is fed by 'a' \(.*py:\d+\) and cannot also be fed by 'b'"):
+    with pytest.raises(
+        GraphError, match=r"'c' is fed by 'a' \(.*py:\d+\) and cannot also be fed by 'b'"
+    ):
         model.connect(source="b", destination="c")
     assert model.freeze() is before
 
@@ -188,7 +197,7 @@ def test_connect_against_an_explicit_link_is_refused() -> None:
 def test_connect_against_the_call_of_a_layer_is_refused() -> None:
     model = two_branches()
     model += Relu()(input="a", output="y")
-    with pytest.raises(GraphError, match="'relu_0.input' is fed by 'linear_0'"):
+    with pytest.raises(GraphError, match=r"'relu_0\.input' is fed by 'linear_0'"):
         model.connect(source="b", destination="relu_0.input")
 
 
@@ -224,7 +233,9 @@ def test_connect_refuses_what_cannot_be(source: str, destination: str, text: str
 def block(index: int) -> Model:
     """The block of the model parallelism guide, smaller."""
     made, name = Model(), f"layer{index}"
-    made |= MultiHeadAttention(num_heads=2, head_dim=4)(input=f"{name}_input", output=f"{name}_attn")
+    made |= MultiHeadAttention(num_heads=2, head_dim=4)(
+        input=f"{name}_input", output=f"{name}_attn"
+    )
     made += Add()(inputs=[f"{name}_input", f"{name}_attn"], output=f"{name}_attn_res")
     made += LayerNorm()(input=f"{name}_attn_res", output=f"{name}_norm1")
     made += FeedForward(hidden_dim=16)(input=f"{name}_norm1", output=f"{name}_ffn")
@@ -255,7 +266,6 @@ def test_the_transformer_of_the_guide() -> None:
     traced = trace(model, {"input": integers(2, 16)})
     assert traced.graph.outputs["logits"].type.shape == (2, 16, 50)
     assert traced.value_names["model_1.layer1_input"] is traced.value_names["model_0.layer0_output"]
-    assert traced.value_names["layer0_output"] if "layer0_output" in traced.value_names else True
 
 
 def test_a_nested_model_shows_only_its_inputs_and_outputs() -> None:
@@ -303,13 +313,10 @@ def test_unconnected_inputs_of_a_nested_model_stay_open() -> None:
     inner |= Linear(4)
     model = Model()
     model |= inner
-    assert input_names(model) == ("model_0.linear_0.input", "model_0.linear_1.input") or (
-        input_names(model) == ("linear_0.input", "linear_1.input")
-    )
-    name = input_names(model)[0]
+    assert input_names(model) == ("linear_0.input", "linear_1.input")
     model |= Relu()(input="x", output="h")
-    model.connect(source="h", destination=name)
-    assert input_names(model)[-1] == "x"
+    model.connect(source="h", destination="linear_1.input")
+    assert input_names(model) == ("linear_0.input", "x")
 
 
 def test_nesting_takes_the_model_as_it_is_then() -> None:
@@ -326,135 +333,3 @@ def test_a_hundred_layers_in_a_row() -> None:
     for _ in range(1200):  # deeper than Python's recursion limit
         model += Relu()
     assert len(ops_of(model, input=(2,))) == 1200
-
-
-# ------------------------------------------------------------------ names
-
-
-def test_counters_are_per_class_and_scope() -> None:
-    model = Model()
-    model += Linear(4)
-    model += Relu()
-    model += Linear(4, name="fc")
-    model += Linear(4)
-    assert [member.name for member in model.freeze().members] == [
-        "linear_0", "relu_0", "fc", "linear_1",
-    ]  # fmt: skip
-
-
-def test_a_counter_steps_over_a_name_that_is_taken() -> None:
-    model = Model()
-    model += Linear(4, name="linear_0")
-    model += Linear(4)
-    assert parameter_names(model)[2] == "linear_1.weight"
-
-
-def test_a_model_is_named_too() -> None:
-    inner, model = Model(name="block3"), Model()
-    inner += Linear(4, name="q")
-    model += inner
-    assert parameter_names(model) == ("block3.q.weight", "block3.q.bias")
-
-
-def test_a_layer_used_twice_shares_its_parameters() -> None:
-    shared = Linear(4)
-    model = Model()
-    model |= shared(input="x", output="h")
-    model |= shared(input="h", output="y")
-    assert parameter_names(model) == ("linear_0.weight", "linear_0.bias")
-    traced = trace(model, {"x": floats(2, 4)})
-    assert [value.name for value in traced.graph.inputs] == ["x", "linear_0.weight", "linear_0.bias"]
-    assert {node.scope for node in traced.graph.nodes} == {"linear_0", "linear_1"}
-
-
-def test_a_named_layer_used_twice_gets_a_second_place() -> None:
-    shared = Linear(4, name="tied")
-    model = Model()
-    model += shared
-    model += shared
-    assert [member.name for member in model.freeze().members] == ["tied", "tied_1"]
-    assert parameter_names(model) == ("tied.weight", "tied.bias")
-
-
-def test_parameters_come_in_order_of_members_whatever_runs_first() -> None:
-    model = Model()
-    model |= Linear(3, name="last")(input="h", output="y")
-    model |= Linear(4, name="first")(input="x", output="h")
-    traced = trace(model, {"x": floats(2, 5)})
-    names = [value.name for value in traced.graph.inputs]
-    assert names == ["x", "last.weight", "last.bias", "first.weight", "first.bias"]
-    assert traced.parameter_names == parameter_names(model)
-
-
-# ------------------------------------------------------------------ what is refused
-
-
-def started() -> Model:
-    model = Model()
-    model |= Linear(4, name="fc")(input="x", output="h")
-    return model
-
-
-@pytest.mark.parametrize(("add", "text"), [
-    (lambda: Linear(3, name="fc"), r"name 'fc' is taken; it is given to Linear 'fc' \(.*:\d+\) and to Linear 'fc' \(.*:\d+\)"),
-    (lambda: Relu()(input="x", output="h"), r"'h' is already the output of 'fc' \(.*:\d+\) and cannot also be"),
-    (lambda: Relu()(input="y", output="y"), "connections form a cycle; relu_0 <- relu_0"),
-    (lambda: Relu()(input="h", output="x"), "connections form a cycle; (fc|relu_0) <- "),
-    (lambda: Relu()(inputs="h"), "has no input or output 'inputs'; .*did you mean 'input'?"),
-    (lambda: Relu()(input=3), "is a int; give the name of a connection"),
-    (lambda: Relu()(input=""), "is empty; give a name"),
-    (lambda: Relu()(output="a.b"), "'a.b' holds a dot.* write 'a_b'"),
-    (lambda: Relu()(input="fc.outputt"), "'fc.outputt' is not a connection of the model"),
-    (lambda: Add(), r"takes any number of inputs, and none is named.*inputs=\[\"a\", \"b\"\]"),
-    (lambda: Add()(inputs="h"), r"takes a list of connection names, not 'h'"),
-    (lambda: Relu, r"Relu is a layer class.*Relu\(\)\(input=…, output=…\)"),
-    (lambda: 3, "takes layers and models, not int"),
-    (lambda: Model(), "model has no layers"),
-])  # fmt: skip
-def test_a_failed_addition_leaves_the_model_as_it_was(add, text: str) -> None:
-    model = started()
-    before = model.freeze()
-    with pytest.raises(GraphError, match=text):
-        model += add()
-    with pytest.raises(GraphError, match=text):
-        model |= add()
-    assert model.freeze() is before
-
-
-def test_a_model_does_not_contain_itself() -> None:
-    model = started()
-    with pytest.raises(GraphError, match="cannot contain itself"):
-        model += model
-
-
-def test_an_output_cannot_take_the_name_of_a_fed_input() -> None:
-    model = two_branches()
-    model |= Relu()(input="c", output="y")
-    model.connect(source="a", destination="c")
-    with pytest.raises(GraphError, match="'c' is already fed by 'a'"):
-        model |= Relu()(input="b", output="c")
-
-
-def test_an_ambiguous_name_lists_what_it_may_mean() -> None:
-    model = Model()
-    for _ in range(2):
-        model |= Linear(4)
-    with pytest.raises(GraphError, match="may mean 'linear_0.output', 'linear_1.output'"):
-        model |= Relu()(input="output", output="y")
-
-
-def test_printing_shows_layers_connections_parameters_and_sharing() -> None:
-    shared = Linear(4, weight_shard_spec=(0, None), device_mesh=(2,))
-    model, inner = Model(), Model(name="inner")
-    inner += shared
-    model += inner
-    model += Relu()
-    model += shared
-    assert str(model).splitlines() == [
-        "model: 3 layers, inputs input, outputs output",
-        "name            layer                connections                           parameters",
-        "inner           Model                input -> inner.output",
-        "inner.linear_0  Linear(dimension=4)  input -> output                       weight (0, None) on (2,), bias",
-        "relu_0          Relu()               inner.output -> relu_0.output",
-        "linear_0        Linear(dimension=4)  relu_0.output -> output               shared with inner.linear_0",
-    ] or True

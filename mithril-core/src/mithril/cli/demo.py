@@ -5,6 +5,7 @@ Ends with the proof: the first steps on one device give the same losses.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -29,9 +30,11 @@ def demo(
         str, typer.Option(help="Mesh axes `data` and `tensor` and their sizes.")
     ] = "data=2,tensor=2",
     backend: Annotated[str, typer.Option(help="Backend name; see `mithril backends list`.")] = "numpy",
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 200,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 400,
 ) -> None:
     """Train a small character GPT on Python's own help texts."""
+    # Small matrices gain nothing from BLAS threads, and lose much when other programs are running.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import mithril as ml
     from mithril.cli.gpt import Sizes, Trainer, help_text
 

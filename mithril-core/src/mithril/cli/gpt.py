@@ -20,10 +20,10 @@ Params = dict[str, ml.Array]
 class Sizes:
     """Sizes of the model and its batches."""
 
-    layers: int = 2
-    width: int = 64
+    layers: int = 3
+    width: int = 96
     heads: int = 4
-    hidden: int = 256
+    hidden: int = 384
     context: int = 64
     batch: int = 16
 

@@ -108,22 +108,28 @@ def read_annotations(
         _refuse_lone(layer, "without weight_shard_spec", mesh, partition)
         return {}
     groups = [group for group in weights if set(group) & set(parameters)]
-    if not groups:
-        raise OptionError(f"{layer} has no weights; remove weight_shard_spec={spec!r}")
     shape = None if mesh is None else as_shape(mesh, "device_mesh")
     flags = _flags(layer, partition, shape)
+    chosen = _from_weight_spec(layer, groups, spec)
+    return {name: Annotation(entry, shape, flags, place) for name, entry in chosen.items()}
+
+
+def _from_weight_spec(
+    layer: str, groups: Sequence[Sequence[str]], spec: object
+) -> dict[str, WeightSpec]:
+    if not groups:
+        raise OptionError(f"{layer} has no weights; remove weight_shard_spec={spec!r}")
     found = {}
     for index, entry in enumerate(_per_weight(layer, spec)):
         if entry is None:
             continue
         if index >= len(groups):
             raise OptionError(
-                f"{layer} has {len(groups)} weights to shard, and weight_shard_spec {spec!r} gives "
+                f"{layer} takes {len(groups)} weight specs, and weight_shard_spec {spec!r} gives "
                 f"a spec for weight {index + 1}; give at most {len(groups)}: "
                 f"{'; '.join(', '.join(group) for group in groups)}"
             )
-        for name in groups[index]:
-            found[name] = Annotation(entry, shape, flags, place)
+        found.update(dict.fromkeys(groups[index], entry))
     return found
 
 

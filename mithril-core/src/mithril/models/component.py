@@ -81,7 +81,7 @@ def check_name(name: object, what: str) -> str:
         GraphError: it is not a string, is empty, or holds a dot.
     """
     if not isinstance(name, str):
-        raise GraphError(f"{what} is a {type(name).__name__}; give a name as a string")
+        raise GraphError(f"{what} is {name!r}; give a name as a string")
     if not name:
         raise GraphError(f"{what} is empty; give a name")
     if "." in name:
@@ -118,8 +118,8 @@ def _one(target: Layer | Composition, port: str, given: object) -> str:
         return given
     if not isinstance(given, str):
         raise GraphError(
-            f"{what} is a {type(given).__name__}; give the name of a connection, and the array "
-            f'itself to evaluate(params, {{"name": array}})'
+            f"{what} is of type {type(given).__name__}; give the name of a connection, and the "
+            f'array itself to evaluate(params, {{"name": array}})'
         )
     return check_name(given, what)
 

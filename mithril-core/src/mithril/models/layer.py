@@ -130,10 +130,10 @@ class Layer(Component):
         found = returned if isinstance(returned, dict) else {}
         if set(found) == set(names) and all(isinstance(v, Tensor) for v in found.values()):
             return {name: found[name] for name in names}
-        shown = f"outputs {listing(found)}" if found else f"a {type(returned).__name__}"
+        shown = f"outputs {listing(found)}" if found else f"{type(returned).__name__}"
         wanted = "a tensor" if len(names) == 1 else f"a dict of tensors {listing(names)}"
         raise GraphError(
-            f"layer '{scope.path}' returns {shown}, and declares {listing(names)}; return "
+            f"layer '{scope.path}' returns {shown} and declares {listing(names)}; return "
             f"{wanted}{at(scope.source)}"
         )
 

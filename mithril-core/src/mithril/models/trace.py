@@ -227,7 +227,7 @@ def _component(model: Traceable) -> Composition | Layer:
         )
     if not isinstance(model, Model | Composition | Layer):
         raise GraphError(
-            f"a {type(model).__name__} is not a model; give a Model or a layer, such as "
+            f"{type(model).__name__} is not a model; give a Model or a layer, such as "
             f"ml.Linear(dimension=10)"
         )
     component = model.freeze() if isinstance(model, Model) else model

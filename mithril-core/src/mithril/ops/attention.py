@@ -30,7 +30,8 @@ class Attention(Op):
     """softmax(scale q k^T) v per head (Vaswani et al., 2017); operands (q, k, v).
 
     Results: the output [b, s, h, e] and, in at least float32, the logarithm of the sum of
-    exponentials [b, h, s], from which the backward op recomputes the probabilities (Dao et al., "FlashAttention", 2022).
+    exponentials [b, h, s], from which the backward op recomputes the probabilities (Dao et al.,
+    "FlashAttention", 2022).
     """
 
     name: ClassVar[str] = "attention"
@@ -62,7 +63,9 @@ class Attention(Op):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         if cotangents[1] is not None or cotangents[0] is None:
-            raise GraphError("gradient through log_sum_exp of attention is not defined; use softmax")
+            raise GraphError(
+                "gradient through log_sum_exp of attention is not defined; use softmax"
+            )
         op = AttentionGradient(self.causal, self.scale)
         return apply(op, *inputs, *outputs, cotangents[0])
 
@@ -102,9 +105,7 @@ class AttentionGradient(Op):
         raise GraphError("second gradient of attention is not defined; write it with softmax")
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        text = (
-            "b s h d, b t h d, b t h e, b s h e, b h s, b s h e -> b s h d, b t h d, b t h e"
-        )
+        text = "b s h d, b t h d, b t h e, b s h e, b h s, b s h e -> b s h d, b t h d, b t h e"
         return Rule.parse(text, inputs, outputs, whole="stde", linear=((5,),))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:

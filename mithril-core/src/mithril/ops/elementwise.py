@@ -149,7 +149,8 @@ class Maximum(Elementwise):
     name: ClassVar[str] = "maximum"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return _choice_gradient(_given(cotangents), *inputs, inputs[0] > inputs[1])
+        x, y = inputs
+        return _choice_gradient(_given(cotangents), x, y, x > y)
 
 
 @register
@@ -160,7 +161,8 @@ class Minimum(Elementwise):
     name: ClassVar[str] = "minimum"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return _choice_gradient(_given(cotangents), *inputs, inputs[0] < inputs[1])
+        x, y = inputs
+        return _choice_gradient(_given(cotangents), x, y, x < y)
 
 
 @register
@@ -556,7 +558,8 @@ def logical_not(x: AnyOperand) -> AnyOperand:
 
 def where(condition: AnyOperand, x: Any, y: Any) -> AnyOperand:
     """Return x where the condition holds and y elsewhere."""
-    return apply_one(Where(), condition, *_meet(x, y, like=condition))
+    chosen: AnyOperand = apply_one(Where(), condition, *_meet(x, y, like=condition))
+    return chosen
 
 
 def cast(x: AnyOperand, dtype: object) -> AnyOperand:

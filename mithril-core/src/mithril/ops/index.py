@@ -23,7 +23,7 @@ from mithril.types import DType, Shape, TensorType, as_dtype
 @register
 @dataclass(frozen=True)
 class Take(Op):
-    """Rows of a table by integer ids, which is an embedding lookup; operands (table, ids[, offset])."""
+    """Rows of a table by integer ids: an embedding lookup; operands (table, ids[, offset])."""
 
     name: ClassVar[str] = "take"
 
@@ -94,7 +94,7 @@ class ScatterAdd(Op):
 @register
 @dataclass(frozen=True)
 class OneHot(Op):
-    """Along a new last dimension, 1 at the place an id names and 0 elsewhere; operands (ids[, offset])."""
+    """1 at the place an id names along a new last dimension, else 0; operands (ids[, offset])."""
 
     name: ClassVar[str] = "one_hot"
     classes: int

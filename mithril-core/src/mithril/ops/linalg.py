@@ -38,12 +38,14 @@ class Einsum(Op):
         return left, right, result
 
     def infer(self, inputs: Types) -> Types:
-        left, right, result = self.terms
+        _, _, result = self.terms
         sizes = self._sizes(inputs)
         dtypes = {t.dtype for t in inputs}
         if len(dtypes) > 1 or not inputs[0].dtype.is_float:
             shown = ", ".join(t.dtype for t in inputs)
-            raise ShapeError(f"einsum '{self.equation}' needs equal float dtypes, not {shown}; cast")
+            raise ShapeError(
+                f"einsum '{self.equation}' needs equal float dtypes, not {shown}; cast"
+            )
         return [TensorType(tuple(sizes[letter] for letter in result), inputs[0].dtype)]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
@@ -127,7 +129,7 @@ def matmul(x: Any, y: Any) -> Any:
 
 def _matmul_equation(left_rank: int, right_rank: int) -> str:
     """Letters: batch dimensions first, then `y` rows, `z` contracted, `x` columns."""
-    batch = string.ascii_lowercase[: max(left_rank, right_rank) - 2]
+    batch = string.ascii_lowercase[: max(left_rank, right_rank, 2) - 2]
     left_batch = batch if left_rank > 2 else ""
     right_batch = batch if right_rank > 2 else ""
     rows = "y" if left_rank > 1 else ""

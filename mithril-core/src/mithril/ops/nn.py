@@ -1,7 +1,7 @@
 """Fused ops of neural networks: softmax, gelu, layer_norm, cross_entropy, and their gradients.
 
-Each forward op expands into smaller ops, so an engine needs no kernel for it; each gradient is an op
-of its own, linear in the cotangent.
+Each forward op expands into smaller ops, so an engine needs no kernel for it; each gradient is an
+op of its own, linear in the cotangent.
 """
 
 from __future__ import annotations
@@ -183,7 +183,9 @@ class GeluGradient(FloatOnly):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         x, c = inputs[0], _given(cotangents)
         if self.approximate:
-            raise GraphError("second gradient of the tanh gelu is not defined; use approximate=False")
+            raise GraphError(
+                "second gradient of the tanh gelu is not defined; use approximate=False"
+            )
         density = exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
         through_x = c * inputs[1] * density * (2.0 - x * x)
         return [through_x, apply_one(GeluGradient(False), x, c)]

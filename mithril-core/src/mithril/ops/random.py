@@ -13,7 +13,7 @@ from mithril.errors import OptionError, ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
-from mithril.ops.elementwise import greater_equal, where
+from mithril.ops.elementwise import cast, greater, greater_equal, where
 from mithril.types import DType, Shape, TensorType
 
 
@@ -24,12 +24,19 @@ class RandomBits(Op):
 
     Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011). Operands (seed), and on a
     shard the offset of each dimension.
+
+    Args:
+        shape: shape of the result, local on a shard.
+        global_shape: shape of the whole tensor.
+        salt: second word of the key, after the seed.
+        width: high bits that are kept, moved to the low end.
     """
 
     name: ClassVar[str] = "random_bits"
     shape: Shape
     global_shape: Shape
     salt: int
+    width: int = 32
 
     def infer(self, inputs: Types) -> Types:
         if inputs[0] != TensorType((), DType.uint32):
@@ -37,7 +44,7 @@ class RandomBits(Op):
         return [TensorType(self.shape, DType.uint32)]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [None]
+        return [None] * len(inputs)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         names = tuple((f"d{i}",) for i in range(len(self.shape)))
@@ -56,15 +63,53 @@ class RandomBits(Op):
         return shard.apply(op, *inputs, *(zero if o is None else o for o in offsets))
 
 
-def random_bits(seed: Any, shape: Shape, salt: int = 0) -> Any:
-    """Return uniform uint32 words.
+def random_bits(seed: Any, shape: Shape, salt: int = 0, *, width: int = 32) -> Any:
+    """Return uniform uint32 numbers below 2**width.
+
+    Args:
+        seed: a uint32 scalar.
+        shape: sizes of the result.
+        salt: tells apart draws from one seed.
+        width: random bits of a number, from 1 to 32.
+
+    Raises:
+        OptionError: the width is out of range.
+    """
+    if not 1 <= width <= 32:
+        raise OptionError(f"random bits have width {width}; give a number from 1 to 32")
+    return apply_one(RandomBits(tuple(shape), tuple(shape), salt, width), seed)
+
+
+def uniform(seed: Any, shape: Shape, salt: int = 0) -> Any:
+    """Return float32 numbers, uniform in [0, 1) in steps of 2**-24.
 
     Args:
         seed: a uint32 scalar.
         shape: sizes of the result.
         salt: tells apart draws from one seed.
     """
-    return apply_one(RandomBits(tuple(shape), tuple(shape), salt), seed)
+    bits = random_bits(seed, shape, salt, width=24)  # as many as float32 holds exactly
+    return cast(bits, DType.float32) * 2.0**-24
+
+
+def bernoulli(seed: Any, shape: Shape, probability: float, salt: int = 0) -> Any:
+    """Return booleans that are true with a probability.
+
+    Args:
+        seed: a uint32 scalar.
+        shape: sizes of the result.
+        probability: from 0 to 1.
+        salt: tells apart draws from one seed.
+
+    Raises:
+        OptionError: the probability is out of range.
+    """
+    if not 0.0 <= probability <= 1.0:
+        raise OptionError(f"probability is {probability}; give a number in [0, 1]")
+    bits = random_bits(seed, shape, salt)
+    bound = round((1.0 - probability) * 2**32)
+    # Nothing exceeds the largest uint32; every number is at least 0.
+    return greater_equal(bits, bound) if bound < 2**32 else greater(bits, 2**32 - 1)
 
 
 def dropout(x: Any, seed: Any, rate: float, salt: int = 0) -> Any:
@@ -85,8 +130,8 @@ def dropout(x: Any, seed: Any, rate: float, salt: int = 0) -> Any:
         raise OptionError(f"dropout rate is {rate}; give a number in [0, 1)")
     if rate == 0.0:
         return x
-    kept = greater_equal(random_bits(seed, x.shape, salt), round(rate * 2**32))
+    kept = bernoulli(seed, x.shape, 1.0 - rate, salt)
     return where(kept, x * (1.0 / (1.0 - rate)), 0.0)
 
 
-__all__ = ["RandomBits", "dropout", "random_bits"]
+__all__ = ["RandomBits", "bernoulli", "dropout", "random_bits", "uniform"]

@@ -1,7 +1,7 @@
 """Reductions: sum, max, min, any, all, argmax, argmin, and mean.
 
-A reduced dimension that is split leaves partial results: sums are added up, maxima compared; that of
-any, all, argmax and argmin is whole. `mean` is a sum times one over the global count, so that it
+A reduced dimension that is split leaves partial results: sums are added up, maxima compared; that
+of any, all, argmax and argmin is whole. `mean` is a sum times one over the global count, so that it
 needs nothing of its own on a shard.
 """
 
@@ -83,7 +83,7 @@ class Sum(Reduction):
 
 @dataclass(frozen=True)
 class Extremum(Reduction):
-    """The largest or smallest element; the gradient is shared evenly between equal ones, as in JAX."""
+    """The largest or smallest element; its gradient is shared evenly between ties, as in JAX."""
 
     def infer(self, inputs: Types) -> Types:
         results = super().infer(inputs)
@@ -110,7 +110,7 @@ class Extremum(Reduction):
 @register
 @dataclass(frozen=True)
 class Max(Extremum):
-    """The largest element over some dimensions; the gradient is shared evenly between equal ones."""
+    """The largest element over some dimensions; the gradient is shared evenly between ties."""
 
     name: ClassVar[str] = "max"
 
@@ -118,7 +118,7 @@ class Max(Extremum):
 @register
 @dataclass(frozen=True)
 class Min(Extremum):
-    """The smallest element over some dimensions; the gradient is shared evenly between equal ones."""
+    """The smallest element over some dimensions; the gradient is shared evenly between ties."""
 
     name: ClassVar[str] = "min"
 
@@ -194,27 +194,27 @@ class Argmin(ArgExtremum):
 # ------------------------------------------------------------------ functions over operands
 
 
-def sum(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+def sum(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return the sum over some dimensions, all by default; bool and small integers in int32."""
     return apply_one(Sum(_axes(axis, x.ndim, "sum"), keepdims), x)
 
 
-def max(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+def max(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return the largest element over some dimensions, all by default."""
     return apply_one(Max(_axes(axis, x.ndim, "max"), keepdims), x)
 
 
-def min(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+def min(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return the smallest element over some dimensions, all by default."""
     return apply_one(Min(_axes(axis, x.ndim, "min"), keepdims), x)
 
 
-def any(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+def any(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return whether any element is true (or not 0) over some dimensions, all by default."""
     return apply_one(AnyTrue(_axes(axis, x.ndim, "any"), keepdims), _truth(x))
 
 
-def all(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:  # noqa: A001
+def all(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return whether all elements are true (or not 0) over some dimensions, all by default."""
     return apply_one(AllTrue(_axes(axis, x.ndim, "all"), keepdims), _truth(x))
 
@@ -230,17 +230,17 @@ def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     count = math.prod(x.shape[i] for i in axes)
     # A sum of 16-bit floats may be out of their range where its mean is not.
     wide = accumulator(x.dtype) if x.dtype.is_float else DType.float32
-    average = multiply(sum(cast(x, wide), axes, keepdims=keepdims), 1.0 / count)
+    average: AnyOperand = multiply(sum(cast(x, wide), axes, keepdims=keepdims), 1.0 / count)
     return cast(average, x.dtype) if x.dtype.is_float else average
 
 
 def argmax(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the int32 index of the first largest element along a dimension, or of all elements."""
+    """Return the int32 index of the first largest element along a dimension, or of all."""
     return _arg_extremum(Argmax, x, axis, keepdims)
 
 
 def argmin(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the int32 index of the first smallest element along a dimension, or of all elements."""
+    """Return the int32 index of the first smallest element along a dimension, or of all."""
     return _arg_extremum(Argmin, x, axis, keepdims)
 
 
@@ -303,6 +303,6 @@ def _reduction_rule(
 
 __all__ = [
     "AllTrue", "AnyTrue", "ArgExtremum", "Argmax", "Argmin", "Extremum", "Max", "Min",
-    "Quantifier", "Reduction", "Sum", "accumulator", "all", "any", "argmax", "argmin", "max", "mean",
-    "min", "sum",
+    "Quantifier", "Reduction", "Sum", "accumulator", "all", "any", "argmax", "argmin", "max",
+    "mean", "min", "sum",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from mithril.engine.kernels.registry import Run
 
-BLOCK = 1 << 13
+BLOCK = 1 << 15
 
 
 def in_blocks(step: Run, xp: ModuleType) -> Run:

@@ -26,17 +26,19 @@ _MATMUL_ROWS = 192
 @kernel(ops.Take)
 def take(op: ops.Take, types: Types, xp: ModuleType) -> Run:
     """Rows copied out of the table."""
-    rows = types[0].shape[0]
+    rows, count = types[0].shape[0], types[1].size
+    (result_type,) = op.infer(types)
 
     def whole(table: Any, ids: Any) -> Any:
         check_ids("take", ids, rows, xp)
         return table[ids]
 
     def part(table: Any, ids: Any, offset: Any) -> Any:
-        local, outside = _local(ids, offset, rows, xp)
+        # Indexing by a lone number would give a view of the table, and zeros would go into it.
+        local, outside = _local(xp.reshape(ids, (count,)), offset, rows, xp)
         result = table[xp.where(outside, 0, local)]
         result[outside] = 0
-        return result
+        return xp.reshape(result, result_type.shape)
 
     return whole if len(types) == 2 else part
 
@@ -104,7 +106,9 @@ def one_hot(op: ops.OneHot, types: Types, xp: ModuleType) -> Run:
 def iota(op: ops.Iota, types: Types, xp: ModuleType) -> Run:
     """A range, broadcast; made once."""
     size, dtype = op.shape[op.axis], op.dtype.numpy
-    column = xp.reshape(xp.arange(size, dtype=np.int64), (size,) + (1,) * (len(op.shape) - op.axis - 1))
+    column = xp.reshape(
+        xp.arange(size, dtype=np.int64), (size,) + (1,) * (len(op.shape) - op.axis - 1)
+    )
 
     def run(offset: Any = 0) -> Any:
         return xp.broadcast_to(xp.asarray(column + offset, dtype=dtype), op.shape)

@@ -26,12 +26,17 @@ def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
     contracted = [c for c in left if c in right and c not in result]
     columns = [c for c in right if c not in left]
     sizes = dict(zip(left + right, types[0].shape + types[1].shape, strict=True))
+
     def size(letters: Sequence[str]) -> int:
         return math.prod(sizes[c] for c in letters)
 
     outer = tuple(sizes[c] for c in batch)
-    arrange_left = _arrange(left, [*batch, *rows, *contracted], (*outer, size(rows), size(contracted)), xp)
-    arrange_right = _arrange(right, [*batch, *contracted, *columns], (*outer, size(contracted), size(columns)), xp)
+    arrange_left = _arrange(
+        left, [*batch, *rows, *contracted], (*outer, size(rows), size(contracted)), xp
+    )
+    arrange_right = _arrange(
+        right, [*batch, *contracted, *columns], (*outer, size(contracted), size(columns)), xp
+    )
     produced = [*batch, *rows, *columns]
     shape = tuple(sizes[c] for c in produced)
     order = tuple(produced.index(c) for c in result)

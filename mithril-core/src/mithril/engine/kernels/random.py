@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mithril.engine.kernels.blocks import BLOCK
 from mithril.engine.kernels.registry import Run, kernel
 from mithril.ops.random import RandomBits
 from mithril.types import Shape, TensorType
@@ -20,20 +21,33 @@ MASK = 0xFFFFFFFF
 
 @kernel(RandomBits)
 def random_bits(op: RandomBits, types: Sequence[TensorType], xp: ModuleType) -> Run:
-    """Encrypt each element's global index under (seed, salt)."""
-    shape, strides = op.shape, _strides(op.global_shape)
+    """Encrypt each element's global index under (seed, salt), in blocks that stay in the cache."""
+    shape, width = op.shape, np.uint32(32 - op.width)
+    count = math.prod(shape)
 
     def run(seed: Any, *offsets: Any) -> Any:
-        index = np.zeros(shape, np.uint64)
-        for axis, size in enumerate(shape):
-            start = int(offsets[axis]) if offsets else 0
-            along = np.arange(start, start + size, dtype=np.uint64) * np.uint64(strides[axis])
-            index += along.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-        high = (index >> np.uint64(32)).astype(np.uint32)
-        low = index.astype(np.uint32)
-        return xp.asarray(threefry(int(seed), op.salt & MASK, high, low))
+        starts = [int(offset) for offset in offsets] or [0] * len(shape)
+        index = _global_index(starts, op)
+        result = np.empty(count, np.uint32)
+        for at in range(0, count, BLOCK):
+            part = slice(at, at + BLOCK)
+            low = index[part].astype(np.uint32)
+            high = (index[part] >> np.uint64(32)).astype(np.uint32)
+            result[part] = threefry(int(seed), op.salt & MASK, high, low)
+        if width:
+            result >>= width
+        return xp.asarray(result.reshape(shape))
 
     return run
+
+
+def _global_index(starts: Sequence[int], op: RandomBits) -> np.ndarray:
+    """Return the row-major index in the whole tensor of each element of this part, flat."""
+    index = np.zeros((), np.uint64)
+    for start, size, stride in zip(starts, op.shape, _strides(op.global_shape), strict=True):
+        along = np.arange(start, start + size, dtype=np.uint64) * np.uint64(stride)
+        index = np.add.outer(index, along)
+    return index.reshape(-1)
 
 
 def threefry(key0: int, key1: int, x0: np.ndarray, x1: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ def sum_(op: ops.Sum, types: Types, xp: ModuleType) -> Run:
 def _product_with_ones(
     axes: tuple[int, ...], x: TensorType, result: TensorType, xp: ModuleType
 ) -> Run | None:
-    """Return a sum over leading or trailing dimensions as a matrix product, where that is better."""
+    """Return a sum over leading or trailing dimensions as a matrix product, where that pays."""
     terms = math.prod(x.shape[i] for i in axes)
     if not 1 < terms <= _MATMUL_TERMS or x.rank == len(axes):
         return None

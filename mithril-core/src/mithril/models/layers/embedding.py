@@ -14,8 +14,8 @@ from mithril.models.tracing import layer_path, parameter
 from mithril.ops import cast, exp, iota, take, where
 from mithril.types import DType
 
-# sin(2 pi t) as t times a polynomial in t squared; Taylor to the 19th power, exact to float32 for
-# |t| <= 1/4. The op set has no sine.
+# The op set has no sine: sin(2 pi t) is t times a polynomial in t squared, Taylor's up to t^15; its
+# error for |t| <= 1/4 is below 1e-11.
 _SINE = tuple(
     (-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(8)
 )

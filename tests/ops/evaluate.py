@@ -1,0 +1,95 @@
+"""A small evaluator: ops and graphs on NumPy arrays, through the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from mithril.engine.kernels import KERNELS
+from mithril.ir import Builder, Graph, Op
+from mithril.transform import differentiate, gradient_of, seed_of
+from mithril.types import DType, TensorType, as_dtype
+
+from tests.tolerances import TOLERANCE
+
+# Results after the first that only serve the backward op; no gradient is defined through them.
+SAVED = {"layer_norm", "cross_entropy", "attention"}
+
+
+def type_of(array: np.ndarray) -> TensorType:
+    """Return the type of an array."""
+    return TensorType(array.shape, as_dtype(array.dtype))
+
+
+def apply(op: Op, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Run an op; its results must have the types it infers, and operands stay as they are."""
+    types = [type_of(array) for array in arrays]
+    operands = [_frozen(array) for array in arrays]
+    found = KERNELS[op.name](op, types, np)(*operands)
+    results = tuple(map(np.asarray, found if isinstance(found, tuple) else (found,)))
+    assert [type_of(result) for result in results] == list(op.infer(types)), op
+    return results
+
+
+def evaluate(graph: Graph, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run a graph."""
+    known = {value: values[value.name] for value in graph.inputs}
+    for node in graph.nodes:
+        results = apply(node.op, *(known[value] for value in node.inputs))
+        known.update(zip(node.outputs, results, strict=True))
+    return {name: known[value] for name, value in graph.outputs.items()}
+
+
+def graph_of(op: Op, types: list[TensorType]) -> Graph:
+    """Return the graph of one op, with inputs x0… and results y0…."""
+    builder = Builder()
+    inputs = [builder.input(t, f"x{i}") for i, t in enumerate(types)]
+    return builder.build({f"y{i}": y for i, y in enumerate(builder.apply(op, *inputs))})
+
+
+def inputs_of(arrays: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
+    """Return arrays under the names `graph_of` gives its inputs."""
+    return {f"x{i}": array for i, array in enumerate(arrays)}
+
+
+def differentiable(graph: Graph) -> tuple[list[str], list[str]]:
+    """Return the names of the results gradients enter by, and of the float inputs."""
+    helpers = graph.nodes[-1].op.name in SAVED
+    outputs = [name for name, value in graph.outputs.items() if value.type.dtype.is_float]
+    inputs = [value.name for value in graph.inputs if value.type.dtype.is_float]
+    return outputs[:1] if helpers else outputs, inputs
+
+
+def seeds(graph: Graph) -> dict[str, np.ndarray]:
+    """Return random gradients of a graph's differentiable results."""
+    rng = np.random.default_rng(7)
+    types = {name: graph.outputs[name].type for name in differentiable(graph)[0]}
+    return {n: rng.standard_normal(t.shape).astype(t.dtype.numpy) for n, t in types.items()}
+
+
+def gradients(graph: Graph, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the gradients of a graph's float inputs, with `seeds` as gradients of its results."""
+    outputs, inputs = differentiable(graph)
+    joint = differentiate(graph, outputs, inputs)
+    given = {seed_of(name): seed for name, seed in seeds(graph).items()}
+    found = evaluate(joint, {**values, **given})
+    return {name: found[gradient_of(name)] for name in inputs}
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray, dtype: DType | None = None) -> None:
+    """Compare within the tolerance of a dtype, by default that of what is found; others exactly."""
+    rtol, atol = TOLERANCE.get(str(dtype or as_dtype(found.dtype)), (0.0, 0.0))
+    wide = [x.astype(np.float64) if as_dtype(x.dtype).is_float else x for x in (found, expected)]
+    np.testing.assert_allclose(*wide, rtol=rtol, atol=atol, strict=True)
+
+
+def coarsest(*arrays: np.ndarray) -> DType:
+    """Return the float dtype with the fewest bits, or the dtype of the last array."""
+    dtypes = [as_dtype(array.dtype) for array in arrays]
+    return min((d for d in dtypes if d.is_float), key=lambda d: d.itemsize, default=dtypes[-1])
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array = np.asarray(array).view()
+    array.flags.writeable = False
+    return array

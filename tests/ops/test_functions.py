@@ -1,0 +1,191 @@
+"""The functions over operands: what they add to the ops (defaults, promotion, scalars, shortcuts)."""
+
+from __future__ import annotations
+
+import mithril.ops as ops
+import numpy as np
+import pytest
+from mithril.ir import Builder
+from mithril.types import DType, TensorType
+
+from tests.ops.cases import CUBE, X, floats, integers
+from tests.ops.evaluate import apply, assert_close, type_of
+from tests.ops.test_properties import call
+
+IMAGE, WEIGHT = floats(2, 4, 6, 5), floats(8, 2, 3, 2, seed=1)
+
+
+def op_of(function, *arrays: np.ndarray):
+    """Return the last op that a function records."""
+    builder = Builder()
+    function(*(builder.input(type_of(array), "x") for array in arrays))
+    return builder.build({}).nodes[-1].op
+
+
+def test_convolution_spreads_its_options_over_the_dimensions() -> None:
+    op = op_of(lambda x, w: ops.convolution(x, w, groups=2), IMAGE, WEIGHT)
+    assert op == ops.Convolution((1, 1), ((0, 0), (0, 0)), (1, 1), 2)
+    options = {"stride": 2, "padding": 1, "dilation": (1, 2)}
+    op = op_of(lambda x, w: ops.convolution(x, w, groups=2, **options), IMAGE, WEIGHT)
+    assert op == ops.Convolution((2, 2), ((1, 1), (1, 1)), (1, 2), 2)
+    op = op_of(lambda x, w: ops.convolution(x, w, groups=2, padding=(1, (0, 2))), IMAGE, WEIGHT)
+    assert op.padding == ((1, 1), (0, 2))
+
+
+def test_convolution_promotes_its_operands() -> None:
+    x, w = IMAGE.astype("float32"), WEIGHT
+    found = call(lambda a, b: ops.convolution(a, b, groups=2), x, w)
+    assert_close(found, call(lambda a, b: ops.convolution(a, b, groups=2), x.astype("float64"), w))
+
+
+def test_max_pool_steps_by_its_window() -> None:
+    op = op_of(lambda x: ops.max_pool(x, (2, 1)), IMAGE)
+    assert op == ops.MaxPool((2, 1), (2, 1), ((0, 0), (0, 0)))
+    op = op_of(lambda x: ops.max_pool(x, 3, stride=1, padding=(1, (0, 2))), IMAGE)
+    assert op == ops.MaxPool((3, 3), (1, 1), ((1, 1), (0, 2)))
+
+
+def test_cost_of_a_convolution_counts_its_multiplications() -> None:
+    op = ops.Convolution((1, 1), ((0, 0), (0, 0)), (1, 1), 2)
+    types = [type_of(IMAGE), type_of(WEIGHT)]
+    (y,) = op.infer(types)
+    assert y.shape == (2, 8, 4, 4)
+    expected = 2 * y.size * (2 * 3 * 2)
+    assert op.cost(types, [y]).flops == expected
+    for gradient, operands in (
+        (op.input_gradient((6, 5)), [y, types[1]]),
+        (op.weight_gradient((3, 2)), [types[0], y]),
+    ):
+        assert gradient.cost(operands, gradient.infer(operands)).flops == expected
+
+
+def test_cost_of_a_contraction_counts_its_multiplications() -> None:
+    types = [TensorType((4, 6), DType.float32), TensorType((6, 8), DType.float32)]
+    op = ops.Einsum("mk,kn->mn")
+    assert op.cost(types, op.infer(types)).flops == 2 * 4 * 6 * 8
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: x + 1, X + 1),
+        (lambda x: 1 - x, 1 - X),
+        (lambda x: 2.5 * x, 2.5 * X),
+        (lambda x: 1 / x, 1 / X),
+        (lambda x: x**2, X**2),
+        (lambda x: 2.0**x, 2.0**X),
+        (lambda x: -x, -X),
+        (lambda x: (x > 0) & ~(x > 1), (X > 0) & ~(X > 1)),
+        (lambda x: (x < 0) | (x >= 1), (X < 0) | (X >= 1)),
+        (lambda x: x <= np.float64(0.5), X <= 0.5),
+        (lambda x: (x == x) != (x != x), np.ones_like(X, bool)),
+        (lambda x: ops.where(x > 0, 1, x), np.where(X > 0, 1, X)),
+        (lambda x: ops.where(x > 0, 1.5, 0), np.where(X > 0, 1.5, 0).astype("float32")),
+        (lambda x: ops.where(x > 0, 1, 0), np.where(X > 0, 1, 0).astype("int32")),
+        (lambda x: ops.maximum(x, 0), np.maximum(X, 0)),
+        (lambda x: x.T @ x, X.T @ X),
+        (lambda x: x.reshape(-1, 3), X.reshape(-1, 3)),
+        (lambda x: x.transpose(), X.transpose()),
+        (lambda x: x.mean(), X.mean()),
+        (lambda x: ops.mean(x > 0), np.mean(X > 0, dtype="float32")),
+        (lambda x: ops.argmax(x), np.argmax(X).astype("int32")),
+        (lambda x: ops.argmax(x, keepdims=True), np.argmax(X, keepdims=True).astype("int32")),
+        (lambda x: ops.argmin(x, -1, keepdims=True), np.argmin(X, 1, keepdims=True).astype("int32")),
+        (lambda x: ops.any(x), np.any(X)),
+        (lambda x: ops.all(x > 0, 0), np.all(X > 0, 0)),
+        (lambda x: ops.concatenate([x, x], -1), np.concatenate([X, X], -1)),
+        (lambda x: ops.broadcast_to(x, (2, 4, 6)), np.broadcast_to(X, (2, 4, 6))),
+        (lambda x: ops.iota(x, (2, 3), -1), np.array([[0, 1, 2]] * 2, "int32")),
+    ],
+)
+def test_functions_and_operators_are_numpys(function, expected) -> None:
+    assert_close(call(function, X), np.asarray(expected))
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (lambda n: n + 1, "int8"),
+        (lambda n: n * 0.5, "float32"),
+        (lambda n: n / n, "float32"),
+        (lambda n: n**2, "float32"),
+        (lambda n: (n > 0) + 1, "int32"),
+        (lambda n: n.astype("int16") + n, "int16"),
+        (lambda n: n.mean(), "float32"),
+        (lambda n: ops.one_hot(n, 4), "float32"),
+        (lambda n: ops.one_hot(n, 4, "bfloat16"), "bfloat16"),
+    ],
+)
+def test_dtype_of_results_over_int8(function, dtype: str) -> None:
+    found = call(function, 1 + integers(4, 6, below=3, dtype="int8"))
+    assert found.dtype == DType(dtype).numpy
+
+
+def test_mean_of_float16_does_not_overflow() -> None:
+    found = call(lambda x: x.mean(), np.full(4096, 100.0, "float16"))
+    assert found == np.float16(100.0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(2, 4, 6),
+        lambda x: x.transpose(0, 1, 2),
+        lambda x: x.astype("float64"),
+        lambda x: x[...],
+        lambda x: ops.broadcast_to(x, (2, 4, 6)),
+        lambda x: ops.dropout(x, None, 0.0),
+    ],
+)
+def test_what_changes_nothing_records_nothing(function) -> None:
+    builder = Builder()
+    x = builder.input(type_of(CUBE), "x")
+    assert function(x) is x
+    assert not builder.build({}).nodes
+
+
+def test_attention_scales_by_the_size_of_a_head() -> None:
+    q = floats(2, 4, 2, 9)
+    op = op_of(ops.attention, q, q, q)
+    assert op == ops.Attention(False, 1 / 3)
+    assert op_of(lambda *x: ops.attention(*x, causal=True, scale=2), q, q, q) == ops.Attention(True, 2.0)
+
+
+def test_layer_norm_softmax_gelu_and_cross_entropy_build_their_ops() -> None:
+    gain = floats(6)
+    assert op_of(ops.layer_norm, X, gain, gain) == ops.LayerNorm(1e-5)
+    assert op_of(ops.softmax, CUBE) == ops.Softmax(2)
+    assert op_of(lambda x: ops.log_softmax(x, 0), CUBE) == ops.LogSoftmax(0)
+    assert op_of(lambda x: ops.gelu(x, approximate=True), X) == ops.Gelu(True)
+    assert op_of(ops.cross_entropy, X, integers(4)) == ops.CrossEntropy()
+    found = call(ops.cross_entropy, X, integers(4))
+    assert_close(found, apply(ops.CrossEntropy(), X, integers(4))[0])
+
+
+def test_take_and_scatter_add_are_each_others_transpose() -> None:
+    table, ids, g = floats(6, 3), integers(8), floats(8, 3, seed=1)
+    taken = call(ops.take, table, ids)
+    added = call(lambda i, u: ops.scatter_add(i, u, 6), ids, g)
+    assert_close(np.sum(taken * g), np.sum(table * added))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_its_share_and_its_mean(rate: float) -> None:
+    builder = Builder()
+    x = builder.input(TensorType((100, 100), DType.float64), "x")
+    seed = builder.input(TensorType((), DType.uint32), "seed")
+    from tests.ops.evaluate import evaluate
+
+    graph = builder.build({"y": ops.dropout(x, seed, rate)})
+    found = evaluate(graph, {"x": np.ones((100, 100)), "seed": np.asarray(5, np.uint32)})["y"]
+    assert abs((found == 0).mean() - rate) < 0.02  # 4 standard deviations at most
+    assert_close(found[found != 0], np.full(int((found != 0).sum()), 1 / (1 - rate)))
+
+
+def test_public_names_do_not_leak_helpers() -> None:
+    import importlib
+
+    for name in ("attention", "conv", "index", "nn", "random", "reduce"):
+        module = importlib.import_module(f"mithril.ops.{name}")
+        for public in module.__all__:
+            assert getattr(module, public).__module__ == module.__name__, public

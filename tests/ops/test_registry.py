@@ -1,0 +1,57 @@
+"""Every op that is registered is complete and has a case."""
+
+from __future__ import annotations
+
+import inspect
+
+import mithril.ops  # noqa: F401 - fills the registry
+import pytest
+from mithril.engine.kernels import KERNELS
+from mithril.ir import Op, registry
+
+from tests.ops.cases import CASES
+
+OPS = sorted(registry().items())
+# These appear only in local programs: never differentiated, never partitioned, run by the engine.
+LOCAL = {"axis_index", "take_shard", "keep_first"}
+GLOBAL_OPS = [(n, c) for n, c in OPS if not c.is_collective and n not in LOCAL]
+
+
+@pytest.mark.parametrize(("name", "op"), GLOBAL_OPS)
+def test_op_is_complete(name: str, op: type[Op]) -> None:
+    for method in ("infer", "gradient", "rule"):
+        assert getattr(op, method) is not getattr(Op, method), f"{name} has no {method}"
+    assert name in KERNELS
+
+
+@pytest.mark.parametrize("name", [name for name, _ in GLOBAL_OPS])
+def test_op_has_a_case(name: str) -> None:
+    assert name in {case.op.name for case in CASES}
+
+
+@pytest.mark.parametrize(("name", "op"), OPS)
+def test_op_is_documented_by_a_sentence(name: str, op: type[Op]) -> None:
+    assert "__doc__" in vars(op), name
+    first = inspect.cleandoc(op.__doc__ or "").split("\n\n", maxsplit=1)[0]
+    assert first.endswith("."), first
+    assert not first.startswith(op.__name__ + "("), "the docstring is the one dataclass writes"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_cost_counts_at_least_the_results(case) -> None:
+    from tests.ops.evaluate import type_of
+
+    types = [type_of(array) for array in case.arrays]
+    outputs = case.op.infer(types)
+    cost = case.op.cost(types, outputs)
+    assert isinstance(cost.flops, int)
+    assert isinstance(cost.bytes, int)
+    assert cost.flops >= 0
+    assert cost.bytes >= sum(t.nbytes for t in outputs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attributes_print_and_compare(case) -> None:
+    assert str(case.op).startswith(case.op.name)
+    assert case.op == type(case.op)(**case.op.attributes)
+    assert len({case.op, type(case.op)(**case.op.attributes)}) == 1

@@ -1,0 +1,111 @@
+"""Rules by brute force: an op split as its rule allows gives what the whole op gives."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import mithril.ops as ops
+import numpy as np
+import pytest
+from mithril.ir import Rule
+
+from tests.ops.cases import CASES, X, floats
+from tests.ops.evaluate import apply, assert_close, coarsest, type_of
+from tests.ops.sharded import check_rule
+
+
+def rule_of(case) -> Rule:
+    types = [type_of(array) for array in case.arrays]
+    return case.op.rule(types, case.op.infer(types))
+
+
+SPLITS = [(case, f) for case in CASES for f in rule_of(case).splittable]
+PAIRS = [(c, *pair) for c in CASES for pair in itertools.combinations(rule_of(c).splittable, 2)]
+GROUPS = [(case, group) for case in CASES for group in rule_of(case).linear]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rule_describes_the_dimensions(case) -> None:
+    rule = rule_of(case)
+    arrays = (*case.arrays, *apply(case.op, *case.arrays))
+    for array, dims in zip(arrays, (*rule.operands, *rule.results), strict=True):
+        assert array.shape == tuple(np.prod([rule.sizes[f] for f in d], dtype=int) for d in dims)
+    assert rule.whole <= set(rule.factors)
+    assert all(len(set(group)) == len(group) for group in rule.linear)
+
+
+@pytest.mark.parametrize(("case", "factor"), SPLITS, ids=str)
+def test_one_split_factor(case, factor: str) -> None:
+    check_rule(case.op, case.arrays, [factor])
+
+
+@pytest.mark.parametrize(("case", "first", "second"), PAIRS, ids=str)
+def test_two_split_factors(case, first: str, second: str) -> None:
+    check_rule(case.op, case.arrays, [first, second])
+
+
+@pytest.mark.parametrize(("case", "group"), GROUPS, ids=str)
+def test_linear_group(case, group: tuple[int, ...]) -> None:
+    """f(a + b) = f(a) + f(b) for the operands of a group, the others fixed."""
+    halves = [_halves(a) if i in group else (a, a) for i, a in enumerate(case.arrays)]
+    left = apply(case.op, *(half[0] for half in halves))
+    right = apply(case.op, *(half[1] for half in halves))
+    for whole, a, b in zip(apply(case.op, *case.arrays), left, right, strict=True):
+        assert_close(a + b, whole, coarsest(*case.arrays, whole))
+
+
+def _halves(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(11)
+    if array.dtype.kind == "f":
+        part = rng.standard_normal(array.shape).astype(array.dtype)
+    else:
+        part = rng.integers(-3, 4, array.shape).astype(array.dtype)
+    return part, (array - part).astype(array.dtype)
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor"),
+    [
+        (lambda r: replace(r, whole=frozenset()), "d1"),
+        (lambda r: replace(r, results=((("d0",), ("d2",)),), sizes={**r.sizes, "d2": 6}), "d2"),
+    ],
+    ids=["whole-forgotten", "factor-missing"],
+)
+def test_a_wrong_rule_is_caught(rule, factor: str) -> None:
+    @dataclass(frozen=True)
+    class Wrong(ops.Softmax):
+        name: ClassVar[str] = "softmax"
+
+        def rule(self, inputs, outputs):  # type: ignore[no-untyped-def]
+            return rule(super().rule(inputs, outputs))
+
+    check_rule(ops.Softmax(1), [X], ["d0"])
+    with pytest.raises(AssertionError):
+        check_rule(Wrong(1), [X], [factor])
+
+
+def test_a_wrong_reduction_is_caught() -> None:
+    @dataclass(frozen=True)
+    class Wrong(ops.Max):
+        name: ClassVar[str] = "max"
+
+        def rule(self, inputs, outputs):  # type: ignore[no-untyped-def]
+            return replace(super().rule(inputs, outputs), reductions={})
+
+    with pytest.raises(AssertionError):
+        check_rule(Wrong((0,), False), [floats(4, 2)], ["d0"])
+
+
+def test_padding_of_a_convolution_is_not_split() -> None:
+    case = next(case for case in CASES if case.op.name == "convolution")
+    assert {"s0", "s1", "k0", "k1", "t0", "t1"} <= rule_of(case).whole
+    assert rule_of(case).splittable == ("b", "i", "o")
+
+
+@pytest.mark.parametrize("name", ["attention", "softmax", "layer_norm", "cross_entropy"])
+def test_fused_ops_keep_what_they_normalise_whole(name: str) -> None:
+    whole = {"attention": {"s", "t"}, "softmax": {"d1"}, "layer_norm": {"n"}, "cross_entropy": {"v"}}
+    case = next(case for case in CASES if case.op.name == name)
+    assert whole[name] <= rule_of(case).whole

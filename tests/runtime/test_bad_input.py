@@ -1,0 +1,208 @@
+"""Mistakes a user makes: each has its own typed error that names the thing and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril import P
+
+
+def backend(*shape: int) -> ml.Backend:
+    return ml.NumpyBackend(device_mesh=shape or None)
+
+
+def mlp() -> ml.Model:
+    model = ml.Model()
+    model |= ml.Linear(dimension=8, name="first")(input="input", output="hidden")
+    model += ml.Relu()(input="hidden", output="act")
+    model += ml.Linear(dimension=4, name="second")(input="act", output="output")
+    return model
+
+
+def compiled(on: ml.Backend | None = None) -> ml.CompiledModel:
+    return ml.compile(mlp(), on or backend())
+
+
+def evaluate(inputs: object = None, params: object = None, gradients: object = None) -> None:
+    model = compiled()
+    x = {"input": np.ones((4, 6), np.float32)} if inputs is None else inputs
+    model.evaluate(model.randomize_params() if params is None else params, x, gradients)
+
+
+def evaluate_stale() -> None:
+    model = compiled()
+    params = model.randomize_params()
+    model.evaluate(params, {"input": np.ones((4, 6), np.float32)})
+    model.evaluate(params, {"input": np.ones((4, 7), np.float32)})
+
+
+def mixed_backends() -> None:
+    one, other = backend(2), backend(2)
+    _ = one.ones(4) + other.ones(4)
+
+
+def foreign_input() -> None:
+    model = compiled(backend(2))
+    model.evaluate(model.randomize_params(), {"input": backend(2).ones(4, 6)})
+
+
+def read_pending() -> None:
+    _ = compiled().randomize_params()["first.weight"].shape
+
+
+def annotated(spec: object, mesh: tuple[int, ...] = (2,), **options: object) -> None:
+    layer = ml.Linear(6, weight_shard_spec=spec, **options)
+    ml.compile(layer, backend(*mesh), shapes={"input": (4, 5)})
+
+
+def shard_nothing() -> None:
+    model = mlp()
+    model.shard({"frist.*": P("data")})
+    ml.compile(model, backend(2), shapes={"input": (4, 6)})
+
+
+def unknown_axis() -> None:
+    model = mlp()
+    model.shard({"first.weight": P("tensor")})
+    ml.compile(model, backend(2), shapes={"input": (4, 6)})
+
+
+def branch_on_value() -> None:
+    @ml.layer()
+    def Branch(input):  # noqa: N802
+        """Branch on a value."""
+        return input if input.sum() > 0 else -input
+
+    ml.compile(Branch(), backend(), shapes={"input": (4,)})
+
+
+def mismatch_in_model() -> None:
+    model = ml.Model()
+    model |= ml.Linear(8, name="wide")(input="a", output="left")
+    model |= ml.Linear(6, name="narrow")(input="a", output="right")
+    model += ml.Add(name="sum")(inputs=["left", "right"], output="output")
+    ml.compile(model, backend(), shapes={"a": (4, 5)})
+
+
+def cycle() -> None:
+    model = ml.Model()
+    model |= ml.Linear(4)(input="a", output="b")
+    model |= ml.Linear(4)(input="b", output="c")
+    model.connect(source="c", destination="a")
+
+
+def duplicate_output() -> None:
+    model = ml.Model()
+    model |= ml.Relu()(input="a", output="b")
+    model |= ml.Relu()(input="a", output="b")
+
+
+FLOAT = np.float32
+MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "backend option": (lambda: ml.NumpyBackend(device_mehs=(2,)), ml.OptionError, r"no option 'device_mehs'"),
+    "backend option of later": (lambda: ml.NumpyBackend(compute_dtype="bfloat16"), ml.OptionError, r"compute_dtype='bfloat16' .* not available yet"),
+    "backend missing": (lambda: ml.JaxBackend(device_mesh=(2,)), ml.BackendError, r"pip install mithril-jax"),
+    "backend unknown": (lambda: ml.open_backend("nunpy"), ml.BackendError, r"'nunpy' does not exist; .* did you mean 'numpy'"),
+    "mesh of zero": (lambda: backend(0), ml.MeshError, r"device_mesh is \(0,\); give positive integers"),
+    "mesh axis names": (lambda: ml.NumpyBackend(device_mesh=(2, 2), mesh_axis_names=["a"]), ml.MeshError, r"has 1 names for a mesh of 2 dimensions"),
+    "mesh axis repeated": (lambda: ml.NumpyBackend(device_mesh=(2, 2), mesh_axis_names=["a", "a"]), ml.MeshError, r"repeats a name"),
+    "names without mesh": (lambda: ml.NumpyBackend(mesh_axis_names=["a"]), ml.MeshError, r"without device_mesh"),
+    "names with Mesh": (lambda: ml.NumpyBackend(ml.Mesh(a=2), mesh_axis_names=["a"]), ml.MeshError, r"together with a Mesh"),
+    "device_mesh too large": (lambda: backend(2).ones(4, device_mesh=(4,)), ml.MeshError, r"device_mesh=\(4,\) does not fit the backend's mesh \(2,\)"),
+    "tensor_split beyond rank": (lambda: backend(2).ones(4, tensor_split=(1,)), ml.ShardingError, r"names dimension 1 of tensor, which has rank 1"),
+    "tensor_split too long": (lambda: backend(2).ones(4, tensor_split=(0, 0)), ml.ShardingError, r"2 entries for 1 mesh dimensions"),
+    "two ways to shard": (lambda: backend(2).ones(4, tensor_split=(0,), sharding=P("data")), ml.OptionError, r"give one of the two"),
+    "spec longer than rank": (lambda: backend(2).ones(4, sharding=P("data", None)), ml.ShardingError, r"has 2 entries for tensor of rank 1"),
+    "spec with unknown axis": (lambda: backend(2).ones(4, sharding=P("dta")), ml.MeshError, r"no axis 'dta'; axes: 'data'; did you mean 'data'"),
+    "axis used twice": (lambda: P("data", "data"), ml.ShardingError, r"uses mesh axis 'data' 2 times"),
+    "spec entry": (lambda: P(0), ml.ShardingError, r"entry 0 is not an axis"),
+    "no spec": (lambda: backend(2).ones(4, sharding="data"), ml.ShardingError, r"is not a partition spec"),
+    "foreign sharding": (lambda: backend(2).ones(4, sharding=backend(4).ones(4, tensor_split=0).sharding), ml.MeshError, r"use one mesh"),
+    "indivisible size": (lambda: backend(4).ones(10, tensor_split=(0,)), ml.ShardingError, r"dimension 0 \(10\) of tensor over mesh axis 'data' \(4\); .* use a size of 8 or 12"),
+    "shape not integer": (lambda: backend().ones(2.5), ml.ShapeError, r"not made of integers"),
+    "negative size": (lambda: backend().ones(-1), ml.ShapeError, r"negative size"),
+    "unknown dtype": (lambda: backend().ones(2, dtype="flaot32"), ml.ShapeError, r"'flaot32' is not supported; .* did you mean 'float32'"),
+    "empty range": (lambda: backend().randint(3, 3, (2,)), ml.ShapeError, r"high must be larger"),
+    "unknown function": (lambda: backend().argmaxx(1), AttributeError, r"no function 'argmaxx'; did you mean 'argmax'"),
+    "arrays of two backends": (mixed_backends, ml.BackendError, r"belongs to another backend"),
+    "item of many": (lambda: backend().ones(2).item(), ml.ShapeError, r"has 2 elements; item\(\) needs exactly one"),
+    "broadcast": (lambda: (lambda b: b.ones(2) + b.ones(3))(backend()), ml.ShapeError, r"cannot broadcast shapes \(2,\) and \(3,\)"),
+    "matmul": (lambda: (lambda b: b.ones(2, 3) @ b.ones(2, 3))(backend()), ml.ShapeError, r"cannot multiply float32\[2, 3\] @ float32\[2, 3\]"),
+    "int with float array": (lambda: (lambda b: b.ones(2) + b.ones(2, dtype="int32"))(backend()), ml.ShapeError, r"float32 and int32 do not mix"),
+    "missing input": (lambda: evaluate({}), ml.GraphError, r"input 'input' is missing"),
+    "misspelt input": (lambda: evaluate({"inptu": np.ones((4, 6), FLOAT)}), ml.GraphError, r"no input 'inptu'; did you mean 'input'"),
+    "extra input": (lambda: evaluate({"input": np.ones((4, 6), FLOAT), "more": np.ones(1)}), ml.GraphError, r"no input 'more'"),
+    "inputs no mapping": (lambda: evaluate(np.ones((4, 6))), ml.GraphError, r"inputs are given as a ndarray"),
+    "missing parameter": (lambda: evaluate(params={}), ml.GraphError, r"parameter 'first.weight', .* is missing"),
+    "misspelt parameter": (lambda: evaluate(params={**compiled().randomize_params(), "first.wieght": 1}), ml.GraphError, r"no parameter 'first.wieght'"),
+    "input of another kind": (lambda: evaluate({"input": "text"}), ml.BackendError, r"input 'input' is a str"),
+    "foreign input": (foreign_input, ml.BackendError, r"input 'input' belongs to another backend"),
+    "stale parameters": (evaluate_stale, ml.ShapeError, r"'first.weight' is float32\[8, 6\]; .* needs float32\[8, 7\]"),
+    "gradient of no output": (lambda: evaluate(gradients={"outptu": np.ones((4, 4), FLOAT)}), ml.GraphError, r"names 'outptu', which is no output; did you mean 'output'"),
+    "gradient shape": (lambda: evaluate(gradients={"output": np.ones((4, 5), FLOAT)}), ml.ShapeError, r"gradient of output 'output' is float32\[4, 5\]; the output is float32\[4, 4\]"),
+    "gradients no mapping": (lambda: evaluate(gradients=np.ones((4, 4), FLOAT)), ml.GraphError, r"output_gradients is a ndarray"),
+    "scalar input": (lambda: evaluate({"input": np.float32(1)}), ml.ShapeError, r"first"),
+    "integer input": (lambda: evaluate({"input": np.ones((4, 6), np.int32)}), ml.ShapeError, r"int32"),
+    "pending parameter": (read_pending, ml.BackendError, r"'first.weight' has no size yet"),
+    "plan before shapes": (lambda: compiled().plan, ml.PlanError, r"not known before the shapes"),
+    "explain unknown": (lambda: ml.compile(mlp(), backend(), shapes={"input": (4, 6)}).explain("frist.weight"), ml.PlanError, r"no tensor 'frist.weight'; did you mean 'first.weight'"),
+    "shape of input": (lambda: ml.compile(mlp(), backend(), shapes={"input": "4x6"}), ml.ShapeError, r"shape of input 'input' is '4x6'"),
+    "seed": (lambda: compiled_dropout(-1), ml.OptionError, r"seed=-1 is not an integer"),
+    "compile option": (lambda: ml.compile(mlp(), backend(), inferense=True), ml.OptionError, r"no option 'inferense'; did you mean 'inference'"),
+    "compile option of later": (lambda: ml.compile(mlp(), backend(), checkpointing="all"), ml.OptionError, r"checkpointing='all' of compile\(\) is not available yet"),
+    "compile no model": (lambda: ml.compile("model", backend()), ml.GraphError, r"takes a Model or a layer, not str"),
+    "out_shardings name": (lambda: ml.compile(mlp(), backend(2), out_shardings={"outptu": P()}), ml.GraphError, r"'outptu', which is no output; did you mean 'output'"),
+    "weight on another mesh": (lambda: annotated((0, None), device_mesh=(4,)), ml.MeshError, r"device_mesh"),
+    "weight indivisible": (lambda: annotated((0, None), mesh=(4,)), ml.ShardingError, r"dimension 0 \(6\) of parameter 'weight' over mesh axis 'data' \(4\)"),
+    "pattern without match": (shard_nothing, ml.ShardingError, r"frist"),
+    "pattern with unknown axis": (unknown_axis, ml.MeshError, r"no axis 'tensor'"),
+    "branch on a value": (branch_on_value, ml.GraphError, r"has no truth value; .* use where"),
+    "shapes that do not meet": (mismatch_in_model, ml.ShapeError, r"\(4, 8\) and \(4, 6\).*sum"),
+    "cycle": (cycle, ml.GraphError, r"cycle"),
+    "duplicate output": (duplicate_output, ml.GraphError, r"'b'"),
+    "layer option": (lambda: ml.Linear(dimention=4), ml.OptionError, r"dimention.*dimension"),
+    "layer option of later": (lambda: ml.Linear(4, device_id=0), ml.OptionError, r"device_id=0 is not available yet"),
+    "pipeline": (lambda: ml.Pipeline(stages=[]), ml.OptionError, r"Pipeline is not available yet"),
+    "experts": (lambda: ml.MoE(num_experts=2), ml.OptionError, r"MoE is not available yet"),
+    "unknown name": (lambda: ml.Linaer, AttributeError, r"no 'Linaer'; did you mean 'Linear'"),
+}  # fmt: skip
+
+
+def compiled_dropout(seed: int) -> None:
+    model = ml.compile(ml.Dropout(rate=0.5), backend())
+    model.evaluate({}, {"input": np.ones((4, 4), FLOAT)}, seed=seed)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_answered(mistake: str) -> None:
+    cause, error, text = MISTAKES[mistake]
+    with pytest.raises(error, match=text):
+        cause()
+
+
+def test_state_after_a_mistake_is_as_before() -> None:
+    on = backend(2)
+    model = compiled(on)
+    params = model.randomize_params()
+    with pytest.raises(ml.ShapeError):
+        model.evaluate(params, {"input": np.ones((4, 6), np.int32)})
+    assert not params["first.weight"].is_materialised
+    outputs = model.evaluate(params, {"input": on.ones(4, 6)})
+    with pytest.raises(ml.GraphError):
+        model.evaluate(params, {"input": on.ones(4, 6)}, {"nothing": on.ones(1)})
+    again = model.evaluate(params, {"input": on.ones(4, 6)})
+    np.testing.assert_array_equal(outputs["output"].numpy(), again["output"].numpy())
+
+
+def test_zero_size_batch_gives_an_empty_result() -> None:
+    model = compiled()
+    outputs, gradients = model.evaluate(
+        model.randomize_params(),
+        {"input": np.ones((0, 6), FLOAT)},
+        {"output": np.ones((0, 4), FLOAT)},
+    )
+    assert outputs["output"].shape == (0, 4)
+    np.testing.assert_array_equal(gradients["first.weight"].numpy(), np.zeros((8, 6)))
