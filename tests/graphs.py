@@ -157,7 +157,9 @@ def run(
     shards = engine.lower(program)(handles, lambda *row: executed.append(row))
     found = {}
     for port, parts in zip(program.outputs, shards, strict=True):
-        whole = np.full(port.type.shape, np.nan if port.type.dtype.is_float else -1, port.type.dtype.numpy)
+        whole = np.full(
+            port.type.shape, np.nan if port.type.dtype.is_float else -1, port.type.dtype.numpy
+        )
         for device in range(mesh.size):
             whole[port.sharding.box(device, port.type.shape)] = parts[device]
         found[port.name] = whole

@@ -56,7 +56,9 @@ def integers(*shape: int, below: int = 6, seed: int = 0, dtype: str = "int32") -
 
 def booleans(*shape: int, seed: int = 0) -> np.ndarray:
     """Return true and false in equal shares."""
-    return np.random.default_rng(seed).permutation(np.arange(math.prod(shape)) % 2 > 0).reshape(shape)
+    return (
+        np.random.default_rng(seed).permutation(np.arange(math.prod(shape)) % 2 > 0).reshape(shape)
+    )
 
 
 def _attention(causal: bool, s: int, t: int) -> tuple[list, list]:
@@ -216,6 +218,7 @@ _TABLE: list[list] = [
     [ops.Iota((2, 4, 6), 1, F64)],
     [RandomBits((4, 6), (4, 6), 3), SEED],
     [RandomBits((2, 3, 4), (2, 3, 4), 0), SEED],
+    [RandomBits((6, 4), (6, 4), 1, 5), SEED],
     # neural networks
     *_softmax(1, 4, 6),
     *_softmax(1, 2, 4, 6),
@@ -263,4 +266,6 @@ CASES = [
 def with_floats(case: Case) -> bool:
     """Return whether gradients can flow through a case: an operand and a result are floats."""
     results = apply(case.op, *case.arrays)
-    return any(a.dtype.kind == "f" for a in case.arrays) and any(r.dtype.kind == "f" for r in results)
+    return any(a.dtype.kind == "f" for a in case.arrays) and any(
+        r.dtype.kind == "f" for r in results
+    )

@@ -187,7 +187,7 @@ def iota(op):
 def random_bits(op, seed):
     count = math.prod(op.shape)
     words = [_threefry((int(seed), op.salt), (i >> 32, i & 0xFFFFFFFF))[0] for i in range(count)]
-    return np.array(words, np.uint32).reshape(op.shape)
+    return np.array([w >> (32 - op.width) for w in words], np.uint32).reshape(op.shape)
 
 
 def _threefry(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]:
@@ -420,5 +420,3 @@ def max_pool_gradient(op, x, y, dy):
     for place, given in np.ndenumerate(dy):
         dx[winner[place]] += given
     return dx
-
-

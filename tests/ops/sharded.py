@@ -96,9 +96,7 @@ def _local(t: TensorType, dims: FactorDims, local: Mapping[str, int]) -> TensorT
     return t.with_shape(tuple(math.prod(local[f] for f in dim) for dim in dims))
 
 
-def _box(
-    dims: FactorDims, local: Mapping[str, int], place: Place
-) -> tuple[slice, ...]:
+def _box(dims: FactorDims, local: Mapping[str, int], place: Place) -> tuple[slice, ...]:
     """Return the part in an array that has one dimension per factor."""
     at = [(place.get(f, 0) * local[f], local[f]) for dim in dims for f in dim]
     return tuple(slice(start, start + size) for start, size in at)

@@ -56,14 +56,13 @@ def test_expansion_computes_the_same(case: Case, dtype: str) -> None:
         assert_close(found[name], result, coarsest(*values.values(), result))
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in FUSED if with_floats(c) and not is_last(c)], ids=str
-)
+@pytest.mark.parametrize("case", [c for c in FUSED if with_floats(c) and not is_last(c)], ids=str)
 def test_expansion_has_the_same_gradients(case: Case) -> None:
     graph, expanded, values = both(case)
     if case.op.name in {"attention", "cross_entropy", "layer_norm"}:
         graph, expanded = (
-            eliminate_dead(Graph(g.inputs, g.nodes, {"y0": g.outputs["y0"]})) for g in (graph, expanded)
+            eliminate_dead(Graph(g.inputs, g.nodes, {"y0": g.outputs["y0"]}))
+            for g in (graph, expanded)
         )
     found, expected = gradients(expanded, values), gradients(graph, values)
     for name, gradient in expected.items():

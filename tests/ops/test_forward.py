@@ -28,7 +28,9 @@ def test_result_equals_plain_numpy(case: Case) -> None:
 def test_result_in_another_dtype(case: Case, dtype: str) -> None:
     """The same rounded operands give the same results, up to the dtype's precision."""
     rounded = arrays_for(case, dtype)
-    wide = [a.astype(np.float64) if r is not a else a for a, r in zip(rounded, case.arrays, strict=True)]
+    wide = [
+        a.astype(np.float64) if r is not a else a for a, r in zip(rounded, case.arrays, strict=True)
+    ]
     for found, exact in zip(apply(case.op, *rounded), apply(case.op, *wide), strict=True):
         assert found.shape == exact.shape
         if exact.dtype.kind == "f":

@@ -90,7 +90,10 @@ def test_cost_of_a_contraction_counts_its_multiplications() -> None:
         (lambda x: ops.mean(x > 0), np.mean(X > 0, dtype="float32")),
         (lambda x: ops.argmax(x), np.argmax(X).astype("int32")),
         (lambda x: ops.argmax(x, keepdims=True), np.argmax(X, keepdims=True).astype("int32")),
-        (lambda x: ops.argmin(x, -1, keepdims=True), np.argmin(X, 1, keepdims=True).astype("int32")),
+        (
+            lambda x: ops.argmin(x, -1, keepdims=True),
+            np.argmin(X, 1, keepdims=True).astype("int32"),
+        ),
         (lambda x: ops.any(x), np.any(X)),
         (lambda x: ops.all(x > 0, 0), np.all(X > 0, 0)),
         (lambda x: ops.concatenate([x, x], -1), np.concatenate([X, X], -1)),
@@ -148,7 +151,9 @@ def test_attention_scales_by_the_size_of_a_head() -> None:
     q = floats(2, 4, 2, 9)
     op = op_of(ops.attention, q, q, q)
     assert op == ops.Attention(False, 1 / 3)
-    assert op_of(lambda *x: ops.attention(*x, causal=True, scale=2), q, q, q) == ops.Attention(True, 2.0)
+    assert op_of(lambda *x: ops.attention(*x, causal=True, scale=2), q, q, q) == ops.Attention(
+        True, 2.0
+    )
 
 
 def test_layer_norm_softmax_gelu_and_cross_entropy_build_their_ops() -> None:
@@ -169,15 +174,30 @@ def test_take_and_scatter_add_are_each_others_transpose() -> None:
     assert_close(np.sum(taken * g), np.sum(table * added))
 
 
+SEED = np.asarray(5, np.uint32)
+
+
+def test_uniform_numbers_fill_the_unit_interval_evenly() -> None:
+    found = call(lambda seed: ops.uniform(seed, (100, 100)), SEED)
+    assert found.dtype == np.float32
+    assert 0 <= found.min() < 0.001
+    assert 0.999 < found.max() < 1
+    counts = np.histogram(found, 10, (0.0, 1.0))[0]
+    assert abs(counts - 1000).max() < 150  # 5 standard deviations
+    bits = call(lambda seed: ops.random_bits(seed, (100, 100)), SEED)
+    assert (found == (bits >> 8) / 2**24).all()
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.25, 0.9, 1.0])
+def test_bernoulli_is_true_with_its_probability(probability: float) -> None:
+    found = call(lambda seed: ops.bernoulli(seed, (100, 100), probability), SEED)
+    assert found.dtype == bool
+    assert abs(found.mean() - probability) <= 5 * (probability * (1 - probability)) ** 0.5 / 100
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout_keeps_its_share_and_its_mean(rate: float) -> None:
-    builder = Builder()
-    x = builder.input(TensorType((100, 100), DType.float64), "x")
-    seed = builder.input(TensorType((), DType.uint32), "seed")
-    from tests.ops.evaluate import evaluate
-
-    graph = builder.build({"y": ops.dropout(x, seed, rate)})
-    found = evaluate(graph, {"x": np.ones((100, 100)), "seed": np.asarray(5, np.uint32)})["y"]
+    found = call(lambda x, seed: ops.dropout(x, seed, rate), np.ones((100, 100)), SEED)
     assert abs((found == 0).mean() - rate) < 0.02  # 4 standard deviations at most
     assert_close(found[found != 0], np.full(int((found != 0).sum()), 1 / (1 - rate)))
 

@@ -65,7 +65,10 @@ def test_reshape_factors_multiply_to_both_shapes(shapes) -> None:
 @given(shape_pairs())
 def test_reshape_factors_are_symmetric(shapes) -> None:
     there, back = reshape_factors(*shapes), reshape_factors(*reversed(shapes))
-    shared = [[size for f, size in sizes.items() if f not in whole] for sizes, _, _, whole in (there, back)]
+    shared = [
+        [size for f, size in sizes.items() if f not in whole]
+        for sizes, _, _, whole in (there, back)
+    ]
     assert shared[0] == shared[1]
     assert [[len(d) for d in dims] for dims in there[1:3]] == [
         [len(d) for d in dims] for dims in back[2:0:-1]
@@ -187,8 +190,12 @@ def test_convolution_rule_holds(data) -> None:
 
     groups, window = data.draw(st.sampled_from([1, 2, 3])), each(1, 3)
     stride, dilation = each(1, 3), each(1, 2)
-    padding = tuple((data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))) for _ in range(dims))
-    size = tuple(d * (k - 1) + 1 + extra for d, k, extra in zip(dilation, window, each(0, 3), strict=True))
+    padding = tuple(
+        (data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))) for _ in range(dims)
+    )
+    size = tuple(
+        d * (k - 1) + 1 + extra for d, k, extra in zip(dilation, window, each(0, 3), strict=True)
+    )
     op = ops.Convolution(stride, padding, dilation, groups)
     x, w = floats(2, 2 * groups, *size), floats(2 * groups, 2, *window, seed=1)
     (y,) = op.infer([type_of(x), type_of(w)])

@@ -106,6 +106,11 @@ def test_padding_of_a_convolution_is_not_split() -> None:
 
 @pytest.mark.parametrize("name", ["attention", "softmax", "layer_norm", "cross_entropy"])
 def test_fused_ops_keep_what_they_normalise_whole(name: str) -> None:
-    whole = {"attention": {"s", "t"}, "softmax": {"d1"}, "layer_norm": {"n"}, "cross_entropy": {"v"}}
+    whole = {
+        "attention": {"s", "t"},
+        "softmax": {"d1"},
+        "layer_norm": {"n"},
+        "cross_entropy": {"v"},
+    }
     case = next(case for case in CASES if case.op.name == name)
     assert whole[name] <= rule_of(case).whole

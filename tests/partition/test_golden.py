@@ -41,7 +41,9 @@ NORMS = {"layer_norm", "layer_norm_gradient"}
 FUSED = {*NORMS, "gelu", "gelu_gradient", "attention", "attention_gradient", "softmax"}
 
 
-def checked(graph: Graph, mesh: Mesh, inputs: Specs, differentiated: tuple[str, ...], **more: object) -> Ran:
+def checked(
+    graph: Graph, mesh: Mesh, inputs: Specs, differentiated: tuple[str, ...], **more: object
+) -> Ran:
     """Run a case and hold it against one device and against its own plan."""
     values = values_for(graph)
     ran = run(graph, mesh, values, inputs, differentiated=differentiated, **more)
@@ -103,9 +105,7 @@ def test_block_on_two_dimensions_adds_one_bucket_of_local_bytes(
 ) -> None:
     inputs = {**MEGATRON_BLOCK, "x": P("data")}
     wanted = (*BLOCK_PARAMETERS, "x")
-    ran = checked(
-        block(), Mesh(data=2, tensor=2), inputs, wanted, compute=[*MEGATRON_BLOCK]
-    )
+    ran = checked(block(), Mesh(data=2, tensor=2), inputs, wanted, compute=[*MEGATRON_BLOCK])
     half = BLOCK_ACTIVATION // 2
     local = 0
     for name, shape in block_shapes().items():
@@ -128,9 +128,7 @@ def test_splitting_and_merging_heads_moves_nothing() -> None:
 
 
 def test_replicated_output_is_gathered_and_its_gradient_sliced() -> None:
-    ran = checked(
-        mlp(), Mesh(data=4), {"x": P("data")}, MLP_PARAMETERS, outputs={"y": P()}
-    )
+    ran = checked(mlp(), Mesh(data=4), {"x": P("data")}, MLP_PARAMETERS, outputs={"y": P()})
     assert ran.rows("forward") == [("all_gather", ("data",), ACTIVATION)]
     assert ran.rows("backward") == [all_reduce("data", 4 * (2 * D * H + D + H))]
 

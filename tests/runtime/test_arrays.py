@@ -138,6 +138,8 @@ def test_eager_functions_agree_with_numpy_for_any_sharding(left: P, right: P, na
     backend = ml.NumpyBackend(device_mesh=(2, 2))
     rng = np.random.default_rng(0)
     a, b = rng.uniform(1, 2, (2, 8, 8)).astype(np.float32)
-    found = getattr(backend, name)(backend.array(a, sharding=left), backend.array(b, sharding=right))
+    found = getattr(backend, name)(
+        backend.array(a, sharding=left), backend.array(b, sharding=right)
+    )
     rtol, atol = TOLERANCE["float32"]
     np.testing.assert_allclose(found.numpy(), getattr(np, name)(a, b), rtol=rtol, atol=atol)

@@ -107,7 +107,9 @@ def boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[slice, ...]]:
 
 
 @given(boxes(), st.integers(0, 3))
-def test_a_part_is_cut_from_the_whole(case: tuple[tuple[int, ...], tuple[slice, ...]], seed: int) -> None:
+def test_a_part_is_cut_from_the_whole(
+    case: tuple[tuple[int, ...], tuple[slice, ...]], seed: int
+) -> None:
     shape, box = case
     key, whole = Key(seed, "w"), tuple(slice(0, size) for size in shape)
     for draw in (key.uniform, key.normal):

@@ -181,7 +181,6 @@ def _capabilities(engine: Engine) -> str:
 
 
 def _operators(engine: Engine) -> str:
-    import mithril.ops  # registers the operators
     from mithril.ir import registry
 
     known = set(registry())

@@ -29,7 +29,9 @@ def demo(
     mesh: Annotated[
         str, typer.Option(help="Mesh axes `data` and `tensor` and their sizes.")
     ] = "data=2,tensor=2",
-    backend: Annotated[str, typer.Option(help="Backend name; see `mithril backends list`.")] = "numpy",
+    backend: Annotated[
+        str, typer.Option(help="Backend name; see `mithril backends list`.")
+    ] = "numpy",
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 400,
 ) -> None:
     """Train a small character GPT on Python's own help texts."""
@@ -51,7 +53,9 @@ def demo(
     start = time.perf_counter()
     losses = list(_shown(trainer, steps))
     seconds = time.perf_counter() - start
-    typer.echo(f"trained {steps} steps in {seconds:.1f} s: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+    typer.echo(
+        f"trained {steps} steps in {seconds:.1f} s: loss {losses[0]:.3f} -> {losses[-1]:.3f}"
+    )
     _show_text("before", before)
     _show_text("after", trainer.write(PROMPT, SAMPLE))
     _prove(losses, Trainer(text, sizes, ml.open_backend(backend)))
@@ -88,7 +92,12 @@ def _shown(trainer: Trainer, steps: int) -> Iterable[float]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+    )
     with Progress(*columns) as progress:
         task = progress.add_task("training", total=steps, loss="")
         for _ in range(steps):

@@ -128,7 +128,9 @@ class Adam:
     means: Params | None = None
     squares: Params | None = None
 
-    def update(self, backend: ml.Backend, params: Params, gradients: Mapping[str, ml.Array]) -> None:
+    def update(
+        self, backend: ml.Backend, params: Params, gradients: Mapping[str, ml.Array]
+    ) -> None:
         """Move the parameters against their gradients, in place."""
         if self.means is None or self.squares is None:
             self.means = {name: backend.zeros_like(x) for name, x in params.items()}
@@ -137,8 +139,8 @@ class Adam:
         rate = self.rate * (1 - self.decay2**self.step) ** 0.5 / (1 - self.decay1**self.step)
         for name, g in gradients.items():
             mean = self.means[name] = self.decay1 * self.means[name] + (1 - self.decay1) * g
-            square = self.squares[name] = (
-                self.decay2 * self.squares[name] + (1 - self.decay2) * (g * g)
+            square = self.squares[name] = self.decay2 * self.squares[name] + (1 - self.decay2) * (
+                g * g
             )
             params[name] = params[name] - rate * mean / (backend.sqrt(square) + self.epsilon)
 

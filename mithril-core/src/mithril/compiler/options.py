@@ -39,7 +39,9 @@ def refuse_later(call: str, given: Mapping[str, object], later: Iterable[str]) -
     """
     for name, value in given.items():
         if name in later:
-            raise OptionError(f"option {name}={value!r} of {call} is not available yet; leave it out")
+            raise OptionError(
+                f"option {name}={value!r} of {call} is not available yet; leave it out"
+            )
 
 
 def refuse_unknown(call: str, given: Mapping[str, object], known: Iterable[str]) -> None:

@@ -140,7 +140,9 @@ class _Writer:
                     targets.append(f"[{', '.join(names)}]")
             yield f"{', '.join(targets)} = {function}({', '.join(groups)})"
 
-    def _members(self, outer: Axes, at: Coordinate, axes: Axes) -> Iterator[tuple[Axes, Coordinate]]:
+    def _members(
+        self, outer: Axes, at: Coordinate, axes: Axes
+    ) -> Iterator[tuple[Axes, Coordinate]]:
         """Yield the members of a group, the first of `axes` being the major one."""
         both = self._in_mesh_order((*outer, *axes))
         fixed = dict(zip(outer, at, strict=True))

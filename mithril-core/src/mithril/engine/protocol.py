@@ -37,9 +37,7 @@ class Capability(StrEnum):
 class Executable(Protocol):
     """A lowered program."""
 
-    def __call__(
-        self, inputs: Sequence[Shards], observe: Observer | None = None
-    ) -> list[Shards]:
+    def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
         """Run the program once.
 
         Args:

@@ -130,7 +130,11 @@ def _sizes(
 ) -> dict[str, int]:
     if [len(dims) for dims in sides] != [t.rank for t in types]:
         raise ShapeError(f"rule '{text}' does not fit types {', '.join(map(str, types))}")
-    pairs = [(d, n) for dims, t in zip(sides, types, strict=True) for d, n in zip(dims, t.shape, strict=True)]
+    pairs = [
+        (d, n)
+        for dims, t in zip(sides, types, strict=True)
+        for d, n in zip(dims, t.shape, strict=True)
+    ]
     for dim, size in sorted(pairs, key=lambda pair: len(pair[0])):
         missing = [name for name in dim if name not in sizes]
         known = math.prod(sizes[name] for name in dim if name in sizes)

@@ -32,7 +32,9 @@ def verify(graph: Graph) -> Graph:
 def _verify_node(node: Node, defined: set[Value]) -> None:
     for value in node.inputs:
         if value not in defined:
-            raise GraphError(f"op '{node.op.name}' at {node.where()} uses {value!r} before it is made")
+            raise GraphError(
+                f"op '{node.op.name}' at {node.where()} uses {value!r} before it is made"
+            )
     expected = tuple(node.op.infer([value.type for value in node.inputs]))
     actual = tuple(value.type for value in node.outputs)
     if expected != actual:

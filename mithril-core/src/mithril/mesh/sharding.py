@@ -118,11 +118,15 @@ class Sharding:
             ShardingError: a dimension does not divide; the message names the nearest legal sizes.
         """
         if len(shape) != self.rank:
-            raise ShapeError(f"{what} has rank {len(shape)}; its sharding {self.spec!r} has rank {self.rank}")
+            raise ShapeError(
+                f"{what} has rank {len(shape)}; its sharding {self.spec!r} has rank {self.rank}"
+            )
         for dimension, size in enumerate(shape):
             count = self.shards_along(dimension)
             if size % count:
-                axes = " x ".join(f"'{axis}' ({self.mesh.sizes[axis]})" for axis in self.dims[dimension])
+                axes = " x ".join(
+                    f"'{axis}' ({self.mesh.sizes[axis]})" for axis in self.dims[dimension]
+                )
                 below, above = size // count * count, (size // count + 1) * count
                 sizes = f"{below} or {above}" if below else f"{above}"
                 raise ShardingError(

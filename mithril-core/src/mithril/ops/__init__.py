@@ -5,10 +5,13 @@ API standard; `mithril.models` and a backend's eager functions are built on them
 """
 
 from mithril.ir.constant import Constant
+from mithril.ops.arithmetic import *
 from mithril.ops.attention import *
+from mithril.ops.choice import *
 from mithril.ops.collective import *
 from mithril.ops.conv import *
 from mithril.ops.elementwise import *
+from mithril.ops.functions import *
 from mithril.ops.index import *
 from mithril.ops.linalg import *
 from mithril.ops.nn import *

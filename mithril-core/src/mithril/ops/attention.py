@@ -13,7 +13,9 @@ from mithril.errors import GraphError, ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import apply
 from mithril.ir.rule import Rule
-from mithril.ops.elementwise import cast, exp, greater_equal, log, stop_gradient, where
+from mithril.ops.choice import greater_equal, stop_gradient, where
+from mithril.ops.elementwise import cast
+from mithril.ops.functions import exp, log
 from mithril.ops.index import Iota
 from mithril.ops.linalg import einsum
 from mithril.ops.reduce import accumulator, max, sum

@@ -14,16 +14,9 @@ from mithril.errors import GraphError, ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply, apply_one
 from mithril.ir.rule import Rule
-from mithril.ops.elementwise import (
-    FloatOnly,
-    cast,
-    erf,
-    exp,
-    log,
-    rsqrt,
-    stop_gradient,
-    tanh,
-)
+from mithril.ops.choice import stop_gradient
+from mithril.ops.elementwise import FloatOnly, cast
+from mithril.ops.functions import erf, exp, log, rsqrt, tanh
 from mithril.ops.index import one_hot
 from mithril.ops.reduce import accumulator, max, mean, sum
 from mithril.ops.shape import normalize_axis, reshape

@@ -13,7 +13,8 @@ from mithril.errors import OptionError, ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
-from mithril.ops.elementwise import cast, greater, greater_equal, where
+from mithril.ops.choice import greater, greater_equal, where
+from mithril.ops.elementwise import cast
 from mithril.types import DType, Shape, TensorType
 
 

@@ -16,7 +16,9 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ir.rule import FactorDims, Rule
-from mithril.ops.elementwise import cast, equal, multiply, not_equal
+from mithril.ops.arithmetic import multiply
+from mithril.ops.choice import equal, not_equal
+from mithril.ops.elementwise import cast
 from mithril.ops.shape import broadcast_to, normalize_axis, reshape
 from mithril.types import DType, Shape, TensorType
 

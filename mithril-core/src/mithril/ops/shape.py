@@ -197,7 +197,9 @@ class Slice(Movement):
             raise ShapeError(f"cannot slice {inputs[0]} by {len(self.start)} ranges; one each")
         bounds = zip(shape, self.start, self.stop, self.step, strict=True)
         if any(not 0 <= start <= stop <= size or step < 1 for size, start, stop, step in bounds):
-            raise ShapeError(f"cannot slice {inputs[0]} from {self.start} to {self.stop}; out of range")
+            raise ShapeError(
+                f"cannot slice {inputs[0]} from {self.start} to {self.stop}; out of range"
+            )
         cut = zip(self.start, self.stop, self.step, strict=True)
         return [inputs[0].with_shape(tuple(len(range(*bound)) for bound in cut))]
 
@@ -246,9 +248,7 @@ class Pad(Movement):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         step = tuple(between + 1 for between in self.between)
-        stop = tuple(
-            size - after for size, after in zip(outputs[0].shape, self.after, strict=True)
-        )
+        stop = tuple(size - after for size, after in zip(outputs[0].shape, self.after, strict=True))
         return [_only(Slice(self.before, stop, step), cotangents[0])]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
@@ -310,7 +310,9 @@ def reshape(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
     if sizes.count(-1) == 1:
         known = math.prod(size for size in sizes if size != -1)
         if known == 0 or x.size % known:
-            raise ShapeError(f"cannot reshape {x.type} to {sizes}; {x.size} is not a multiple of {known}")
+            raise ShapeError(
+                f"cannot reshape {x.type} to {sizes}; {x.size} is not a multiple of {known}"
+            )
         sizes = tuple(x.size // known if size == -1 else size for size in sizes)
     return x if sizes == x.shape else apply_one(Reshape(sizes), x)
 

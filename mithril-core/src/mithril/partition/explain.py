@@ -72,5 +72,7 @@ def _explain_tensor(plan: Plan, tensor: str) -> str:
     ]
     for row in plan.collectives():
         if tensor in (row.cause.value, *row.cause.parts):
-            lines.append(f"  {row.kind} over {' x '.join(row.axes)}, {row.bytes} bytes, {row.phase}")
+            lines.append(
+                f"  {row.kind} over {' x '.join(row.axes)}, {row.bytes} bytes, {row.phase}"
+            )
     return "\n".join(lines)

@@ -170,9 +170,7 @@ class _Localiser:
             self._moved(value, self._produced[value], home, consumer)
         return home
 
-    def _moved(
-        self, value: Value, start: Sharding, goal: Sharding, consumer: _Consumer
-    ) -> Tensor:
+    def _moved(self, value: Value, start: Sharding, goal: Sharding, consumer: _Consumer) -> Tensor:
         for move in self._resharder.path(start, goal, value.type).moves:
             if (value, move.after) not in self._forms:
                 self._forms[value, move.after] = self._step(value, move, start, goal, consumer)
@@ -268,9 +266,7 @@ def _permute(mesh: Mesh, move: Move) -> Permute:
     dimension = move.source_dimension
     held, wanted = move.before.dims[dimension], move.after.dims[dimension]
     group = mesh.groups(held)[0]
-    pairs = tuple(
-        (mesh.index_over(device, wanted), member) for member, device in enumerate(group)
-    )
+    pairs = tuple((mesh.index_over(device, wanted), member) for member, device in enumerate(group))
     return Permute(held, pairs)
 
 

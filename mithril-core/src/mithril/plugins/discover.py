@@ -155,7 +155,9 @@ def _judge(point: EntryPoint) -> BackendEntry:
     if spec.api[0] != BACKEND_API[0] or spec.api > BACKEND_API:
         return _incompatible(point, spec)
     unmet = [need for need in map(Requirement.parse, spec.requires) if not need.is_met]
-    return _missing(point, spec, unmet[0]) if unmet else BackendEntry(point, Status.ready, spec=spec)
+    return (
+        _missing(point, spec, unmet[0]) if unmet else BackendEntry(point, Status.ready, spec=spec)
+    )
 
 
 def _missing(point: EntryPoint, spec: BackendSpec, need: Requirement) -> BackendEntry:
@@ -181,7 +183,10 @@ def _broken(point: EntryPoint, error: Exception) -> BackendEntry:
 def _duplicate(point: EntryPoint, claims: Sequence[EntryPoint]) -> BackendEntry:
     variable = _variable(point.name)
     others = listing(_package(claim) for claim in claims if claim is not point)
-    fact, remedy = f"name also claimed by {others}", f"{variable}={_package(point)} selects this one"
+    fact, remedy = (
+        f"name also claimed by {others}",
+        f"{variable}={_package(point)} selects this one",
+    )
     return BackendEntry(point, Status.duplicate, fact, remedy)
 
 

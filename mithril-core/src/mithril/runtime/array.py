@@ -99,7 +99,9 @@ class Array(Operand):
             ShapeError: there is more than one.
         """
         if self.size != 1:
-            raise ShapeError(f"array {self.type} has {self.size} elements; item() needs exactly one")
+            raise ShapeError(
+                f"array {self.type} has {self.size} elements; item() needs exactly one"
+            )
         value: Scalar = self.numpy().item()
         return value
 

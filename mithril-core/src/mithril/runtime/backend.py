@@ -48,9 +48,7 @@ def open_backend(
     return Backend(open_engine(name, read_mesh(device_mesh, mesh_axis_names), options))
 
 
-def read_mesh(
-    device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None
-) -> Mesh:
+def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None) -> Mesh:
     """Return the mesh that `device_mesh=` and `mesh_axis_names=` mean.
 
     Raises:
@@ -159,7 +157,9 @@ class Backend(Creation):
         if name.startswith("_"):
             raise AttributeError(name)
         known = [*self.functions, *(n for n in dir(type(self)) if not n.startswith("_"))]
-        raise AttributeError(f"backend '{self.name}' has no function '{name}'{nearest(name, known)}")
+        raise AttributeError(
+            f"backend '{self.name}' has no function '{name}'{nearest(name, known)}"
+        )
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.functions]
@@ -191,4 +191,3 @@ def as_array(backend: Backend, x: object, what: str) -> Array:
     if isinstance(x, np.ndarray | np.generic | bool | int | float):
         return backend.array(x)
     return backend.own(x, what)
-

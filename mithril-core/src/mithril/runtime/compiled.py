@@ -108,7 +108,11 @@ class CompiledModel:
     """A model ready to run on a backend; made by `compile`."""
 
     def __init__(
-        self, model: Composition | Layer, backend: Backend, inference: bool, out_shardings: OutShardings
+        self,
+        model: Composition | Layer,
+        backend: Backend,
+        inference: bool,
+        out_shardings: OutShardings,
     ) -> None:
         self.backend = backend
         self.input_names: tuple[str, ...] = tuple(input_names(model))
@@ -385,9 +389,7 @@ class CompiledModel:
                 self._decisions[name, port.sharding] = decision
                 initializer = step.initializers[name]
                 x.materialise(
-                    initial_array(
-                        self.backend, name, port.type, initializer, port.sharding, x.seed
-                    )
+                    initial_array(self.backend, name, port.type, initializer, port.sharding, x.seed)
                 )
 
     def _seed_array(self, seed: int, port: Port) -> Array:
@@ -466,9 +468,7 @@ def _placed(arrays: Mapping[str, Array]) -> tuple[tuple[str, Placed], ...]:
     )
 
 
-def _read_out_shardings(
-    given: OutShardings, names: Sequence[str]
-) -> dict[str, PartitionSpec]:
+def _read_out_shardings(given: OutShardings, names: Sequence[str]) -> dict[str, PartitionSpec]:
     if given is None:
         return {}
     if isinstance(given, PartitionSpec):

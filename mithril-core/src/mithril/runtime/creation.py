@@ -58,11 +58,15 @@ class Creation:
         host = np.asarray(host, chosen.numpy)
         return self._make(host.shape, chosen, placement, lambda box: host[box])
 
-    def zeros(self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]) -> Array:
+    def zeros(
+        self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
+    ) -> Array:
         """Return an array of zeros, float32 by default; the shape as integers or as one tuple."""
         return self._filled(read_shape(shape), 0, dtype, placement)
 
-    def ones(self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]) -> Array:
+    def ones(
+        self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
+    ) -> Array:
         """Return an array of ones, float32 by default; the shape as integers or as one tuple."""
         return self._filled(read_shape(shape), 1, dtype, placement)
 
@@ -149,9 +153,7 @@ class Creation:
             raise ShapeError(f"randint has low {low} and high {high}; high must be larger")
         sizes, key = read_shape((shape,)), self._key("randint", seed)
         chosen = as_dtype(dtype or DType.int32)
-        return self._make(
-            sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high)
-        )
+        return self._make(sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high))
 
     def place(
         self, type: TensorType, sharding: Sharding, produce: Callable[[Box], np.ndarray]

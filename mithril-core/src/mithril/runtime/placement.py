@@ -101,9 +101,7 @@ def usable_axes(mesh: Mesh, device_mesh: object) -> tuple[str | None, ...]:
     return tuple(axis.name if size > 1 else None for size, axis in axes)
 
 
-def _split_entries(
-    tensor_split: Split, count: int, rank: int, what: str
-) -> tuple[int | None, ...]:
+def _split_entries(tensor_split: Split, count: int, rank: int, what: str) -> tuple[int | None, ...]:
     if tensor_split is None:
         return tuple(i if i < rank else None for i in range(count))
     given = (tensor_split,) if isinstance(tensor_split, int) else tuple(tensor_split)

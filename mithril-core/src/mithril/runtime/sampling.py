@@ -106,5 +106,7 @@ def _runs(shape: Shape, box: Box) -> Iterator[_Run]:
         return
     for index in itertools.product(*(range(length) for length in lengths[:leading])):
         first = sum((box[i].start + at) * strides[i] for i, at in enumerate(index))
-        first += sum(part.start * s for part, s in zip(box[leading:], strides[leading:], strict=True))
+        first += sum(
+            part.start * s for part, s in zip(box[leading:], strides[leading:], strict=True)
+        )
         yield _Run(first, count, index)

@@ -87,9 +87,7 @@ def choose(
     options = {node: node_options(node, mesh, candidates) for node in graph.nodes}
     problem = _Problem(graph, given, options, resharder, hardware)
     picked, price, is_exact = minimise(problem.domains, problem.tables)
-    chosen = {
-        node: options[node][picked.get(problem.variable[node], 0)] for node in graph.nodes
-    }
+    chosen = {node: options[node][picked.get(problem.variable[node], 0)] for node in graph.nodes}
     homes = {
         value: homes[picked.get(problem.variable[value], 0)]
         for value, homes in problem.homes.items()
@@ -209,9 +207,7 @@ class _Problem:
         for node in graph.nodes:
             self._add(node, len(options[node]))
             self._price_node(node, hardware)
-        promised = {
-            value: given.outputs.get(name) for name, value in graph.outputs.items()
-        }
+        promised = {value: given.outputs.get(name) for name, value in graph.outputs.items()}
         uses = _uses(graph)
         producers = graph.producers()
         for value in graph.values():
@@ -319,7 +315,10 @@ class _Problem:
     def _tie(self, value: Value, source: Value) -> None:
         """Let an output leave in the home of an input."""
         prices = np.array(
-            [[self._leave(h, goal, value) for h in self.homes[value]] for goal in self.homes[source]]
+            [
+                [self._leave(h, goal, value) for h in self.homes[value]]
+                for goal in self.homes[source]
+            ]
         )
         rows = () if len(prices) == 1 else (self.variable[source],)
         columns = () if prices.shape[1] == 1 else (self.variable[value],)

@@ -63,4 +63,6 @@ def pad(op: ops.Pad, types: Types, xp: ModuleType) -> Run:
 def concatenate(op: ops.Concatenate, types: Types, xp: ModuleType) -> Run:
     """The operands one after another."""
     axis = op.axis
-    return lambda *parts: xp.concat(parts, axis=axis) if hasattr(xp, "concat") else xp.concatenate(parts, axis)
+    return lambda *parts: (
+        xp.concat(parts, axis=axis) if hasattr(xp, "concat") else xp.concatenate(parts, axis)
+    )

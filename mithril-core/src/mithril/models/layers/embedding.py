@@ -11,14 +11,8 @@ from mithril.models.initializers import Normal
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.tracing import layer_path, parameter
-from mithril.ops import cast, exp, iota, take, where
+from mithril.ops import cast, exp, iota, sin, take
 from mithril.types import DType
-
-# The op set has no sine: sin(2 pi t) is t times a polynomial in t squared, Taylor's up to t^15; its
-# error for |t| <= 1/4 is below 1e-11.
-_SINE = tuple(
-    (-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(8)
-)
 
 
 @layer(parameters=("weight",), checks={"vocab_size": POSITIVE, "embedding_dim": POSITIVE})
@@ -93,24 +87,11 @@ def PositionalEncoding(input: Tensor, *, max_len: int, learned: bool = False) ->
 
 
 def _sinusoids(like: Tensor, sequence: int, features: int) -> Tensor:
-    """The table [sequence, features]; angles are counted in turns of 2 pi."""
+    """The table [sequence, features]."""
     shape = (sequence, features)
     position = cast(iota(like, shape, 0), DType.float32)
     feature = iota(like, shape, 1)
     pair = cast(feature * 0.5, DType.int32)
     odd = feature - pair * 2
     rate = exp(cast(pair, DType.float32) * (-2.0 * math.log(10000.0) / features))
-    turns = position * rate * (0.5 / math.pi) + cast(odd, DType.float32) * 0.25
-    return _sine(turns)
-
-
-def _sine(turns: Tensor) -> Tensor:
-    """sin(2 pi turns) for turns >= 0."""
-    whole = cast(cast(turns + 0.5, DType.int32), DType.float32)
-    rest = turns - whole  # within half a turn
-    folded = where(rest > 0.25, 0.5 - rest, where(rest < -0.25, -0.5 - rest, rest))
-    square = folded * folded
-    total = square * 0.0
-    for coefficient in reversed(_SINE):
-        total = total * square + coefficient
-    return folded * total
+    return sin(position * rate + cast(odd, DType.float32) * (0.5 * math.pi))

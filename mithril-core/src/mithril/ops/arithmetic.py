@@ -1,0 +1,186 @@
+"""Arithmetic, element by element."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mithril.ir.op import Cotangents, Tensors, register
+from mithril.ir.operand import AnyOperand, apply_one
+from mithril.ops.choice import equal, where
+from mithril.ops.elementwise import Elementwise, FloatOnly, binary, cast, floating, given, sum_to
+from mithril.ops.functions import log
+
+
+@register
+@dataclass(frozen=True)
+class Add(Elementwise):
+    """x + y."""
+
+    name: ClassVar[str] = "add"
+    linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        g, x, y = given(cotangents), *inputs
+        return [sum_to(g, x.shape), sum_to(g, y.shape)]
+
+
+@register
+@dataclass(frozen=True)
+class Subtract(Elementwise):
+    """x - y."""
+
+    name: ClassVar[str] = "subtract"
+    linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        g, x, y = given(cotangents), *inputs
+        return [sum_to(g, x.shape), sum_to(-g, y.shape)]
+
+
+@register
+@dataclass(frozen=True)
+class Multiply(Elementwise):
+    """x * y."""
+
+    name: ClassVar[str] = "multiply"
+    linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1,))
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        g, x, y = given(cotangents), *inputs
+        return [sum_to(g * y, x.shape), sum_to(g * x, y.shape)]
+
+
+@register
+@dataclass(frozen=True)
+class Divide(FloatOnly):
+    """x / y for floats."""
+
+    name: ClassVar[str] = "divide"
+    linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+    flops: ClassVar[int] = 1
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        g, x, y = given(cotangents), *inputs
+        return [sum_to(g / y, x.shape), sum_to(-g * outputs[0] / y, y.shape)]
+
+
+@register
+@dataclass(frozen=True)
+class Power(FloatOnly):
+    """x ** y for floats."""
+
+    name: ClassVar[str] = "power"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        g, x, y = given(cotangents), *inputs
+        safe = where(x > 0.0, x, 1.0)  # d/dy is 0 where x <= 0, as in JAX and PyTorch at x = 0
+        return [
+            sum_to(g * y * power(x, y - 1.0), x.shape),
+            sum_to(where(x > 0.0, g * outputs[0] * log(safe), 0.0), y.shape),
+        ]
+
+
+@register
+@dataclass(frozen=True)
+class Maximum(Elementwise):
+    """The larger of x and y; where they are equal the gradient is halved between them."""
+
+    name: ClassVar[str] = "maximum"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        x, y = inputs
+        return _choice_gradient(given(cotangents), x, y, x > y)
+
+
+@register
+@dataclass(frozen=True)
+class Minimum(Elementwise):
+    """The smaller of x and y; where they are equal the gradient is halved between them."""
+
+    name: ClassVar[str] = "minimum"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        x, y = inputs
+        return _choice_gradient(given(cotangents), x, y, x < y)
+
+
+@register
+@dataclass(frozen=True)
+class Negate(Elementwise):
+    """-x."""
+
+    name: ClassVar[str] = "negate"
+    linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [-given(cotangents)]
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def add(x: Any, y: Any) -> Any:
+    """Return x + y."""
+    return binary(Add(), x, y)
+
+
+def subtract(x: Any, y: Any) -> Any:
+    """Return x - y."""
+    return binary(Subtract(), x, y)
+
+
+def multiply(x: Any, y: Any) -> Any:
+    """Return x * y."""
+    return binary(Multiply(), x, y)
+
+
+def divide(x: Any, y: Any) -> Any:
+    """Return x / y; integers are divided as float32."""
+    return binary(Divide(), *floating(x, y))
+
+
+def power(x: Any, y: Any) -> Any:
+    """Return x ** y; integers are taken as float32."""
+    return binary(Power(), *floating(x, y))
+
+
+def maximum(x: Any, y: Any) -> Any:
+    """Return the larger of x and y, element by element."""
+    return binary(Maximum(), x, y)
+
+
+def minimum(x: Any, y: Any) -> Any:
+    """Return the smaller of x and y, element by element."""
+    return binary(Minimum(), x, y)
+
+
+def negate(x: AnyOperand) -> AnyOperand:
+    """Return -x."""
+    return apply_one(Negate(), x)
+
+
+def _choice_gradient(g: Any, x: Any, y: Any, x_wins: Any) -> Cotangents:
+    tied = where(equal(x, y), 0.5, 0.0)
+    share = cast(where(x_wins, 1.0, tied), g.dtype)
+    return [sum_to(g * share, x.shape), sum_to(g * (1.0 - share), y.shape)]
+
+
+__all__ = [
+    "Add",
+    "Divide",
+    "Maximum",
+    "Minimum",
+    "Multiply",
+    "Negate",
+    "Power",
+    "Subtract",
+    "add",
+    "divide",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negate",
+    "power",
+    "subtract",
+]

@@ -1,0 +1,218 @@
+"""Comparison, logic and choice: elementwise ops through which booleans decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cotangents, Tensors, register
+from mithril.ir.operand import AnyOperand, apply_one
+from mithril.ops.elementwise import Comparison, Elementwise, binary, given, meet, sum_to
+from mithril.types import DType
+
+
+@register
+@dataclass(frozen=True)
+class Equal(Comparison):
+    """x == y."""
+
+    name: ClassVar[str] = "equal"
+
+
+@register
+@dataclass(frozen=True)
+class NotEqual(Comparison):
+    """x != y."""
+
+    name: ClassVar[str] = "not_equal"
+
+
+@register
+@dataclass(frozen=True)
+class Less(Comparison):
+    """x < y."""
+
+    name: ClassVar[str] = "less"
+
+
+@register
+@dataclass(frozen=True)
+class LessEqual(Comparison):
+    """x <= y."""
+
+    name: ClassVar[str] = "less_equal"
+
+
+@register
+@dataclass(frozen=True)
+class Greater(Comparison):
+    """x > y."""
+
+    name: ClassVar[str] = "greater"
+
+
+@register
+@dataclass(frozen=True)
+class GreaterEqual(Comparison):
+    """x >= y."""
+
+    name: ClassVar[str] = "greater_equal"
+
+
+@dataclass(frozen=True)
+class Logical(Comparison):
+    """A connective of booleans."""
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        if set(dtypes) != {DType.bool_}:
+            raise ShapeError(
+                f"op '{self.name}' needs bool, not {', '.join(dtypes)}; compare or cast first"
+            )
+        return DType.bool_
+
+
+@register
+@dataclass(frozen=True)
+class LogicalAnd(Logical):
+    """x and y."""
+
+    name: ClassVar[str] = "logical_and"
+
+
+@register
+@dataclass(frozen=True)
+class LogicalOr(Logical):
+    """x or y."""
+
+    name: ClassVar[str] = "logical_or"
+
+
+@register
+@dataclass(frozen=True)
+class LogicalNot(Logical):
+    """not x."""
+
+    name: ClassVar[str] = "logical_not"
+
+
+@register
+@dataclass(frozen=True)
+class Where(Elementwise):
+    """x where the condition holds, y elsewhere; operands (condition, x, y)."""
+
+    name: ClassVar[str] = "where"
+    linear: ClassVar[tuple[tuple[int, ...], ...]] = ((1, 2),)
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        if dtypes[0] != DType.bool_:
+            raise ShapeError(f"op 'where' needs a bool condition, not {dtypes[0]}; compare first")
+        return Elementwise.result_dtype(self, dtypes[1:])
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        g, (condition, x, y) = given(cotangents), inputs
+        return [
+            None,
+            sum_to(where(condition, g, 0), x.shape),
+            sum_to(where(condition, 0, g), y.shape),
+        ]
+
+
+@register
+@dataclass(frozen=True)
+class StopGradient(Elementwise):
+    """x, through which no gradient flows."""
+
+    name: ClassVar[str] = "stop_gradient"
+    linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+    flops: ClassVar[int] = 0
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None]
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def equal(x: Any, y: Any) -> Any:
+    """Return x == y, element by element."""
+    return binary(Equal(), x, y)
+
+
+def not_equal(x: Any, y: Any) -> Any:
+    """Return x != y, element by element."""
+    return binary(NotEqual(), x, y)
+
+
+def less(x: Any, y: Any) -> Any:
+    """Return x < y, element by element."""
+    return binary(Less(), x, y)
+
+
+def less_equal(x: Any, y: Any) -> Any:
+    """Return x <= y, element by element."""
+    return binary(LessEqual(), x, y)
+
+
+def greater(x: Any, y: Any) -> Any:
+    """Return x > y, element by element."""
+    return binary(Greater(), x, y)
+
+
+def greater_equal(x: Any, y: Any) -> Any:
+    """Return x >= y, element by element."""
+    return binary(GreaterEqual(), x, y)
+
+
+def logical_and(x: Any, y: Any) -> Any:
+    """Return x and y, element by element."""
+    return binary(LogicalAnd(), x, y)
+
+
+def logical_or(x: Any, y: Any) -> Any:
+    """Return x or y, element by element."""
+    return binary(LogicalOr(), x, y)
+
+
+def logical_not(x: AnyOperand) -> AnyOperand:
+    """Return not x, element by element."""
+    return apply_one(LogicalNot(), x)
+
+
+def where(condition: AnyOperand, x: Any, y: Any) -> AnyOperand:
+    """Return x where the condition holds and y elsewhere."""
+    chosen: AnyOperand = apply_one(Where(), condition, *meet(x, y, like=condition))
+    return chosen
+
+
+def stop_gradient(x: AnyOperand) -> AnyOperand:
+    """Return x, through which no gradient flows."""
+    return apply_one(StopGradient(), x)
+
+
+__all__ = [
+    "Equal",
+    "Greater",
+    "GreaterEqual",
+    "Less",
+    "LessEqual",
+    "Logical",
+    "LogicalAnd",
+    "LogicalNot",
+    "LogicalOr",
+    "NotEqual",
+    "StopGradient",
+    "Where",
+    "equal",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "not_equal",
+    "stop_gradient",
+    "where",
+]

@@ -1,0 +1,218 @@
+"""Functions of one number, element by element."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mithril.ir.op import Cotangents, Tensors, register
+from mithril.ir.operand import AnyOperand, apply_one
+from mithril.ops.choice import where
+from mithril.ops.elementwise import Elementwise, FloatOnly, given
+
+
+@register
+@dataclass(frozen=True)
+class Exp(FloatOnly):
+    """e ** x."""
+
+    name: ClassVar[str] = "exp"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) * outputs[0]]
+
+
+@register
+@dataclass(frozen=True)
+class Log(FloatOnly):
+    """The natural logarithm of x."""
+
+    name: ClassVar[str] = "log"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) / inputs[0]]
+
+
+@register
+@dataclass(frozen=True)
+class Sqrt(FloatOnly):
+    """The square root of x."""
+
+    name: ClassVar[str] = "sqrt"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) * 0.5 / outputs[0]]
+
+
+@register
+@dataclass(frozen=True)
+class Rsqrt(FloatOnly):
+    """1 / sqrt(x)."""
+
+    name: ClassVar[str] = "rsqrt"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) * -0.5 * outputs[0] / inputs[0]]
+
+
+@register
+@dataclass(frozen=True)
+class Tanh(FloatOnly):
+    """The hyperbolic tangent of x."""
+
+    name: ClassVar[str] = "tanh"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) * (1.0 - outputs[0] * outputs[0])]
+
+
+@register
+@dataclass(frozen=True)
+class Sin(FloatOnly):
+    """The sine of x, in radians."""
+
+    name: ClassVar[str] = "sin"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) * cos(inputs[0])]
+
+
+@register
+@dataclass(frozen=True)
+class Cos(FloatOnly):
+    """The cosine of x, in radians."""
+
+    name: ClassVar[str] = "cos"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [-given(cotangents) * sin(inputs[0])]
+
+
+@register
+@dataclass(frozen=True)
+class Erf(FloatOnly):
+    """The error function of x."""
+
+    name: ClassVar[str] = "erf"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        x = inputs[0]
+        return [given(cotangents) * (2.0 / math.sqrt(math.pi)) * exp(-x * x)]
+
+
+@register
+@dataclass(frozen=True)
+class Abs(Elementwise):
+    """The magnitude of x; the gradient at 0 is 0."""
+
+    name: ClassVar[str] = "abs"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) * sign(inputs[0])]
+
+
+@register
+@dataclass(frozen=True)
+class Sign(Elementwise):
+    """-1, 0 or 1; no gradient flows."""
+
+    name: ClassVar[str] = "sign"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None]
+
+
+@register
+@dataclass(frozen=True)
+class Relu(Elementwise):
+    """max(x, 0); the gradient at 0 is 0, as in PyTorch."""
+
+    name: ClassVar[str] = "relu"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [where(outputs[0] > 0, given(cotangents), 0)]
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def exp(x: AnyOperand) -> AnyOperand:
+    """Return e ** x."""
+    return apply_one(Exp(), x)
+
+
+def log(x: AnyOperand) -> AnyOperand:
+    """Return the natural logarithm of x."""
+    return apply_one(Log(), x)
+
+
+def sqrt(x: AnyOperand) -> AnyOperand:
+    """Return the square root of x."""
+    return apply_one(Sqrt(), x)
+
+
+def rsqrt(x: AnyOperand) -> AnyOperand:
+    """Return 1 / sqrt(x)."""
+    return apply_one(Rsqrt(), x)
+
+
+def tanh(x: AnyOperand) -> AnyOperand:
+    """Return the hyperbolic tangent of x."""
+    return apply_one(Tanh(), x)
+
+
+def sin(x: AnyOperand) -> AnyOperand:
+    """Return the sine of x, in radians."""
+    return apply_one(Sin(), x)
+
+
+def cos(x: AnyOperand) -> AnyOperand:
+    """Return the cosine of x, in radians."""
+    return apply_one(Cos(), x)
+
+
+def erf(x: AnyOperand) -> AnyOperand:
+    """Return the error function of x."""
+    return apply_one(Erf(), x)
+
+
+def abs(x: AnyOperand) -> AnyOperand:
+    """Return the magnitude of x."""
+    return apply_one(Abs(), x)
+
+
+def sign(x: AnyOperand) -> AnyOperand:
+    """Return -1, 0 or 1 by the sign of x."""
+    return apply_one(Sign(), x)
+
+
+def relu(x: AnyOperand) -> AnyOperand:
+    """Return max(x, 0)."""
+    return apply_one(Relu(), x)
+
+
+__all__ = [
+    "Abs",
+    "Cos",
+    "Erf",
+    "Exp",
+    "Log",
+    "Relu",
+    "Rsqrt",
+    "Sign",
+    "Sin",
+    "Sqrt",
+    "Tanh",
+    "abs",
+    "cos",
+    "erf",
+    "exp",
+    "log",
+    "relu",
+    "rsqrt",
+    "sign",
+    "sin",
+    "sqrt",
+    "tanh",
+]

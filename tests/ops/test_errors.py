@@ -1,0 +1,207 @@
+"""Every error of the ops, by its text; a new `raise` without a case here fails the last test."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mithril
+import mithril.ops as ops
+import numpy as np
+import pytest
+from mithril.errors import GraphError, MithrilError, OptionError, ShapeError
+from mithril.ir import Builder, Op
+from mithril.types import DType, TensorType, as_dtype, promote
+
+from tests.ops.evaluate import apply
+
+F32, I32, BOOL = DType.float32, DType.int32, DType.bool_
+
+
+def f(*shape: int) -> TensorType:
+    return TensorType(shape, F32)
+
+
+def i(*shape: int) -> TensorType:
+    return TensorType(shape, I32)
+
+
+def b(*shape: int) -> TensorType:
+    return TensorType(shape, BOOL)
+
+
+def infers(op: Op, *types: TensorType) -> Callable[[], Any]:
+    """Return the call that applies an op to operands of these types."""
+    return lambda: op.infer(types)
+
+
+def calls(function: Callable[..., Any], *types: TensorType) -> Callable[[], Any]:
+    """Return the call that traces a function."""
+
+    def call() -> Any:
+        builder = Builder()
+        return function(*(builder.input(t, f"x{n}") for n, t in enumerate(types)))
+
+    return call
+
+
+def runs(op: Op, *arrays: np.ndarray) -> Callable[[], Any]:
+    """Return the call that runs a kernel."""
+    return lambda: apply(op, *arrays)
+
+
+def differentiates(op: Op, *types: TensorType, through: int = 0) -> Callable[[], Any]:
+    """Return the call that asks an op for its gradient through one of its results."""
+
+    def call() -> Any:
+        builder = Builder()
+        inputs = [builder.input(t, f"x{n}") for n, t in enumerate(types)]
+        outputs = builder.apply(op, *inputs)
+        return op.gradient(
+            inputs, outputs, [y if n == through else None for n, y in enumerate(outputs)]
+        )
+
+    return call
+
+
+def conv(stride: tuple = (1,), padding: tuple = ((0, 0),), dilation: tuple = (1,), groups: int = 1):
+    return ops.Convolution(stride, padding, dilation, groups)
+
+
+def pool(window: tuple = (2,), stride: tuple = (1,), padding: tuple = ((0, 0),)):
+    return ops.MaxPool(window, stride, padding)
+
+
+ATTENTION = ops.Attention(False, 1.0)
+HEADS = f(2, 4, 2, 3)
+ROWS = (f(4, 6), f(6), f(6))
+
+CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
+    # types
+    (lambda: as_dtype("flaot32"), ShapeError, "dtype 'flaot32' is not supported; known: 'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32', 'uint64', 'bfloat16', 'float16', 'float32', 'float64'; did you mean 'float32'?"),
+    (lambda: promote(I32, F32), ShapeError, "dtypes int32 and float32 do not mix; the array API standard promotes within one kind only; cast one side"),
+    # elementwise
+    (infers(ops.Add(), f(2), i(2)), ShapeError, "op 'add' meets dtypes float32, int32; cast one side"),
+    (infers(ops.Exp(), i(2)), ShapeError, "op 'exp' needs a float dtype, not int32; cast it first"),
+    (infers(ops.LogicalAnd(), b(2), f(2)), ShapeError, "op 'logical_and' needs bool, not bool, float32; compare or cast first"),
+    (infers(ops.Where(), f(2), f(2), f(2)), ShapeError, "op 'where' needs a bool condition, not float32; compare first"),
+    (infers(ops.Add(), f(2, 3), f(2)), ShapeError, "op 'add' cannot broadcast shapes (2, 3) and (2,); sizes must be equal or 1, aligned at the right"),
+    (lambda: ops.add(1, 2), ShapeError, "an op on two Python scalars has no array; compute it in Python"),
+    (calls(lambda x: x + "1", f(2)), ShapeError, "cannot compute with str here; pass a Python number or an array of the same backend, such as backend.array(…)"),
+    (calls(lambda x: x + np.ones(2), f(2)), ShapeError, "cannot compute with ndarray here; pass a Python number or an array of the same backend, such as backend.array(…)"),
+    # movement
+    (infers(ops.Reshape((4,)), f(2, 3)), ShapeError, "cannot reshape float32[2, 3] (6 elements) to (4,) (4 elements); keep the number of elements"),
+    (calls(lambda x: x.reshape(4, -1), f(2, 3)), ShapeError, "cannot reshape float32[2, 3] to (4, -1); 6 is not a multiple of 4"),
+    (infers(ops.Transpose((0, 0)), f(2, 3)), ShapeError, "cannot transpose float32[2, 3] by (0, 0); name every dimension once"),
+    (infers(ops.Broadcast((3, 3)), f(2, 3)), ShapeError, "cannot broadcast float32[2, 3] to (3, 3); sizes must be equal or 1, aligned at the right"),
+    (infers(ops.Broadcast((3,)), f(1, 3)), ShapeError, "cannot broadcast float32[1, 3] to (3,); sizes must be equal or 1, aligned at the right"),
+    (infers(ops.Slice((0,), (1,), (1,)), f(2, 3)), ShapeError, "cannot slice float32[2, 3] by 1 ranges; one each"),
+    (infers(ops.Slice((0,), (4,), (1,)), f(3)), ShapeError, "cannot slice float32[3] from (0,) to (4,); out of range"),
+    (infers(ops.Slice((0,), (3,), (0,)), f(3)), ShapeError, "cannot slice float32[3] from (0,) to (3,); out of range"),
+    (infers(ops.Pad((-1,), (0,), (0,)), f(3)), ShapeError, "cannot pad float32[3] by ((-1,), (0,), (0,)); one width of 0 or more each"),
+    (infers(ops.Concatenate(0), f(2, 3), f(2, 4)), ShapeError, "cannot concatenate float32[2, 3] and float32[2, 4] along dimension 0; all other sizes and the dtypes must be equal"),
+    (infers(ops.Concatenate(0), f(2), i(2)), ShapeError, "cannot concatenate float32[2] and int32[2] along dimension 0; all other sizes and the dtypes must be equal"),
+    (lambda: ops.concatenate([]), ShapeError, "cannot concatenate no tensors; pass at least one"),
+    (calls(lambda x: x[0, 0, 0], f(2, 3)), ShapeError, "cannot index float32[2, 3] with (0, 0, 0); at most 2 indices"),
+    (calls(lambda x: x[..., 0, ...], f(2, 3)), ShapeError, "cannot index float32[2, 3] with (Ellipsis, 0, Ellipsis); at most 2 indices"),
+    (calls(lambda x: x[::-1], f(2)), ShapeError, "cannot index float32[2] with step -1; use a positive step"),
+    (calls(lambda x: x[:, 3], f(2, 3)), ShapeError, "index 3 is out of range for dimension 1 of float32[2, 3]"),
+    (calls(lambda x: x[[0, 1]], f(2)), ShapeError, "cannot index float32[2] with a list; use integers and slices, or take()"),
+    (calls(lambda x: x[True], f(2)), ShapeError, "cannot index float32[2] with a bool; use integers and slices, or take()"),
+    (calls(lambda x: x.transpose(0, 2), f(2, 3)), ShapeError, "transpose names dimension 2 of a tensor of rank 2; out of range"),
+    # contraction
+    (calls(lambda x, y: ops.einsum("ab,bc", x, y), f(2, 3), f(3, 2)), ShapeError, "einsum 'ab,bc' is not of the form 'ab,bc->ac'; name two operands"),
+    (infers(ops.Einsum("ab,bc->ac"), i(2, 3), i(3, 2)), ShapeError, "einsum 'ab,bc->ac' needs equal float dtypes, not int32, int32; cast"),
+    (infers(ops.Einsum("ab,bc->a"), f(2, 3), f(3, 2)), ShapeError, "einsum 'ab,bc->a' names 'c' only once; a letter stands for a dimension of at least two of the terms, once in each; sum over others first"),
+    (infers(ops.Einsum("aa,ab->ab"), f(2, 2), f(2, 2)), ShapeError, "einsum 'aa,ab->ab' names 'a' twice in one term; a letter stands for a dimension of at least two of the terms, once in each; sum over others first"),
+    (infers(ops.Einsum("ab,bc->ac"), f(2), f(3, 2)), ShapeError, "einsum 'ab,bc->ac': 'ab' does not name float32[2]"),
+    (infers(ops.Einsum("ab,bc->ac"), f(2, 3), f(4, 2)), ShapeError, "einsum 'ab,bc->ac' cannot contract float32[2, 3] with float32[4, 2]; 'b' is 3 and 4; make the sizes equal"),
+    (calls(lambda x: x @ 2, f(2)), ShapeError, "cannot multiply float32[2] @ 2; use * for scalars"),
+    (calls(lambda x, y: x @ y, f(2, 3), f(2, 3)), ShapeError, "cannot multiply float32[2, 3] @ float32[2, 3]; the last size of the left and the second to last size of the right must be equal"),
+    (calls(lambda x, y: x @ y, f(2, 3), f(2)), ShapeError, "cannot multiply float32[2, 3] @ float32[2]; the last size of the left and the only size of the right must be equal"),
+    # reductions
+    (infers(ops.Sum((2,), False), f(2, 3)), ShapeError, "op 'sum' cannot reduce dimensions (2,) of float32[2, 3]; name each once, from 0 to 1"),
+    (infers(ops.Max((0,), False), b(2)), ShapeError, "op 'max' needs numbers, not bool; use any() or all()"),
+    (infers(ops.AllTrue((0,), False), f(2)), ShapeError, "op 'all' needs bool, not float32; compare or cast first"),
+    (infers(ops.Min((0,), False), f(0, 2)), ShapeError, "cannot take the min of float32[0, 2] over dimensions (0,); there are no elements"),
+    (infers(ops.Argmax(1), f(2, 0)), ShapeError, "cannot take the argmax of float32[2, 0] over dimensions (1,); there are no elements"),
+    (calls(lambda x: x.mean(), f(0)), ShapeError, "cannot take the mean of float32[0] over dimensions (0,); there are no elements"),
+    (calls(lambda x: x.sum((0, -2)), f(2, 3)), ShapeError, "sum names a dimension twice in (0, -2); name each once"),
+    (calls(lambda x: x.sum(-3), f(2, 3)), ShapeError, "sum names dimension -3 of a tensor of rank 2; out of range"),
+    # positions
+    (infers(ops.Take(), f(2), f(2)), ShapeError, "op 'take' needs integer ids, not float32; cast them, say to int32"),
+    (infers(ops.OneHot(2, F32), b(2)), ShapeError, "op 'one_hot' needs integer ids, not bool; cast them, say to int32"),
+    (infers(ops.Take(), f(), i(2)), ShapeError, "cannot take rows of float32[]; the table needs a dimension"),
+    (infers(ops.ScatterAdd(2), i(2), f(3)), ShapeError, "cannot scatter float32[3] by ids int32[2]; the leading sizes of the updates must be those of the ids"),
+    (runs(ops.Take(), np.ones(3), np.array([3])), ShapeError, "take meets id 3; ids must lie in 0…2; check the ids, or enlarge the table or the number of classes"),
+    (runs(ops.ScatterAdd(3), np.array([-1]), np.ones(1)), ShapeError, "scatter_add meets id -1; ids must lie in 0…2; check the ids, or enlarge the table or the number of classes"),
+    # random numbers
+    (infers(ops.RandomBits((2,), (2,), 0), i()), ShapeError, "random bits need a uint32 scalar as seed, not int32[]; cast it"),
+    (lambda: ops.random_bits(None, (2,), width=33), OptionError, "random bits have width 33; give a number from 1 to 32"),
+    (lambda: ops.bernoulli(None, (2,), 1.5), OptionError, "probability is 1.5; give a number in [0, 1]"),
+    (calls(lambda x: ops.dropout(x, None, 1.0), f(2)), OptionError, "dropout rate is 1.0; give a number in [0, 1)"),
+    # neural networks
+    (infers(ops.Softmax(0), i(2)), ShapeError, "softmax needs a float dtype, not int32[2]; cast it first"),
+    (infers(ops.LogSoftmax(0), f(0)), ShapeError, "cannot take the log_softmax of float32[0]; dimension 0 is empty"),
+    (infers(ops.LayerNorm(1e-5), f(4, 6), f(4), f(6)), ShapeError, "layer_norm of float32[4, 6] has gain float32[4] and bias float32[6]; both need one value per element of the last dimension"),
+    (infers(ops.CrossEntropy(), f(4, 6), i(6)), ShapeError, "cross_entropy of logits float32[4, 6] has targets int32[6]; give one integer class per row of logits"),
+    (infers(ops.CrossEntropy(), f(4, 0), i(4)), ShapeError, "cross_entropy of logits float32[4, 0] has no classes; give at least one"),
+    (runs(ops.CrossEntropy(), np.ones((2, 3)), np.array([0, 3])), ShapeError, "cross_entropy has targets from 0 to 3 for 3 classes; targets must lie in [0, 3)"),
+    (differentiates(ops.LayerNorm(1e-5), *ROWS, through=1), GraphError, "gradient through the saved statistics of layer_norm is not defined; compute them with their own ops"),
+    (differentiates(ops.LayerNormGradient(), *ROWS[:2], f(4), f(4), f(4, 6)), GraphError, "second gradient of layer_norm is not defined; write it with smaller ops"),
+    (differentiates(ops.CrossEntropyGradient(), f(4, 6), i(4), f(4), f(4)), GraphError, "second gradient of cross_entropy is not defined; write it with softmax"),
+    (differentiates(ops.GeluGradient(True), f(4), f(4)), GraphError, "second gradient of the tanh gelu is not defined; use approximate=False"),
+    # attention
+    (infers(ATTENTION, f(2, 4, 2, 3), f(2, 4, 1, 3), f(2, 4, 1, 3)), ShapeError, "attention has q float32[2, 4, 2, 3], k float32[2, 4, 1, 3], v float32[2, 4, 1, 3]; they need shapes [batch, sequence, heads, head_dim] with equal batch and heads, and one float dtype"),
+    (infers(ops.Attention(True, 1.0), f(1, 4, 1, 2), f(1, 3, 1, 2), f(1, 3, 1, 2)), ShapeError, "attention has 4 queries and 3 keys and is causal; every query must see at least one key; pass more keys"),
+    (differentiates(ATTENTION, HEADS, HEADS, HEADS, through=1), GraphError, "gradient through log_sum_exp of attention is not defined; use softmax"),
+    (differentiates(ops.AttentionGradient(False, 1.0), *[HEADS] * 4, f(2, 2, 4), HEADS), GraphError, "second gradient of attention is not defined; write it with softmax"),
+    # convolutions
+    (infers(conv(), f(2, 3), f(4, 3)), ShapeError, "convolution takes an input [batch, channels, *spatial] and a weight [out, in / groups, *window] of one rank, not float32[2, 3] and float32[4, 3]; add the missing dimensions"),
+    (infers(conv(), i(2, 3, 4), i(4, 3, 2)), ShapeError, "convolution needs equal float dtypes, not int32[2, 3, 4] and int32[4, 3, 2]; cast one side"),
+    (infers(conv(groups=3), f(2, 3, 4), f(4, 1, 2)), ShapeError, "convolution has 4 output channels in 3 groups; choose a number of groups that divides them"),
+    (infers(conv(groups=2), f(2, 3, 4), f(4, 1, 2)), ShapeError, "convolution of float32[2, 3, 4] has 3 input channels, but weight float32[4, 1, 2] with 2 groups takes 2; make them equal"),
+    (infers(conv(), f(2, 3, 4, 4), f(4, 3, 2, 2)), ShapeError, "convolution of float32[2, 3, 4, 4] has attributes for [1] spatial dimensions; give one for each of the 2"),
+    (infers(conv(stride=(0,)), f(2, 3, 4), f(4, 3, 2)), ShapeError, "convolution has stride (0,), dilation (1,) and padding ((0, 0),); steps must be 1 or more, padding 0 or more"),
+    (infers(conv(padding=((0, -1),)), f(2, 3, 4), f(4, 3, 2)), ShapeError, "convolution has stride (1,), dilation (1,) and padding ((0, -1),); steps must be 1 or more, padding 0 or more"),
+    (infers(conv(dilation=(2,)), f(2, 3, 4), f(4, 3, 3)), ShapeError, "convolution of float32[2, 3, 4] has a window of extent (5,), larger than the input padded by ((0, 0),); use a smaller window or more padding"),
+    (infers(conv().input_gradient((4,)), f(2, 4, 4), f(4, 3, 2)), ShapeError, "convolution_input_gradient gets float32[2, 4, 4] where the result is float32[2, 4, 3]; pass its type"),
+    (infers(conv().weight_gradient((2,)), f(2, 3, 4), f(2, 4, 4)), ShapeError, "convolution_weight_gradient gets float32[2, 4, 4] where the result is float32[2, 4, 3]; pass its type"),
+    (calls(lambda x, w: ops.convolution(x, w, stride=(1, 2)), f(2, 3, 4), f(4, 3, 2)), ShapeError, "stride (1, 2) is given for 2 spatial dimensions, the input has 1; give one number for each"),
+    (calls(lambda x, w: ops.convolution(x, w, padding=(1, 2)), f(2, 3, 4), f(4, 3, 2)), ShapeError, "padding ((1, 1), (2, 2)) is given for 2 spatial dimensions, the input has 1; give one number or (before, after) for each"),
+    (infers(pool(), b(2, 3, 4)), ShapeError, "max_pool takes numbers of shape [batch, channels, *spatial], not bool[2, 3, 4]; add the missing dimensions or cast it"),
+    (infers(pool(padding=((2, 0),)), f(2, 3, 4)), ShapeError, "max_pool has padding ((2, 0),) for window (2,); pad by less than the window, so that every window meets the input"),
+    (infers(pool(window=(0,)), f(2, 3, 4)), ShapeError, "max_pool has stride (1,), window (0,) and padding ((0, 0),); steps must be 1 or more, padding 0 or more"),
+    (infers(pool(window=(5,)), f(2, 3, 4)), ShapeError, "max_pool of float32[2, 3, 4] has a window of extent (5,), larger than the input padded by ((0, 0),); use a smaller window or more padding"),
+    (infers(ops.MaxPoolGradient((2,), (1,), ((0, 0),)), f(2, 3, 4), f(2, 3, 3), f(2, 3, 4)), ShapeError, "max_pool_gradient gets float32[2, 3, 4] where the result is float32[2, 3, 3]; pass its type"),
+    (differentiates(ops.MaxPoolGradient((2,), (1,), ((0, 0),)), f(2, 3, 4), f(2, 3, 3), f(2, 3, 3)), GraphError, "max_pool has no second derivative here; differentiate it once, or pool with mean()"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), CASES, ids=[text[:48] for _, _, text in CASES])
+def test_error_says_what_is_wrong(call, kind: type[MithrilError], text: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(text)}$"):
+        call()
+
+
+def raised() -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield place and pattern of every error the ops and their kernels raise."""
+    root = Path(mithril.__file__).parent
+    for path in (root / "types.py", *root.glob("ops/*.py"), *root.glob("engine/kernels/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                text = node.exc.args[0]
+                parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+                pattern = "".join(
+                    re.escape(part.value) if isinstance(part, ast.Constant) else ".*"
+                    for part in parts
+                )
+                yield f"{path.name}:{node.lineno}", re.compile(pattern)
+
+
+@pytest.mark.parametrize(("place", "pattern"), list(raised()))
+def test_every_error_has_a_case(place: str, pattern: re.Pattern[str]) -> None:
+    assert any(pattern.fullmatch(text) for _, _, text in CASES), f"{place} raises {pattern.pattern}"
