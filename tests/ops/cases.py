@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import mithril.ops as ops
 import numpy as np
+from mithril import ops
 from mithril.ir import Constant, Op
 from mithril.ops.attention import Attention, AttentionGradient
-from mithril.ops.conv import MaxPool, MaxPoolGradient
 from mithril.ops.conv import Convolution as Conv
+from mithril.ops.conv import MaxPool, MaxPoolGradient
 from mithril.ops.random import RandomBits
 from mithril.types import DType
 
@@ -131,7 +131,9 @@ _TABLE: list[list] = [
     [ops.Power(), positive(4, 6), Y],
     [ops.Power(), positive(4, 1), ROW],
     *([op, x] for op in (ops.Negate(), ops.Abs(), ops.Sign(), ops.Relu()) for x in (X, N)),
-    *([op, X] for op in (ops.Exp(), ops.Tanh(), ops.Erf(), ops.StopGradient())),
+    *([op, X] for op in (
+            ops.Exp(), ops.Tanh(), ops.Sin(), ops.Cos(), ops.Erf(), ops.StopGradient(),
+        )),
     *([op, positive(4, 6)] for op in (ops.Log(), ops.Sqrt(), ops.Rsqrt())),
     *(
         [op, *operands]

@@ -1,5 +1,7 @@
 """Every error of the ops, by its text; a new `raise` without a case here fails the last test."""
 
+
+
 from __future__ import annotations
 
 import ast
@@ -9,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import mithril
-import mithril.ops as ops
 import numpy as np
 import pytest
+from mithril import ops
 from mithril.errors import GraphError, MithrilError, OptionError, ShapeError
 from mithril.ir import Builder, Op
 from mithril.types import DType, TensorType, as_dtype, promote

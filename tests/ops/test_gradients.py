@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import mithril.ops as ops
 import numpy as np
 import pytest
+from mithril import ops
 from mithril.errors import GraphError
 from mithril.ir import Builder
 from mithril.transform import differentiate, gradient_of

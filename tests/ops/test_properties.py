@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 
-import mithril.ops as ops
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices, mutually_broadcastable_shapes
+from mithril import ops
 from mithril.errors import ShapeError
 from mithril.ir import Builder
 from mithril.ops.shape import reshape_factors

@@ -6,9 +6,9 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import mithril.ops as ops
 import numpy as np
 import pytest
+from mithril import ops
 from mithril.ir import Rule
 
 from tests.ops.cases import CASES, X, floats

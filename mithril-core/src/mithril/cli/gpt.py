@@ -156,7 +156,7 @@ class Trainer:
         if "tensor" in names:
             megatron(training)
         split = ml.P("data") if "data" in names else ml.P()
-        self._batch = {"sharding": split}
+        self._split = split
         shape = ml.TensorSpec((sizes.batch, sizes.context), "int32", split)
         self.compiled = ml.compile(training, backend, shapes={"tokens": shape, "target": shape})
         self.params: Params = self.compiled.randomize_params(seed)
@@ -169,12 +169,12 @@ class Trainer:
         """Train on one batch and return its loss."""
         tokens, target = next(self._batches)
         inputs = {
-            "tokens": self._backend.array(tokens, **self._batch),
-            "target": self._backend.array(target, **self._batch),
+            "tokens": self._backend.array(tokens, sharding=self._split),
+            "target": self._backend.array(target, sharding=self._split),
         }
         outputs, gradients = self.compiled.evaluate(self.params, inputs, {"loss": self._one})
         self._adam.update(self._backend, self.params, gradients)
-        return outputs["loss"].item()
+        return float(outputs["loss"])
 
     def write(self, start: str, length: int, seed: int = 0) -> str:
         """Return text that goes on from `start`, drawn from the model's predictions."""

@@ -63,102 +63,109 @@ class Operand:
         if self.ndim < 2:
             raise ShapeError(f"cannot transpose {self.type}; .T needs at least two dimensions")
         order = (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
-        return _call("transpose", self, order)
+        return self._call("transpose", self, order)
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
         """Return the same elements in another shape; one size may be -1."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return _call("reshape", self, tuple(cast("Sequence[int]", sizes)))
+        return self._call("reshape", self, tuple(cast("Sequence[int]", sizes)))
 
     def transpose(self, *order: int | Sequence[int]) -> Self:
         """Return the dimensions in another order, reversed by default."""
         axes = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
-        return _call("transpose", self, tuple(cast("Sequence[int]", axes)) or None)
+        return self._call("transpose", self, tuple(cast("Sequence[int]", axes)) or None)
 
     def astype(self, dtype: object) -> Self:
         """Return the elements converted to another dtype."""
-        return _call("cast", self, dtype)
+        return self._call("cast", self, dtype)
 
     def sum(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
         """Return the sum over some dimensions, all by default."""
-        return _call("sum", self, axis, keepdims=keepdims)
+        return self._call("sum", self, axis, keepdims=keepdims)
 
     def mean(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
         """Return the mean over some dimensions, all by default."""
-        return _call("mean", self, axis, keepdims=keepdims)
+        return self._call("mean", self, axis, keepdims=keepdims)
 
     def max(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
         """Return the maximum over some dimensions, all by default."""
-        return _call("max", self, axis, keepdims=keepdims)
+        return self._call("max", self, axis, keepdims=keepdims)
 
     def __add__(self, other: Any) -> Self:
-        return _call("add", self, other)
+        return self._call("add", self, other)
 
     def __radd__(self, other: Any) -> Self:
-        return _call("add", other, self)
+        return self._call("add", other, self)
 
     def __sub__(self, other: Any) -> Self:
-        return _call("subtract", self, other)
+        return self._call("subtract", self, other)
 
     def __rsub__(self, other: Any) -> Self:
-        return _call("subtract", other, self)
+        return self._call("subtract", other, self)
 
     def __mul__(self, other: Any) -> Self:
-        return _call("multiply", self, other)
+        return self._call("multiply", self, other)
 
     def __rmul__(self, other: Any) -> Self:
-        return _call("multiply", other, self)
+        return self._call("multiply", other, self)
 
     def __truediv__(self, other: Any) -> Self:
-        return _call("divide", self, other)
+        return self._call("divide", self, other)
 
     def __rtruediv__(self, other: Any) -> Self:
-        return _call("divide", other, self)
+        return self._call("divide", other, self)
 
     def __pow__(self, other: Any) -> Self:
-        return _call("power", self, other)
+        return self._call("power", self, other)
 
     def __rpow__(self, other: Any) -> Self:
-        return _call("power", other, self)
+        return self._call("power", other, self)
 
     def __matmul__(self, other: Any) -> Self:
-        return _call("matmul", self, other)
+        return self._call("matmul", self, other)
 
     def __rmatmul__(self, other: Any) -> Self:
-        return _call("matmul", other, self)
+        return self._call("matmul", other, self)
 
     def __neg__(self) -> Self:
-        return _call("negate", self)
+        return self._call("negate", self)
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return _call("equal", self, other)
+        return self._call("equal", self, other)
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return _call("not_equal", self, other)
+        return self._call("not_equal", self, other)
 
     def __lt__(self, other: Any) -> Self:
-        return _call("less", self, other)
+        return self._call("less", self, other)
 
     def __le__(self, other: Any) -> Self:
-        return _call("less_equal", self, other)
+        return self._call("less_equal", self, other)
 
     def __gt__(self, other: Any) -> Self:
-        return _call("greater", self, other)
+        return self._call("greater", self, other)
 
     def __ge__(self, other: Any) -> Self:
-        return _call("greater_equal", self, other)
+        return self._call("greater_equal", self, other)
 
     def __and__(self, other: Any) -> Self:
-        return _call("logical_and", self, other)
+        return self._call("logical_and", self, other)
 
     def __or__(self, other: Any) -> Self:
-        return _call("logical_or", self, other)
+        return self._call("logical_or", self, other)
 
     def __invert__(self) -> Self:
-        return _call("logical_not", self)
+        return self._call("logical_not", self)
 
     def __getitem__(self, index: Any) -> Self:
-        return _call("getitem", self, index)
+        return self._call("getitem", self, index)
+
+    def _call(self, function: str, *arguments: object, **options: object) -> Self:
+        # The ops lie in a layer above this one: operators find them by name when they are used.
+        from importlib import import_module
+
+        result: Self = getattr(import_module("mithril.ops"), function)(*arguments, **options)
+        return result
 
     def __len__(self) -> int:
         if not self.ndim:
@@ -194,10 +201,3 @@ def apply_one(op: Op, *operands: AnyOperand) -> AnyOperand:
 
 def _same_kind(x: Operand, y: Operand) -> bool:
     return isinstance(x, type(y)) or isinstance(y, type(x))
-
-
-def _call(function: str, *arguments: object, **options: object) -> Any:
-    # The ops lie in a layer above this one: operators find them by name when they are used.
-    from importlib import import_module
-
-    return getattr(import_module("mithril.ops"), function)(*arguments, **options)

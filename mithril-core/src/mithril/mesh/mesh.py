@@ -167,10 +167,9 @@ def as_shape(shape: object, what: str) -> tuple[int, ...]:
         MeshError: it is not made of positive integers.
     """
     sizes = (shape,) if isinstance(shape, int) else shape
-    is_sequence = isinstance(sizes, Sequence) and not isinstance(sizes, str)
-    if not is_sequence or not all(_is_size(size) for size in sizes):
-        raise MeshError(f"{what} is {shape!r}; give positive integers, such as {what}=(4, 2)")
-    return tuple(sizes)
+    if isinstance(sizes, Sequence) and not isinstance(sizes, str) and all(map(_is_size, sizes)):
+        return tuple(sizes)
+    raise MeshError(f"{what} is {shape!r}; give positive integers, such as {what}=(4, 2)")
 
 
 def _checked_axis(name: str, size: int) -> Axis:

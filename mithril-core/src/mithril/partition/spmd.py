@@ -22,7 +22,6 @@ from mithril.ir import (
     Program,
     Source,
     Tensor,
-    Tensors,
     Types,
     Value,
 )
@@ -256,7 +255,7 @@ class _Shard:
         axes = self._axes.get(factor)
         return self._walk.offset(axes, self.size(factor)) if axes else None
 
-    def apply(self, op: Op, *operands: Tensor) -> Tensors:
+    def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
         """Append a node to the local program."""
         return self._walk.apply(op, *operands)
 

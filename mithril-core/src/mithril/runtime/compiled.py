@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 
@@ -128,6 +129,28 @@ class CompiledModel:
         self._decisions: dict[tuple[str, Sharding], str] = {}
 
     # ------------------------------------------------------------------ running
+
+    @overload
+    def evaluate(
+        self,
+        params: Mapping[str, Array],
+        inputs: Mapping[str, object],
+        output_gradients: None = None,
+        *,
+        seed: int = 0,
+        observe: Observer | None = None,
+    ) -> dict[str, Array]: ...
+
+    @overload
+    def evaluate(
+        self,
+        params: Mapping[str, Array],
+        inputs: Mapping[str, object],
+        output_gradients: Mapping[str, object],
+        *,
+        seed: int = 0,
+        observe: Observer | None = None,
+    ) -> tuple[dict[str, Array], dict[str, Array]]: ...
 
     def evaluate(
         self,

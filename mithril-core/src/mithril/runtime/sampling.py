@@ -55,7 +55,8 @@ class Key:
         words = self.words(shape, box)
         first = ((words >> np.uint64(32)) + 0.5) * 2.0**-32
         second = (words & np.uint64(0xFFFFFFFF)) * 2.0**-32
-        return np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * math.pi * second)
+        found: np.ndarray = np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * math.pi * second)
+        return found
 
     def integers(self, shape: Shape, box: Box, low: int, high: int) -> np.ndarray:
         """Return int64 numbers in [low, high)."""

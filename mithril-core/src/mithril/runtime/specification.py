@@ -13,6 +13,9 @@ from mithril.runtime.array import Array
 from mithril.types import TensorType, as_dtype
 
 
+REPLICATED = PartitionSpec()
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input to plan for: what it is and how it will lie on the mesh.
@@ -28,7 +31,7 @@ class TensorSpec:
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    sharding: PartitionSpec = PartitionSpec()
+    sharding: PartitionSpec = REPLICATED
 
     @property
     def type(self) -> TensorType:

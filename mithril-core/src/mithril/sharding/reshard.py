@@ -106,6 +106,7 @@ class Resharder:
 
     def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
         order = itertools.count()  # ties go to the path found first
+        queue: list[tuple[int, int, int, Sharding, tuple[Move, ...]]]
         queue = [(0, 0, next(order), start, ())]
         done: set[Sharding] = set()
         while queue:

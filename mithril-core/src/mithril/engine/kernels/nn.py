@@ -203,7 +203,9 @@ def cross_entropy(op: ops.CrossEntropy, types: Types, xp: ModuleType) -> Run:
         _check_classes(targets, classes)
         logits = xp.asarray(logits, dtype=wide)
         top = xp.max(logits, axis=-1, keepdims=True)
-        total = xp.log(xp.sum(xp.exp(logits - top), axis=-1)) + top[..., 0]
+        powers = logits - top
+        xp.exp(powers, out=powers)
+        total = xp.log(xp.sum(powers, axis=-1)) + top[..., 0]
         hit = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         return xp.asarray(total - hit, dtype=dtype), total
 
