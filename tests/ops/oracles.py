@@ -39,8 +39,6 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "sin": lambda x: ((np.exp(1j * x) - np.exp(-1j * x)) / 2j).real,
     "cos": lambda x: np.exp(1j * x).real,
     "tanh": lambda x: 1 - 2 / (np.exp(2 * x) + 1),
-    "sin": lambda x: np.exp(1j * x).imag,
-    "cos": lambda x: np.exp(1j * x).real,
     "erf": erf,
     "abs": lambda x: np.where(x < 0, -x, x),
     "sign": lambda x: np.where(x > 0, 1, np.where(x < 0, -1, 0)).astype(x.dtype),
@@ -57,9 +55,13 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "where": lambda c, x, y: np.choose(c, [y, x]),
     "stop_gradient": lambda x: x.copy(),
 }
-ORACLES.update(
-    {name: (lambda f: lambda op, *arrays: f(*arrays))(f) for name, f in _ELEMENTWISE.items()}
-)
+
+
+def _without_op(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda op, *arrays: function(*arrays)
+
+
+ORACLES.update({name: _without_op(function) for name, function in _ELEMENTWISE.items()})
 
 
 @oracle("constant")

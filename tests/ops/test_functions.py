@@ -1,4 +1,4 @@
-"""The functions over operands: what they add to the ops (defaults, promotion, scalars, shortcuts)."""
+"""The functions over operands: what they add to the ops, and that they are NumPy's."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_cost_of_a_contraction_counts_its_multiplications() -> None:
         (lambda x: (x > 0) & ~(x > 1), (X > 0) & ~(X > 1)),
         (lambda x: (x < 0) | (x >= 1), (X < 0) | (X >= 1)),
         (lambda x: x <= np.float64(0.5), X <= 0.5),
-        (lambda x: (x == x) != (x != x), np.ones_like(X, bool)),
+        (lambda x: (x == x[0]) != (x != x[0]), np.ones_like(X, bool)),
         (lambda x: ops.where(x > 0, 1, x), np.where(X > 0, 1, X)),
         (lambda x: ops.where(x > 0, 1.5, 0), np.where(X > 0, 1.5, 0).astype("float32")),
         (lambda x: ops.where(x > 0, 1, 0), np.where(X > 0, 1, 0).astype("int32")),
@@ -88,13 +88,13 @@ def test_cost_of_a_contraction_counts_its_multiplications() -> None:
         (lambda x: x.transpose(), X.transpose()),
         (lambda x: x.mean(), X.mean()),
         (lambda x: ops.mean(x > 0), np.mean(X > 0, dtype="float32")),
-        (lambda x: ops.argmax(x), np.argmax(X).astype("int32")),
+        (ops.argmax, np.argmax(X).astype("int32")),
         (lambda x: ops.argmax(x, keepdims=True), np.argmax(X, keepdims=True).astype("int32")),
         (
             lambda x: ops.argmin(x, -1, keepdims=True),
             np.argmin(X, 1, keepdims=True).astype("int32"),
         ),
-        (lambda x: ops.any(x), np.any(X)),
+        (ops.any, np.any(X)),
         (lambda x: ops.all(x > 0, 0), np.all(X > 0, 0)),
         (lambda x: ops.concatenate([x, x], -1), np.concatenate([X, X], -1)),
         (lambda x: ops.broadcast_to(x, (2, 4, 6)), np.broadcast_to(X, (2, 4, 6))),

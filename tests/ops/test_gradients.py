@@ -1,4 +1,4 @@
-"""Gradients: against central differences in float64, by dtype, at ties, and where there are none."""
+"""Gradients: against central differences in float64, their types, at ties, and where none flow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_last(case: Case) -> bool:
     return case.op.name in LAST or (case.op.name == "gelu_gradient" and bool(approximate))
 
 
-# Rounding in a cast to float32 hides small steps, and stop_gradient differs from differences on purpose.
+# A cast to float32 rounds small steps away; stop_gradient differs from differences on purpose.
 FLOATING = [c for c in CASES if with_floats(c) and not is_last(c)]
 SMOOTH = [c for c in FLOATING if c.op.name not in {"stop_gradient", "cast"}]
 

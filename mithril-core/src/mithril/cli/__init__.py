@@ -1,1 +1,1 @@
-"""The `mithril` command: one module per group of sub-commands, each importing what it needs late."""
+"""The `mithril` command: a module per group of sub-commands, importing what it needs late."""

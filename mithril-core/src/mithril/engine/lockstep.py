@@ -1,9 +1,10 @@
 """Run a program on all devices of a mesh in one process, all devices in step.
 
-The program is turned into straight-line Python: one assignment per node and per device, `del` at the
-last use. What provably does not differ between devices is computed once: a value *varies* over the
-mesh axes that its inputs, or its device index, vary over, and an all_reduce or all_gather ends that.
-Generic over the array namespace and the kernels, so that any single-process framework can use it.
+The program is turned into straight-line Python: one assignment per node and per device, `del` at
+the last use. What provably does not differ between devices is computed once: a value *varies* over
+the mesh axes that its inputs, or its device index, vary over, and an all_reduce or all_gather ends
+that. Generic over the array namespace and the kernels, so that any single-process framework can use
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The protocol between Mithril and a backend plugin: an Engine opened on a mesh.
 
-An engine knows devices, arrays, kernels and collectives; it knows nothing about models, gradients or
-shardings beyond the box of a tensor that each device holds. `Shards` is its own handle of a
+An engine knows devices, arrays, kernels and collectives; it knows nothing about models, gradients
+or shardings beyond the box of a tensor that each device holds. `Shards` is its own handle of a
 distributed array and is opaque to everybody else.
 """
 

@@ -2,8 +2,8 @@
 
 A graph is frozen: its nodes stand in an order in which every value is defined before it is used.
 Values are compared by identity; their names are for people. A node knows where it comes from: the
-user's layer path (`scope`) and line (`source`), kept by every pass, so that errors and plans can name
-them.
+user's layer path (`scope`) and line (`source`), kept by every pass, so that errors and plans can
+name them.
 """
 
 from __future__ import annotations

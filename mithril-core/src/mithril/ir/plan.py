@@ -1,8 +1,8 @@
 """Plan, Stage and Program: what runs, as data.
 
 A Program is one local graph that every device of its mesh runs, together with how each input and
-output lies on the mesh. Its collectives are ordinary nodes, each with its Cause. A Stage is a program
-on a mesh; a Plan is the stages in the order they run.
+output lies on the mesh. Its collectives are ordinary nodes, each with its Cause. A Stage is a
+program on a mesh; a Plan is the stages in the order they run.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Sharding rules: an op described by the factors its dimensions are made of.
 
 A rule names, for each dimension of each operand and result, the factors it consists of (major
-first), as in ``"m k, k n -> m n"`` or ``"b s (h d) -> b s h d"``. Splitting a factor over a mesh axis
-means that every device runs the same op on a part of it. What then happens to a result follows from
-the rule alone:
+first), as in ``"m k, k n -> m n"`` or ``"b s (h d) -> b s h d"``. Splitting a factor over a mesh
+axis means that every device runs the same op on a part of it. What then happens to a result follows
+from the rule alone:
 
 * a result that contains the factor is split in that dimension;
 * a result that does not contain it is *partial*: it still has to be reduced (a sum, unless the rule
   says otherwise);
 * a factor marked `whole` may not be split at all.
 
-`linear` lists groups of operands in which the op is jointly linear: when all operands of a group are
-partial sums over an axis and the others are not, the results are partial sums over it.
-The idea follows einops and Shardy's sharding rules.
+`linear` lists groups of operands in which the op is jointly linear: when all operands of a group
+are partial sums over an axis and the others are not, the results are partial sums over it. The idea
+follows einops and Shardy's sharding rules.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Rule:
         Raises:
             ShapeError: the text does not fit the types.
         """
-        left, right = (side.split(",") if side.strip() else [] for side in text.split("->"))
-        operands = tuple(_parse_side(side) for side in left)
-        results = tuple(_parse_side(side) for side in right)
+        left, right = text.split("->")
+        operands = tuple(map(_parse_side, left.split(","))) if inputs else ()
+        results = tuple(map(_parse_side, right.split(","))) if outputs else ()
         found = _sizes([*operands, *results], [*inputs, *outputs], dict(sizes or {}), text)
         return Rule(found, operands, results, reductions or {}, frozenset(whole), tuple(linear))
 

@@ -68,5 +68,5 @@ def _checked(entry: object) -> Entry:
     if isinstance(entry, tuple | list) and all(isinstance(axis, str) for axis in entry):
         return tuple(entry) or None
     raise ShardingError(
-        f"partition spec entry {entry!r} is not an axis; give an axis name, a tuple of names, or None"
+        f"partition spec entry {entry!r} is not an axis; give an axis name, a tuple, or None"
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 from mithril.errors import GraphError, MithrilError, OptionError, listing, nearest
 from mithril.ir import Source, Tensor
@@ -147,19 +147,38 @@ class Layer(Component):
         return f"{self.definition.name}({', '.join([*shown, *name])})"
 
 
+@overload
+def layer(function: Callable[..., Any], /) -> type[Layer]: ...
+
+
+@overload
 def layer(
     *,
     parameters: Declared = (),
     outputs: Sequence[str] = ("output",),
     weights: Sequence[Sequence[str]] | None = None,
     checks: Mapping[str, Check] | None = None,
-) -> Callable[[Callable[..., Any]], type[Layer]]:
+) -> Callable[[Callable[..., Any]], type[Layer]]: ...
+
+
+def layer(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    parameters: Declared = (),
+    outputs: Sequence[str] = ("output",),
+    weights: Sequence[Sequence[str]] | None = None,
+    checks: Mapping[str, Check] | None = None,
+) -> type[Layer] | Callable[[Callable[..., Any]], type[Layer]]:
     """Make a layer of a function over tensors; see the module's text for an example.
+
+    Used as `@layer(parameters=(…))`, or bare, as `@layer`, where there are no parameters.
 
     Positional arguments of the function are its inputs (`*inputs` takes any number), keyword-only
     arguments its options. Inside, `ml.parameter(name, shape, initializer)` gives a parameter.
 
     Args:
+        function: the function, when the decorator is used bare.
         parameters: names of the parameters, or a function from options to names, such as
             `lambda bias: ("weight", "bias") if bias else ("weight",)`.
         outputs: names of the outputs; the function returns a dict when there are several.
@@ -183,7 +202,7 @@ def layer(
         }
         return type(definition.name, (Layer,), body)
 
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 def snake_case(name: str) -> str:

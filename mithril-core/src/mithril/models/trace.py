@@ -78,6 +78,26 @@ def parameter_names(model: Traceable) -> tuple[str, ...]:
     )
 
 
+def check_patterns(model: Traceable) -> None:
+    """Raise unless every pattern of `model.shard` matches some name; needs no shapes.
+
+    Raises:
+        ShardingError: a pattern matches no parameter, layer or connection.
+    """
+    component = _component(model)
+    if isinstance(component, Composition):
+        match_rules(component, [*parameter_names(component), *_value_names(component, "")])
+
+
+def _value_names(composition: Composition, prefix: str) -> Iterator[str]:
+    for member in composition.members:
+        path = f"{prefix}{member.name}"
+        yield path
+        yield from (f"{prefix}{name}" for _, name in (*member.inputs, *member.outputs))
+        if isinstance(member.component, Composition):
+            yield from _value_names(member.component, f"{path}.")
+
+
 def trace(
     model: Traceable, input_types: Mapping[str, TensorType], *, inference: bool = False
 ) -> Traced:

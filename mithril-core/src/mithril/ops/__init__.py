@@ -1,10 +1,10 @@
 """All ops, and functions that apply them to traced tensors and concrete arrays alike.
 
-Importing this package fills the registry. The functions bear the names of NumPy and the Python array
-API standard; `mithril.models` and a backend's eager functions are built on them.
+Importing this package fills the registry. The functions bear the names of NumPy and the Python
+array API standard; `mithril.models` and a backend's eager functions are built on them.
 """
 
-from mithril.ir.constant import Constant
+from mithril.ir.constant import Constant as Constant
 from mithril.ops.arithmetic import *
 from mithril.ops.attention import *
 from mithril.ops.choice import *

@@ -1,8 +1,8 @@
 """Elementwise ops: what they have in common, and how scalars and dtypes meet.
 
 The ops themselves are in `choice`, `arithmetic` and `functions`; most differ in a line or two: the
-dtype rule and the gradient. Operands of different dtypes are promoted by the functions that build the
-ops, so an op itself sees equal dtypes.
+dtype rule and the gradient. Operands of different dtypes are promoted by the functions that build
+the ops, so an op itself sees equal dtypes.
 """
 
 from __future__ import annotations

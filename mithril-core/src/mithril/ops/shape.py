@@ -1,4 +1,4 @@
-"""Ops that move elements without computing: reshape, transpose, broadcast, slice, pad, concatenate."""
+"""Ops that only move elements: reshape, transpose, broadcast, slice, pad, concatenate."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Movement(Op):
 class Reshape(Movement):
     """The same elements, row-major, in another shape.
 
-    Factors come from the running greatest common divisor over both shapes, major to minor; where the
-    shapes share no boundary, the rest of the block is whole.
+    Factors come from the running greatest common divisor over both shapes, major to minor; where
+    the shapes share no boundary, the rest of the block is whole.
     """
 
     name: ClassVar[str] = "reshape"
@@ -78,7 +78,7 @@ def reshape_factors(
 
 
 class _Walk:
-    """Walks over a shape, major to minor, handing out factors; `size` is what is left of a dimension."""
+    """Walks over a shape, major to minor, handing out factors of its dimensions."""
 
     def __init__(self, shape: Shape) -> None:
         self._left = list(shape)

@@ -1,4 +1,4 @@
-"""From chosen shardings to a plan: local programs with explicit collectives, and why they are there."""
+"""From chosen shardings to a plan: local programs, explicit collectives, and their causes."""
 
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.explain import explain, summarise

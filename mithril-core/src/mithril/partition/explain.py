@@ -70,9 +70,6 @@ def _explain_tensor(plan: Plan, tensor: str) -> str:
         f"{tensor}: {report.type}, {report.sharding.describe()}, {local} on each device",
         f"  decided by {report.decided_by}",
     ]
-    for row in plan.collectives():
-        if tensor in (row.cause.value, *row.cause.parts):
-            lines.append(
-                f"  {row.kind} over {' x '.join(row.axes)}, {row.bytes} bytes, {row.phase}"
-            )
+    moves = (row for row in plan.collectives() if tensor in (row.cause.value, *row.cause.parts))
+    lines += [f"  {r.kind} over {' x '.join(r.axes)}, {r.bytes} bytes, {r.phase}" for r in moves]
     return "\n".join(lines)

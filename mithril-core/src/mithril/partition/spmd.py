@@ -1,8 +1,8 @@
 """Turn a global graph and a choice of shardings into the local program every device runs.
 
 Nodes are visited in order. An operand is taken in the sharding the node's option needs, the node is
-emitted on local shapes (its op says how, see `Op.localize`), and each result is moved to its home at
-once. Every move over the mesh becomes explicit nodes; a collective carries its cause.
+emitted on local shapes (its op says how, see `Op.localize`), and each result is moved to its home
+at once. Every move over the mesh becomes explicit nodes; a collective carries its cause.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[st
     if isinstance(device_mesh, Mesh):
         if names is not None:
             raise MeshError(
-                "mesh_axis_names is given together with a Mesh, which has names; give one of the two"
+                "mesh_axis_names is given together with a Mesh, which has names; give one of them"
             )
         return device_mesh
     if device_mesh is None:

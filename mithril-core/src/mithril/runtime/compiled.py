@@ -22,7 +22,14 @@ from mithril.mesh import PartitionSpec, Sharding
 from mithril.models import Layer, Model
 from mithril.models.annotations import resolve
 from mithril.models.composition import Composition
-from mithril.models.trace import Traced, input_names, output_names, parameter_names, trace
+from mithril.models.trace import (
+    Traced,
+    check_patterns,
+    input_names,
+    output_names,
+    parameter_names,
+    trace,
+)
 from mithril.partition import explain, summarise
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, as_array
@@ -119,6 +126,7 @@ class CompiledModel:
         self.input_names: tuple[str, ...] = tuple(input_names(model))
         self.output_names: tuple[str, ...] = tuple(output_names(model))
         self.parameter_names: tuple[str, ...] = tuple(parameter_names(model))
+        check_patterns(model)
         self.recompiles = 0
         self._model = model
         self._inference = inference
@@ -235,7 +243,7 @@ class CompiledModel:
         """
         if self._latest is None:
             raise PlanError(
-                "plan is not known before the shapes are; evaluate once, or pass shapes= to compile()"
+                "plan is not known before the shapes; evaluate once, or pass shapes= to compile()"
             )
         return self._latest.plan
 
@@ -356,7 +364,7 @@ class CompiledModel:
         spec = resolve(annotation, mesh, type, name)
         sharding = Sharding.of(mesh, spec, type.rank, f"parameter '{name}'")
         sharding.check(type.shape, f"parameter '{name}'")
-        return sharding, f"the annotation {annotation}"
+        return sharding, f"the annotation {annotation}{annotation.place}"
 
     def _homes(self, traced: Traced) -> dict[str, Sharding]:
         """Return where the user wants inputs and intermediate values to lie, by name."""
@@ -441,7 +449,7 @@ class CompiledModel:
             return None
         if not isinstance(given, Mapping):
             raise GraphError(
-                f"output_gradients is a {type(given).__name__}; give a mapping from output names to "
+                f"output_gradients is a {type(given).__name__}; give a mapping of output names to "
                 f"arrays, such as {{'{self.output_names[0]}': …}}"
             )
         for name in given:
@@ -458,7 +466,7 @@ class CompiledModel:
     def _check_names(self, given: Mapping[str, object], names: Sequence[str], what: str) -> None:
         if not isinstance(given, Mapping):
             raise GraphError(
-                f"{what}s are given as a {type(given).__name__}; give a mapping from names to arrays"
+                f"{what}s are given as a {type(given).__name__}; give a mapping of names to arrays"
             )
         unknown = [name for name in given if name not in names]
         missing = [name for name in names if name not in given]

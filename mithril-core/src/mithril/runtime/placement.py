@@ -1,8 +1,8 @@
 """Read `device_mesh=`, `tensor_split=` and `sharding=` of an array as a Sharding.
 
 `device_mesh` says which part of the backend's mesh is used: a size of 1 means replicated there, a
-shorter tuple means the leading dimensions. Entry i of `tensor_split` belongs to mesh dimension i and
-names the tensor dimension it splits, or None; by default it is (0, 1, …), clipped to the rank.
+shorter tuple means the leading dimensions. Entry i of `tensor_split` belongs to mesh dimension i
+and names the tensor dimension it splits, or None; by default it is (0, 1, …), clipped to the rank.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_placement(
     if sharding is not None:
         if device_mesh is not None or tensor_split is not None:
             raise OptionError(
-                "sharding= is given together with device_mesh= or tensor_split=; give one of the two"
+                "sharding= is given together with device_mesh= or tensor_split=; give one form"
             )
         found = _read_sharding(mesh, sharding, type.rank, what)
     elif device_mesh is None and tensor_split is None:

@@ -1,8 +1,8 @@
 """Random numbers by position: element i of a tensor depends on a key and on i, on nothing else.
 
-So any device can draw just its own part of a tensor, and initial values are equal bit for bit on every
-mesh. The words come from NumPy's Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as
-1, 2, 3", 2011), whose counter can start anywhere; each element takes one 64-bit word.
+So any device can draw just its own part of a tensor, and initial values are equal bit for bit on
+every mesh. The words come from NumPy's Philox-4x64 (Salmon et al., "Parallel random numbers: as
+easy as 1, 2, 3", 2011), whose counter can start anywhere; each element takes one 64-bit word.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Key:
         return low + (high - low) * unit
 
     def normal(self, shape: Shape, box: Box) -> np.ndarray:
-        """Return float64 numbers of the standard normal distribution, by Box and Muller's method."""
+        """Return float64 standard normal numbers, by Box and Muller's method."""
         words = self.words(shape, box)
         first = ((words >> np.uint64(32)) + 0.5) * 2.0**-32
         second = (words & np.uint64(0xFFFFFFFF)) * 2.0**-32

@@ -12,7 +12,6 @@ from mithril.mesh import PartitionSpec
 from mithril.runtime.array import Array
 from mithril.types import TensorType, as_dtype
 
-
 REPLICATED = PartitionSpec()
 
 

@@ -1,9 +1,9 @@
 """Which factors each mesh axis may split, for every node: a closure over the whole graph.
 
-The closure starts from the shardings the user gave (inputs, parameters, promised outputs) and runs in
-both directions: a dimension that may be split makes its factor a candidate at every node that touches
-the value, and a candidate factor makes every dimension it occurs in splittable. Nothing is decided
-here, no conflict is resolved, and the order of the steps does not matter.
+The closure starts from the shardings the user gave (inputs, parameters, promised outputs) and runs
+in both directions: a dimension that may be split makes its factor a candidate at every node that
+touches the value, and a candidate factor makes every dimension it occurs in splittable. Nothing is
+decided here, no conflict is resolved, and the order of the steps does not matter.
 """
 
 from __future__ import annotations

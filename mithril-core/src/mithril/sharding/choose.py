@@ -2,8 +2,9 @@
 
 Variables: one choice per node (a factor, a linear group or nothing for each mesh axis) and one home
 sharding per value. The cost is the compute of the choices, plus the reshard from where a value is
-produced to its home, once, plus the reshards from home to each consumer. It is minimised by variable
-elimination (`eliminate`), which is exact; ties go to fewer collectives, then to the earlier option.
+produced to its home, once, plus the reshards from home to each consumer. It is minimised by
+variable elimination (`eliminate`), which is exact; ties go to fewer collectives, then to the
+earlier option.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Min-sum variable elimination over cost tables: exact minimisation of a sum of small tables.
 
-Each step takes the variable whose elimination makes the smallest table, adds the tables it occurs in,
-minimises over it and remembers the best value for every setting of its neighbours. Reading the
-remembered values backwards gives the minimiser (Dechter, "Bucket elimination", 1999). Should a table
-outgrow the cap, that variable is fixed to its locally best value instead and the result is no longer
-proved exact.
+Each step takes the variable whose elimination makes the smallest table, adds the tables it occurs
+in, minimises over it and remembers the best value for every setting of its neighbours. Reading the
+remembered values backwards gives the minimiser (Dechter, "Bucket elimination", 1999). Should a
+table outgrow the cap, that variable is fixed to its locally best value instead and the result is no
+longer proved exact.
 """
 
 from __future__ import annotations

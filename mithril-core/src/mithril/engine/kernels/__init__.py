@@ -15,6 +15,6 @@ from mithril.engine.kernels import (
 from mithril.engine.kernels.registry import KERNELS, Kernel, Run, kernel
 
 __all__ = [
-    "KERNELS", "Kernel", "Run", "attention", "conv", "elementwise", "index", "kernel", "linalg", "nn", "random",
-    "reduce", "shape", "shard",
+    "KERNELS", "Kernel", "Run", "attention", "conv", "elementwise", "index", "kernel", "linalg",
+    "nn", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

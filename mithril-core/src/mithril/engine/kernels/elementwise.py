@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from mithril import ops
 from mithril.engine.kernels.registry import KERNELS, Run, kernel
 from mithril.ir import Constant
-from mithril import ops
 from mithril.types import TensorType
 
 Types = Sequence[TensorType]
@@ -19,11 +19,11 @@ Types = Sequence[TensorType]
 _SAME_NAME = {
     ops.Add: "add", ops.Subtract: "subtract", ops.Multiply: "multiply", ops.Divide: "divide",
     ops.Power: "power", ops.Maximum: "maximum", ops.Minimum: "minimum", ops.Negate: "negative",
-    ops.Exp: "exp", ops.Log: "log", ops.Sqrt: "sqrt", ops.Tanh: "tanh", ops.Sin: "sin", ops.Cos: "cos", ops.Abs: "abs",
-    ops.Sign: "sign", ops.Equal: "equal", ops.NotEqual: "not_equal", ops.Less: "less",
-    ops.LessEqual: "less_equal", ops.Greater: "greater", ops.GreaterEqual: "greater_equal",
-    ops.LogicalAnd: "logical_and", ops.LogicalOr: "logical_or", ops.LogicalNot: "logical_not",
-    ops.Where: "where",
+    ops.Exp: "exp", ops.Log: "log", ops.Sqrt: "sqrt", ops.Tanh: "tanh", ops.Sin: "sin", ops.Cos:
+    "cos", ops.Abs: "abs", ops.Sign: "sign", ops.Equal: "equal", ops.NotEqual: "not_equal",
+    ops.Less: "less", ops.LessEqual: "less_equal", ops.Greater: "greater", ops.GreaterEqual:
+    "greater_equal", ops.LogicalAnd: "logical_and", ops.LogicalOr: "logical_or", ops.LogicalNot:
+    "logical_not", ops.Where: "where",
 }  # fmt: skip
 
 
