@@ -144,8 +144,8 @@ def _moves(here: Sharding, goal: Sharding, type: TensorType) -> Iterator[Move]:
             yield from _moves_of_partial(here, goal, axis, wanted, type)
         elif wanted is not None and _can_append(here, axis, wanted, type):
             yield Move("slice", (axis,), here, _appended(here, axis, wanted))
-        elif reduction := goal.reduction_of(axis):
-            yield Move("to_partial", (axis,), here, _with_partial(here, axis, reduction))
+        elif goal.reduction_of(axis) == "sum":  # zeros elsewhere leave a sum as it is
+            yield Move("to_partial", (axis,), here, _with_partial(here, axis, "sum"))
     for dimension, axes in enumerate(here.dims):
         for ordered in itertools.permutations(axes):
             if ordered != axes:

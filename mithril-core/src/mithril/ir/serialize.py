@@ -1,0 +1,240 @@
+"""Graphs and plans as JSON, both ways.
+
+Values are numbered in order of definition; ops are named, with their attributes. Nothing but data is
+read: an unknown op, a wrong attribute or an ill-formed graph is refused. Reading back what was
+written gives a graph that prints the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from mithril.errors import GraphError, MithrilError, nearest
+from mithril.ir.graph import Graph, Node, Phase, Source, Value
+from mithril.ir.op import Op, registry
+from mithril.ir.plan import Cause, Plan, Port, Program, Stage, TensorReport
+from mithril.ir.verify import verify
+from mithril.mesh import Mesh, Sharding
+from mithril.types import TensorType, as_dtype
+
+SCHEMA = 1
+Json = dict[str, Any]
+
+
+def graph_to_json(graph: Graph) -> str:
+    """Return a graph as JSON text."""
+    return _dump({"schema": SCHEMA, "graph": _graph_out(graph)})
+
+
+def graph_from_json(text: str) -> Graph:
+    """Return the graph a JSON text describes.
+
+    Raises:
+        GraphError: the text is not a graph of this schema.
+    """
+    return _read(text, "graph", _graph_in)
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Return a plan as JSON text."""
+    return _dump({"schema": SCHEMA, "plan": _plan_out(plan)})
+
+
+def plan_from_json(text: str) -> Plan:
+    """Return the plan a JSON text describes.
+
+    Raises:
+        GraphError: the text is not a plan of this schema.
+    """
+    return _read(text, "plan", _plan_in)
+
+
+def _dump(content: Json) -> str:
+    return json.dumps(content, indent=1, allow_nan=False)
+
+
+def _read(text: str, what: str, decode: Any) -> Any:
+    try:
+        content = json.loads(text)
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA or what not in content:
+            raise GraphError(f"JSON text is not a {what} of schema {SCHEMA}; write it anew")
+        return decode(content[what])
+    except MithrilError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise GraphError(
+            f"JSON text does not describe a {what}; {type(error).__name__}: {error}; write it anew"
+        ) from error
+
+
+# ------------------------------------------------------------------ graphs
+
+
+def _graph_out(graph: Graph) -> Json:
+    numbers = {value: number for number, value in enumerate(graph.values())}
+    return {
+        "inputs": [_value_out(value) for value in graph.inputs],
+        "nodes": [_node_out(node, numbers) for node in graph.nodes],
+        "outputs": {name: numbers[value] for name, value in graph.outputs.items()},
+    }
+
+
+def _graph_in(content: Json) -> Graph:
+    values = [_value_in(item) for item in content["inputs"]]
+    inputs = tuple(values)
+    nodes = []
+    for item in content["nodes"]:
+        nodes.append(_node_in(item, values))
+        values += nodes[-1].outputs
+    outputs = {name: values[number] for name, number in content["outputs"].items()}
+    return verify(Graph(inputs, tuple(nodes), outputs))
+
+
+def _value_out(value: Value) -> Json:
+    return {**_type_out(value.type), "name": value.name}
+
+
+def _value_in(item: Json) -> Value:
+    return Value(_type_in(item), item["name"])
+
+
+def _type_out(type: TensorType) -> Json:
+    return {"shape": list(type.shape), "dtype": str(type.dtype)}
+
+
+def _type_in(item: Json) -> TensorType:
+    return TensorType(tuple(map(int, item["shape"])), as_dtype(item["dtype"]))
+
+
+def _node_out(node: Node, numbers: Mapping[Value, int]) -> Json:
+    item: Json = {
+        "op": node.op.name,
+        "attributes": {name: _encode(value) for name, value in node.attributes.items()},
+        "inputs": [numbers[value] for value in node.inputs],
+        "outputs": [_value_out(value) for value in node.outputs],
+        "scope": node.scope,
+        "phase": str(node.phase),
+    }
+    if node.source:
+        item["source"] = asdict(node.source)
+    if node.cause:
+        item["cause"] = asdict(node.cause)
+    return item
+
+
+def _node_in(item: Json, values: list[Value]) -> Node:
+    cause = item.get("cause")
+    return Node(
+        op=_op_in(item["op"], item["attributes"]),
+        inputs=tuple(values[number] for number in item["inputs"]),
+        outputs=tuple(_value_in(value) for value in item["outputs"]),
+        scope=item["scope"],
+        source=Source(**item["source"]) if "source" in item else None,
+        phase=Phase(item["phase"]),
+        cause=Cause(**{**cause, "parts": tuple(cause["parts"])}) if cause else None,
+    )
+
+
+def _op_in(name: str, attributes: Json) -> Op:
+    op_class = registry().get(name)
+    if op_class is None:
+        raise GraphError(f"op '{name}' is not known here{nearest(name, registry())}; import it first")
+    kinds = {field.name: field.type for field in fields(op_class)}
+    if set(kinds) != set(attributes):
+        raise GraphError(
+            f"op '{name}' has attributes {sorted(kinds)}, the text gives {sorted(attributes)}"
+        )
+    return op_class(**{key: _decode(value, kinds[key]) for key, value in attributes.items()})
+
+
+def _encode(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    return value
+
+
+def _decode(value: Any, kind: object) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(item, None) for item in value)
+    if isinstance(value, dict):
+        return float(value["float"])
+    return as_dtype(value) if kind == "DType" else value
+
+
+# ------------------------------------------------------------------ plans
+
+
+def _plan_out(plan: Plan) -> Json:
+    return {
+        "mesh": dict(plan.mesh.sizes),
+        "stages": [
+            {
+                "name": stage.name,
+                "devices": list(stage.devices),
+                "mesh": dict(stage.program.mesh.sizes),
+                "graph": _graph_out(stage.program.graph),
+                "inputs": [_port_out(port) for port in stage.program.inputs],
+                "outputs": [_port_out(port) for port in stage.program.outputs],
+            }
+            for stage in plan.stages
+        ],
+        "specs": {
+            name: {
+                **_type_out(report.type),
+                **_sharding_out(report.sharding),
+                "decided_by": report.decided_by,
+            }
+            for name, report in plan.specs.items()
+        },
+        "notes": list(plan.notes),
+    }
+
+
+def _plan_in(content: Json) -> Plan:
+    mesh = Mesh(content["mesh"])
+    specs = {
+        name: TensorReport(_type_in(item), _sharding_in(item, mesh), item["decided_by"])
+        for name, item in content["specs"].items()
+    }
+    stages = tuple(map(_stage_in, content["stages"]))
+    return Plan(mesh, stages, specs, tuple(content["notes"]))
+
+
+def _stage_in(item: Json) -> Stage:
+    mesh = Mesh(item["mesh"])
+    program = Program(
+        mesh,
+        _graph_in(item["graph"]),
+        tuple(_port_in(port, mesh) for port in item["inputs"]),
+        tuple(_port_in(port, mesh) for port in item["outputs"]),
+    )
+    return Stage(item["name"], program, tuple(item["devices"]))
+
+
+def _port_out(port: Port) -> Json:
+    return {"name": port.name, **_type_out(port.type), **_sharding_out(port.sharding)}
+
+
+def _port_in(item: Json, mesh: Mesh) -> Port:
+    return Port(item["name"], _type_in(item), _sharding_in(item, mesh))
+
+
+def _sharding_out(sharding: Sharding) -> Json:
+    return {
+        "dims": [list(axes) for axes in sharding.dims],
+        "partial": [list(pair) for pair in sharding.partial],
+    }
+
+
+def _sharding_in(item: Json, mesh: Mesh) -> Sharding:
+    partial = tuple((axis, reduction) for axis, reduction in item["partial"])
+    sharding = Sharding(mesh, tuple(tuple(axes) for axes in item["dims"]), partial)
+    for axis in (*sharding.split_axes, *(axis for axis, _ in partial)):
+        mesh.require(axis)
+    return sharding

@@ -1,0 +1,120 @@
+"""Reshard paths: there and back is the identity, and no path costs more than gathering everything."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mithril.cost import SIMULATED
+from mithril.engine.numpy_engine import NumpyEngine
+from mithril.errors import PlanError
+from mithril.ir import Builder
+from mithril.compiler import Request, make_plan
+from mithril.mesh import Mesh, P, Sharding
+from mithril.sharding import Resharder
+from mithril.types import DType, TensorType
+
+MESH = Mesh(data=4, tensor=2)
+TYPE = TensorType((16, 8), DType.float32)
+SPECS = [
+    P(),
+    P("data"),
+    P("tensor"),
+    P(None, "data"),
+    P(None, "tensor"),
+    P("data", "tensor"),
+    P("tensor", "data"),
+    P(("data", "tensor")),
+    P(("tensor", "data")),
+    P(None, ("data", "tensor")),
+    P(None, ("tensor", "data")),
+]
+
+PAIRS = list(itertools.product(SPECS, SPECS))
+
+
+def sharding(spec: P) -> Sharding:
+    return Sharding.of(MESH, spec, 2)
+
+
+def kinds(start: P, goal: P) -> list[str]:
+    path = Resharder(MESH, SIMULATED).path(sharding(start), sharding(goal), TYPE)
+    return [move.kind for move in path.moves]
+
+
+@pytest.mark.parametrize(("start", "goal"), PAIRS, ids=str)
+def test_any_spec_reaches_any_other_with_the_same_values(start: P, goal: P) -> None:
+    """Plan the identity with promised output; the values arrive, by the moves the path names."""
+    builder = Builder()
+    x = builder.input(TYPE, "x")
+    request = Request(inputs={"x": sharding(start)}, outputs={"y": sharding(goal)})
+    engine = NumpyEngine(MESH)
+    plan = make_plan(builder.build({"y": x}), MESH, request, engine.kernels)
+    values = np.arange(128, dtype=np.float32).reshape(16, 8)
+    program = plan.stages[0].program
+    moved: list[str] = []
+    (parts,) = engine.lower(program)(
+        [engine.put(TYPE, sharding(start), lambda box: values[box])],
+        lambda kind, axes, size: moved.append(kind),
+    )
+    for device, part in enumerate(parts):
+        np.testing.assert_array_equal(part, values[sharding(goal).box(device, TYPE.shape)])
+    assert moved == [kind for kind in kinds(start, goal) if kind not in ("slice", "to_partial")]
+
+
+@pytest.mark.parametrize(("start", "goal"), PAIRS, ids=str)
+def test_no_path_moves_more_than_gathering_everything(start: P, goal: P) -> None:
+    resharder = Resharder(MESH, SIMULATED)
+    whole = sharding(P())
+    path = resharder.price(sharding(start), sharding(goal), TYPE)
+    assert path <= resharder.price(sharding(start), whole, TYPE)
+
+
+@pytest.mark.parametrize(
+    ("start", "goal", "expected"),
+    [
+        (P(), P("data", "tensor"), ["slice", "slice"]),
+        (P("data"), P(), ["all_gather"]),
+        (P(("data", "tensor")), P(), ["all_gather"]),
+        (P(("data", "tensor")), P("data"), ["all_gather"]),
+        (P("data"), P(None, "data"), ["all_to_all"]),
+        (P(("data", "tensor")), P(("tensor", "data")), ["permute"]),
+        (P(("tensor", "data")), P("data"), ["permute", "all_gather"]),
+    ],
+    ids=str,
+)
+def test_moves_of_well_known_cases(start: P, goal: P, expected: list[str]) -> None:
+    assert kinds(start, goal) == expected
+
+
+def test_partial_values_are_reduced_or_scattered() -> None:
+    resharder = Resharder(MESH, SIMULATED)
+    partial = Sharding(MESH, ((), ()), (("data", "sum"), ("tensor", "sum")))
+
+    def moves(goal: P) -> list[tuple[str, tuple[str, ...]]]:
+        path = resharder.path(partial, sharding(goal), TYPE)
+        return [(move.kind, move.axes) for move in path.moves]
+
+    assert moves(P()) == [("all_reduce", ("data", "tensor"))]
+    assert set(moves(P("data"))) == {("all_reduce", ("tensor",)), ("reduce_scatter", ("data",))}
+    one = Sharding(MESH, ((), ()), (("data", "sum"),))
+    assert [m.kind for m in resharder.path(sharding(P()), one, TYPE).moves] == ["to_partial"]
+
+
+def test_a_goal_in_another_reduction_cannot_be_reached() -> None:
+    largest = Sharding(MESH, ((), ()), (("data", "max"),))
+    total = Sharding(MESH, ((), ()), (("data", "sum"),))
+    with pytest.raises(PlanError, match="cannot reshard float32.* partial sum over data to"):
+        Resharder(MESH, SIMULATED).path(total, largest, TYPE)
+
+
+@given(st.sampled_from(SPECS), st.sampled_from(SPECS), st.sampled_from(SPECS))
+def test_prices_obey_the_triangle_inequality_up_to_merging(a: P, b: P, c: P) -> None:
+    resharder = Resharder(MESH, SIMULATED)
+    direct = resharder.price(sharding(a), sharding(c), TYPE)
+    detour = resharder.price(sharding(a), sharding(b), TYPE)
+    detour += resharder.price(sharding(b), sharding(c), TYPE)
+    assert direct <= detour
