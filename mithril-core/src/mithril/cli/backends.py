@@ -183,7 +183,8 @@ def _capabilities(engine: Engine) -> str:
 def _operators(engine: Engine) -> str:
     from mithril.ir import registry
 
-    known = set(registry())
+    # Collectives are capabilities, shown in a row of their own.
+    known = {name for name, op in registry().items() if not op.is_collective}
     with_kernel = len(known & engine.kernels)
     return f"{with_kernel} of {len(known)} have a kernel{_without(known - engine.kernels)}"
 

@@ -85,13 +85,15 @@ def choose(
     hardware: Hardware,
 ) -> Choice:
     """Return the cheapest choice; see the module's text."""
-    options = {node: node_options(node, mesh, candidates) for node in graph.nodes}
-    problem = _Problem(graph, given, options, resharder, hardware)
-    picked, price, is_exact = minimise(problem.domains, problem.tables)
-    chosen = {node: options[node][picked.get(problem.variable[node], 0)] for node in graph.nodes}
+    objective = Objective.of(graph, mesh, given, candidates, resharder, hardware)
+    picked, price, is_exact = minimise(objective.domains, objective.tables)
+    chosen = {
+        node: options[picked.get(objective.variable[node], 0)]
+        for node, options in objective.options.items()
+    }
     homes = {
-        value: homes[picked.get(problem.variable[value], 0)]
-        for value, homes in problem.homes.items()
+        value: homes[picked.get(objective.variable[value], 0)]
+        for value, homes in objective.homes.items()
     }
     return Choice(candidates.rules, chosen, homes, price / PRICE_UNIT, is_exact)
 
@@ -187,8 +189,21 @@ def _sharding(
 # ------------------------------------------------------------------ the problem as tables
 
 
-class _Problem:
-    """Variables, their domains and the cost tables over them."""
+class Objective:
+    """What is minimised: variables with their domains, and cost tables over them."""
+
+    @staticmethod
+    def of(
+        graph: Graph,
+        mesh: Mesh,
+        given: Constraints,
+        candidates: Candidates,
+        resharder: Resharder,
+        hardware: Hardware,
+    ) -> Objective:
+        """Return the objective of a graph."""
+        options = {node: node_options(node, mesh, candidates) for node in graph.nodes}
+        return Objective(graph, given, options, resharder, hardware)
 
     def __init__(
         self,
@@ -199,7 +214,7 @@ class _Problem:
         hardware: Hardware,
     ) -> None:
         self._given = given
-        self._options = options
+        self.options = options
         self._resharder = resharder
         self.homes: dict[Value, tuple[Sharding, ...]] = {}
         self.variable: dict[Node | Value, int] = {}
@@ -217,12 +232,17 @@ class _Problem:
         for name, source in given.tied.items():
             self._tie(graph.outputs[name], source)
 
+    def price(self, values: Sequence[int]) -> float:
+        """Return the price, in picoseconds, of one value per variable."""
+        chosen = (t.costs[tuple(values[v] for v in t.variables)] for t in self.tables)
+        return float(sum(chosen)) / PRICE_UNIT
+
     def _add(self, item: Node | Value, size: int) -> None:
         self.variable[item] = len(self.domains)
         self.domains.append(size)
 
     def _price_node(self, node: Node, hardware: Hardware) -> None:
-        options = self._options[node]
+        options = self.options[node]
         if len(options) == 1:
             return
         work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
@@ -242,7 +262,7 @@ class _Problem:
         promised: Mapping[Value, Sharding | None],
     ) -> None:
         produced = self._produced(value, producer)
-        needs = [[option.operands[i] for option in self._options[node]] for node, i in uses]
+        needs = [[option.operands[i] for option in self.options[node]] for node, i in uses]
         goal = promised.get(value)
         homes = self._home_candidates(value, produced, needs, goal)
         self.homes[value] = homes
@@ -265,7 +285,7 @@ class _Problem:
         if producer is None:
             return [self._given.inputs[value]]
         position = producer.outputs.index(value)
-        return [option.results[position] for option in self._options[producer]]
+        return [option.results[position] for option in self.options[producer]]
 
     def _home_candidates(
         self,
@@ -307,8 +327,10 @@ class _Problem:
     def _move(self, value: Value, start: Sharding, goal: Sharding) -> float:
         if start == goal:
             return 0.0
-        if any(start.reduction_of(axis) not in (None, r) for axis, r in goal.partial):
-            return FORBIDDEN
+        for axis, reduction in goal.partial:
+            held = start.reduction_of(axis)
+            if held != reduction and not (held is None and reduction == "sum"):
+                return FORBIDDEN  # only a sum can be made partial
         path = self._resharder.path(start, goal, value.type)
         collectives = sum(move.is_collective for move in path.moves)
         return path.price * PRICE_UNIT + collectives * COLLECTIVE_TIE

@@ -1,0 +1,158 @@
+"""Random graphs on random meshes with random shardings equal one device, and do what the plan says."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mithril import ops
+from mithril.compiler.pipeline import Request, constraints
+from mithril.cost import SIMULATED
+from mithril.ir import Builder, Graph, Tensor
+from mithril.mesh import Mesh, P, Sharding
+from mithril.sharding import Resharder, choose, collect
+from mithril.sharding.choose import Objective
+from mithril.types import DType, TensorType
+
+from tests.graphs import on_one_device, run, values_for
+from tests.tolerances import TOLERANCE
+
+F64 = DType.float64
+MESHES = [Mesh(a=2), Mesh(a=4), Mesh(a=2, b=2), Mesh(a=2, b=4), Mesh(a=2, b=2, c=2)]
+Step = Callable[[Tensor, Builder, int], Tensor]
+
+
+def weight(builder: Builder, number: int, *shape: int) -> Tensor:
+    return builder.input(TensorType(shape, F64), f"w{number}")
+
+
+STEPS: dict[str, Step] = {
+    "linear": lambda x, b, n: ops.einsum("rsd,ed->rse", x, weight(b, n, 8, x.shape[-1])),
+    "widen": lambda x, b, n: ops.einsum("rsd,ed->rse", x, weight(b, n, 16, x.shape[-1])),
+    "bias": lambda x, b, n: x + weight(b, n, x.shape[-1]),
+    "relu": lambda x, b, n: ops.relu(x),
+    "tanh": lambda x, b, n: ops.tanh(x),
+    "square": lambda x, b, n: x * x,
+    "residual": lambda x, b, n: x + ops.tanh(x),
+    "softmax": lambda x, b, n: ops.softmax(x),
+    "norm": lambda x, b, n: ops.layer_norm(
+        x, weight(b, n, x.shape[-1]), weight(b, n + 100, x.shape[-1])
+    ),
+    "heads": lambda x, b, n: ops.attention(
+        *[x.reshape(*x.shape[:2], 4, x.shape[-1] // 4)] * 3, causal=True
+    ).reshape(x.shape),
+    "swap": lambda x, b, n: x.transpose(1, 0, 2),
+    "merge": lambda x, b, n: ops.tanh(x.reshape(-1, x.shape[-1])).reshape(x.shape),
+    "mean": lambda x, b, n: x - ops.mean(x, 1, keepdims=True),
+    "largest": lambda x, b, n: x - ops.max(x, 2, keepdims=True),
+    "cut": lambda x, b, n: ops.concatenate([x[:, 2:], x[:, :2]], 1),
+    "dropout": lambda x, b, n: x * ops.cast(ops.one_hot(ops.argmax(x, 2), x.shape[2]), F64),
+}
+
+
+def build(steps: list[str]) -> Graph:
+    builder = Builder()
+    x = builder.input(TensorType((8, 8, 8), F64), "x")
+    for number, step in enumerate(steps):
+        with builder.at(scope=f"{step}_{number}"):
+            x = STEPS[step](x, builder, number)
+    return builder.build({"y": x, "loss": ops.mean(x)})
+
+
+@st.composite
+def specs(draw: st.DrawFn, mesh: Mesh, rank: int) -> P:
+    """A spec that uses each axis at most once."""
+    entries: list[list[str]] = [[] for _ in range(rank)]
+    for axis in draw(st.permutations(mesh.names)):
+        place = draw(st.integers(-2, rank - 1))
+        if place >= 0:
+            entries[place].append(axis)
+    return P(*(tuple(entry) or None for entry in entries))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Graph, Mesh, dict[str, P], dict[str, P], list[str]]:
+    steps = draw(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6))
+    mesh = draw(st.sampled_from(MESHES))
+    graph = build(steps)
+    inputs, compute = {}, []
+    for value in graph.inputs:
+        spec = draw(specs(mesh, value.type.rank))
+        if fits(mesh, spec, value.type.shape):
+            inputs[value.name] = spec
+            if value.name != "x" and draw(st.booleans()):
+                compute.append(value.name)
+    outputs = {}
+    spec = draw(specs(mesh, 3))
+    if draw(st.booleans()) and fits(mesh, spec, graph.outputs["y"].type.shape):
+        outputs["y"] = spec
+    return graph, mesh, inputs, outputs, compute
+
+
+def fits(mesh: Mesh, spec: P, shape: tuple[int, ...]) -> bool:
+    return all(size % mesh.product(spec.axes(d)) == 0 for d, size in enumerate(shape))
+
+
+@settings(max_examples=150)
+@given(cases())
+def test_sharded_equals_one_device(case: tuple[Graph, Mesh, dict[str, P], dict[str, P], list[str]]) -> None:
+    graph, mesh, inputs, outputs, compute = case
+    values = values_for(graph)
+    wanted = tuple(value.name for value in graph.inputs)
+    ran = run(
+        graph, mesh, values, inputs, outputs=outputs, compute=compute, differentiated=wanted
+    )
+    expected = on_one_device(graph, values, wanted)
+    rtol, atol = TOLERANCE["float64"]
+    for name, value in expected.items():
+        np.testing.assert_allclose(ran.outputs[name], value, rtol=rtol, atol=atol, err_msg=name)
+    assert ran.executed == [(r.kind, r.axes, r.bytes) for r in ran.plan.collectives()]
+    for name, spec in outputs.items():
+        port = next(p for p in ran.plan.stages[0].program.outputs if p.name == name)
+        assert port.sharding == Sharding.of(mesh, spec, 3)
+
+
+@given(cases(), st.randoms(use_true_random=False))
+def test_plan_does_not_depend_on_the_order_of_annotations(
+    case: tuple[Graph, Mesh, dict[str, P], dict[str, P], list[str]], random: object
+) -> None:
+    graph, mesh, inputs, outputs, compute = case
+    values = values_for(graph)
+    shuffled = list(inputs.items())
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    one = run(graph, mesh, values, inputs, outputs=outputs, compute=compute)
+    two = run(graph, mesh, values, dict(shuffled), outputs=outputs, compute=compute[::-1])
+    assert str(one.plan) == str(two.plan)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from(["linear", "bias", "relu", "residual", "swap"]), min_size=1, max_size=2),
+    st.sampled_from(MESHES[:3]),
+    st.data(),
+)
+def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.DataObject) -> None:
+    builder = Builder()
+    x = builder.input(TensorType((8, 8, 8), F64), "x")
+    for number, step in enumerate(steps):
+        x = STEPS[step](x, builder, number)
+    graph = builder.build({"y": x})
+    arriving = {}
+    for value in graph.inputs:
+        spec = data.draw(specs(mesh, value.type.rank))
+        if fits(mesh, spec, value.type.shape):
+            arriving[value.name] = Sharding.of(mesh, spec, value.type.rank)
+    given_ = constraints(graph, mesh, Request(inputs=arriving))
+    resharder = Resharder(mesh, SIMULATED)
+    candidates = collect(graph, mesh, given_)
+    objective = Objective.of(graph, mesh, given_, candidates, resharder, SIMULATED)
+    sizes = objective.domains
+    if np.prod(np.array(sizes, float)) > 20_000:
+        return
+    best = min(objective.price(values) for values in itertools.product(*map(range, sizes)))
+    choice = choose(graph, mesh, given_, candidates, resharder, SIMULATED)
+    assert choice.is_exact
+    assert choice.price == best
