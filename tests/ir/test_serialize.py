@@ -42,7 +42,9 @@ def test_plan_runs_the_same_after_a_round_trip() -> None:
     values = values_for(graph)
     mesh = Mesh(data=2, tensor=2)
     inputs = {**MEGATRON_BLOCK, "x": P("data")}
-    plan = run(graph, mesh, values, inputs, compute=[*MEGATRON_BLOCK], differentiated=BLOCK_PARAMETERS).plan
+    plan = run(
+        graph, mesh, values, inputs, compute=[*MEGATRON_BLOCK], differentiated=BLOCK_PARAMETERS
+    ).plan
     again = plan_from_json(plan_to_json(plan))
     assert str(again) == str(plan)
     assert again.specs == plan.specs
@@ -74,7 +76,9 @@ def changed(change: Callable[[dict], None]) -> str:
 def test_faulty_graphs_are_refused() -> None:
     with pytest.raises(GraphError, match="op 'einsun' is not known here; did you mean 'einsum'"):
         graph_from_json(changed(lambda g: g["nodes"][0].update(op="einsun")))
-    with pytest.raises(GraphError, match=r"'einsum' has attributes \['equation'\], the text gives \[\]"):
+    with pytest.raises(
+        GraphError, match=r"'einsum' has attributes \['equation'\], the text gives \[\]"
+    ):
         graph_from_json(changed(lambda g: g["nodes"][0].update(attributes={})))
     with pytest.raises(GraphError, match=r"makes float32\[4, 4, 64\], the graph says"):
         graph_from_json(changed(lambda g: g["nodes"][0]["outputs"][0].update(shape=[1])))

@@ -98,13 +98,13 @@ def fits(mesh: Mesh, spec: P, shape: tuple[int, ...]) -> bool:
 
 @settings(max_examples=150)
 @given(cases())
-def test_sharded_equals_one_device(case: tuple[Graph, Mesh, dict[str, P], dict[str, P], list[str]]) -> None:
+def test_sharded_equals_one_device(
+    case: tuple[Graph, Mesh, dict[str, P], dict[str, P], list[str]],
+) -> None:
     graph, mesh, inputs, outputs, compute = case
     values = values_for(graph)
     wanted = tuple(value.name for value in graph.inputs)
-    ran = run(
-        graph, mesh, values, inputs, outputs=outputs, compute=compute, differentiated=wanted
-    )
+    ran = run(graph, mesh, values, inputs, outputs=outputs, compute=compute, differentiated=wanted)
     expected = on_one_device(graph, values, wanted)
     rtol, atol = TOLERANCE["float64"]
     for name, value in expected.items():
@@ -130,7 +130,9 @@ def test_plan_does_not_depend_on_the_order_of_annotations(
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.sampled_from(["linear", "bias", "relu", "residual", "swap"]), min_size=1, max_size=2),
+    st.lists(
+        st.sampled_from(["linear", "bias", "relu", "residual", "swap"]), min_size=1, max_size=2
+    ),
     st.sampled_from(MESHES[:3]),
     st.data(),
 )

@@ -38,8 +38,7 @@ def test_minimum_is_that_of_trying_everything(problem: tuple[list[int], list[Tab
     domains, tables = problem
     picked, found, is_exact = minimise(domains, tables)
     best = min(
-        price(tables, dict(enumerate(values)))
-        for values in itertools.product(*map(range, domains))
+        price(tables, dict(enumerate(values))) for values in itertools.product(*map(range, domains))
     )
     assert is_exact
     assert found == best

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mithril.mesh import Mesh, P, PartitionSpec, Sharding
     from mithril.models import (
         Add,
+        Constant,
         Conv2d,
         CrossEntropy,
         Dropout,
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
         Model,
         MoE,
         MultiHeadAttention,
+        Normal,
         Pipeline,
         PositionalEncoding,
         Relu,
+        Uniform,
+        is_inference,
         layer,
         parameter,
+        seed,
     )
     from mithril.runtime import Array, Backend, CompiledModel, TensorSpec, compile, open_backend
 
@@ -55,9 +60,10 @@ _HOMES = {
     ),
     "mithril.mesh": ("Mesh", "P", "PartitionSpec", "Sharding"),
     "mithril.models": (
-        "Add", "Conv2d", "CrossEntropy", "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu",
+        "Add", "Constant", "Conv2d", "CrossEntropy", "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu",
         "LayerNorm", "Linear", "MaxPool2d", "MeanSquaredError", "Model", "MoE",
-        "MultiHeadAttention", "Pipeline", "PositionalEncoding", "Relu", "layer", "parameter",
+        "MultiHeadAttention", "Normal", "Pipeline", "PositionalEncoding", "Relu", "Uniform",
+        "is_inference", "layer", "parameter", "seed",
     ),
     "mithril.runtime": (
         "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "open_backend",
@@ -66,13 +72,15 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Add", "Array", "Backend", "BackendError", "CheckpointError", "CompiledModel", "Conv2d",
+    "Add", "Array", "Backend", "BackendError", "CheckpointError", "CompiledModel", "Constant",
+    "Conv2d",
     "CrossEntropy", "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu", "GraphError",
     "JaxBackend", "LayerNorm", "Linear", "MLXBackend", "MaxPool2d", "MeanSquaredError", "Mesh",
-    "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention", "NumpyBackend",
+    "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Normal",
+    "NumpyBackend",
     "OptionError", "P", "PartitionSpec", "Pipeline", "PlanError", "PositionalEncoding", "Relu",
-    "ShapeError", "Sharding", "ShardingError", "TensorSpec", "TorchBackend", "__version__",
-    "compile", "layer", "open_backend", "parameter",
+    "ShapeError", "Sharding", "ShardingError", "TensorSpec", "TorchBackend", "Uniform", "__version__",
+    "compile", "is_inference", "layer", "open_backend", "parameter", "seed",
 ]  # fmt: skip
 
 

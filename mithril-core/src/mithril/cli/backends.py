@@ -181,6 +181,7 @@ def _capabilities(engine: Engine) -> str:
 
 
 def _operators(engine: Engine) -> str:
+    import mithril.ops  # noqa: F401 - fills the registry, whatever the engine imports
     from mithril.ir import registry
 
     # Collectives are capabilities, shown in a row of their own.

@@ -142,7 +142,9 @@ def _node_in(item: Json, values: list[Value]) -> Node:
 def _op_in(name: str, attributes: Json) -> Op:
     op_class = registry().get(name)
     if op_class is None:
-        raise GraphError(f"op '{name}' is not known here{nearest(name, registry())}; import it first")
+        raise GraphError(
+            f"op '{name}' is not known here{nearest(name, registry())}; import it first"
+        )
     kinds = {field.name: field.type for field in fields(op_class)}
     if set(kinds) != set(attributes):
         raise GraphError(

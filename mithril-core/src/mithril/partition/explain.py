@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mithril.errors import PlanError, nearest
 from mithril.ir import Collective, Plan
+from mithril.transform import gradient_of
 
 
 def explain(plan: Plan, tensor: str | None = None) -> str:
@@ -70,6 +71,10 @@ def _explain_tensor(plan: Plan, tensor: str) -> str:
         f"{tensor}: {report.type}, {report.sharding.describe()}, {local} on each device",
         f"  decided by {report.decided_by}",
     ]
-    moves = (row for row in plan.collectives() if tensor in (row.cause.value, *row.cause.parts))
-    lines += [f"  {r.kind} over {' x '.join(r.axes)}, {r.bytes} bytes, {r.phase}" for r in moves]
+    names = {tensor, gradient_of(tensor)}
+    moves = (r for r in plan.collectives() if names & {r.cause.value, *r.cause.parts})
+    lines += [
+        f"  {r.kind} over {' x '.join(r.axes)}, {r.bytes} bytes, {r.phase}: {r.cause.value}"
+        for r in moves
+    ]
     return "\n".join(lines)

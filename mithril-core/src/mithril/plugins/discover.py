@@ -19,16 +19,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
+from textwrap import shorten
 
 import pluggy
 
 from mithril.errors import BackendError, listing
 from mithril.plugins import hookspecs
 from mithril.plugins.requirements import Requirement
-from mithril.plugins.spec import BACKEND_API, BackendSpec, check_spec
+from mithril.plugins.spec import BACKEND_API, BackendSpec, check_specs
 
 GROUP = "mithril.backends"
 CORE = "mithril-core"
+NOTE_LENGTH = 200
 
 
 class Status(StrEnum):
@@ -118,7 +120,7 @@ def load_spec(point: EntryPoint) -> BackendSpec:
     manager.add_hookspecs(hookspecs)
     manager.register(point.load(), name=point.name)
     manager.check_pending()  # pluggy accepts a misspelt hook until it is asked
-    specs = [check_spec(spec) for offered in manager.hook.mithril_backends() for spec in offered]
+    specs = [spec for offered in manager.hook.mithril_backends() for spec in check_specs(offered)]
     for spec in specs:
         if spec.name == point.name:
             return spec
@@ -174,8 +176,8 @@ def _incompatible(point: EntryPoint, spec: BackendSpec) -> BackendEntry:
 
 
 def _broken(point: EntryPoint, error: Exception) -> BackendEntry:
-    first_line = str(error).partition("\n")[0]
-    fact = f"{type(error).__name__}: {first_line}"
+    one_line = "; ".join(line.strip() for line in str(error).splitlines())
+    fact = shorten(f"{type(error).__name__}: {one_line}", NOTE_LENGTH, placeholder=" …")
     remedy = f"mithril backends info {point.name}"
     return BackendEntry(point, Status.broken, fact, remedy, error=error)
 

@@ -1,6 +1,6 @@
 """What a backend says about itself before anything heavy is imported: plain data, checked here.
 
-A spec that passes `check_spec` can be judged (API, requirements) and opened without surprises.
+Specs that pass `check_specs` can be judged (API, requirements) and opened without surprises.
 """
 
 from __future__ import annotations
@@ -44,14 +44,24 @@ class BackendSpec:
     url: str = ""
 
 
-def check_spec(spec: object) -> BackendSpec:
-    """Return `spec` if it is a BackendSpec that keeps to what its fields promise.
+def check_specs(offered: object) -> list[BackendSpec]:
+    """Return what a plugin offers if it is a list of specs that keep to what their fields promise.
 
     Raises:
         BackendError: it is something else, or a field is not what it has to be.
     """
+    if not isinstance(offered, list | tuple):
+        raise BackendError(
+            f"mithril_backends returned a {type(offered).__name__}; return a list of BackendSpec"
+        )
+    return [_checked(spec) for spec in offered]
+
+
+def _checked(spec: object) -> BackendSpec:
     if not isinstance(spec, BackendSpec):
-        raise BackendError(f"mithril_backends returned {spec!r}; return a list of BackendSpec")
+        raise BackendError(
+            f"mithril_backends offers a {type(spec).__name__}; return a list of BackendSpec"
+        )
     if not callable(spec.open):
         raise BackendError(f"BackendSpec.open is {spec.open!r}; give a function (mesh, options)")
     if not _is_version(spec.api):

@@ -1,0 +1,61 @@
+"""Runs the documentation: Python blocks of Markdown files, what they print, and docstring examples.
+
+In a Markdown file a `text` block holds exactly what the Python block before it prints.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+
+from sybil import Document, Example, Sybil
+from sybil.document import PythonDocStringDocument
+from sybil.parsers.markdown import CodeBlockParser
+from sybil.parsers.rest import DocTestParser
+
+
+def run_python(example: Example) -> None:
+    """Run a block at its own line numbers and remember what it prints."""
+    shown = io.StringIO()
+    source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
+    code = compile(source, example.path, "exec", dont_inherit=True)
+    with redirect_stdout(shown):
+        exec(code, example.namespace)
+    example.namespace["printed"] = shown.getvalue()
+
+
+def compare_text(example: Example) -> None:
+    """Compare a block with what the Python block before it printed."""
+    assert example.namespace.pop("printed").rstrip("\n") == str(example.parsed).rstrip("\n")
+
+
+class PythonDocument(PythonDocStringDocument):
+    """A module whose docstring examples see its own names."""
+
+    def __init__(self, text: str, path: str) -> None:
+        super().__init__(text, path)
+        self.namespace.update(_names_of(path))
+
+
+def _names_of(path: str) -> dict[str, object]:
+    from importlib import import_module
+
+    module = path.split("/src/", 1)[1].removesuffix(".py").removesuffix("/__init__")
+    return dict(vars(import_module(module.replace("/", "."))))
+
+
+MARKDOWN = Sybil(
+    parsers=[
+        CodeBlockParser(language="python", evaluator=run_python),
+        CodeBlockParser(language="text", evaluator=compare_text),
+    ],
+    patterns=["*.md"],
+    document_types={".md": Document},
+)
+DOCSTRINGS = Sybil(
+    parsers=[DocTestParser()],
+    patterns=["mithril-*/src/**/*.py"],
+    document_types={".py": PythonDocument},
+)
+
+pytest_collect_file = (MARKDOWN + DOCSTRINGS).pytest()

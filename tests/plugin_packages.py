@@ -1,0 +1,80 @@
+"""Third-party plugins for tests: installed with pip as strangers would, or written on the spot."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+PACKAGES = Path(__file__).parent / "plugins"
+FAULTY = ("broken", "duplicate", "incompatible", "missing")
+PREAMBLE = """
+from dataclasses import dataclass
+from mithril.errors import MeshError
+from mithril.plugins import BackendSpec, hookimpl
+
+def never(mesh, options):
+    raise AssertionError("opened")
+
+"""
+
+
+@cache
+def installed(*folders: str) -> Path:
+    """Install packages of tests/plugins, once a session, and return the folder they are in."""
+    target = Path(tempfile.mkdtemp(prefix="mithril-plugins-"))
+    atexit.register(shutil.rmtree, target)
+    offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+    projects = [str(PACKAGES / folder) for folder in folders]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *offline, "--target", str(target)]
+    done = subprocess.run([*command, *projects], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def environment(*paths: Path, **variables: str) -> dict[str, str]:
+    """Return an environment in which the packages of some folders are installed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MITHRIL_")}
+    return kept | {"PYTHONPATH": os.pathsep.join(map(str, paths))} | variables
+
+
+def mithril(*arguments: str, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the `mithril` command in a process of its own."""
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("mithril")), *arguments],
+        env=environment(path, **variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def python(code: str, *paths: Path, **variables: str) -> str:
+    """Run code in a process of its own and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(*paths, **variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write_plugin(folder: Path, name: str, source: str, version: str = "1.0") -> None:
+    """Write the distribution `acme-NAME`, which offers the backend NAME, as pip would leave it."""
+    (folder / f"acme_{name}.py").write_text(PREAMBLE + source, encoding="utf-8")
+    metadata = folder / f"acme_{name}-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: acme-{name}\nVersion: {version}\n", encoding="utf-8"
+    )
+    (metadata / "entry_points.txt").write_text(
+        f"[mithril.backends]\n{name} = acme_{name}\n", encoding="utf-8"
+    )
