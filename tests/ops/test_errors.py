@@ -1,7 +1,6 @@
 """Every error of the ops, by its text; a new `raise` without a case here fails the last test."""
 
 # A text stands on one line, so that it can be searched for.
-# ruff: noqa: E501
 
 from __future__ import annotations
 

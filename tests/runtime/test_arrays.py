@@ -143,3 +143,15 @@ def test_eager_functions_agree_with_numpy_for_any_sharding(left: P, right: P, na
     )
     rtol, atol = TOLERANCE["float32"]
     np.testing.assert_allclose(found.numpy(), getattr(np, name)(a, b), rtol=rtol, atol=atol)
+
+
+def test_arrays_share_no_memory_with_the_user() -> None:
+    backend = ml.NumpyBackend(device_mesh=(2,))
+    values = np.arange(4, dtype=np.float32)
+    x = backend.array(values, tensor_split=(0,))
+    values[:] = 7
+    np.testing.assert_array_equal(x.numpy(), np.arange(4))
+    with pytest.raises(ValueError, match="read-only"):
+        x.addressable_shards[0].data[0] = 1
+    x.numpy()[:] = 9
+    np.testing.assert_array_equal(x.numpy(), np.arange(4))

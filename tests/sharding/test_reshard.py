@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mithril.compiler import Request, make_plan
 from mithril.cost import SIMULATED
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.errors import PlanError
 from mithril.ir import Builder
-from mithril.compiler import Request, make_plan
 from mithril.mesh import Mesh, P, Sharding
 from mithril.sharding import Resharder
 from mithril.types import DType, TensorType
@@ -107,7 +107,7 @@ def test_partial_values_are_reduced_or_scattered() -> None:
 def test_a_goal_in_another_reduction_cannot_be_reached() -> None:
     largest = Sharding(MESH, ((), ()), (("data", "max"),))
     total = Sharding(MESH, ((), ()), (("data", "sum"),))
-    with pytest.raises(PlanError, match="cannot reshard float32.* partial sum over data to"):
+    with pytest.raises(PlanError, match=r"cannot reshard float32.* partial sum over data to"):
         Resharder(MESH, SIMULATED).path(total, largest, TYPE)
 
 

@@ -60,8 +60,8 @@ _HOMES = {
     ),
     "mithril.mesh": ("Mesh", "P", "PartitionSpec", "Sharding"),
     "mithril.models": (
-        "Add", "Constant", "Conv2d", "CrossEntropy", "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu",
-        "LayerNorm", "Linear", "MaxPool2d", "MeanSquaredError", "Model", "MoE",
+        "Add", "Constant", "Conv2d", "CrossEntropy", "Dropout", "Embedding", "FeedForward",
+        "Flatten", "Gelu", "LayerNorm", "Linear", "MaxPool2d", "MeanSquaredError", "MoE", "Model",
         "MultiHeadAttention", "Normal", "Pipeline", "PositionalEncoding", "Relu", "Uniform",
         "is_inference", "layer", "parameter", "seed",
     ),
@@ -73,14 +73,13 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Add", "Array", "Backend", "BackendError", "CheckpointError", "CompiledModel", "Constant",
-    "Conv2d",
-    "CrossEntropy", "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu", "GraphError",
-    "JaxBackend", "LayerNorm", "Linear", "MLXBackend", "MaxPool2d", "MeanSquaredError", "Mesh",
-    "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Normal",
-    "NumpyBackend",
-    "OptionError", "P", "PartitionSpec", "Pipeline", "PlanError", "PositionalEncoding", "Relu",
-    "ShapeError", "Sharding", "ShardingError", "TensorSpec", "TorchBackend", "Uniform", "__version__",
-    "compile", "is_inference", "layer", "open_backend", "parameter", "seed",
+    "Conv2d", "CrossEntropy", "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu",
+    "GraphError", "JaxBackend", "LayerNorm", "Linear", "MLXBackend", "MaxPool2d",
+    "MeanSquaredError", "Mesh", "MeshError", "MithrilError", "MoE", "Model",
+    "MultiHeadAttention", "Normal", "NumpyBackend", "OptionError", "P", "PartitionSpec",
+    "Pipeline", "PlanError", "PositionalEncoding", "Relu", "ShapeError", "Sharding",
+    "ShardingError", "TensorSpec", "TorchBackend", "Uniform", "__version__", "compile",
+    "is_inference", "layer", "open_backend", "parameter", "seed",
 ]  # fmt: skip
 
 

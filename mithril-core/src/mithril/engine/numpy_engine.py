@@ -67,8 +67,10 @@ class NumpyEngine:
         return shards
 
     def shard(self, shards: list[np.ndarray], sharding: Sharding, device: int) -> np.ndarray:
-        """Return the part a device holds."""
-        return shards[device]
+        """Return the part a device holds, as a view that cannot be written to."""
+        view = np.asarray(shards[device]).view()  # NumPy makes scalars of rank-0 results
+        view.flags.writeable = False
+        return view
 
     def lower(self, program: Program) -> LockstepExecutable:
         """Turn a program into straight-line Python over all devices."""

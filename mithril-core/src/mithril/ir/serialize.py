@@ -1,7 +1,7 @@
 """Graphs and plans as JSON, both ways.
 
-Values are numbered in order of definition; ops are named, with their attributes. Nothing but data is
-read: an unknown op, a wrong attribute or an ill-formed graph is refused. Reading back what was
+Values are numbered in order of definition; ops are named, with their attributes. Nothing but data
+is read: an unknown op, a wrong attribute or an ill-formed graph is refused. Reading back what was
 written gives a graph that prints the same.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from mithril.errors import GraphError, MithrilError, nearest
 from mithril.ir.graph import Graph, Node, Phase, Source, Value
@@ -23,6 +23,7 @@ from mithril.types import TensorType, as_dtype
 
 SCHEMA = 1
 Json = dict[str, Any]
+Read = TypeVar("Read")
 
 
 def graph_to_json(graph: Graph) -> str:
@@ -57,7 +58,7 @@ def _dump(content: Json) -> str:
     return json.dumps(content, indent=1, allow_nan=False)
 
 
-def _read(text: str, what: str, decode: Any) -> Any:
+def _read(text: str, what: str, decode: Callable[[Json], Read]) -> Read:
     try:
         content = json.loads(text)
         if not isinstance(content, dict) or content.get("schema") != SCHEMA or what not in content:

@@ -56,7 +56,7 @@ class Creation:
         host = np.asarray(values)
         chosen = as_dtype(dtype) if dtype is not None else _default_dtype(host)
         host = np.asarray(host, chosen.numpy)
-        return self._make(host.shape, chosen, placement, lambda box: host[box])
+        return self._make(host.shape, chosen, placement, lambda box: host[box].copy())
 
     def zeros(
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
