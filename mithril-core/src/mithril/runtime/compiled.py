@@ -388,8 +388,7 @@ class CompiledModel:
         if self.backend.mesh.size > 1 or not traced.annotations:
             return ()
         return (
-            f"annotations of {len(traced.annotations)} parameters are ignored: the backend has one "
-            f"device",
+            f"annotations ignored, because the backend has one device: {len(traced.annotations)}",
         )
 
     def _settled(self, signature: _Signature, step: _Step) -> _Signature:
