@@ -1,0 +1,251 @@
+"""From a model and the types and shardings of its arrays to plans, each made once.
+
+A signature is what a plan depends on. Where it leaves a sharding open, the annotation decides, or
+the plan itself: the array then lies where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mithril.compiler import Request, make_plan
+from mithril.engine import Executable
+from mithril.errors import GraphError, ShapeError, listing, nearest
+from mithril.ir import Plan
+from mithril.mesh import PartitionSpec, Sharding
+from mithril.models import Layer
+from mithril.models.annotations import Annotation, resolve
+from mithril.models.composition import Composition
+from mithril.models.trace import Traced, check_patterns, trace
+from mithril.runtime.array import Array
+from mithril.runtime.backend import Backend
+from mithril.transform import seed_of
+from mithril.types import TensorType
+
+OutShardings = PartitionSpec | Mapping[str, PartitionSpec] | None
+Placed = tuple[TensorType | None, Sharding | None]  # None: as the plan needs it
+Arguments = tuple[tuple[str, Placed], ...]
+ANYWHERE: Placed = (None, None)
+PASSED_IN = "the array that was passed in"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a plan depends on: type and sharding of every argument, by name.
+
+    Args:
+        inputs: the model's inputs.
+        parameters: the model's parameters; not yet made ones may lie anywhere.
+        gradients: the output gradients; None for a forward plan.
+    """
+
+    inputs: Arguments
+    parameters: Arguments
+    gradients: Arguments | None
+
+
+def arguments_of(arrays: Mapping[str, Array]) -> Arguments:
+    """Return type and sharding of each array, open where it has no values yet."""
+    return tuple(
+        (name, (x.type, x.sharding) if x.is_materialised else ANYWHERE)
+        for name, x in arrays.items()
+    )
+
+
+class Step:
+    """A plan, how the model's parameters start, and, once it is needed, the executable."""
+
+    def __init__(self, plan: Plan, traced: Traced, backend: Backend) -> None:
+        self.plan = plan
+        self.initializers = traced.initializers
+        self.program = plan.stages[0].program
+        self.ports = {port.name: port for port in self.program.inputs}
+        self._backend = backend
+
+    @cached_property
+    def run(self) -> Executable:
+        """The lowered program."""
+        return self._backend.engine.lower(self.program)
+
+
+class Planner:
+    """Traces and plans one model on one backend, once per signature.
+
+    Args:
+        model: the snapshot of a model, or a layer.
+        backend: where it runs.
+        inference: whether dropout and its like do nothing.
+        out_shardings: how outputs must leave.
+        outputs: names of the outputs.
+
+    Raises:
+        GraphError: `out_shardings` names no output.
+        ShardingError: a pattern of `model.shard` matches nothing.
+    """
+
+    def __init__(
+        self,
+        model: Composition | Layer,
+        backend: Backend,
+        inference: bool,
+        out_shardings: OutShardings,
+        outputs: Sequence[str],
+    ) -> None:
+        check_patterns(model)
+        self.made = 0
+        self._model = model
+        self._backend = backend
+        self._inference = inference
+        self._out_specs = _read_out_shardings(out_shardings, outputs)
+        self._traces: dict[tuple[tuple[str, TensorType], ...], Traced] = {}
+        self._steps: dict[Signature, Step] = {}
+        self._decisions: dict[tuple[str, Sharding], str] = {}
+
+    def step(self, signature: Signature) -> Step:
+        """Return the plan of a signature, made at its first use."""
+        step = self._steps.get(signature)
+        if step is None:
+            step = self._make(signature)
+            self.made += 1
+            self._steps[signature] = step
+            self._steps.setdefault(_settled(signature, step), step)
+        return step
+
+    def trace(self, types: tuple[tuple[str, TensorType], ...]) -> Traced:
+        """Return the graph for inputs of some types, traced at its first use."""
+        if types not in self._traces:
+            self._traces[types] = trace(self._model, dict(types), inference=self._inference)
+        return self._traces[types]
+
+    def remember(self, name: str, step: Step) -> Sharding:
+        """Return the sharding a plan takes a parameter in, and remember who decided it."""
+        sharding = step.ports[name].sharding
+        self._decisions[name, sharding] = step.plan.specs[name].decided_by
+        return sharding
+
+    def _make(self, signature: Signature) -> Step:
+        types = tuple((name, type) for name, (type, _) in signature.inputs if type is not None)
+        traced = self.trace(types)
+        _check_types(traced, signature)
+        request = self._request(traced, signature)
+        kernels = self._backend.engine.kernels
+        plan = make_plan(traced.graph, self._backend.mesh, request, kernels)
+        return Step(plan, traced, self._backend)
+
+    def _request(self, traced: Traced, signature: Signature) -> Request:
+        inputs = {name: s for name, (_, s) in signature.inputs if s is not None}
+        decided = dict.fromkeys(inputs, PASSED_IN)
+        parameters = self._parameters(traced, signature.parameters, decided)
+        outputs = {name: value.type for name, value in traced.graph.outputs.items()}
+        seeds = dict(signature.gradients or ())
+        free = {name for name, _ in signature.parameters if name not in parameters}
+        free |= {seed_of(name) for name, (_, sharding) in seeds.items() if sharding is None}
+        arriving = {
+            name: sharding or self._sharding(PartitionSpec(), outputs[name], name)
+            for name, (_, sharding) in seeds.items()
+        }
+        return Request(
+            inputs={**inputs, **parameters},
+            outputs={
+                name: self._sharding(spec, outputs[name], f"output '{name}'")
+                for name, spec in self._out_specs.items()
+            },
+            compute=frozenset(parameters),
+            decided_by=decided,
+            output_gradients=None if signature.gradients is None else arriving,
+            differentiated=tuple(
+                name
+                for name, _ in signature.parameters
+                if traced.graph.input(name).type.dtype.is_float
+            ),
+            homes=self._homes(traced),
+            free=frozenset(free),
+            notes=self._notes(traced),
+        )
+
+    def _parameters(
+        self, traced: Traced, parameters: Arguments, decided: dict[str, str]
+    ) -> dict[str, Sharding]:
+        """Return the shardings of the parameters that have one, and note who decided each."""
+        found = {}
+        for name, (_, sharding) in parameters:
+            annotation = traced.annotations.get(name)
+            if sharding is not None:
+                found[name] = sharding
+                decided[name] = self._decisions.get((name, sharding), PASSED_IN)
+            elif annotation is not None and self._backend.mesh.size > 1:
+                type = traced.graph.input(name).type
+                found[name] = self._annotated(annotation, type, name, "parameter")
+                decided[name] = f"the annotation {annotation}{annotation.place}"
+        return found
+
+    def _homes(self, traced: Traced) -> dict[str, Sharding]:
+        """Return where the user wants inputs and intermediate values to lie, by name."""
+        if self._backend.mesh.size == 1:
+            return {}
+        return {
+            value.name: self._annotated(annotation, value.type, value.name, "value")
+            for value, annotation in traced.value_annotations.items()
+        }
+
+    def _annotated(
+        self, annotation: Annotation, type: TensorType, name: str, kind: str
+    ) -> Sharding:
+        spec = resolve(annotation, self._backend.mesh, type, name)
+        return self._sharding(spec, type, f"{kind} '{name}'")
+
+    def _sharding(self, spec: PartitionSpec, type: TensorType, what: str) -> Sharding:
+        sharding = Sharding.of(self._backend.mesh, spec, type.rank, what)
+        sharding.check(type.shape, what)
+        return sharding
+
+    def _notes(self, traced: Traced) -> tuple[str, ...]:
+        ignored = len(traced.annotations) + len(traced.value_annotations)
+        if self._backend.mesh.size > 1 or not ignored:
+            return ()
+        return (f"annotations ignored, because the backend has one device: {ignored}",)
+
+
+def _settled(signature: Signature, step: Step) -> Signature:
+    """Return the signature with everything open replaced by what the plan decided."""
+
+    def settle(arguments: Arguments, port_of: Mapping[str, str]) -> Arguments:
+        ports = {name: step.ports[port_of.get(name, name)] for name, _ in arguments}
+        return tuple((name, (port.type, port.sharding)) for name, port in ports.items())
+
+    gradients = signature.gradients
+    return Signature(
+        signature.inputs,
+        settle(signature.parameters, {}),
+        None if gradients is None else settle(gradients, {n: seed_of(n) for n, _ in gradients}),
+    )
+
+
+def _check_types(traced: Traced, signature: Signature) -> None:
+    for name, (type, _) in signature.parameters:
+        expected = traced.graph.input(name).type
+        if type is not None and type != expected:
+            raise ShapeError(
+                f"parameter '{name}' is {type}; with these inputs the model needs {expected}; "
+                f"make parameters with randomize_params()"
+            )
+    for name, (type, _) in signature.gradients or ():
+        expected = traced.graph.outputs[name].type
+        if type is not None and type != expected:
+            raise ShapeError(f"gradient of output '{name}' is {type}; the output is {expected}")
+
+
+def _read_out_shardings(given: OutShardings, names: Sequence[str]) -> dict[str, PartitionSpec]:
+    if given is None:
+        return {}
+    if isinstance(given, PartitionSpec):
+        return dict.fromkeys(names, given)
+    for name in given:
+        if name not in names:
+            raise GraphError(
+                f"out_shardings names '{name}', which is no output{nearest(name, names)}; outputs: "
+                f"{listing(names)}"
+            )
+    return dict(given)
