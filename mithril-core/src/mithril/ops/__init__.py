@@ -14,7 +14,9 @@ from mithril.ops.elementwise import *
 from mithril.ops.functions import *
 from mithril.ops.index import *
 from mithril.ops.linalg import *
+from mithril.ops.loss import *
 from mithril.ops.nn import *
 from mithril.ops.random import *
 from mithril.ops.reduce import *
 from mithril.ops.shape import *
+from mithril.ops.slicing import *

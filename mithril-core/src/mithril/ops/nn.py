@@ -1,4 +1,4 @@
-"""Fused ops of neural networks: softmax, gelu, layer_norm, cross_entropy, and their gradients.
+"""Fused ops of neural networks: softmax, gelu, layer_norm, and their gradients.
 
 Each forward op expands into smaller ops, so an engine needs no kernel for it; each gradient is an
 op of its own, linear in the cotangent.
@@ -17,7 +17,6 @@ from mithril.ir.rule import Rule
 from mithril.ops.choice import stop_gradient
 from mithril.ops.elementwise import FloatOnly, cast
 from mithril.ops.functions import erf, exp, log, rsqrt, tanh
-from mithril.ops.index import one_hot
 from mithril.ops.reduce import accumulator, max, mean, sum
 from mithril.ops.shape import normalize_axis, reshape
 from mithril.types import TensorType
@@ -27,16 +26,16 @@ TANH_SCALE = math.sqrt(2.0 / math.pi)
 TANH_CUBE = 0.044715
 
 
-def _dims(rank: int) -> list[str]:
+def dim_names(rank: int) -> list[str]:
     return [f"d{i}" for i in range(rank)]
 
 
-def _float(t: TensorType, what: str) -> None:
+def require_float(t: TensorType, what: str) -> None:
     if not t.dtype.is_float:
         raise ShapeError(f"{what} needs a float dtype, not {t}; cast it first")
 
 
-def _only_first(what: str, cotangents: Cotangents) -> Any:
+def only_first(what: str, cotangents: Cotangents) -> Any:
     """Return the cotangent of the first result; the others are helpers of the backward op."""
     if any(c is not None for c in cotangents[1:]) or cotangents[0] is None:
         raise GraphError(
@@ -61,17 +60,17 @@ class Softmax(Op):
         return [_check_along(inputs[0], self.axis, "softmax")]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [apply_one(SoftmaxGradient(self.axis), outputs[0], _given(cotangents))]
+        return [apply_one(SoftmaxGradient(self.axis), outputs[0], given(cotangents))]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        dims = " ".join(_dims(inputs[0].rank))
+        dims = " ".join(dim_names(inputs[0].rank))
         return Rule.parse(f"{dims} -> {dims}", inputs, outputs, whole=[f"d{self.axis}"])
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(12 * inputs[0].size, 2 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        (x,) = _widened(inputs)
+        (x,) = widened(inputs)
         shifted = exp(x - stop_gradient(max(x, self.axis, keepdims=True)))
         return [cast(shifted / sum(shifted, self.axis, keepdims=True), inputs[0].dtype)]
 
@@ -88,13 +87,13 @@ class SoftmaxGradient(Op):
         return [inputs[0]]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        (y, g), c = inputs, _given(cotangents)
+        (y, g), c = inputs, given(cotangents)
         inner = sum(y * c, self.axis, keepdims=True)
         through_y = c * (g - sum(y * g, self.axis, keepdims=True)) - g * inner
         return [through_y, y * (c - inner)]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        dims = " ".join(_dims(inputs[0].rank))
+        dims = " ".join(dim_names(inputs[0].rank))
         text = f"{dims}, {dims} -> {dims}"
         return Rule.parse(text, inputs, outputs, whole=[f"d{self.axis}"], linear=((1,),))
 
@@ -102,7 +101,7 @@ class SoftmaxGradient(Op):
         return Cost(4 * inputs[0].size, 3 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        y, g = _widened(inputs)
+        y, g = widened(inputs)
         return [cast(y * (g - sum(y * g, self.axis, keepdims=True)), inputs[0].dtype)]
 
 
@@ -118,7 +117,7 @@ class LogSoftmax(Op):
         return [_check_along(inputs[0], self.axis, "log_softmax")]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g = _given(cotangents)
+        g = given(cotangents)
         return [g - exp(outputs[0]) * sum(g, self.axis, keepdims=True)]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
@@ -128,14 +127,14 @@ class LogSoftmax(Op):
         return Cost(12 * inputs[0].size, 2 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        (x,) = _widened(inputs)
+        (x,) = widened(inputs)
         shifted = x - stop_gradient(max(x, self.axis, keepdims=True))
         y = shifted - log(sum(exp(shifted), self.axis, keepdims=True))
         return [cast(y, inputs[0].dtype)]
 
 
 def _check_along(x: TensorType, axis: int, what: str) -> TensorType:
-    _float(x, what)
+    require_float(x, what)
     if not x.shape[normalize_axis(axis, x.rank, what)]:
         raise ShapeError(f"cannot take the {what} of {x}; dimension {axis} is empty")
     return x
@@ -154,7 +153,7 @@ class Gelu(FloatOnly):
     approximate: bool
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [apply_one(GeluGradient(self.approximate), inputs[0], _given(cotangents))]
+        return [apply_one(GeluGradient(self.approximate), inputs[0], given(cotangents))]
 
     def expand(self, inputs: Tensors) -> Tensors:
         (x,) = inputs
@@ -174,7 +173,7 @@ class GeluGradient(FloatOnly):
     approximate: bool
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        x, c = inputs[0], _given(cotangents)
+        x, c = inputs[0], given(cotangents)
         if self.approximate:
             raise GraphError(
                 "second gradient of the tanh gelu is not defined; use approximate=False"
@@ -210,7 +209,7 @@ class LayerNorm(Op):
 
     def infer(self, inputs: Types) -> Types:
         x, gain, bias = inputs
-        _float(x, "layer_norm")
+        require_float(x, "layer_norm")
         if not x.rank or gain != x.with_shape(x.shape[-1:]) or bias != gain:
             raise ShapeError(
                 f"layer_norm of {x} has gain {gain} and bias {bias}; both need one value per "
@@ -220,12 +219,12 @@ class LayerNorm(Op):
         return [x, rows, rows]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g = _only_first("layer_norm", cotangents)
+        g = only_first("layer_norm", cotangents)
         (x, gain, _), (_, average, scale) = inputs, outputs
         return apply(LayerNormGradient(), x, gain, average, scale, g)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        rows = " ".join(_dims(inputs[0].rank - 1))
+        rows = " ".join(dim_names(inputs[0].rank - 1))
         text = f"{rows} n, n, n -> {rows} n, {rows}, {rows}"
         return Rule.parse(text, inputs, outputs, whole=["n"])
 
@@ -233,7 +232,7 @@ class LayerNorm(Op):
         return Cost(8 * inputs[0].size, 2 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain, bias = _widened(inputs)
+        x, gain, bias = widened(inputs)
         average = mean(x, -1, keepdims=True)
         centred = x - average
         scale = rsqrt(mean(centred * centred, -1, keepdims=True) + self.epsilon)
@@ -257,7 +256,7 @@ class LayerNormGradient(Op):
         raise GraphError("second gradient of layer_norm is not defined; write it with smaller ops")
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        rows = " ".join(_dims(inputs[0].rank - 1))
+        rows = " ".join(dim_names(inputs[0].rank - 1))
         text = f"{rows} n, n, {rows}, {rows}, {rows} n -> {rows} n, n, n"
         return Rule.parse(text, inputs, outputs, whole=["n"], linear=((4,),))
 
@@ -265,7 +264,7 @@ class LayerNormGradient(Op):
         return Cost(14 * inputs[0].size, 3 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain, average, scale, g = _widened(inputs)
+        x, gain, average, scale, g = widened(inputs)
         rows = tuple(range(x.ndim - 1))
         column = (*average.shape, 1)
         normal = (x - reshape(average, column)) * reshape(scale, column)
@@ -274,83 +273,6 @@ class LayerNormGradient(Op):
         dx = dx - normal * mean(inner * normal, -1, keepdims=True)
         found = [dx * reshape(scale, column), sum(g * normal, rows), sum(g, rows)]
         return [cast(tensor, inputs[0].dtype) for tensor in found]
-
-
-# ------------------------------------------------------------------ cross_entropy
-
-
-@register
-@dataclass(frozen=True)
-class CrossEntropy(Op):
-    """The negative log-probability of a target class; operands (logits, targets).
-
-    Results (loss, logarithm of the sum of exponentials), the second in at least float32; the class
-    dimension, the last, is whole.
-    """
-
-    name: ClassVar[str] = "cross_entropy"
-
-    def infer(self, inputs: Types) -> Types:
-        logits, targets = inputs
-        _float(logits, "cross_entropy")
-        if not targets.dtype.is_integer or logits.shape[:-1] != targets.shape or not logits.rank:
-            raise ShapeError(
-                f"cross_entropy of logits {logits} has targets {targets}; give one integer class "
-                f"per row of logits"
-            )
-        if not logits.shape[-1]:
-            raise ShapeError(f"cross_entropy of logits {logits} has no classes; give at least one")
-        rows = logits.with_shape(targets.shape)
-        return [rows, TensorType(targets.shape, accumulator(logits.dtype))]
-
-    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g = _only_first("cross_entropy", cotangents)
-        logits, targets = inputs
-        return [apply_one(CrossEntropyGradient(), logits, targets, outputs[1], g), None]
-
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        rows = " ".join(_dims(inputs[1].rank))
-        text = f"{rows} v, {rows} -> {rows}, {rows}"
-        return Rule.parse(text, inputs, outputs, whole=["v"])
-
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        return Cost(12 * inputs[0].size, inputs[0].nbytes)
-
-    def expand(self, inputs: Tensors) -> Tensors:
-        logits, targets = _widened(inputs)
-        top = stop_gradient(max(logits, -1, keepdims=True))
-        total = log(sum(exp(logits - top), -1)) + reshape(top, targets.shape)
-        hit = one_hot(targets, logits.shape[-1], logits.dtype)
-        return [cast(total - sum(logits * hit, -1), inputs[0].dtype), total]
-
-
-@register
-@dataclass(frozen=True)
-class CrossEntropyGradient(Op):
-    """The cotangent of the logits; operands (logits, targets, log_sum_exp, cotangent)."""
-
-    name: ClassVar[str] = "cross_entropy_gradient"
-
-    def infer(self, inputs: Types) -> Types:
-        return [inputs[0]]
-
-    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        raise GraphError("second gradient of cross_entropy is not defined; write it with softmax")
-
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        rows = " ".join(_dims(inputs[1].rank))
-        text = f"{rows} v, {rows}, {rows}, {rows} -> {rows} v"
-        return Rule.parse(text, inputs, outputs, whole=["v"], linear=((3,),))
-
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        return Cost(11 * inputs[0].size, 2 * inputs[0].nbytes)
-
-    def expand(self, inputs: Tensors) -> Tensors:
-        logits, targets, total, g = _widened(inputs)
-        column = (*targets.shape, 1)
-        hit = one_hot(targets, logits.shape[-1], logits.dtype)
-        dx = (exp(logits - reshape(total, column)) - hit) * reshape(g, column)
-        return [cast(dx, inputs[0].dtype)]
 
 
 # ------------------------------------------------------------------ functions over operands
@@ -388,26 +310,16 @@ def layer_norm(x: Any, gain: Any, bias: Any, epsilon: float = 1e-5) -> Any:
     return apply(LayerNorm(float(epsilon)), x, gain, bias)[0]
 
 
-def cross_entropy(logits: Any, targets: Any) -> Any:
-    """Return the negative log-probability of the target class of each row.
-
-    Args:
-        logits: [..., classes], of a float dtype.
-        targets: [...], integers in [0, classes).
-    """
-    return apply(CrossEntropy(), logits, targets)[0]
-
-
-def _widened(tensors: Tensors) -> Tensors:
+def widened(tensors: Tensors) -> Tensors:
     return [cast(tensor, accumulator(tensor.dtype)) for tensor in tensors]
 
 
-def _given(cotangents: Cotangents) -> Any:
+def given(cotangents: Cotangents) -> Any:
     return cotangents[0]
 
 
 __all__ = [
-    "CrossEntropy", "CrossEntropyGradient", "Gelu", "GeluGradient", "LayerNorm",
-    "LayerNormGradient", "LogSoftmax", "Softmax", "SoftmaxGradient", "cross_entropy", "gelu",
+    "Gelu", "GeluGradient", "LayerNorm",
+    "LayerNormGradient", "LogSoftmax", "Softmax", "SoftmaxGradient", "gelu",
     "layer_norm", "log_softmax", "softmax",
 ]  # fmt: skip

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from mithril import ops
 from mithril.engine.kernels.blocks import in_blocks
 from mithril.engine.kernels.elementwise import erf_kernel
 from mithril.engine.kernels.registry import Run, kernel
 from mithril.errors import ShapeError
-from mithril.ops import nn as ops
+from mithril.ops.nn import SQRT_HALF, TANH_CUBE, TANH_SCALE
 from mithril.types import TensorType
 
 Types = Sequence[TensorType]
@@ -85,10 +86,10 @@ def gelu(op: ops.Gelu, types: Types, xp: ModuleType) -> Run:
 def _tanh_step(xp: ModuleType) -> Run:
     def step(x: Any) -> Any:
         y = x * x
-        y *= ops.TANH_CUBE
+        y *= TANH_CUBE
         y += 1
         y *= x
-        y *= ops.TANH_SCALE
+        y *= TANH_SCALE
         return xp.tanh(y)
 
     return step
@@ -96,7 +97,7 @@ def _tanh_step(xp: ModuleType) -> Run:
 
 def _erf_step(types: Types, wide: np.dtype[Any], xp: ModuleType) -> Run:
     erf = erf_kernel(wide, xp)
-    return lambda x: erf(x * ops.SQRT_HALF)
+    return lambda x: erf(x * SQRT_HALF)
 
 
 @kernel(ops.GeluGradient)
@@ -118,7 +119,7 @@ def _tanh_slope(xp: ModuleType) -> Run:
 
     def slope(x: Any) -> Any:
         t = step(x)
-        inner = ops.TANH_SCALE * (1 + 3 * ops.TANH_CUBE * x * x)
+        inner = TANH_SCALE * (1 + 3 * TANH_CUBE * x * x)
         return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner
 
     return slope

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from mithril import ops
 from mithril.engine.kernels.registry import Run, kernel
-from mithril.ops import shape as ops
 from mithril.types import TensorType
 
 Types = Sequence[TensorType]

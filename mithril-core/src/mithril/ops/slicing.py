@@ -1,0 +1,157 @@
+"""Parts of a tensor: slices, their inverse (padding), and indexing as in NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cotangents, Op, Tensors, Types, register
+from mithril.ir.operand import AnyOperand, Operand, apply_one
+from mithril.ir.rule import Rule
+from mithril.ops.shape import Movement, reshape
+from mithril.types import TensorType
+
+
+@register
+@dataclass(frozen=True)
+class Slice(Movement):
+    """Elements start:stop:step of every dimension, with positive steps; negatives already resolved.
+
+    A dimension that is taken in full may be split; a cut one is whole.
+    """
+
+    name: ClassVar[str] = "slice"
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    step: tuple[int, ...]
+
+    def infer(self, inputs: Types) -> Types:
+        shape = inputs[0].shape
+        if not len(self.start) == len(self.stop) == len(self.step) == len(shape):
+            raise ShapeError(f"cannot slice {inputs[0]} by {len(self.start)} ranges; one each")
+        bounds = zip(shape, self.start, self.stop, self.step, strict=True)
+        if any(not 0 <= start <= stop <= size or step < 1 for size, start, stop, step in bounds):
+            raise ShapeError(
+                f"cannot slice {inputs[0]} from {self.start} to {self.stop}; out of range"
+            )
+        cut = zip(self.start, self.stop, self.step, strict=True)
+        return [inputs[0].with_shape(tuple(len(range(*bound)) for bound in cut))]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        after = tuple(
+            size - (start + (count - 1) * step + 1 if count else start)
+            for size, start, step, count in zip(
+                inputs[0].shape, self.start, self.step, outputs[0].shape, strict=True
+            )
+        )
+        between = tuple(step - 1 for step in self.step)
+        return [_only(Pad(self.start, after, between), cotangents[0])]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _cut_rule(inputs[0], outputs[0])
+
+    def resized(self, outputs: Types) -> Op:
+        # A split dimension is taken in full, so its local stop is its local size.
+        taken = zip(self.start, self.step, outputs[0].shape, self.stop, strict=True)
+        stop = tuple(
+            size if start == 0 and step == 1 and size < stop else stop
+            for start, step, size, stop in taken
+        )
+        return replace(self, stop=stop)
+
+
+@register
+@dataclass(frozen=True)
+class Pad(Movement):
+    """The operand with zeros before, after and between the elements of every dimension."""
+
+    name: ClassVar[str] = "pad"
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    between: tuple[int, ...]
+
+    def infer(self, inputs: Types) -> Types:
+        widths = (self.before, self.after, self.between)
+        if any(len(width) != inputs[0].rank or min(width, default=0) < 0 for width in widths):
+            raise ShapeError(f"cannot pad {inputs[0]} by {widths}; one width of 0 or more each")
+        shape = tuple(
+            before + size + max(size - 1, 0) * between + after
+            for size, before, after, between in zip(inputs[0].shape, *widths, strict=True)
+        )
+        return [inputs[0].with_shape(shape)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        step = tuple(between + 1 for between in self.between)
+        stop = tuple(size - after for size, after in zip(outputs[0].shape, self.after, strict=True))
+        return [_only(Slice(self.before, stop, step), cotangents[0])]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _cut_rule(inputs[0], outputs[0])
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def getitem(x: AnyOperand, index: Any) -> AnyOperand:
+    """Return a part of x by integers, slices with positive steps, `...` and None, as in NumPy.
+
+    Raises:
+        ShapeError: an index is out of range or of another kind.
+    """
+    items = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(1 for item in items if item is not None and item is not Ellipsis)
+    if items.count(Ellipsis) > 1 or taken > x.ndim:
+        raise ShapeError(f"cannot index {x.type} with {index!r}; at most {x.ndim} indices")
+    fill = [slice(None)] * (x.ndim - taken)
+    at = items.index(Ellipsis) if Ellipsis in items else len(items)
+    items[at : at + 1] = fill
+    bounds, shape, dimension = [], [], 0
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        bound = _bounds(item, x, dimension)
+        bounds.append(bound)
+        if isinstance(item, slice):
+            shape.append(len(range(*bound)))
+        dimension += 1
+    start, stop, step = zip(*bounds, strict=True) if bounds else ((), (), ())
+    full = all(b == (0, size, 1) for b, size in zip(bounds, x.shape, strict=True))
+    part = x if full else apply_one(Slice(start, stop, step), x)
+    return reshape(part, shape)
+
+
+def _bounds(item: object, x: Operand, dimension: int) -> tuple[int, int, int]:
+    size = x.shape[dimension]
+    if isinstance(item, slice):
+        start, stop, step = item.indices(size)
+        if step < 1:
+            raise ShapeError(f"cannot index {x.type} with step {step}; use a positive step")
+        return min(start, size), max(min(start, size), stop), step
+    if isinstance(item, int) and not isinstance(item, bool):
+        if not -size <= item < size:
+            raise ShapeError(f"index {item} is out of range for dimension {dimension} of {x.type}")
+        return item % size, item % size + 1, 1
+    raise ShapeError(
+        f"cannot index {x.type} with a {type(item).__name__}; use integers and slices, or take()"
+    )
+
+
+def _cut_rule(old: TensorType, new: TensorType) -> Rule:
+    pairs = list(enumerate(zip(old.shape, new.shape, strict=True)))
+    left = " ".join(f"d{i}" for i, _ in pairs)
+    right = " ".join(f"d{i}" if a == b else f"c{i}" for i, (a, b) in pairs)
+    whole = [f"{letter}{i}" for i, (a, b) in pairs if a != b for letter in "dc"]
+    return Rule.parse(f"{left} -> {right}", [old], [new], whole=whole, linear=((0,),))
+
+
+def _given(cotangents: Cotangents) -> Any:
+    return cotangents[0]
+
+
+def _only(op: Op, x: Any) -> Any:
+    return apply_one(op, x)
+
+
+__all__ = ["Pad", "Slice", "getitem"]
