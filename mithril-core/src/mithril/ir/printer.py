@@ -23,15 +23,21 @@ def print_plan(plan: Plan) -> str:
     for stage in plan.stages:
         lines += ["inputs", *map(_port, stage.program.inputs)]
         lines += ["outputs", *map(_port, stage.program.outputs)]
+    lines += print_collectives(plan).splitlines()
+    lines += [f"note: {note}" for note in plan.notes]
+    return "\n".join(lines)
+
+
+def print_collectives(plan: Plan) -> str:
+    """Return a plan's collectives with their reasons, one a line, and the bytes per mesh axis."""
+    lines = []
     for phase in Phase:
         rows = [row for row in plan.collectives() if row.phase == phase]
         lines.append(f"{phase} collectives" + ("" if rows else ": none"))
         lines += map(_collective, rows)
     total = plan.bytes_by_axis()
     shown = ", ".join(f"{axes}: {moved}" for axes, moved in total.items()) or "none"
-    lines.append(f"bytes per device by mesh axis: {shown}")
-    lines += [f"note: {note}" for note in plan.notes]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"bytes per device by mesh axis: {shown}"])
 
 
 def _port(port: Port) -> str:

@@ -1,7 +1,7 @@
 """From chosen shardings to a plan: local programs, explicit collectives, and their causes."""
 
 from mithril.partition.buckets import bucket_gradients
-from mithril.partition.explain import explain, summarise
+from mithril.partition.explain import explain
 from mithril.partition.spmd import localise
 
-__all__ = ["bucket_gradients", "explain", "localise", "summarise"]
+__all__ = ["bucket_gradients", "explain", "localise"]

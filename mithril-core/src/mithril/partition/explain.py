@@ -26,20 +26,6 @@ def explain(plan: Plan, tensor: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def summarise(plan: Plan) -> str:
-    """Return one line per kind of collective, phase and mesh axes: how many and how many bytes."""
-    counted: dict[tuple[str, str, str], list[int]] = {}
-    for row in plan.collectives():
-        key = (str(row.phase), row.kind, " x ".join(row.axes))
-        counted.setdefault(key, []).append(row.bytes)
-    lines = [f"plan on {plan.mesh!r}: bytes are per device"]
-    for (phase, kind, axes), moved in counted.items():
-        lines.append(f"  {phase:8s}  {len(moved):3d} {kind} over {axes}, {sum(moved)} bytes")
-    if not counted:
-        lines.append("  no collectives")
-    return "\n".join(lines)
-
-
 def _note(note: str) -> str:
     return f"note: {note}"
 

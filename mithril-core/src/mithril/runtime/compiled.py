@@ -15,11 +15,12 @@ from mithril.compiler.options import COMPILE_LATER, refuse_later, refuse_unknown
 from mithril.engine import Observer
 from mithril.errors import GraphError, OptionError, PlanError, listing, nearest
 from mithril.ir import Plan, Port
+from mithril.ir.printer import print_collectives
 from mithril.mesh import Sharding
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition
 from mithril.models.trace import input_names, output_names, parameter_names
-from mithril.partition import explain, summarise
+from mithril.partition import explain
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, as_array
 from mithril.runtime.parameters import InitialArray, Parameters, initial_array
@@ -235,8 +236,8 @@ class CompiledModel:
         return self._step(Signature(tuple(placed), parameters, seeds if gradients else None)).plan
 
     def plan_summary(self) -> str:
-        """Return collectives and bytes of the last plan per mesh axis, and what they are for."""
-        return summarise(self.plan)
+        """Return the last plan's collectives, each with its reason, and the bytes per mesh axis."""
+        return print_collectives(self.plan)
 
     def explain(self, tensor: str | None = None) -> str:
         """Return why the last plan has its collectives, or why one tensor lies as it does.
