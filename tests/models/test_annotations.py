@@ -65,7 +65,7 @@ def test_what_an_annotation_means(mesh, spec, device_mesh, partition, expected) 
             (2,),
             None,
             MeshError,
-            "device_mesh=(2,) of 'w' does not fit mesh Mesh(data=4) of shape (4,); each entry",
+            "device_mesh=(2,) of 'w' does not fit the mesh (4,) of Mesh(data=4); each entry",
         ),
         (MESH_4, (0, 1), (2, 2), None, MeshError, "device_mesh=(2, 2) of 'w' does not fit"),
         (MESH_2_2, (0, None), (4,), None, MeshError, "device_mesh=(4,) of 'w' does not fit"),

@@ -6,6 +6,7 @@ what the devices are, only how many there are along each axis. The empty mesh is
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,6 +120,30 @@ class Mesh:
     def product(self, names: Iterable[str]) -> int:
         """Return the number of devices over several axes."""
         return math.prod(self.sizes[name] for name in names)
+
+    def part(self, shape: Sequence[int], of: str = "", place: str = "") -> tuple[str | None, ...]:
+        """Return the axis each entry of `device_mesh` stands for, None where it is 1.
+
+        Args:
+            shape: 1 or the axis size for each axis, major first; a shorter one means the leading
+                axes.
+            of: for the message, what is laid on that part.
+            place: for the message, the user's line.
+
+        Raises:
+            MeshError: the shape is no part of this mesh.
+
+        >>> Mesh(data=4, tensor=2).part((1, 2))
+        (None, 'tensor')
+        """
+        pairs = list(itertools.zip_longest(shape, self.axes[: len(shape)]))
+        if any(size != 1 and (axis is None or size != axis.size) for size, axis in pairs):
+            raise MeshError(
+                f"device_mesh={tuple(shape)}{of} does not fit the mesh {self.shape} of {self!r}; "
+                f"each entry must be 1 or the size of its axis (parts of an axis are not available "
+                f"yet){place}"
+            )
+        return tuple(axis.name if size > 1 else None for size, axis in pairs)
 
     def coordinates(self, device: int) -> dict[str, int]:
         """Return where a device sits, one coordinate per axis.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mithril.errors import MeshError, OptionError, ShardingError, listing, nearest
-from mithril.mesh import Axis, Mesh, PartitionSpec, Sharding
+from mithril.mesh import Mesh, PartitionSpec, Sharding
 from mithril.mesh.mesh import as_shape
 from mithril.types import TensorType
 
@@ -135,29 +135,15 @@ def _from_weight_spec(
 
 def _usable(annotation: Annotation, mesh: Mesh, name: str) -> tuple[str, ...]:
     """The mesh axes the annotation may use, in order."""
-    shape = annotation.device_mesh
-    if shape is None:
-        shape = mesh.shape
-    kept = shape[: len(mesh.axes)]
-    fits = all(size in (1, axis.size) for size, axis in zip(kept, mesh.axes, strict=False))
-    if not fits or any(size != 1 for size in shape[len(mesh.axes) :]):
-        raise MeshError(
-            f"device_mesh={shape} of '{name}' does not fit mesh {mesh} of shape {mesh.shape}; each "
-            f"entry must be 1 or the size of its axis (laying a layer on parts of an axis is not "
-            f"available yet){annotation.place}"
-        )
-    flags = annotation.device_mesh_partition or (True,) * len(kept)
+    shape = mesh.shape if annotation.device_mesh is None else annotation.device_mesh
+    part = mesh.part(shape, f" of '{name}'", annotation.place)
+    flags = annotation.device_mesh_partition or (True,) * len(mesh.axes)
     if len(flags) > len(mesh.axes) and any(flags[len(mesh.axes) :]):
         raise MeshError(
             f"device_mesh_partition={flags} of '{name}' allows {len(flags)} dimensions, and mesh "
             f"{mesh} has {len(mesh.axes)}; give one flag per dimension{annotation.place}"
         )
-    wanted = zip(kept, mesh.axes, flags, strict=False)
-    return tuple(axis.name for size, axis, flag in wanted if _splits(size, axis) and flag)
-
-
-def _splits(size: int, axis: Axis) -> bool:
-    return size == axis.size and size > 1
+    return tuple(axis for axis, flag in zip(part, flags, strict=False) if axis and flag)
 
 
 def _axis(

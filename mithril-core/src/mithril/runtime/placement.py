@@ -71,34 +71,14 @@ def _read_sharding(
 def _read_split(
     mesh: Mesh, device_mesh: object, tensor_split: Split, rank: int, what: str
 ) -> Sharding:
-    used = usable_axes(mesh, device_mesh)
+    shape = mesh.shape if device_mesh is None else as_shape(device_mesh, "device_mesh")
+    used = mesh.part(shape, f" of {what}")
     split = _split_entries(tensor_split, len(used), rank, what)
     dims: list[tuple[str, ...]] = [()] * rank
     for axis, dimension in zip(used, split, strict=True):
         if axis is not None and dimension is not None:
             dims[dimension] += (axis,)
     return Sharding(mesh, tuple(dims))
-
-
-def usable_axes(mesh: Mesh, device_mesh: object) -> tuple[str | None, ...]:
-    """Return, for each entry of `device_mesh`, the mesh axis it stands for, or None for size 1.
-
-    Raises:
-        MeshError: the entries do not fit the mesh.
-    """
-    if device_mesh is None:
-        return mesh.names
-    sizes = as_shape(device_mesh, "device_mesh")
-    fits = len(sizes) <= len(mesh.axes) and all(
-        size in (1, axis.size) for size, axis in zip(sizes, mesh.axes, strict=False)
-    )
-    if not fits:
-        raise MeshError(
-            f"device_mesh={sizes} does not fit the backend's mesh {mesh.shape}; each entry must be "
-            f"1 or the size of that mesh dimension (sub-axes are not available yet)"
-        )
-    axes = zip(sizes, mesh.axes, strict=False)
-    return tuple(axis.name if size > 1 else None for size, axis in axes)
 
 
 def _split_entries(tensor_split: Split, count: int, rank: int, what: str) -> tuple[int | None, ...]:
