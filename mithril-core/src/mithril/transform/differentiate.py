@@ -40,9 +40,10 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
     _check_float(wanted, "input")
     builder = Builder.extending(graph)
     sweep = _Sweep(builder, _reached(graph, set(wanted.values())))
-    for name in outputs:
-        value = graph.outputs[name]
-        sweep.add(value, builder.input(value.type, seed_of(name)))
+    with builder.at(phase=Phase.backward):
+        for name in outputs:
+            value = graph.outputs[name]
+            sweep.add(value, builder.input(value.type, seed_of(name)))
     for node in reversed(graph.nodes):
         sweep.visit(node)
     results = {name: Tensor(builder, value) for name, value in graph.outputs.items()}

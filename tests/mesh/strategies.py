@@ -1,0 +1,33 @@
+"""Hypothesis strategies for small meshes, axes of them, and shardings that divide evenly."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from mithril.mesh import Mesh, P, Sharding
+
+NAMES = ("data", "tensor", "pipeline", "expert")
+meshes = st.lists(st.integers(1, 4), max_size=4).map(
+    lambda sizes: Mesh(dict(zip(NAMES, sizes, strict=False)))
+)
+
+
+@st.composite
+def meshes_and_axes(draw: st.DrawFn) -> tuple[Mesh, tuple[str, ...]]:
+    """A mesh and some of its axes in any order."""
+    mesh = draw(meshes)
+    order = draw(st.permutations(mesh.names))
+    return mesh, tuple(order[: draw(st.integers(0, len(order)))])
+
+
+@st.composite
+def shardings(draw: st.DrawFn) -> tuple[Sharding, tuple[int, ...]]:
+    """A sharding without partial axes, and a shape it divides evenly."""
+    mesh, axes = draw(meshes_and_axes())
+    rank = draw(st.integers(1, 3))
+    dims: list[tuple[str, ...]] = [()] * rank
+    for axis in axes:
+        dimension = draw(st.integers(0, rank - 1))
+        dims[dimension] += (axis,)
+    sharding = Sharding.of(mesh, P(*dims), rank)
+    parts = draw(st.tuples(*[st.integers(1, 2)] * rank))
+    return sharding, tuple(n * sharding.shards_along(d) for d, n in enumerate(parts))
