@@ -277,6 +277,16 @@ def test_a_maximum_of_16_bit_floats_stays_16_bit(name: str) -> None:
     np.testing.assert_array_equal(found["y"][0].astype(np.float32), [3, -1])
 
 
+def test_sums_of_16_bit_integers_wrap_as_on_one_device() -> None:
+    mesh = Mesh(a=1001)  # so many that float32 would lose the last bits
+    type = TensorType((1,), DType.int16)
+    graph = graph_of(lambda x: apply_op(AllReduce(("a",), "sum"), x)[0], x=type)
+    parts = [np.asarray([32767], np.int16)] * mesh.size
+    expected = np.sum(parts, 0, dtype=np.int16)
+    found, _ = execute(program_of(mesh, graph, {"x": everywhere(mesh, 1)}), {"x": parts})
+    np.testing.assert_array_equal(found["y"][0], expected, strict=True)
+
+
 def test_collectives_and_kernels_mix() -> None:
     """A mean over the mesh, by hand."""
     mesh = Mesh(a=2, b=3)

@@ -180,3 +180,8 @@ def test_what_is_no_mesh_is_refused(case: str) -> None:
     with pytest.raises(MeshError) as caught:
         make()
     assert str(caught.value) == message
+
+
+def test_a_shape_is_no_mesh() -> None:
+    with pytest.raises(MeshError, match=r"mesh takes named axes, not \(4, 2\); write Mesh\(data=4"):
+        Mesh((4, 2))

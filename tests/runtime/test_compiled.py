@@ -290,3 +290,12 @@ def test_every_collective_is_explained_with_layer_and_line() -> None:
         assert row.cause.parts or (row.scope and row.source.startswith("test_compiled.py:")), row
     assert "from attn.o (test_compiled.py:" in text
     assert "gradients.head.weight" in text
+
+
+def test_an_axis_of_one_device_moves_nothing() -> None:
+    backend = ml.NumpyBackend(device_mesh=(1, 2))
+    x = backend.ones(4, 6, sharding=P("data"))
+    assert x.sharding.is_replicated
+    compiled = ml.compile(ml.Linear(3), backend)
+    compiled.evaluate(compiled.randomize_params(), {"input": x}, {"output": backend.ones(4, 3)})
+    assert compiled.plan.collectives() == ()

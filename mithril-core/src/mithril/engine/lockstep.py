@@ -32,6 +32,7 @@ from mithril.ops.collective import (
 Axes = tuple[str, ...]
 Coordinate = tuple[int, ...]  # along the axes a value varies over, in mesh order
 Group = list[Any]
+SMALL_FLOATS = ("bfloat16", "float16")  # sums of these are taken in float32
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
@@ -226,7 +227,7 @@ def _reducer(reduction: str, xp: ModuleType) -> Callable[[Group], Any]:
 
     def reduce(parts: Group) -> Any:
         dtype = parts[0].dtype
-        small = dtype.itemsize == 2 and reduction == "sum"
+        small = str(dtype) in SMALL_FLOATS and reduction == "sum"
         total = xp.asarray(parts[0], dtype=np.float32) if small else parts[0]
         for part in parts[1:]:
             total = combine(total, part)

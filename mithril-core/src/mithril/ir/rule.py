@@ -120,8 +120,7 @@ def elementwise_rule(
 def _parse_side(text: str) -> FactorDims:
     dims = []
     for group, lone in _DIMENSION.findall(text):
-        names = group.split() if group else ([] if lone == "_" else [lone])
-        dims.append(tuple(names))
+        dims.append(tuple(group.split()) if lone in ("", "_") else (lone,))
     return tuple(dims)
 
 

@@ -47,6 +47,11 @@ class Mesh:
     axes: tuple[Axis, ...]
 
     def __init__(self, axes: Mapping[str, int] | None = None, /, **named: int) -> None:
+        if axes is not None and not isinstance(axes, Mapping):
+            raise MeshError(
+                f"mesh takes named axes, not {axes!r}; write Mesh(data=4, tensor=2), or "
+                f"Mesh.from_shape((4, 2)) for default names"
+            )
         both = sorted(set(axes or ()) & set(named))
         if both:
             raise MeshError(f"mesh names axis '{both[0]}' twice; give each axis one size")

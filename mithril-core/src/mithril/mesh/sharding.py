@@ -48,6 +48,8 @@ class Sharding:
     def of(mesh: Mesh, spec: PartitionSpec, rank: int, what: str = "tensor") -> Sharding:
         """Return the sharding a PartitionSpec means for a tensor of some rank.
 
+        Axes of one device split nothing and are left out.
+
         Raises:
             ShardingError: the spec is longer than the rank.
             MeshError: the mesh lacks one of the axes.
@@ -57,11 +59,12 @@ class Sharding:
                 f"{spec!r} has {len(spec)} entries for {what} of rank {rank}; give at most one "
                 f"entry per dimension"
             )
-        dims = tuple(spec.axes(dimension) for dimension in range(rank))
+        dims = [spec.axes(dimension) for dimension in range(rank)]
         for axes in dims:
             for axis in axes:
                 mesh.require(axis)
-        return Sharding(mesh, dims)
+        kept = (tuple(axis for axis in axes if mesh.sizes[axis] > 1) for axes in dims)
+        return Sharding(mesh, tuple(kept))
 
     @staticmethod
     def replicated(mesh: Mesh, rank: int) -> Sharding:

@@ -1,0 +1,75 @@
+"""What the runtime refuses on behalf of an engine: dtypes it lacks, and what is no array of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril.engine.numpy_engine import NumpyEngine
+from mithril.mesh import Mesh, P, Sharding
+from mithril.runtime import Backend
+from mithril.runtime.parameters import initial_array
+from mithril.types import DType
+
+from tests.engine.programs import f32
+
+
+class Narrow(NumpyEngine):
+    """An engine without 8-byte floats."""
+
+    __slots__ = ()
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        return frozenset(DType) - {DType.float64}
+
+
+def linear() -> ml.CompiledModel:
+    return ml.compile(ml.Linear(3), ml.NumpyBackend(), shapes={"input": (2, 4)})
+
+
+def evaluate_with_gradient(name: str) -> None:
+    model = linear()
+    zeros = np.zeros((2, 3), np.float32)
+    model.evaluate(model.randomize_params(), {"input": np.zeros((2, 4), np.float32)}, {name: zeros})
+
+
+BAD: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
+    "a dtype the engine lacks": (
+        lambda: Backend(Narrow(Mesh())).ones(2, dtype="float64"),
+        ml.BackendError,
+        "backend 'numpy' has no dtype float64; use dtype='float32'",
+    ),
+    "what is no array": (
+        lambda: ml.NumpyBackend().to_numpy([1.0]),
+        ml.BackendError,
+        "to_numpy is a list, not an array; make one with backend.array(…)",
+    ),
+    "an initializer of an unknown kind": (
+        lambda: initial_array(
+            ml.NumpyBackend(), "w", f32(2), "ones", Sharding.of(Mesh(), P(), 1), 0
+        ),
+        ml.BackendError,
+        "initializer 'ones' of 'w' is unknown; use Uniform, Normal or Constant",
+    ),
+    "the gradient of no output": (
+        lambda: evaluate_with_gradient("outptu"),
+        ml.GraphError,
+        "output_gradients names 'outptu', which is no output; did you mean 'output'?; outputs: "
+        "'output'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_it_is_refused(case: str) -> None:
+    make, error, message = BAD[case]
+    with pytest.raises(error) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+def test_a_dtype_the_engine_has_is_served() -> None:
+    assert Backend(Narrow(Mesh())).ones(2).dtype == DType.float32

@@ -1,0 +1,100 @@
+"""Every error text has a test: a stretch that only it has stands in a string of some test file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "mithril-core/src/mithril"
+PACKAGES = (
+    "mesh", "ir", "transform", "engine", "sharding", "partition", "compiler", "runtime",
+)  # fmt: skip
+
+INTERNAL = {
+    "; this is a fault of Mithril, please report it": "a fault of the partitioner",
+}
+"""Texts that no input can bring about: whose fault they are."""
+ENOUGH = 10
+"""Characters in a row, of one error text only, that a test must have."""
+STAND_IN = "\N{REPLACEMENT CHARACTER}"
+
+
+def literals(node: ast.expr) -> str:
+    """Return the text of a string expression; what is computed is a stand-in."""
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(literals, parts))
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return literals(left) + literals(right)
+        case _:
+            return STAND_IN
+
+
+def sites() -> Iterator[tuple[str, str]]:
+    """Yield where an error is raised, and the pieces of its text joined by stand-ins."""
+    for package in PACKAGES:
+        for path in sorted((SOURCE / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                match node:
+                    case ast.Raise(exc=ast.Call(func=ast.Name(id=name), args=[text, *_])):
+                        if name.endswith("Error") and literals(text) != STAND_IN:
+                            yield f"{path.relative_to(SOURCE)}:{node.lineno}", literals(text)
+
+
+def texts_of_tests() -> str:
+    """Return every string of every test but this one, patterns without their backslashes."""
+    found = []
+    for path in sorted(TESTS.rglob("test_*.py")):
+        if path != Path(__file__):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            documents = {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.JoinedStr | ast.Constant) and node not in documents:
+                    text = literals(node)
+                    found += [text, re.sub(r"\\(.)", r"\1", text)]
+    return "\n".join(found)
+
+
+def stretches(text: str) -> set[str]:
+    """Return the stretches of a text by which a test can tell it."""
+    pieces = text.split(STAND_IN)
+    return {p[at : at + ENOUGH] for p in pieces for at in range(len(p) - ENOUGH + 1)}
+
+
+SITES = dict(sites())
+SHARED = Counter(stretch for text in SITES.values() for stretch in stretches(text))
+TESTED = texts_of_tests()
+
+
+def is_tested(text: str) -> bool:
+    """Whether some test has a stretch of this text that no other text has, if there is one."""
+    found = stretches(text)
+    own = {stretch for stretch in found if SHARED[stretch] == 1} or found
+    return any(stretch in TESTED for stretch in own)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_an_error_text_is_tested(site: str) -> None:
+    text = SITES[site]
+    assert is_tested(text) or any(piece in text for piece in INTERNAL), (
+        f"no test has the text {text.replace(STAND_IN, '…')!r}"
+    )
+
+
+@pytest.mark.parametrize("piece", INTERNAL)
+def test_an_exempt_text_exists_and_is_untested(piece: str) -> None:
+    (text,) = [text for text in SITES.values() if piece in text]
+    assert not is_tested(text), "it can be brought about; take it off the list"
+
+
+def test_raises_are_found() -> None:
+    assert len(SITES) > 50
+    assert any("has no truth value" in text for text in SITES.values())
