@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mithril.errors import MithrilError, ShapeError, ShardingError
 from mithril.mesh import Mesh, P, PartitionSpec, Sharding
-from mithril.mesh.sharding import order_axes
 
-from tests.mesh.strategies import NAMES, meshes_and_axes, shardings
+from tests.mesh.strategies import NAMES, shardings
 
 Drawn = tuple[Sharding, tuple[int, ...]]
 MESH = Mesh(data=4, tensor=2)
@@ -76,12 +75,6 @@ def test_a_partial_value_is_not_replicated_until_it_is_reduced() -> None:
 
 def test_shardings_of_different_meshes_differ() -> None:
     assert Sharding.replicated(MESH, 1) != Sharding.replicated(Mesh(data=4), 1)
-
-
-@given(meshes_and_axes())
-def test_axes_are_put_in_mesh_order(drawn: tuple[Mesh, tuple[str, ...]]) -> None:
-    mesh, axes = drawn
-    assert order_axes(mesh, axes) == tuple(sorted(axes, key=mesh.names.index))
 
 
 def test_a_sharding_describes_itself() -> None:

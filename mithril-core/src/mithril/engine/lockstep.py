@@ -19,6 +19,7 @@ import numpy as np
 from mithril.engine.kernels import Kernel
 from mithril.engine.protocol import Observer
 from mithril.ir import Node, Op, Program, Value
+from mithril.ir.plan import moved_bytes
 from mithril.mesh import Mesh
 from mithril.ops.collective import (
     AllGather,
@@ -126,7 +127,7 @@ class _Writer:
         for value in node.outputs:
             self._declare(value, kept if same_for_all else (*kept, *axes))
         outer = self._in_mesh_order(kept)
-        yield f"if observe: observe({op.name!r}, {axes!r}, {_moved_bytes(node)})"
+        yield f"if observe: observe({op.name!r}, {axes!r}, {moved_bytes(node)})"
         for at in self._coordinates(outer):
             members = list(self._members(outer, at, axes))
             groups = []
@@ -203,11 +204,6 @@ def _last_uses(program: Program) -> dict[Node, list[Value]]:
                 seen.add(value)
                 last.setdefault(node, []).append(value)
     return last
-
-
-def _moved_bytes(node: Node) -> int:
-    values = node.outputs if isinstance(node.op, AllGather) else node.inputs
-    return sum(value.type.nbytes for value in values)
 
 
 # -------------------------------------------------------------------- collectives on lists

@@ -14,11 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from mithril.ir import Program
-from mithril.mesh import Mesh, Sharding
+from mithril.mesh import Box, Mesh, Sharding
 from mithril.types import DType, TensorType
 
 Shards = Any
-Box = tuple[slice, ...]
 Produce = Callable[[Box], np.ndarray]
 Observer = Callable[[str, tuple[str, ...], int], None]
 """Called with kind, mesh axes and bytes of every collective that is carried out."""

@@ -143,11 +143,15 @@ class TensorReport:
     decided_by: str
 
 
+def moved_bytes(node: Node) -> int:
+    """Return the bytes of a collective node, as `Collective.bytes` counts them."""
+    values = node.outputs if node.op.name == "all_gather" else node.inputs
+    return sum(value.type.nbytes for value in values)
+
+
 def _row(node: Node) -> Collective:
     op = node.op
-    values = node.outputs if op.name == "all_gather" else node.inputs
-    moved = sum(value.type.nbytes for value in values)
     axes = op.attributes["axes"]
     assert isinstance(axes, tuple) and node.cause is not None, "collective without axes or cause"
     source = str(node.source) if node.source else ""
-    return Collective(op.name, axes, moved, node.phase, node.scope, source, node.cause)
+    return Collective(op.name, axes, moved_bytes(node), node.phase, node.scope, source, node.cause)

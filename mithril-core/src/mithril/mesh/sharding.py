@@ -7,7 +7,6 @@ Shardings are frozen, hashable and compared by value; a dimension's axes are ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mithril.errors import ShapeError, ShardingError
@@ -17,6 +16,7 @@ from mithril.types import Shape
 
 Dims = tuple[tuple[str, ...], ...]
 Partial = tuple[tuple[str, str], ...]
+Box = tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Sharding:
         """Return the shape of one shard of a tensor."""
         return tuple(size // self.shards_along(dimension) for dimension, size in enumerate(shape))
 
-    def box(self, device: int, shape: Shape) -> tuple[slice, ...]:
+    def box(self, device: int, shape: Shape) -> Box:
         """Return which part of a tensor a device holds, as one slice per dimension."""
         found = []
         for dimension, size in enumerate(self.local_shape(shape)):
@@ -160,11 +160,3 @@ class Sharding:
 
     def __repr__(self) -> str:
         return f"Sharding({self.describe()})"
-
-
-def order_axes(mesh: Mesh, axes: Sequence[str]) -> tuple[str, ...]:
-    """Return axes in mesh order."""
-    return tuple(name for name in mesh.names if name in axes)
-
-
-P = PartitionSpec

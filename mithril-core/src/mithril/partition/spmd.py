@@ -285,11 +285,17 @@ def _label(node: Node) -> str:
 
 
 def check_promises(program: Program, types: Mapping[str, TensorType]) -> None:
-    """Raise unless every output has its global type and nothing is left to reduce.
+    """Raise unless inputs and outputs are whole and every output has its global type.
 
     Raises:
-        PlanError: an output is partial or has another shape; a fault of Mithril's.
+        PlanError: an input or output is partial or has another shape; a fault of Mithril's.
     """
+    for port in program.inputs:
+        if port.sharding.partial:
+            raise PlanError(
+                f"input '{port.name}' of the plan is {port.sharding.describe()}; this is a fault "
+                f"of Mithril, please report it"
+            )
     for port in program.outputs:
         local = program.graph.outputs[port.name].type.shape
         if port.sharding.partial or port.sharding.local_shape(types[port.name].shape) != local:

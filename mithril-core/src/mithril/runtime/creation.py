@@ -14,13 +14,11 @@ import numpy as np
 
 from mithril.engine import Engine
 from mithril.errors import BackendError, ShapeError
-from mithril.mesh import PartitionSpec, Sharding
+from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.runtime.array import Array
 from mithril.runtime.placement import Split, read_placement
 from mithril.runtime.sampling import Key
 from mithril.types import DType, Scalar, Shape, TensorType, as_dtype
-
-Box = tuple[slice, ...]
 
 
 class PlacementOptions(TypedDict, total=False):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mithril.errors import BackendError
-from mithril.mesh import Sharding
+from mithril.mesh import Box, Sharding
 from mithril.models.initializers import Constant, Initializer, Normal, Uniform
 from mithril.runtime.array import Array, PendingArray
-from mithril.runtime.sampling import Box, Key
+from mithril.runtime.sampling import Key
 from mithril.types import TensorType
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mithril.mesh import Box
 from mithril.types import Shape
 
-Box = tuple[slice, ...]
 WORDS_PER_BLOCK = 4
 SHORT_RUN = 256
 """Runs of fewer words are drawn together with what lies between them."""

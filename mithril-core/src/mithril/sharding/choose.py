@@ -223,7 +223,9 @@ class Objective:
         for node in graph.nodes:
             self._add(node, len(options[node]))
             self._price_node(node, hardware)
-        promised = {value: given.outputs.get(name) for name, value in graph.outputs.items()}
+        promised: dict[Value, list[Sharding]] = {value: [] for value in graph.outputs.values()}
+        for name, sharding in given.outputs.items():
+            promised[graph.outputs[name]].append(sharding)
         uses = _uses(graph)
         producers = graph.producers()
         for value in graph.values():
@@ -231,11 +233,6 @@ class Objective:
                 self._price_value(value, producers.get(value), uses.get(value, []), promised)
         for name, source in given.tied.items():
             self._tie(graph.outputs[name], source)
-
-    def price(self, values: Sequence[int]) -> float:
-        """Return the price, in picoseconds, of one value per variable."""
-        chosen = (t.costs[tuple(values[v] for v in t.variables)] for t in self.tables)
-        return float(sum(chosen)) / PRICE_UNIT
 
     def _add(self, item: Node | Value, size: int) -> None:
         self.variable[item] = len(self.domains)
@@ -259,17 +256,17 @@ class Objective:
         value: Value,
         producer: Node | None,
         uses: list[tuple[Node, int]],
-        promised: Mapping[Value, Sharding | None],
+        promised: Mapping[Value, Sequence[Sharding]],
     ) -> None:
         produced = self._produced(value, producer)
         needs = [[option.operands[i] for option in self.options[node]] for node, i in uses]
-        goal = promised.get(value)
-        homes = self._home_candidates(value, produced, needs, goal)
+        goals = promised.get(value, ())
+        homes = self._home_candidates(value, produced, needs, goals)
         self.homes[value] = homes
         self._add(value, len(homes))
         self._connect(producer, value, self._arrival(value, produced, homes))
         if value in promised:
-            leave = [[self._leave(home, goal, value) for home in homes]]
+            leave = [[self._leave(home, goals, value) for home in homes]]
             self._connect(None, value, np.array(leave))
         fixed: set[Sharding] = set()
         for (node, _), need in zip(uses, needs, strict=True):
@@ -292,14 +289,16 @@ class Objective:
         value: Value,
         produced: list[Sharding],
         needs: list[list[Sharding]],
-        goal: Sharding | None,
+        goals: Sequence[Sharding],
     ) -> tuple[Sharding, ...]:
         if value in self._given.homes:
             return (self._given.homes[value],)
         needed = itertools.chain.from_iterable(needs)
         reduced = (sharding.reduced() for sharding in produced)
-        promised = () if goal is None else (goal,)
-        return tuple(dict.fromkeys((*produced, *reduced, *needed, *promised)))
+        found = dict.fromkeys((*produced, *reduced, *needed, *goals))
+        if value in self._given.free:  # an array is never a partial sum
+            found = dict.fromkeys(sharding.reduced() for sharding in found)
+        return tuple(found)
 
     def _arrival(
         self, value: Value, produced: Sequence[Sharding], homes: Sequence[Sharding]
@@ -319,10 +318,10 @@ class Objective:
             return FORBIDDEN
         return self._move(value, home, need)
 
-    def _leave(self, home: Sharding, goal: Sharding | None, value: Value) -> float:
+    def _leave(self, home: Sharding, goals: Sequence[Sharding], value: Value) -> float:
         if home.partial:
             return FORBIDDEN
-        return 0.0 if goal is None else self._move(value, home, goal)
+        return sum(self._move(value, home, goal) for goal in dict.fromkeys(goals))
 
     def _move(self, value: Value, start: Sharding, goal: Sharding) -> float:
         if start == goal:
@@ -339,7 +338,7 @@ class Objective:
         """Let an output leave in the home of an input."""
         prices = np.array(
             [
-                [self._leave(h, goal, value) for h in self.homes[value]]
+                [self._leave(h, [goal], value) for h in self.homes[value]]
                 for goal in self.homes[source]
             ]
         )

@@ -10,7 +10,8 @@ Moves over one or several mesh axes:
     reduce_scatter  partial -> split
     all_reduce      partial -> replicated
 
-The search is Dijkstra's over shardings, priced by bytes moved per device. Results are cached.
+The search is Dijkstra's over shardings, priced by bytes moved per device; neighbouring moves of one
+kind are then joined. Results are cached.
 """
 
 from __future__ import annotations
@@ -88,10 +89,6 @@ class Resharder:
             found = self._paths[key] = self._search(start, goal, type)
         return found
 
-    def price(self, start: Sharding, goal: Sharding, type: TensorType) -> int:
-        """Return the price of the cheapest path in picoseconds."""
-        return 0 if start == goal else self.path(start, goal, type).price
-
     def move_bytes(self, move: Move, type: TensorType) -> int:
         """Return the bytes of a collective move, as `Collective.bytes` counts them."""
         measured = move.after if move.kind == "all_gather" else move.before
@@ -147,9 +144,20 @@ def _moves(here: Sharding, goal: Sharding, type: TensorType) -> Iterator[Move]:
         elif goal.reduction_of(axis) == "sum":  # zeros elsewhere leave a sum as it is
             yield Move("to_partial", (axis,), here, _with_partial(here, axis, "sum"))
     for dimension, axes in enumerate(here.dims):
-        for ordered in itertools.permutations(axes):
-            if ordered != axes:
-                yield Move("permute", ordered, here, _with_dim(here, dimension, ordered))
+        ordered = _helpful_order(axes, dimension, goal)
+        if ordered != axes:
+            yield Move("permute", ordered, here, _with_dim(here, dimension, ordered))
+
+
+def _helpful_order(axes: tuple[str, ...], dimension: int, goal: Sharding) -> tuple[str, ...]:
+    """Return the order with the axes that stay first, as in the goal, so that others can leave.
+
+    Axes leave minor-most first, so those that go to one dimension stand in reverse order.
+    """
+    stay = tuple(axis for axis in goal.dims[dimension] if axis in axes)
+    going = [axis for other in goal.dims for axis in reversed(other) if axis in axes]
+    others = tuple(axis for axis in axes if axis not in going)
+    return stay + others + tuple(axis for axis in going if axis not in stay)
 
 
 def _moves_of_split(
