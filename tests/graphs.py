@@ -121,6 +121,7 @@ def run(
     inputs: Specs | None = None,
     *,
     compute: Sequence[str] = (),
+    free: Sequence[str] = (),
     differentiated: Sequence[str] = (),
     gradients: Specs | None = None,
     outputs: Specs | None = None,
@@ -138,6 +139,7 @@ def run(
         inputs=placed(inputs, types),
         outputs=placed(outputs, results),
         compute=frozenset(compute),
+        free=frozenset(free),
         output_gradients={
             **{name: Sharding.replicated(mesh, t.rank) for name, t in results.items()},
             **placed(gradients, results),

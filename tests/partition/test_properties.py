@@ -22,6 +22,7 @@ from tests.tolerances import TOLERANCE
 
 F64 = DType.float64
 MESHES = [Mesh(a=2), Mesh(a=4), Mesh(a=2, b=2), Mesh(a=2, b=4), Mesh(a=2, b=2, c=2)]
+Case = tuple[Graph, Mesh, dict[str, P], dict[str, P], dict[str, list[str]]]
 Step = Callable[[Tensor, Builder, int], Tensor]
 
 
@@ -74,22 +75,25 @@ def specs(draw: st.DrawFn, mesh: Mesh, rank: int) -> P:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Graph, Mesh, dict[str, P], dict[str, P], list[str]]:
+def cases(draw: st.DrawFn) -> Case:
     steps = draw(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6))
     mesh = draw(st.sampled_from(MESHES))
     graph = build(steps)
-    inputs, compute = {}, []
+    inputs, roles = {}, {"compute": [], "free": []}
     for value in graph.inputs:
         spec = draw(specs(mesh, value.type.rank))
-        if fits(mesh, spec, value.type.shape):
+        role = draw(st.sampled_from(["given", "compute", "free"])) if value.name != "x" else "given"
+        if role == "free":
+            roles["free"].append(value.name)
+        elif fits(mesh, spec, value.type.shape):
             inputs[value.name] = spec
-            if value.name != "x" and draw(st.booleans()):
-                compute.append(value.name)
+            if role == "compute":
+                roles["compute"].append(value.name)
     outputs = {}
     spec = draw(specs(mesh, 3))
     if draw(st.booleans()) and fits(mesh, spec, graph.outputs["y"].type.shape):
         outputs["y"] = spec
-    return graph, mesh, inputs, outputs, compute
+    return graph, mesh, inputs, outputs, roles
 
 
 def fits(mesh: Mesh, spec: P, shape: tuple[int, ...]) -> bool:
@@ -99,16 +103,19 @@ def fits(mesh: Mesh, spec: P, shape: tuple[int, ...]) -> bool:
 @settings(max_examples=150)
 @given(cases())
 def test_sharded_equals_one_device(
-    case: tuple[Graph, Mesh, dict[str, P], dict[str, P], list[str]],
+    case: Case,
 ) -> None:
-    graph, mesh, inputs, outputs, compute = case
+    graph, mesh, inputs, outputs, roles = case
     values = values_for(graph)
     wanted = tuple(value.name for value in graph.inputs)
-    ran = run(graph, mesh, values, inputs, outputs=outputs, compute=compute, differentiated=wanted)
+    ran = run(graph, mesh, values, inputs, outputs=outputs, differentiated=wanted, **roles)
+    forward = run(graph, mesh, values, inputs, outputs=outputs, **roles)
     expected = on_one_device(graph, values, wanted)
     rtol, atol = TOLERANCE["float64"]
     for name, value in expected.items():
         np.testing.assert_allclose(ran.outputs[name], value, rtol=rtol, atol=atol, err_msg=name)
+    for name, found in forward.outputs.items():
+        np.testing.assert_allclose(found, expected[name], rtol=rtol, atol=atol, err_msg=name)
     assert ran.executed == [(r.kind, r.axes, r.bytes) for r in ran.plan.collectives()]
     for name, spec in outputs.items():
         port = next(p for p in ran.plan.stages[0].program.outputs if p.name == name)
@@ -116,15 +123,14 @@ def test_sharded_equals_one_device(
 
 
 @given(cases(), st.randoms(use_true_random=False))
-def test_plan_does_not_depend_on_the_order_of_annotations(
-    case: tuple[Graph, Mesh, dict[str, P], dict[str, P], list[str]], random: object
-) -> None:
-    graph, mesh, inputs, outputs, compute = case
+def test_plan_does_not_depend_on_the_order_of_annotations(case: Case, random: object) -> None:
+    graph, mesh, inputs, outputs, roles = case
     values = values_for(graph)
     shuffled = list(inputs.items())
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    one = run(graph, mesh, values, inputs, outputs=outputs, compute=compute)
-    two = run(graph, mesh, values, dict(shuffled), outputs=outputs, compute=compute[::-1])
+    backwards = {role: names[::-1] for role, names in roles.items()}
+    one = run(graph, mesh, values, inputs, outputs=outputs, **roles)
+    two = run(graph, mesh, values, dict(shuffled), outputs=outputs, **backwards)
     assert str(one.plan) == str(two.plan)
 
 
