@@ -299,3 +299,38 @@ def test_an_axis_of_one_device_moves_nothing() -> None:
     compiled = ml.compile(ml.Linear(3), backend)
     compiled.evaluate(compiled.randomize_params(), {"input": x}, {"output": backend.ones(4, 3)})
     assert compiled.plan.collectives() == ()
+
+
+TWO_AXES = [
+    None, P("data"), P("model"), P(None, "data"), P(None, "model"), P("data", "model"),
+    P("model", "data"), P(("data", "model")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("first", TWO_AXES, ids=str)
+def test_two_linears_in_every_sharding_equal_one_device(first: P | None) -> None:
+    """Forward alone, then forward and backward with the parameters the first plan laid out."""
+    values = np.random.default_rng(0).standard_normal((4, 8)).astype(F32)
+
+    def evaluate(mesh: tuple[int, ...] | None, rules: dict[str, P], split: P):
+        model = ml.Model()
+        model |= ml.Linear(8, name="a")(input="x", output="h")
+        model += ml.Linear(8, name="b")(input="h", output="o")
+        model.shard(rules)
+        backend = ml.NumpyBackend(mesh)
+        compiled = ml.compile(model, backend)
+        params = compiled.randomize_params()
+        x = {"x": backend.array(values, sharding=split)}
+        alone = compiled.evaluate(params, x)
+        outputs, gradients = compiled.evaluate(params, x, {"o": backend.ones(4, 8)})
+        assert not any(x.sharding.partial for x in params.values())
+        close(outputs["o"], alone["o"])
+        return {**outputs, **gradients}
+
+    expected = evaluate(None, {}, P())
+    for second in TWO_AXES:
+        for split in (P(), P("data"), P(None, ("model", "data"))):
+            rules = {"a.weight": first, "b.weight": second}
+            found = evaluate((2, 2), {k: v for k, v in rules.items() if v}, split)
+            for name, value in expected.items():
+                close(found[name], value)
