@@ -135,6 +135,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (calls(lambda x: x.sum(-3), f(2, 3)), ShapeError, "sum names dimension -3 of a tensor of rank 2; out of range"),
     # positions
     (infers(ops.Take(), f(2), f(2)), ShapeError, "op 'take' needs integer ids, not float32; cast them, say to int32"),
+    (infers(ops.OneHot(0, F32), i(2)), ShapeError, "one_hot has 0 classes; give at least 1"),
     (infers(ops.OneHot(2, F32), b(2)), ShapeError, "op 'one_hot' needs integer ids, not bool; cast them, say to int32"),
     (infers(ops.Take(), f(), i(2)), ShapeError, "cannot take rows of float32[]; the table needs a dimension"),
     (infers(ops.ScatterAdd(2), i(2), f(3)), ShapeError, "cannot scatter float32[3] by ids int32[2]; the leading sizes of the updates must be those of the ids"),

@@ -334,3 +334,65 @@ def test_two_linears_in_every_sharding_equal_one_device(first: P | None) -> None
             found = evaluate((2, 2), {k: v for k, v in rules.items() if v}, split)
             for name, value in expected.items():
                 close(found[name], value)
+
+
+def test_a_layout_the_plan_chose_does_not_bind_later_plans() -> None:
+    backend = ml.NumpyBackend(device_mesh=(4,))
+
+    def collectives(evaluated_before: bool) -> int:
+        model = ml.Model()
+        model |= ml.Linear(8, name="a")(input="x", output="h")
+        model += ml.Linear(8, name="b")(input="h", output="o")
+        compiled = ml.compile(model, backend)
+        params = compiled.randomize_params()
+        if evaluated_before:
+            compiled.evaluate(params, {"x": backend.ones(8, 8, sharding=P(None, "data"))})
+            assert params["a.weight"].sharding.spec == P(None, "data")
+        x = backend.ones(8, 8, sharding=P("data"))
+        compiled.evaluate(params, {"x": x})
+        assert compiled.plan.specs["o"].sharding.spec == P("data")
+        return len(compiled.plan.collectives())
+
+    assert collectives(evaluated_before=False) == 0
+    assert collectives(evaluated_before=True) == 1  # the weight is gathered, nothing else
+
+
+def test_a_missing_collective_is_said_when_planning() -> None:
+    from dataclasses import dataclass
+
+    from mithril.engine import Capability
+    from mithril.engine.numpy_engine import NumpyEngine
+
+    @dataclass(frozen=True, slots=True)
+    class Mute(NumpyEngine):
+        @property
+        def capabilities(self) -> frozenset[Capability]:
+            return frozenset()
+
+    backend = ml.Backend(Mute(ml.Mesh(data=2)))
+    x = backend.ones(4, sharding=P("data"))
+    with pytest.raises(
+        ml.BackendError, match=r"'numpy' has no all_reduce, and .* needs one over data"
+    ):
+        x.sum()
+
+
+def test_forward_reductions_are_not_called_gradients() -> None:
+    backend = ml.NumpyBackend(device_mesh=(2,))
+    model = ml.Model()
+    model |= ml.MeanSquaredError(name="one")(input="x", target="t", output="a")
+    model |= ml.MeanSquaredError(name="two")(input="t", target="x", output="b")
+    spec = ml.TensorSpec((4, 4), sharding=P("data"))
+    compiled = ml.compile(model, backend, shapes={"x": spec, "t": spec}, inference=True)
+    (row,) = compiled.plan.collectives()
+    assert (row.cause.value, row.cause.consumer) == ("2 values", "value bucket")
+
+
+def test_an_input_the_user_placed_is_reported_where_it_is_used() -> None:
+    backend = ml.NumpyBackend(device_mesh=(2,))
+    model = ml.Model()
+    model |= ml.Relu()(input="x", output="y")
+    model.shard({"x": P("data")})
+    compiled = ml.compile(model, backend, shapes={"x": (4, 4)})
+    report = compiled.plan.specs["x"]
+    assert (report.sharding.spec, report.decided_by) == (P("data"), "the user")

@@ -1,5 +1,5 @@
 """The way from a traced graph to a plan, and the translation of the guides' flat options."""
 
-from mithril.compiler.pipeline import Request, make_plan, partition_graph
+from mithril.compiler.pipeline import COMPUTED_WITH, Request, make_plan, partition_graph
 
-__all__ = ["Request", "make_plan", "partition_graph"]
+__all__ = ["COMPUTED_WITH", "Request", "make_plan", "partition_graph"]

@@ -18,6 +18,9 @@ from mithril.partition.spmd import check_promises, localise
 from mithril.sharding import Choice, Constraints, Resharder, choose, collect
 from mithril.transform import differentiate, eliminate_dead, expand, gradient_of, seed_of
 
+COMPUTED_WITH = "the sharding it is computed with"
+"""Who decided where an array lies that the plan was free to place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -81,7 +84,7 @@ def partition_graph(
     candidates = collect(graph, mesh, given)
     choice = choose(graph, mesh, given, candidates, resharder, hardware)
     program = localise(graph, mesh, given, choice, resharder)
-    check_promises(program, {name: value.type for name, value in graph.outputs.items()})
+    check_promises(program)
     return bucket_gradients(program, hardware), choice
 
 
@@ -124,19 +127,21 @@ def _reports(
 ) -> dict[str, TensorReport]:
     reports: dict[str, TensorReport] = {}
     for value in graph.values():
-        arrives = given.inputs.get(value) if value not in given.free else None
+        arrives = None if value in given.free or value in given.homes else given.inputs.get(value)
         sharding = arrives or choice.homes.get(value)
         if value.name and sharding is not None:
-            who = request.decided_by.get(value.name) or _decider(value, given)
+            who = _decider(value, given, request)
             reports.setdefault(value.name, TensorReport(value.type, sharding, who))
     return reports
 
 
-def _decider(value: Value, given: Constraints) -> str:
-    if value in given.free:
-        return "the sharding it is computed with"
-    if value in given.inputs:
-        return "the array that was passed in"
+def _decider(value: Value, given: Constraints, request: Request) -> str:
     if value in given.homes:
         return "the user"
+    if value.name in request.decided_by:
+        return request.decided_by[value.name]
+    if value in given.free:
+        return COMPUTED_WITH
+    if value in given.inputs:
+        return "the array that was passed in"
     return "the cheapest choice"

@@ -22,3 +22,15 @@ class Hardware:
 
 SIMULATED = Hardware(latency=1e-7, bandwidth=1e9, flops=1e9)
 """The profile of simulated devices; golden plans are pinned to it."""
+
+PROFILES = {"simulated": SIMULATED}
+"""Profiles by platform."""
+
+
+def hardware_of(platform: str) -> Hardware:
+    """Return the profile of a platform; that of simulated devices where none is known.
+
+    >>> hardware_of("simulated").bandwidth
+    1000000000.0
+    """
+    return PROFILES.get(platform, SIMULATED)

@@ -91,6 +91,11 @@ class Model(Component):
             ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.
         """
         place = user_source()
+        if not isinstance(rules, Mapping):
+            raise ShardingError(
+                f"model.shard got {rules!r}{at(place)}; give a mapping from name patterns to "
+                f'partition specs, such as {{"*.weight": P("tensor", None)}}'
+            )
         for pattern, spec in rules.items():
             if not isinstance(pattern, str) or not isinstance(spec, PartitionSpec):
                 raise ShardingError(

@@ -102,6 +102,8 @@ class OneHot(Op):
 
     def infer(self, inputs: Types) -> Types:
         _check_ids(self.name, inputs[0])
+        if self.classes < 1:
+            raise ShapeError(f"one_hot has {self.classes} classes; give at least 1")
         return [TensorType((*inputs[0].shape, self.classes), self.dtype)]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:

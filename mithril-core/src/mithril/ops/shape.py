@@ -265,8 +265,10 @@ def normalize_axis(axis: int, rank: int, what: str) -> int:
     Raises:
         ShapeError: there is no such dimension.
     """
-    if not -rank <= axis < rank:
-        raise ShapeError(f"{what} names dimension {axis} of a tensor of rank {rank}; out of range")
+    if not isinstance(axis, int) or not -rank <= axis < rank:
+        raise ShapeError(
+            f"{what} names dimension {axis!r} of a tensor of rank {rank}; out of range"
+        )
     return axis % rank
 
 

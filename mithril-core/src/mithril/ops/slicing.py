@@ -101,10 +101,11 @@ def getitem(x: AnyOperand, index: Any) -> AnyOperand:
     """
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(1 for item in items if item is not None and item is not Ellipsis)
-    if items.count(Ellipsis) > 1 or taken > x.ndim:
+    dots = [position for position, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1 or taken > x.ndim:
         raise ShapeError(f"cannot index {x.type} with {index!r}; at most {x.ndim} indices")
     fill = [slice(None)] * (x.ndim - taken)
-    at = items.index(Ellipsis) if Ellipsis in items else len(items)
+    at = dots[0] if dots else len(items)
     items[at : at + 1] = fill
     bounds, shape, dimension = [], [], 0
     for item in items:

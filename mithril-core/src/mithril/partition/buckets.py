@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mithril.cost import Hardware, collective_seconds
-from mithril.ir import Cause, Graph, Node, Program, Value
+from mithril.ir import Cause, Graph, Node, Phase, Program, Value
 from mithril.ops.collective import AllReduce
 
 FIRST_BYTES = 1 << 20
@@ -99,13 +99,14 @@ def _joined(nodes: list[Node], program: Program, hardware: Hardware) -> Node:
     op = nodes[0].op
     assert isinstance(op, AllReduce), "only all-reduces are bucketed"
     causes = [node.cause for node in nodes if node.cause]
+    what = "gradient" if nodes[0].phase == Phase.backward else "value"
     group = program.mesh.product(op.axes)
     nbytes = sum(value.type.nbytes for value in inputs)
     cause = Cause(
-        value=f"{len(causes)} gradients",
+        value=f"{len(causes)} {what}s",
         produced=causes[0].produced,
         required=causes[0].required,
-        consumer="gradient bucket",
+        consumer=f"{what} bucket",
         seconds=collective_seconds(op.name, nbytes, group, hardware),
         parts=tuple(cause.value for cause in causes),
     )

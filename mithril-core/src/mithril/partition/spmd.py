@@ -38,7 +38,7 @@ from mithril.ops.collective import (
 )
 from mithril.ops.shape import Movement
 from mithril.sharding import Choice, Constraints, Move, Option, Resharder
-from mithril.types import DType, TensorType
+from mithril.types import DType
 
 
 def localise(
@@ -284,22 +284,18 @@ def _label(node: Node) -> str:
     return f"{node.scope}.{node.op.name}" if node.scope else node.op.name
 
 
-def check_promises(program: Program, types: Mapping[str, TensorType]) -> None:
-    """Raise unless inputs and outputs are whole and every output has its global type.
+def check_promises(program: Program) -> None:
+    """Raise unless every input and output is a whole value of the shape its port says.
 
     Raises:
-        PlanError: an input or output is partial or has another shape; a fault of Mithril's.
+        PlanError: one is partial or has another shape; a fault of Mithril's.
     """
-    for port in program.inputs:
-        if port.sharding.partial:
+    graph = program.graph
+    values = (*graph.inputs, *(graph.outputs[port.name] for port in program.outputs))
+    for port, value in zip((*program.inputs, *program.outputs), values, strict=True):
+        expected = port.sharding.local_shape(port.type.shape)
+        if port.sharding.partial or value.type.shape != expected:
             raise PlanError(
-                f"input '{port.name}' of the plan is {port.sharding.describe()}; this is a fault "
-                f"of Mithril, please report it"
-            )
-    for port in program.outputs:
-        local = program.graph.outputs[port.name].type.shape
-        if port.sharding.partial or port.sharding.local_shape(types[port.name].shape) != local:
-            raise PlanError(
-                f"output '{port.name}' of the plan is {port.sharding.describe()} with local shape "
-                f"{local}; this is a fault of Mithril, please report it"
+                f"'{port.name}' of the plan is {port.sharding.describe()} with local shape "
+                f"{value.type.shape}; this is a fault of Mithril, please report it"
             )

@@ -11,9 +11,10 @@ import numpy as np
 from mithril import ops
 from mithril.compiler import Request, make_plan
 from mithril.compiler.options import BACKEND_LATER, refuse_later
+from mithril.cost import hardware_of
 from mithril.engine import Engine, Executable
 from mithril.errors import BackendError, MeshError, nearest
-from mithril.ir import Builder, Op, Operand, Plan
+from mithril.ir import Builder, Graph, Op, Operand, Plan
 from mithril.mesh import Mesh
 from mithril.plugins.opening import open_engine
 from mithril.runtime.array import Array
@@ -44,6 +45,8 @@ def open_backend(
     >>> open_backend("numpy", device_mesh=(2, 2)).mesh
     Mesh(data=2, model=2)
     """
+    if not isinstance(name, str):
+        raise BackendError(f"backend name {name!r} is not a string; give one, such as 'numpy'")
     refuse_later(f"backend '{name}'", options, BACKEND_LATER)
     return Backend(open_engine(name, read_mesh(device_mesh, mesh_axis_names), options))
 
@@ -64,6 +67,10 @@ def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[st
         if names is not None:
             raise MeshError("mesh_axis_names is given without device_mesh; give both")
         return Mesh()
+    if isinstance(names, str):
+        raise MeshError(
+            f"mesh_axis_names is the string '{names}'; give a list of names, such as ['data']"
+        )
     return Mesh.from_shape(device_mesh, names)
 
 
@@ -76,8 +83,9 @@ class Backend(Creation):
     """
 
     functions: ClassVar[tuple[str, ...]] = (
-        "abs", "add", "argmax", "broadcast_to", "cast", "concatenate", "cross_entropy", "divide",
-        "einsum", "equal", "erf", "exp", "gelu", "greater", "greater_equal", "less", "less_equal",
+        "abs", "add", "all", "any", "argmax", "broadcast_to", "cast", "concatenate",
+        "cross_entropy", "divide", "einsum", "equal", "erf", "exp", "gelu",
+        "greater", "greater_equal", "less", "less_equal",
         "log", "log_softmax", "logical_and", "logical_not", "logical_or", "matmul", "max",
         "maximum", "mean", "min", "minimum", "multiply", "negate", "not_equal", "one_hot", "power",
         "relu", "reshape", "rsqrt", "sign", "softmax", "sqrt", "subtract", "sum", "take", "tanh",
@@ -148,7 +156,7 @@ class Backend(Creation):
         results = builder.apply(op, *operands)
         graph = builder.build({f"result_{i}": x for i, x in enumerate(results)})
         arrive = {f"operand_{i}": x.sharding for i, x in enumerate(arrays)}
-        plan = make_plan(graph, self.mesh, Request(inputs=arrive), self.engine.kernels)
+        plan = plan_on(self.engine, graph, Request(inputs=arrive))
         return _EagerStep(plan, self.engine.lower(plan.stages[0].program))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -166,6 +174,22 @@ class Backend(Creation):
 
     def __repr__(self) -> str:
         return f"Backend('{self.name}', {self.mesh!r})"
+
+
+def plan_on(engine: Engine, graph: Graph, request: Request) -> Plan:
+    """Return the plan of a graph for an engine: its mesh, its kernels, its speed.
+
+    Raises:
+        BackendError: the plan needs a collective the engine does not offer.
+    """
+    plan = make_plan(graph, engine.mesh, request, engine.kernels, hardware_of(engine.platform))
+    for row in plan.collectives():
+        if row.kind not in engine.capabilities:
+            raise BackendError(
+                f"backend '{engine.name}' has no {row.kind}, and {row.cause.value} needs one over "
+                f"{' x '.join(row.axes)}; split it otherwise, or use another backend"
+            )
+    return plan
 
 
 class _EagerStep:

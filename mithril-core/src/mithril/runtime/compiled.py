@@ -13,7 +13,7 @@ import numpy as np
 
 from mithril.compiler.options import COMPILE_LATER, refuse_later, refuse_unknown
 from mithril.engine import Observer
-from mithril.errors import GraphError, OptionError, PlanError, listing, nearest
+from mithril.errors import BackendError, GraphError, OptionError, PlanError, listing, nearest
 from mithril.ir import Plan, Port
 from mithril.ir.printer import print_collectives
 from mithril.mesh import Sharding
@@ -32,6 +32,7 @@ from mithril.runtime.planner import (
     Step,
     arguments_of,
 )
+from mithril.runtime.sampling import check_seed
 from mithril.runtime.specification import as_spec
 from mithril.transform import gradient_of, seed_of
 
@@ -68,6 +69,12 @@ def compile(
     known = ("shapes", "inference", "out_shardings")
     refuse_later("compile()", options, COMPILE_LATER)
     refuse_unknown("compile()", options, known)
+    if not isinstance(backend, Backend):
+        raise BackendError(
+            f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
+        )
+    if not isinstance(inference, bool):
+        raise OptionError(f"inference={inference!r} is neither True nor False; give one of them")
     compiled = CompiledModel(_snapshot(model), backend, inference, out_shardings)
     if shapes is not None:
         compiled.plan_for(shapes, gradients=not inference)
@@ -151,6 +158,7 @@ class CompiledModel:
             ShapeError: shapes or dtypes do not fit the model.
             BackendError: an array belongs to another backend.
         """
+        check_seed(seed)
         given = self._arrays(inputs, self.input_names, "input")
         parameters = self._parameters(params)
         gradients = self._gradients(output_gradients)
@@ -181,8 +189,9 @@ class CompiledModel:
         first `evaluate`, in place. Values depend on the seed alone, not on the mesh.
 
         Args:
-            seed: any integer.
+            seed: an integer in [0, 2**32).
         """
+        check_seed(seed)
         waiting: dict[str, Array] = {
             name: InitialArray(self.backend, name, seed) for name in self.parameter_names
         }
@@ -270,8 +279,6 @@ class CompiledModel:
                 )
 
     def _seed_array(self, seed: int, port: Port) -> Array:
-        if not isinstance(seed, int) or not 0 <= seed < 2**32:
-            raise OptionError(f"seed={seed!r} is not an integer in [0, 2**32); give another")
         value = np.asarray(seed, np.uint32)
         return self.backend.place(port.type, port.sharding, lambda box: value)
 

@@ -17,7 +17,7 @@ from mithril.errors import BackendError, ShapeError
 from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.runtime.array import Array
 from mithril.runtime.placement import Split, read_placement
-from mithril.runtime.sampling import Key
+from mithril.runtime.sampling import Key, check_seed
 from mithril.types import DType, Scalar, Shape, TensorType, as_dtype
 
 
@@ -51,8 +51,9 @@ class Creation:
             dtype: element type.
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
         """
-        host = np.asarray(values)
+        host = _on_host(values)
         chosen = as_dtype(dtype) if dtype is not None else _default_dtype(host)
+        _check_range(host, chosen)
         host = np.asarray(host, chosen.numpy)
         return self._make(host.shape, chosen, placement, lambda box: host[box].copy())
 
@@ -117,7 +118,7 @@ class Creation:
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
         """
         sizes, key = read_shape(shape), self._key("rand", seed)
-        chosen = as_dtype(dtype or DType.float32)
+        chosen = _float_dtype("rand", dtype)
         return self._make(sizes, chosen, placement, lambda box: key.uniform(sizes, box))
 
     def randn(
@@ -129,7 +130,7 @@ class Creation:
     ) -> Array:
         """Return numbers of the standard normal distribution; see `rand`."""
         sizes, key = read_shape(shape), self._key("randn", seed)
-        chosen = as_dtype(dtype or DType.float32)
+        chosen = _float_dtype("randn", dtype)
         return self._make(sizes, chosen, placement, lambda box: key.normal(sizes, box))
 
     def randint(
@@ -147,10 +148,13 @@ class Creation:
         Raises:
             ShapeError: the range is empty.
         """
-        if high <= low:
-            raise ShapeError(f"randint has low {low} and high {high}; high must be larger")
+        if not isinstance(low, int) or not isinstance(high, int) or high <= low:
+            raise ShapeError(
+                f"randint has low {low!r} and high {high!r}; give integers, the second larger"
+            )
         sizes, key = read_shape((shape,)), self._key("randint", seed)
         chosen = as_dtype(dtype or DType.int32)
+        _check_range(np.asarray([low, high - 1]), chosen)
         return self._make(sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high))
 
     def place(
@@ -197,6 +201,7 @@ class Creation:
 
     def _key(self, function: str, seed: int | None) -> Key:
         if seed is not None:
+            check_seed(seed)
             return Key(seed, function)
         self._draws += 1
         return Key(self._seed, f"{function}:{self._draws}")
@@ -226,3 +231,34 @@ def _default_dtype(host: np.ndarray) -> DType:
         fits = not host.size or (host.min() >= -(2**31) and host.max() < 2**31)
         return DType.int32 if fits else DType.int64
     return as_dtype(host.dtype)
+
+
+def _on_host(values: object) -> np.ndarray:
+    try:
+        host = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(f"values do not form an array; {error}; give equal lengths") from error
+    if host.dtype.kind not in "biufV":
+        raise ShapeError(
+            f"values are of type {host.dtype}, which is no dtype of Mithril; give numbers"
+        )
+    return host
+
+
+def _check_range(host: np.ndarray, dtype: DType) -> None:
+    """An integer that does not fit is a mistake, never wrapped around."""
+    if not dtype.is_integer or host.dtype.kind not in "iu" or not host.size:
+        return
+    limits, low, high = np.iinfo(str(dtype)), int(host.min()), int(host.max())
+    if low < limits.min or high > limits.max:
+        raise ShapeError(
+            f"values reach from {low} to {high}, {dtype} from {limits.min} to {limits.max}; give a "
+            f"wider dtype"
+        )
+
+
+def _float_dtype(function: str, dtype: object) -> DType:
+    chosen = as_dtype(dtype or DType.float32)
+    if not chosen.is_float:
+        raise ShapeError(f"{function} draws floats, not {chosen}; use randint for integers")
+    return chosen

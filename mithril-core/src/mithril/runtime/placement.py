@@ -84,7 +84,13 @@ def _read_split(
 def _split_entries(tensor_split: Split, count: int, rank: int, what: str) -> tuple[int | None, ...]:
     if tensor_split is None:
         return tuple(i if i < rank else None for i in range(count))
-    given = (tensor_split,) if isinstance(tensor_split, int) else tuple(tensor_split)
+    given = (tensor_split,) if isinstance(tensor_split, int) else tensor_split
+    if not isinstance(given, Sequence) or not all(map(_is_dimension, given)):
+        raise ShardingError(
+            f"tensor_split={tensor_split!r} of {what} is not made of dimensions; give an integer "
+            f"or None per mesh dimension, such as tensor_split=(0, None)"
+        )
+    given = tuple(given)
     if len(given) > count:
         raise ShardingError(
             f"tensor_split={given} of {what} has {len(given)} entries for {count} mesh dimensions; "
@@ -93,7 +99,12 @@ def _split_entries(tensor_split: Split, count: int, rank: int, what: str) -> tup
     for dimension in given:
         if dimension is not None and not -rank <= dimension < rank:
             raise ShardingError(
-                f"tensor_split={given} names dimension {dimension} of {what}, which has rank {rank}"
+                f"tensor_split={given} names dimension {dimension} of {what}, which has rank "
+                f"{rank}; name a dimension it has"
             )
     padded = (*given, *[None] * (count - len(given)))
     return tuple(None if d is None else d % rank for d in padded)
+
+
+def _is_dimension(entry: object) -> bool:
+    return entry is None or (isinstance(entry, int) and not isinstance(entry, bool))

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mithril.compiler import Request, make_plan
+from mithril.compiler import COMPUTED_WITH, Request
 from mithril.engine import Executable
-from mithril.errors import GraphError, ShapeError, listing, nearest
+from mithril.errors import GraphError, ShapeError, ShardingError, listing, nearest
 from mithril.ir import Plan
-from mithril.mesh import PartitionSpec, Sharding
+from mithril.mesh import Mesh, PartitionSpec, Sharding
 from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
 from mithril.models.trace import Traced, check_patterns, trace
 from mithril.runtime.array import Array
-from mithril.runtime.backend import Backend
+from mithril.runtime.backend import Backend, plan_on
 from mithril.transform import seed_of
 from mithril.types import TensorType
 
@@ -98,7 +98,7 @@ class Planner:
         self._model = model
         self._backend = backend
         self._inference = inference
-        self._out_specs = _read_out_shardings(out_shardings, outputs)
+        self._out_specs = _read_out_shardings(out_shardings, outputs, backend.mesh)
         self._traces: dict[tuple[tuple[str, TensorType], ...], Traced] = {}
         self._steps: dict[Signature, Step] = {}
         self._decisions: dict[tuple[str, Sharding], str] = {}
@@ -130,8 +130,7 @@ class Planner:
         traced = self.trace(types)
         _check_types(traced, signature)
         request = self._request(traced, signature)
-        kernels = self._backend.engine.kernels
-        plan = make_plan(traced.graph, self._backend.mesh, request, kernels)
+        plan = plan_on(self._backend.engine, traced.graph, request)
         return Step(plan, traced, self._backend)
 
     def _request(self, traced: Traced, signature: Signature) -> Request:
@@ -152,7 +151,7 @@ class Planner:
                 name: self._sharding(spec, outputs[name], f"output '{name}'")
                 for name, spec in self._out_specs.items()
             },
-            compute=frozenset(parameters),
+            compute=frozenset(name for name in parameters if decided[name] != COMPUTED_WITH),
             decided_by=decided,
             output_gradients=None if signature.gradients is None else arriving,
             differentiated=tuple(
@@ -229,23 +228,38 @@ def _check_types(traced: Traced, signature: Signature) -> None:
         if type is not None and type != expected:
             raise ShapeError(
                 f"parameter '{name}' is {type}; with these inputs the model needs {expected}; "
-                f"make parameters with randomize_params()"
+                f"pass inputs of the size the parameters were made for, or make new parameters "
+                f"with randomize_params()"
             )
     for name, (type, _) in signature.gradients or ():
         expected = traced.graph.outputs[name].type
         if type is not None and type != expected:
-            raise ShapeError(f"gradient of output '{name}' is {type}; the output is {expected}")
+            raise ShapeError(
+                f"gradient of output '{name}' is {type}; the output is {expected}; give one of its "
+                f"shape and dtype"
+            )
 
 
-def _read_out_shardings(given: OutShardings, names: Sequence[str]) -> dict[str, PartitionSpec]:
+def _read_out_shardings(
+    given: OutShardings, names: Sequence[str], mesh: Mesh
+) -> dict[str, PartitionSpec]:
     if given is None:
         return {}
-    if isinstance(given, PartitionSpec):
-        return dict.fromkeys(names, given)
-    for name in given:
+    found = dict.fromkeys(names, given) if isinstance(given, PartitionSpec) else given
+    if not isinstance(found, Mapping):
+        raise ShardingError(
+            f"out_shardings={given!r} is no partition spec; give P(…), or a mapping from output "
+            f"names to such specs"
+        )
+    for name, spec in found.items():
         if name not in names:
             raise GraphError(
                 f"out_shardings names '{name}', which is no output{nearest(name, names)}; outputs: "
                 f"{listing(names)}"
             )
-    return dict(given)
+        if not isinstance(spec, PartitionSpec):
+            raise ShardingError(f"out_shardings of '{name}' is {spec!r}; give a spec, such as P()")
+        for dimension in range(len(spec)):
+            for axis in spec.axes(dimension):
+                mesh.require(axis)
+    return dict(found)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 
-from mithril.errors import ShapeError
+from mithril.errors import ShapeError, ShardingError
 from mithril.mesh import PartitionSpec
 from mithril.runtime.array import Array
 from mithril.types import TensorType, as_dtype
@@ -32,6 +33,17 @@ class TensorSpec:
     dtype: str = "float32"
     sharding: PartitionSpec = REPLICATED
 
+    def __post_init__(self) -> None:
+        if not _is_shape(self.shape):
+            raise ShapeError(
+                f"TensorSpec has shape {self.shape!r}; give a tuple of integers of 0 or more"
+            )
+        as_dtype(self.dtype)
+        if not isinstance(self.sharding, PartitionSpec):
+            raise ShardingError(
+                f"TensorSpec has sharding {self.sharding!r}; give a spec, such as P('data')"
+            )
+
     @property
     def type(self) -> TensorType:
         """Shape and dtype."""
@@ -50,8 +62,16 @@ def as_spec(given: object, what: str) -> TensorSpec:
         return TensorSpec(given.shape, given.dtype, given.sharding.spec)
     if isinstance(given, np.ndarray):
         return TensorSpec(given.shape, as_dtype(given.dtype))
-    if isinstance(given, Sequence) and all(isinstance(size, int) for size in given):
+    if _is_shape(given):
         return TensorSpec(tuple(given))
     raise ShapeError(
         f"shape of {what} is {given!r}; give a tuple of integers or ml.TensorSpec(shape, dtype)"
+    )
+
+
+def _is_shape(given: object) -> TypeGuard[Sequence[int]]:
+    return (
+        isinstance(given, Sequence)
+        and not isinstance(given, str)
+        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in given)
     )
