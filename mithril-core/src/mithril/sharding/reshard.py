@@ -132,21 +132,31 @@ def local_bytes(sharding: Sharding, type: TensorType) -> int:
 
 
 def _moves(here: Sharding, goal: Sharding, type: TensorType) -> Iterator[Move]:
+    """Yield the moves worth trying; a free one that ends in its place is worth making at once."""
+    for move in _free_moves(here, goal, type):
+        yield move
+        if move.kind == "to_partial" or _is_placed(move.after, goal, move.target_dimension):
+            return
     for axis in here.mesh.names:
-        wanted = goal.dimension_of(axis)
         held = here.dimension_of(axis)
         if held is not None:
-            yield from _moves_of_split(here, axis, held, wanted, type)
-        elif here.reduction_of(axis):
-            yield from _moves_of_partial(here, goal, axis, wanted, type)
-        elif wanted is not None and _can_append(here, axis, wanted, type):
-            yield Move("slice", (axis,), here, _appended(here, axis, wanted))
-        elif goal.reduction_of(axis) == "sum":  # zeros elsewhere leave a sum as it is
-            yield Move("to_partial", (axis,), here, _with_partial(here, axis, "sum"))
+            yield from _moves_of_split(here, goal, axis, held, type)
+        elif here.reduction_of(axis) != goal.reduction_of(axis):
+            yield from _moves_of_partial(here, goal, axis, type)
     for dimension, axes in enumerate(here.dims):
         ordered = _helpful_order(axes, dimension, goal)
         if ordered != axes:
             yield Move("permute", ordered, here, _with_dim(here, dimension, ordered))
+
+
+def _free_moves(here: Sharding, goal: Sharding, type: TensorType) -> Iterator[Move]:
+    for axis in here.mesh.names:
+        if here.dimension_of(axis) is not None or here.reduction_of(axis):
+            continue
+        if _can_append(here, goal, axis, type):
+            yield Move("slice", (axis,), here, _appended(here, goal, axis))
+        elif goal.reduction_of(axis) == "sum":  # zeros elsewhere leave a sum as it is
+            yield Move("to_partial", (axis,), here, _with_partial(here, axis, "sum"))
 
 
 def _helpful_order(axes: tuple[str, ...], dimension: int, goal: Sharding) -> tuple[str, ...]:
@@ -161,33 +171,45 @@ def _helpful_order(axes: tuple[str, ...], dimension: int, goal: Sharding) -> tup
 
 
 def _moves_of_split(
-    here: Sharding, axis: str, held: int, wanted: int | None, type: TensorType
+    here: Sharding, goal: Sharding, axis: str, held: int, type: TensorType
 ) -> Iterator[Move]:
-    if here.dims[held][-1] != axis:
-        return  # only the minor-most axis of a dimension can be taken away
-    without = _with_dim(here, held, here.dims[held][:-1])
+    axes = here.dims[held]
+    if axes[-1] != axis or _is_placed(here, goal, held):
+        return  # only the minor-most axis can leave, and one that is in its place stays
+    without = _with_dim(here, held, axes[:-1])
     yield Move("all_gather", (axis,), here, without)
-    if wanted is not None and wanted != held and _can_append(without, axis, wanted, type):
-        yield Move("all_to_all", (axis,), here, _appended(without, axis, wanted))
+    if goal.dimension_of(axis) != held and _can_append(without, goal, axis, type):
+        yield Move("all_to_all", (axis,), here, _appended(without, goal, axis))
 
 
 def _moves_of_partial(
-    here: Sharding, goal: Sharding, axis: str, wanted: int | None, type: TensorType
+    here: Sharding, goal: Sharding, axis: str, type: TensorType
 ) -> Iterator[Move]:
-    if here.reduction_of(axis) == goal.reduction_of(axis):
+    if not here.reduction_of(axis):
         return
     reduced = replace(here, partial=tuple(p for p in here.partial if p[0] != axis))
     yield Move("all_reduce", (axis,), here, reduced)
-    if wanted is not None and _can_append(reduced, axis, wanted, type):
-        yield Move("reduce_scatter", (axis,), here, _appended(reduced, axis, wanted))
+    if _can_append(reduced, goal, axis, type):
+        yield Move("reduce_scatter", (axis,), here, _appended(reduced, goal, axis))
 
 
-def _can_append(here: Sharding, axis: str, dimension: int, type: TensorType) -> bool:
+def _can_append(here: Sharding, goal: Sharding, axis: str, type: TensorType) -> bool:
+    """Whether the goal splits a dimension over the axis, and what is left of it divides."""
+    dimension = goal.dimension_of(axis)
+    if dimension is None:
+        return False
     parts = here.shards_along(dimension) * here.mesh.sizes[axis]
     return type.shape[dimension] % parts == 0
 
 
-def _appended(here: Sharding, axis: str, dimension: int) -> Sharding:
+def _is_placed(here: Sharding, goal: Sharding, dimension: int) -> bool:
+    """Whether a dimension's axes are the first ones it has in the goal, in that order."""
+    axes = here.dims[dimension]
+    return axes == goal.dims[dimension][: len(axes)]
+
+
+def _appended(here: Sharding, goal: Sharding, axis: str) -> Sharding:
+    dimension = _dimension(goal, axis)
     return _with_dim(here, dimension, (*here.dims[dimension], axis))
 
 
