@@ -131,8 +131,8 @@ class Backend(Creation):
             )
         if x.backend is not self:
             raise BackendError(
-                f"{what} belongs to another backend ({x.backend!r}, not {self!r}); carry it over "
-                f"with backend.array(x.numpy())"
+                f"{what} belongs to another backend, one opened before or after this {self!r}; "
+                f"carry it over with backend.array(x.numpy())"
             )
         return x
 
