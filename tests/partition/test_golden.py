@@ -100,6 +100,27 @@ def test_megatron_block_has_two_all_reduces_each_way(expanded: set[str]) -> None
     assert ran.rows("backward") == [all_reduce("tensor", BLOCK_ACTIVATION)] * 2
 
 
+@pytest.mark.parametrize("expanded", [set(), NORMS], ids=["fused", "norms"])
+def test_block_without_input_gradient_reduces_the_gains_of_its_first_norm_instead(
+    expanded: set[str],
+) -> None:
+    """Fewer bytes than the row asks for: only two gradients of d numbers wait for that sum."""
+    ran = checked(
+        block(),
+        Mesh(tensor=4),
+        MEGATRON_BLOCK,
+        BLOCK_PARAMETERS,
+        compute=[*MEGATRON_BLOCK],
+        kernels=frozenset(KERNELS) - expanded,
+    )
+    assert ran.rows("forward") == [all_reduce("tensor", BLOCK_ACTIVATION)] * 2
+    gains = 2 * 4 * 32
+    assert ran.rows("backward") == [
+        all_reduce("tensor", BLOCK_ACTIVATION),
+        all_reduce("tensor", gains),
+    ]
+
+
 def test_block_on_two_dimensions_adds_one_bucket_of_local_bytes(
     golden: Callable[[str, str], None],
 ) -> None:
