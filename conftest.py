@@ -54,7 +54,8 @@ MARKDOWN = Sybil(
 )
 DOCSTRINGS = Sybil(
     parsers=[DocTestParser()],
-    patterns=["mithril-*/src/**/*.py"],
+    # One pattern per depth: before Python 3.13 `**` in a pattern stands for a single folder.
+    patterns=[f"mithril-*/src/*/{'*/' * depth}*.py" for depth in range(4)],
     document_types={".py": PythonDocument},
 )
 

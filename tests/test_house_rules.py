@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import mithril
 import pytest
+from mithril import errors
 
 from tests.plugin_packages import python
 
@@ -32,6 +35,26 @@ def test_a_module_opens_with_what_it_promises(path: Path) -> None:
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert docstring
     assert len(docstring) > 20
+
+
+def raised_classes() -> list[tuple[str, ast.ClassDef]]:
+    """Return every class of the sources whose name says it is an error, with its module."""
+    return [
+        (path.stem, node)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Error")
+    ]
+
+
+def test_errors_are_one_public_documented_tree() -> None:
+    found = raised_classes()
+    assert ("errors", "MithrilError") in [(module, node.name) for module, node in found]
+    for module, node in found:
+        assert module == "errors", f"{node.name} is outside of mithril/errors.py"
+        assert ast.get_docstring(node), f"{node.name} does not say what it is about"
+        assert node.name in mithril.__all__
+        assert issubclass(getattr(mithril, node.name), errors.MithrilError)
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.parent.name)
@@ -65,3 +88,18 @@ def test_importing_mithril_imports_nothing_heavy(tmp_path: Path) -> None:
     loaded = set(python(code, tmp_path).split())
     assert not loaded & {*frameworks, "numpy", "pluggy", "rich", "typer"}
     assert "mithril" in loaded
+
+
+def test_every_docstring_example_is_collected_by_pytest() -> None:
+    """An example that nobody runs is a promise nobody keeps."""
+    sources = Path(mithril.__file__).parent
+    root = Path(__file__).parent.parent
+    written = {
+        str(path.relative_to(root))
+        for path in sources.rglob("*.py")
+        if ">>> " in path.read_text("utf-8")
+    }
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", str(sources)]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    collected = {line.split("::")[0] for line in listed.splitlines() if "::" in line}
+    assert written == collected

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+import mithril as ml
+import numpy as np
 import pytest
 from mithril.errors import BackendError, MeshError, OptionError
 from mithril.mesh import Mesh
@@ -69,6 +71,21 @@ class TestInstalledPackages:
 
     def test_a_good_one_opens_with_its_options(self) -> None:
         assert open_engine("tpu-sim", Mesh(data=4), {"chips": 4}).name == "tpu-sim"
+
+    def test_a_good_one_computes_on_its_mesh(self) -> None:
+        backend = ml.open_backend("tpu-sim", (4,), chips=4)
+        x = backend.array(np.arange(8.0, dtype=np.float32), sharding=ml.P("data"))
+        assert [shard.data.shape for shard in x.addressable_shards] == [(2,)] * 4
+        assert (x * x + 1).numpy().tolist() == [1, 2, 5, 10, 17, 26, 37, 50]
+
+    def test_its_own_refusal_is_the_cause(self) -> None:
+        with pytest.raises(BackendError) as caught:
+            ml.open_backend("tpu-sim", (4,), chips=2)
+        assert str(caught.value) == (
+            "backend 'tpu-sim' failed to open on Mesh(data=4); RuntimeError: Mesh(data=4) needs "
+            "4 chips, the machine has 2; mithril backends info tpu-sim"
+        )
+        assert isinstance(caught.value.__cause__, RuntimeError)
 
     def test_a_broken_one_raises_with_its_cause(self) -> None:
         text = (

@@ -29,7 +29,7 @@ class Sharding:
         partial: (axis, reduction) pairs over which the value still has to be reduced; a reduction
             is one of `sum`, `max`, `min`.
 
-    >>> Sharding.of(Mesh(data=4, tensor=2), P("data"), rank=2)
+    >>> Sharding.of(Mesh(data=4, tensor=2), PartitionSpec("data"), rank=2)
     Sharding(P('data', None))
     """
 
