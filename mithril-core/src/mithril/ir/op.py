@@ -58,6 +58,8 @@ class Op:
 
     name: ClassVar[str] = ""
     is_collective: ClassVar[bool] = False
+    indices: ClassVar[tuple[int, ...]] = ()
+    """Operands that are used as indices: they must be in range in the padding of a shard, too."""
 
     def infer(self, inputs: Types) -> Types:
         """Return the result types.

@@ -8,7 +8,8 @@ from the rule alone:
 * a result that contains the factor is split in that dimension;
 * a result that does not contain it is *partial*: it still has to be reduced (a sum, unless the rule
   says otherwise);
-* a factor marked `whole` may not be split at all.
+* a factor marked `whole` may not be split at all; one that is also `expandable` may be split once
+  the op has been replaced by its expansion (a softmax over a split dimension, say).
 
 `linear` lists groups of operands in which the op is jointly linear: when all operands of a group
 are partial sums over an axis and the others are not, the results are partial sums over it. The idea
@@ -40,6 +41,7 @@ class Rule:
         results: the same for the results.
         reductions: what a factor missing from a result does to it: `sum` (default), `max`, `min`.
         whole: factors that may not be split.
+        expandable: those of them that may be split in the op's expansion.
         linear: groups of operand indices in which the op is jointly linear.
     """
 
@@ -49,6 +51,7 @@ class Rule:
     reductions: Mapping[str, str] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
     linear: tuple[tuple[int, ...], ...] = ()
+    expandable: frozenset[str] = frozenset()
 
     @staticmethod
     def parse(
@@ -60,6 +63,7 @@ class Rule:
         whole: Iterable[str] = (),
         linear: Iterable[tuple[int, ...]] = (),
         sizes: Mapping[str, int] | None = None,
+        expandable: Iterable[str] = (),
     ) -> Rule:
         """Read a rule such as ``"b s (h d) -> b s h d"`` for operands of these types.
 
@@ -73,7 +77,8 @@ class Rule:
         operands = tuple(map(_parse_side, left.split(","))) if inputs else ()
         results = tuple(map(_parse_side, right.split(","))) if outputs else ()
         found = _sizes([*operands, *results], [*inputs, *outputs], dict(sizes or {}), text)
-        return Rule(found, operands, results, reductions or {}, frozenset(whole), tuple(linear))
+        wholes, later = frozenset(whole), frozenset(expandable)
+        return Rule(found, operands, results, reductions or {}, wholes | later, tuple(linear), later)
 
     @cached_property
     def factors(self) -> tuple[str, ...]:
