@@ -9,6 +9,7 @@ import numpy as np
 from mithril import ops
 from mithril.compiler import Request, make_plan
 from mithril.engine.numpy_engine import NumpyEngine
+from mithril.engine.shards import trimmed
 from mithril.ir import Builder, Graph, Plan
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
@@ -163,7 +164,8 @@ def run(
             port.type.shape, np.nan if port.type.dtype.is_float else -1, port.type.dtype.numpy
         )
         for device in range(mesh.size):
-            whole[port.sharding.box(device, port.type.shape)] = parts[device]
+            box = port.sharding.box(device, port.type.shape)
+            whole[box] = trimmed(parts[device], box)
         found[port.name] = whole
     return Ran(plan, found, executed)
 

@@ -14,6 +14,10 @@ def backend(*shape: int) -> ml.Backend:
     return ml.NumpyBackend(device_mesh=shape or None)
 
 
+def strict(*shape: int) -> ml.Backend:
+    return ml.NumpyBackend(device_mesh=shape, uneven="error")
+
+
 def mlp() -> ml.Model:
     model = ml.Model()
     model |= ml.Linear(dimension=8, name="first")(input="input", output="hidden")
@@ -53,9 +57,11 @@ def read_pending() -> None:
     _ = compiled().randomize_params()["first.weight"].shape
 
 
-def annotated(spec: object, mesh: tuple[int, ...] = (2,), **options: object) -> None:
+def annotated(
+    spec: object, mesh: tuple[int, ...] = (2,), uneven: str = "pad", **options: object
+) -> None:
     layer = ml.Linear(6, weight_shard_spec=spec, **options)
-    ml.compile(layer, backend(*mesh), shapes={"input": (4, 5)})
+    ml.compile(layer, backend(*mesh), uneven=uneven, shapes={"input": (4, 5)})
 
 
 def shard_nothing() -> None:
@@ -122,7 +128,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "spec entry": (lambda: P(0), ml.ShardingError, r"entry 0 is not an axis"),
     "no spec": (lambda: backend(2).ones(4, sharding="data"), ml.ShardingError, r"is not a partition spec"),
     "foreign sharding": (lambda: backend(2).ones(4, sharding=backend(4).ones(4, tensor_split=0).sharding), ml.MeshError, r"sharding of tensor is on Mesh\(data=4\), the backend on Mesh\(data=2\)"),
-    "indivisible size": (lambda: backend(4).ones(10, tensor_split=(0,)), ml.ShardingError, r"dimension 0 \(10\) of tensor over mesh axis 'data' \(4\); .* use a size of 8 or 12"),
+    "indivisible size": (lambda: strict(4).ones(10, tensor_split=(0,)), ml.ShardingError, r"dimension 0 \(10\) of tensor over mesh axis 'data' \(4\); .* use a size of 8 or 12"),
+    "indivisible batch": (lambda: ml.compile(ml.Linear(4), strict(4), shapes={"input": ml.TensorSpec((6, 2), sharding=P("data"))}), ml.ShardingError, r"dimension 0 \(6\) of input 'input' over mesh axis 'data' \(4\)"),
+    "indivisible at compile": (lambda: ml.compile(ml.Linear(4), backend(4), uneven="error", shapes={"input": ml.TensorSpec((6, 2), sharding=P("data"))}), ml.ShardingError, r"6 is not a multiple of 4; use a size of 4 or 8, replicate it, or allow padding"),
+    "uneven policy": (lambda: ml.NumpyBackend(uneven="refuse"), ml.OptionError, r"uneven='refuse' is neither 'pad' nor 'error'"),
+    "uneven policy at compile": (lambda: ml.compile(ml.Linear(4), backend(), uneven=True), ml.OptionError, r"uneven=True is neither 'pad' nor 'error'"),
     "shape not integer": (lambda: backend().ones(2.5), ml.ShapeError, r"not made of integers"),
     "negative size": (lambda: backend().ones(-1), ml.ShapeError, r"shape \(-1,\) has a negative size"),
     "unknown dtype": (lambda: backend().ones(2, dtype="flaot32"), ml.ShapeError, r"'flaot32' is not supported; .* did you mean 'float32'"),
@@ -157,7 +167,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "compile no model": (lambda: ml.compile("model", backend()), ml.GraphError, r"takes a Model or a layer, not str"),
     "out_shardings name": (lambda: ml.compile(mlp(), backend(2), out_shardings={"outptu": P()}), ml.GraphError, r"'outptu', which is no output; did you mean 'output'"),
     "weight on another mesh": (lambda: annotated((0, None), device_mesh=(4,)), ml.MeshError, r"device_mesh"),
-    "weight indivisible": (lambda: annotated((0, None), mesh=(4,)), ml.ShardingError, r"dimension 0 \(6\) of parameter 'weight' over mesh axis 'data' \(4\)"),
+    "weight indivisible": (lambda: annotated((0, None), mesh=(4,), uneven="error"), ml.ShardingError, r"dimension 0 \(6\) of parameter 'weight' over mesh axis 'data' \(4\)"),
     "pattern without match": (shard_nothing, ml.ShardingError, r"frist"),
     "pattern with unknown axis": (unknown_axis, ml.MeshError, r"no axis 'tensor'"),
     "branch on a value": (branch_on_value, ml.GraphError, r"has no truth value; .* use where"),

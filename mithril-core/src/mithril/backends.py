@@ -7,7 +7,7 @@ install.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mithril.mesh import Mesh
@@ -64,7 +64,7 @@ def _open(
     name: str,
     device_mesh: Mesh | int | Sequence[int] | None,
     names: Sequence[str] | None,
-    options: dict[str, object],
+    options: dict[str, Any],
 ) -> Backend:
     from mithril.runtime import open_backend
 

@@ -31,6 +31,17 @@ COMPILE_LATER = frozenset({
 """Options of compile that the guides describe and that are not available yet."""
 
 
+def check_uneven(policy: str) -> str:
+    """Return the policy for sizes that do not divide.
+
+    Raises:
+        OptionError: there is no such policy.
+    """
+    if policy not in ("pad", "error"):
+        raise OptionError(f"uneven={policy!r} is neither 'pad' nor 'error'; give one of them")
+    return policy
+
+
 def refuse_later(call: str, given: Mapping[str, object], later: Iterable[str]) -> None:
     """Raise for the first option that is known but not built yet.
 

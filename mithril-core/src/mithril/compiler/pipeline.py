@@ -35,6 +35,7 @@ class Request:
         differentiated: inputs whose gradients are wanted; they come back in the input's sharding.
         homes: values that must lie in a given sharding, by name.
         free: inputs that arrive in the sharding they are computed with.
+        pads: whether a dimension may be split that does not divide; its parts are then padded.
         notes: facts for readers of the plan.
     """
 
@@ -46,6 +47,7 @@ class Request:
     differentiated: tuple[str, ...] = ()
     homes: Mapping[str, Sharding] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
+    pads: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -80,7 +82,7 @@ def partition_graph(
     graph: Graph, mesh: Mesh, given: Constraints, hardware: Hardware = SIMULATED
 ) -> tuple[Program, Choice]:
     """Return the local program of a graph, and the choice it follows."""
-    resharder = Resharder(mesh, hardware)
+    resharder = Resharder(mesh, hardware, given.pads)
     candidates = collect(graph, mesh, given)
     choice = choose(graph, mesh, given, candidates, resharder, hardware)
     program = localise(graph, mesh, given, choice, resharder)
@@ -113,6 +115,7 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
         homes={value: request.homes[name] for name, value in named.items()},
         free=free,
         tied=tied,
+        pads=request.pads,
     )
 
 

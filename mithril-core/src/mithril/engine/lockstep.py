@@ -53,7 +53,9 @@ class LockstepExecutable:
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
     ) -> list[list[Any]]:
         """Run once; see `Executable`."""
-        return self._run(inputs, observe)
+        # As on other frameworks, an overflow or a division by zero makes inf or nan in silence.
+        with np.errstate(all="ignore"):
+            return self._run(inputs, observe)
 
 
 class _Writer:

@@ -9,6 +9,7 @@ import numpy as np
 from mithril.engine.kernels import KERNELS
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.protocol import Capability, Produce
+from mithril.engine.shards import host_shards
 from mithril.ir import Program
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
@@ -56,18 +57,10 @@ class NumpyEngine:
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
         """Make a distributed array; see `Engine.put`."""
-        made: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
-        shards = []
-        for device in range(self.mesh.size):
-            box = sharding.box(device, type.shape)
-            key = tuple((part.start, part.stop) for part in box)
-            if key not in made:
-                made[key] = np.asarray(produce(box), dtype=type.dtype.numpy)
-            shards.append(made[key])
-        return shards
+        return host_shards(type, sharding, produce)
 
     def shard(self, shards: list[np.ndarray], sharding: Sharding, device: int) -> np.ndarray:
-        """Return the part a device holds, as a view that cannot be written to."""
+        """Return what a device holds, as a view that cannot be written to."""
         view = np.asarray(shards[device]).view()  # NumPy makes scalars of rank-0 results
         view.flags.writeable = False
         return view

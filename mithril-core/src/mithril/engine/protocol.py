@@ -89,13 +89,14 @@ class Engine(Protocol):
 
         Args:
             type: global shape and dtype.
-            sharding: which box each device holds.
+            sharding: which box each device holds; every device holds `sharding.local_shape`, zeros
+                behind the box where it is smaller (`host_shards` does all of that).
             produce: returns the host data of a box; called once per distinct box.
         """
         ...
 
     def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
-        """Return the part a device holds, on the host."""
+        """Return what a device holds, padding included, on the host."""
         ...
 
     def lower(self, program: Program) -> Executable:

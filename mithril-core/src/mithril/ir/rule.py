@@ -78,21 +78,31 @@ class Rule:
         results = tuple(map(_parse_side, right.split(","))) if outputs else ()
         found = _sizes([*operands, *results], [*inputs, *outputs], dict(sizes or {}), text)
         wholes, later = frozenset(whole), frozenset(expandable)
-        return Rule(found, operands, results, reductions or {}, wholes | later, tuple(linear), later)
+        return Rule(
+            found, operands, results, reductions or {}, wholes | later, tuple(linear), later
+        )
 
     @cached_property
     def factors(self) -> tuple[str, ...]:
         """Factors in order of first appearance."""
         seen: dict[str, None] = {}
-        for dims in (*self.operands, *self.results):
+        for dims in self._sides:
             for dim in dims:
                 seen.update(dict.fromkeys(dim))
         return tuple(seen)
+
+    @property
+    def _sides(self) -> tuple[FactorDims, ...]:
+        return (*self.operands, *self.results)
 
     @cached_property
     def splittable(self) -> tuple[str, ...]:
         """Factors that may be split over a mesh axis."""
         return tuple(f for f in self.factors if f not in self.whole and self.sizes[f] > 1)
+
+    def is_alone(self, factor: str) -> bool:
+        """Return whether a factor shares no dimension with another one."""
+        return all(dim == (factor,) for dims in self._sides for dim in dims if factor in dim)
 
     def reduction(self, factor: str) -> str:
         """Return the reduction a result needs when this factor, absent from it, is split."""

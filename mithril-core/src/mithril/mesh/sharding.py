@@ -3,10 +3,15 @@
 An axis is in exactly one of three states for a value: it splits one dimension, the value is partial
 over it (every device holds a term of a sum, maximum, …), or the value is replicated over it.
 Shardings are frozen, hashable and compared by value; a dimension's axes are ordered, major first.
+
+A dimension whose size does not divide is cut by ceil-division, axis after axis: of 10 elements over
+4 devices three hold 3 and the last one holds 1. Inside a plan every device holds `local_shape`, the
+last ones with padding behind; what a device truly holds is its `box`, which may be empty.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mithril.errors import ShapeError, ShardingError
@@ -114,16 +119,22 @@ class Sharding:
         return self.mesh.product(self.dims[dimension])
 
     def check(self, shape: Shape, what: str) -> None:
-        """Raise unless every split dimension of `shape` divides evenly.
+        """Raise unless the sharding is for tensors of this rank.
 
         Raises:
             ShapeError: the shape has another rank.
-            ShardingError: a dimension does not divide; the message names the nearest legal sizes.
         """
         if len(shape) != self.rank:
             raise ShapeError(
                 f"{what} has rank {len(shape)}; its sharding {self.spec!r} has rank {self.rank}"
             )
+
+    def check_even(self, shape: Shape, what: str) -> None:
+        """Raise unless every split dimension of `shape` divides evenly.
+
+        Raises:
+            ShardingError: a dimension does not divide; the message names the nearest legal sizes.
+        """
         for dimension, size in enumerate(shape):
             count = self.shards_along(dimension)
             if size % count:
@@ -134,20 +145,32 @@ class Sharding:
                 sizes = f"{below} or {above}" if below else f"{above}"
                 raise ShardingError(
                     f"cannot split dimension {dimension} ({size}) of {what} over mesh axis {axes}; "
-                    f"{size} is not a multiple of {count}; use a size of {sizes}, or replicate it"
+                    f"{size} is not a multiple of {count}; use a size of {sizes}, replicate it, or "
+                    f'allow padding with uneven="pad"'
                 )
 
+    def is_even(self, shape: Shape) -> bool:
+        """Return whether all devices hold equally large parts of a tensor, without padding."""
+        return not any(size % self.shards_along(d) for d, size in enumerate(shape))
+
     def local_shape(self, shape: Shape) -> Shape:
-        """Return the shape of one shard of a tensor."""
-        return tuple(size // self.shards_along(dimension) for dimension, size in enumerate(shape))
+        """Return the shape every device holds of a tensor, padding included."""
+        return tuple(-(-size // self.shards_along(d)) for d, size in enumerate(shape))
 
     def box(self, device: int, shape: Shape) -> Box:
-        """Return which part of a tensor a device holds, as one slice per dimension."""
-        found = []
-        for dimension, size in enumerate(self.local_shape(shape)):
-            start = self.mesh.index_over(device, self.dims[dimension]) * size
-            found.append(slice(start, start + size))
-        return tuple(found)
+        """Return which part of a tensor a device truly holds, as one slice per dimension."""
+        where = self.mesh.coordinates(device)
+        return tuple(
+            self._part(where, axes, size) for axes, size in zip(self.dims, shape, strict=True)
+        )
+
+    def _part(self, where: Mapping[str, int], axes: tuple[str, ...], size: int) -> slice:
+        start, stop = 0, size
+        for axis in axes:
+            size = -(-size // self.mesh.sizes[axis])
+            start = min(start + where[axis] * size, stop)
+            stop = min(start + size, stop)
+        return slice(start, stop)
 
     def describe(self) -> str:
         """Return the spec, and what is still partial, as one short text.

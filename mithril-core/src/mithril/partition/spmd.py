@@ -7,6 +7,7 @@ at once. Every move over the mesh becomes explicit nodes; a collective carries i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from mithril.ir import (
     Program,
     Source,
     Tensor,
+    Tensors,
     Types,
     Value,
 )
@@ -37,8 +39,9 @@ from mithril.ops.collective import (
     TakeShard,
 )
 from mithril.ops.shape import Movement
+from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
 from mithril.sharding import Choice, Constraints, Move, Option, Resharder
-from mithril.types import DType
+from mithril.types import Scalar
 
 
 def localise(
@@ -86,7 +89,8 @@ class _Localiser:
         self._builder = Builder()
         self._forms: dict[tuple[Value, Sharding], Tensor] = {}
         self._indices: dict[tuple[str, ...], Tensor] = {}
-        self._offsets: dict[tuple[tuple[str, ...], int], Tensor] = {}
+        self._extents: dict[tuple[tuple[str, ...], int], Extent] = {}
+        self._masked: dict[tuple[Value, int, Scalar], Tensor] = {}
         self._produced: dict[Value, Sharding] = {}
         self._ports: list[Port] = []
         for value in graph.inputs:
@@ -96,7 +100,7 @@ class _Localiser:
         """Append the local form of a node, and move its results home."""
         option = self._choice.options[node]
         consumer = _Consumer(_label(node), node.phase)
-        operands = [
+        operands: Tensors = [
             self._form(value, sharding, consumer)
             for value, sharding in zip(node.inputs, option.operands, strict=True)
         ]
@@ -105,8 +109,8 @@ class _Localiser:
             for value, sharding in zip(node.outputs, option.results, strict=True)
         ]
         with self._builder.at(scope=node.scope, source=node.source, phase=node.phase):
-            shard = _Shard(self, node, option, local)
-            results = node.op.localize(operands, shard)
+            operands = self._safe(node, option, operands)
+            results = node.op.localize(operands, _Shard(self, node, option, local))
         for value, sharding, expected, result in zip(
             node.outputs, option.results, local, results, strict=True
         ):
@@ -137,13 +141,39 @@ class _Localiser:
         """Append a node with the current stamp."""
         return self._builder.apply(op, *operands)
 
-    def offset(self, axes: tuple[str, ...], size: int) -> Tensor:
-        """Return where the part of this device starts when `axes` split into parts of `size`."""
+    def extent(self, axes: tuple[str, ...], size: int) -> Extent:
+        """Return the part this device has of a dimension of some size that `axes` cut."""
         key = (axes, size)
-        if key not in self._offsets:
-            step = self._builder.constant(size, DType.int32)
-            self._offsets[key] = self._index(axes) * step
-        return self._offsets[key]
+        if key not in self._extents:
+            indices = [self._index((axis,)) for axis in axes]
+            counts = [self._mesh.sizes[axis] for axis in axes]
+            self._extents[key] = extent(indices, counts, size)
+        return self._extents[key]
+
+    # -------------------------------------------------------------- padding
+
+    def _safe(self, node: Node, option: Option, operands: Tensors) -> Tensors:
+        """Return the operands with their padding masked where a result could depend on it."""
+        rule = self._choice.rules[node]
+        axes_of = option.axes_of()
+        uneven = [f for f, axes in axes_of.items() if rule.sizes[f] % self._mesh.product(axes)]
+        safe = list(operands)
+        for factor in uneven:
+            reduced = any((factor,) not in dims for dims in rule.results)
+            for position, dims in enumerate(rule.operands):
+                if (factor,) not in dims or not (reduced or position in node.op.indices):
+                    continue
+                x, extent = safe[position], self.extent(axes_of[factor], rule.sizes[factor])
+                is_index = position in node.op.indices
+                fill = 0 if is_index else identity_of(rule.reduction(factor), x.dtype)
+                safe[position] = self._mask(x, dims.index((factor,)), extent.count, fill)
+        return safe
+
+    def _mask(self, x: Tensor, dimension: int, count: Tensor, fill: Scalar) -> Tensor:
+        key = (x.value, dimension, fill)
+        if key not in self._masked:
+            self._masked[key] = mask(x, dimension, count, fill)
+        return self._masked[key]
 
     # -------------------------------------------------------------- values in other shardings
 
@@ -187,28 +217,34 @@ class _Localiser:
         scope, source = self._place(value, consumer)
         before = self._forms[value, move.before]
         with self._builder.at(scope=scope, source=source, phase=consumer.phase, cause=cause):
-            result = self._emit_move(move, before)
+            result = self._emit_move(value, move, before)
         return self._builder.named(result, value.name)
 
-    def _emit_move(self, move: Move, x: Tensor) -> Tensor:
-        count = self._mesh.product(move.axes)
-        if move.kind == "slice":
-            op: Op = TakeShard(move.target_dimension, count)
-            return self.apply(op, x, self._index(move.axes))[0]
+    def _emit_move(self, value: Value, move: Move, x: Tensor) -> Tensor:
+        counts = [self._mesh.sizes[axis] for axis in move.axes]
+        count = math.prod(counts)
+        reduction = move.before.reduction_of(move.axes[0]) or "sum"
         if move.kind == "to_partial":
             return self.apply(KeepFirst(), x, self._index(move.axes))[0]
-        reduction = move.before.reduction_of(move.axes[0])
         if move.kind == "all_reduce":
-            op = AllReduce(move.axes, reduction or "sum")
-        elif move.kind == "all_gather":
-            op = AllGather(move.axes, move.source_dimension, count)
-        elif move.kind == "reduce_scatter":
-            op = ReduceScatter(move.axes, reduction or "sum", move.target_dimension, count)
-        elif move.kind == "all_to_all":
-            op = AllToAll(move.axes, move.target_dimension, move.source_dimension, count)
+            return self.apply(AllReduce(move.axes, reduction), x)[0]
+        if move.kind == "permute":
+            return self.apply(_permute(self._mesh, move), x)[0]
+        if move.kind in ("slice", "reduce_scatter", "all_to_all"):
+            x = stretch(x, move.target_dimension, counts)
+        if move.kind == "slice":
+            part = TakeShard(move.target_dimension, count)
+            return self.apply(part, x, self._index(move.axes))[0]
+        if move.kind == "reduce_scatter":
+            return self.apply(ReduceScatter(move.axes, reduction, move.target_dimension, count), x)[
+                0
+            ]
+        if move.kind == "all_gather":
+            op: Op = AllGather(move.axes, move.source_dimension, count)
         else:
-            op = _permute(self._mesh, move)
-        return self.apply(op, x)[0]
+            op = AllToAll(move.axes, move.target_dimension, move.source_dimension, count)
+        whole = move.after.local_shape(value.type.shape)[move.source_dimension]
+        return trim(self.apply(op, x)[0], move.source_dimension, whole, counts)
 
     def _index(self, axes: tuple[str, ...]) -> Tensor:
         if axes not in self._indices:
@@ -248,12 +284,12 @@ class _Shard:
 
     def size(self, factor: str) -> int:
         """Return the local size of a factor."""
-        return self._sizes[factor] // self._walk._mesh.product(self._axes.get(factor, ()))
+        return -(-self._sizes[factor] // self._walk._mesh.product(self._axes.get(factor, ())))
 
     def offset(self, factor: str) -> Tensor | None:
         """Return where the local part of a factor starts, or None when it is not split."""
         axes = self._axes.get(factor)
-        return self._walk.offset(axes, self.size(factor)) if axes else None
+        return self._walk.extent(axes, self._sizes[factor]).start if axes else None
 
     def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
         """Append a node to the local program."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mithril.engine import Shards
+from mithril.engine.shards import trimmed
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
 from mithril.mesh import Sharding
@@ -74,14 +75,9 @@ class Array(Operand):
     @property
     def addressable_shards(self) -> list[ArrayShard]:
         """The part every device holds, in flat device order."""
-        engine = self.backend.engine
         return [
-            ArrayShard(
-                label,
-                self.sharding.box(device, self.shape),
-                engine.shard(self.shards, self.sharding, device),
-            )
-            for device, label in enumerate(engine.devices)
+            ArrayShard(label, self.sharding.box(device, self.shape), self._part(device))
+            for device, label in enumerate(self.backend.engine.devices)
         ]
 
     def numpy(self) -> np.ndarray:
@@ -89,7 +85,7 @@ class Array(Operand):
         whole = np.empty(self.shape, self.dtype.numpy)
         for device in self._one_of_each_box():
             box = self.sharding.box(device, self.shape)
-            whole[box] = self.backend.engine.shard(self.shards, self.sharding, device)
+            whole[box] = self._part(device)
         return whole
 
     def item(self) -> Scalar:
@@ -130,6 +126,11 @@ class Array(Operand):
 
     def _constant(self, value: Scalar, dtype: DType) -> Array:
         return self.backend.full((), value, dtype=dtype)
+
+    def _part(self, device: int) -> np.ndarray:
+        """Return what a device holds, without padding."""
+        held = self.backend.engine.shard(self.shards, self.sharding, device)
+        return trimmed(held, self.sharding.box(device, self.shape))
 
     def _one_of_each_box(self) -> list[int]:
         """Return one device for each distinct part."""

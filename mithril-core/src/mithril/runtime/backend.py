@@ -10,7 +10,7 @@ import numpy as np
 
 from mithril import ops
 from mithril.compiler import Request, make_plan
-from mithril.compiler.options import BACKEND_LATER, refuse_later
+from mithril.compiler.options import BACKEND_LATER, check_uneven, refuse_later
 from mithril.cost import hardware_of
 from mithril.engine import Engine, Executable
 from mithril.errors import BackendError, MeshError, nearest
@@ -26,6 +26,7 @@ def open_backend(
     device_mesh: Mesh | int | Sequence[int] | None = None,
     *,
     mesh_axis_names: Sequence[str] | None = None,
+    uneven: str = "pad",
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -35,6 +36,8 @@ def open_backend(
         device_mesh: a Mesh, its shape, or None for one device.
         mesh_axis_names: names for the dimensions of a shape; by default `data`, `data, model`,
             `data, tensor, pipeline`.
+        uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
+            `error`.
         options: the backend's own options.
 
     Raises:
@@ -48,7 +51,8 @@ def open_backend(
     if not isinstance(name, str):
         raise BackendError(f"backend name {name!r} is not a string; give one, such as 'numpy'")
     refuse_later(f"backend '{name}'", options, BACKEND_LATER)
-    return Backend(open_engine(name, read_mesh(device_mesh, mesh_axis_names), options))
+    engine = open_engine(name, read_mesh(device_mesh, mesh_axis_names), options)
+    return Backend(engine, check_uneven(uneven))
 
 
 def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None) -> Mesh:
@@ -92,9 +96,10 @@ class Backend(Creation):
         "transpose", "where",
     )  # fmt: skip
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, uneven: str = "pad") -> None:
         super().__init__()
         self.engine = engine
+        self.uneven = uneven
         self._eager: dict[object, _EagerStep] = {}
 
     @property
@@ -156,7 +161,7 @@ class Backend(Creation):
         results = builder.apply(op, *operands)
         graph = builder.build({f"result_{i}": x for i, x in enumerate(results)})
         arrive = {f"operand_{i}": x.sharding for i, x in enumerate(arrays)}
-        plan = plan_on(self.engine, graph, Request(inputs=arrive))
+        plan = plan_on(self.engine, graph, Request(inputs=arrive, pads=self.uneven == "pad"))
         return _EagerStep(plan, self.engine.lower(plan.stages[0].program))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

@@ -11,7 +11,12 @@ from typing import overload
 
 import numpy as np
 
-from mithril.compiler.options import COMPILE_LATER, refuse_later, refuse_unknown
+from mithril.compiler.options import (
+    COMPILE_LATER,
+    check_uneven,
+    refuse_later,
+    refuse_unknown,
+)
 from mithril.engine import Observer
 from mithril.errors import BackendError, GraphError, OptionError, PlanError, listing, nearest
 from mithril.ir import Plan, Port
@@ -45,6 +50,7 @@ def compile(
     *,
     shapes: Mapping[str, object] | None = None,
     inference: bool = False,
+    uneven: str | None = None,
     out_shardings: OutShardings = None,
     **options: object,
 ) -> CompiledModel:
@@ -58,6 +64,8 @@ def compile(
         shapes: for each input a shape, an array, or a `TensorSpec`; then the plan (of outputs and
             gradients, or of outputs alone with `inference`) is made at once.
         inference: turns dropout off.
+        uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
+            `error`; by default as the backend does.
         out_shardings: how outputs must leave: one PartitionSpec for all, or one per output name.
         options: none yet; others of the guides are refused by name.
 
@@ -66,7 +74,7 @@ def compile(
         MeshError: an annotation does not fit the backend's mesh.
         GraphError: the model is incomplete, or a name does not exist.
     """
-    known = ("shapes", "inference", "out_shardings")
+    known = ("shapes", "inference", "uneven", "out_shardings")
     refuse_later("compile()", options, COMPILE_LATER)
     refuse_unknown("compile()", options, known)
     if not isinstance(backend, Backend):
@@ -75,7 +83,8 @@ def compile(
         )
     if not isinstance(inference, bool):
         raise OptionError(f"inference={inference!r} is neither True nor False; give one of them")
-    compiled = CompiledModel(_snapshot(model), backend, inference, out_shardings)
+    policy = backend.uneven if uneven is None else check_uneven(uneven)
+    compiled = CompiledModel(_snapshot(model), backend, inference, policy, out_shardings)
     if shapes is not None:
         compiled.plan_for(shapes, gradients=not inference)
     return compiled
@@ -97,13 +106,14 @@ class CompiledModel:
         model: Composition | Layer,
         backend: Backend,
         inference: bool,
+        uneven: str,
         out_shardings: OutShardings,
     ) -> None:
         self.backend = backend
         self.input_names: tuple[str, ...] = tuple(input_names(model))
         self.output_names: tuple[str, ...] = tuple(output_names(model))
         self.parameter_names: tuple[str, ...] = tuple(parameter_names(model))
-        self._planner = Planner(model, backend, inference, out_shardings, self.output_names)
+        self._planner = Planner(model, backend, inference, uneven, out_shardings, self.output_names)
         self._latest: Step | None = None
 
     # ------------------------------------------------------------------ running
@@ -236,7 +246,6 @@ class CompiledModel:
         for name in self.input_names:
             spec = as_spec(shapes[name], f"input '{name}'")
             sharding = Sharding.of(mesh, spec.sharding, len(spec.shape), f"input '{name}'")
-            sharding.check(spec.type.shape, f"input '{name}'")
             placed.append((name, (spec.type, sharding)))
         traced = self._planner.trace(tuple((name, type) for name, (type, _) in placed))
         parameters = tuple((name, ANYWHERE) for name in self.parameter_names)

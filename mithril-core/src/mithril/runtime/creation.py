@@ -33,6 +33,7 @@ class Creation:
     """The array-making half of a backend."""
 
     engine: Engine
+    uneven: str
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
@@ -197,6 +198,8 @@ class Creation:
     ) -> Array:
         type = TensorType(shape, dtype)
         sharding = read_placement(self.engine.mesh, type, **placement)
+        if self.uneven == "error":
+            sharding.check_even(shape, "tensor")
         return self.place(type, sharding, produce)
 
     def _key(self, function: str, seed: int | None) -> Key:

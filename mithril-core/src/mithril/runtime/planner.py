@@ -77,6 +77,7 @@ class Planner:
         model: the snapshot of a model, or a layer.
         backend: where it runs.
         inference: whether dropout and its like do nothing.
+        uneven: `pad` or `error`: whether a dimension may be split that does not divide.
         out_shardings: how outputs must leave.
         outputs: names of the outputs.
 
@@ -90,6 +91,7 @@ class Planner:
         model: Composition | Layer,
         backend: Backend,
         inference: bool,
+        uneven: str,
         out_shardings: OutShardings,
         outputs: Sequence[str],
     ) -> None:
@@ -98,6 +100,7 @@ class Planner:
         self._model = model
         self._backend = backend
         self._inference = inference
+        self._uneven = uneven
         self._out_specs = _read_out_shardings(out_shardings, outputs, backend.mesh)
         self._traces: dict[tuple[tuple[str, TensorType], ...], Traced] = {}
         self._steps: dict[Signature, Step] = {}
@@ -134,7 +137,11 @@ class Planner:
         return Step(plan, traced, self._backend)
 
     def _request(self, traced: Traced, signature: Signature) -> Request:
-        inputs = {name: s for name, (_, s) in signature.inputs if s is not None}
+        inputs = {
+            name: self._checked(sharding, type, f"input '{name}'")
+            for name, (type, sharding) in signature.inputs
+            if type is not None and sharding is not None
+        }
         decided = dict.fromkeys(inputs, PASSED_IN)
         parameters = self._parameters(traced, signature.parameters, decided)
         outputs = {name: value.type for name, value in traced.graph.outputs.items()}
@@ -161,6 +168,7 @@ class Planner:
             ),
             homes=self._homes(traced),
             free=frozenset(free),
+            pads=self._uneven == "pad",
             notes=self._notes(traced),
         )
 
@@ -172,7 +180,8 @@ class Planner:
         for name, (_, sharding) in parameters:
             annotation = traced.annotations.get(name)
             if sharding is not None:
-                found[name] = sharding
+                type = traced.graph.input(name).type
+                found[name] = self._checked(sharding, type, f"parameter '{name}'")
                 decided[name] = self._decisions.get((name, sharding), PASSED_IN)
             elif annotation is not None and self._backend.mesh.size > 1:
                 type = traced.graph.input(name).type
@@ -198,6 +207,11 @@ class Planner:
     def _sharding(self, spec: PartitionSpec, type: TensorType, what: str) -> Sharding:
         sharding = Sharding.of(self._backend.mesh, spec, type.rank, what)
         sharding.check(type.shape, what)
+        return self._checked(sharding, type, what)
+
+    def _checked(self, sharding: Sharding, type: TensorType, what: str) -> Sharding:
+        if self._uneven == "error":
+            sharding.check_even(type.shape, what)
         return sharding
 
     def _notes(self, traced: Traced) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class Constraints:
         homes: how an intermediate value must lie, where the user says so.
         free: inputs that arrive in whatever sharding they are computed with.
         tied: outputs that must leave in the home of a free input: its gradient, say.
+        pads: whether a dimension may be split that does not divide.
     """
 
     inputs: Mapping[Value, Sharding]
@@ -51,6 +52,7 @@ class Constraints:
     homes: Mapping[Value, Sharding] = field(default_factory=dict)
     free: frozenset[Value] = frozenset()
     tied: Mapping[str, Value] = field(default_factory=dict)
+    pads: bool = True
 
 
 def collect(graph: Graph, mesh: Mesh, given: Constraints) -> Candidates:
@@ -63,7 +65,7 @@ def collect(graph: Graph, mesh: Mesh, given: Constraints) -> Candidates:
     factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in graph.nodes}
     for axis in mesh.axes:
         if axis.size > 1:
-            closure = _Closure(mesh, axis.name, rules, touching)
+            closure = _Closure(mesh, axis.name, rules, touching, given.pads)
             closure.run(_seeds(graph, given, axis.name))
             for node, found in closure.factors.items():
                 ordered = tuple(f for f in rules[node].factors if f in found)
@@ -82,7 +84,9 @@ class _Closure:
         axis: str,
         rules: Mapping[Node, Rule],
         touching: Mapping[Value, list[tuple[Node, int, bool]]],
+        pads: bool,
     ) -> None:
+        self._pads = pads
         self.factors: dict[Node, set[str]] = {}
         self._size = mesh.sizes[axis]
         self._others = [other.size for other in mesh.axes if other.name != axis]
@@ -106,7 +110,7 @@ class _Closure:
 
     def _propose(self, node: Node, rule: Rule, factor: str) -> Iterator[tuple[Value, int]]:
         found = self.factors.setdefault(node, set())
-        if factor in found or factor in rule.whole or rule.sizes[factor] % self._size:
+        if factor in found or factor in rule.whole or not self._divides(rule, factor):
             return
         major = self._blocking_major(rule, factor)
         if major is not None:
@@ -119,6 +123,11 @@ class _Closure:
                 for dimension, dim in enumerate(dims):
                     if factor in dim:
                         yield value, dimension
+
+    def _divides(self, rule: Rule, factor: str) -> bool:
+        """Whether the axis may cut the factor: evenly, or with padding where it stands alone."""
+        even = rule.sizes[factor] % self._size == 0
+        return even or (self._pads and rule.sizes[factor] > 1 and rule.is_alone(factor))
 
     def _blocking_major(self, rule: Rule, factor: str) -> str | None:
         """Return the major factor that would have to be split completely first, and cannot be."""

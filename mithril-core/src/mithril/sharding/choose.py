@@ -101,7 +101,7 @@ def choose(
 # ------------------------------------------------------------------ options of a node
 
 
-def node_options(node: Node, mesh: Mesh, candidates: Candidates) -> tuple[Option, ...]:
+def node_options(node: Node, mesh: Mesh, candidates: Candidates, pads: bool) -> tuple[Option, ...]:
     """Return the admitted options of a node, one per combination of choices on the mesh axes."""
     rule = candidates.rules[node]
     axes = [axis.name for axis in mesh.axes if axis.size > 1]
@@ -109,7 +109,7 @@ def node_options(node: Node, mesh: Mesh, candidates: Candidates) -> tuple[Option
     found = [
         option
         for picks in itertools.product(*per_axis)
-        if (option := _option(rule, mesh, dict(zip(axes, picks, strict=True))))
+        if (option := _option(rule, mesh, dict(zip(axes, picks, strict=True)), pads))
     ]
     if found:
         return tuple(found)
@@ -118,7 +118,7 @@ def node_options(node: Node, mesh: Mesh, candidates: Candidates) -> tuple[Option
     return tuple(
         option
         for picks in itertools.product(*relaxed)
-        if (option := _option(rule, mesh, dict(zip(axes, picks, strict=True))))
+        if (option := _option(rule, mesh, dict(zip(axes, picks, strict=True)), pads))
     )
 
 
@@ -141,12 +141,15 @@ def _axis_choices(node: Node, axis: str, candidates: Candidates) -> tuple[AxisCh
     return (*factors, *groups, *nothing)
 
 
-def _option(rule: Rule, mesh: Mesh, picks: Mapping[str, AxisChoice]) -> Option | None:
+def _option(rule: Rule, mesh: Mesh, picks: Mapping[str, AxisChoice], pads: bool) -> Option | None:
     """Return what the picks imply, or None when they do not fit the rule's layout."""
     factors = {axis: pick for axis, pick in picks.items() if isinstance(pick, str)}
     linear = {axis: pick for axis, pick in picks.items() if isinstance(pick, tuple)}
     axes_of = Option(factors, linear, (), ()).axes_of()
-    if any(rule.sizes[factor] % mesh.product(axes) for factor, axes in axes_of.items()):
+    if any(
+        rule.sizes[factor] % mesh.product(axes) and not (pads and rule.is_alone(factor))
+        for factor, axes in axes_of.items()
+    ):
         return None
     operands = []
     for index, dims in enumerate(rule.operands):
@@ -202,7 +205,7 @@ class Objective:
         hardware: Hardware,
     ) -> Objective:
         """Return the objective of a graph."""
-        options = {node: node_options(node, mesh, candidates) for node in graph.nodes}
+        options = {node: node_options(node, mesh, candidates, given.pads) for node in graph.nodes}
         return Objective(graph, given, options, resharder, hardware)
 
     def __init__(

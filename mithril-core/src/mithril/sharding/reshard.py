@@ -11,13 +11,15 @@ Moves over one or several mesh axes:
     all_reduce      partial -> replicated
 
 The search is Dijkstra's over shardings, priced by bytes moved per device; neighbouring moves of one
-kind are then joined. Results are cached.
+kind are then joined. Results are cached. Where sizes do not divide, parts travel with their
+padding; a permute needs equal parts.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -70,11 +72,18 @@ class Path:
 
 
 class Resharder:
-    """Finds and prices reshard paths on one mesh with one hardware profile."""
+    """Finds and prices reshard paths on one mesh with one hardware profile.
 
-    def __init__(self, mesh: Mesh, hardware: Hardware) -> None:
+    Args:
+        mesh: the devices.
+        hardware: the profile.
+        pads: whether a dimension may be split that does not divide.
+    """
+
+    def __init__(self, mesh: Mesh, hardware: Hardware, pads: bool = True) -> None:
         self._mesh = mesh
         self._hardware = hardware
+        self._pads = pads
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
 
     def path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
@@ -90,9 +99,18 @@ class Resharder:
         return found
 
     def move_bytes(self, move: Move, type: TensorType) -> int:
-        """Return the bytes of a collective move, as `Collective.bytes` counts them."""
-        measured = move.after if move.kind == "all_gather" else move.before
-        return local_bytes(measured, type)
+        """Return the bytes of a collective move with padding, as `Collective.bytes` counts them."""
+        if move.kind == "all_gather":
+            return local_bytes(move.before, type) * self._mesh.product(move.axes)
+        if move.kind == "reduce_scatter":
+            return local_bytes(move.after, type) * self._mesh.product(move.axes)
+        if move.kind == "all_to_all":
+            held, left = (s.local_shape(type.shape) for s in (move.before, move.after))
+            split = move.target_dimension
+            cut = left[split] * self._mesh.product(move.axes)
+            sizes = (cut if i == split else size for i, size in enumerate(held))
+            return math.prod(sizes) * type.dtype.itemsize
+        return local_bytes(move.before, type)
 
     def seconds(self, move: Move, type: TensorType) -> float:
         """Return the predicted seconds of a move."""
@@ -113,7 +131,7 @@ class Resharder:
             if here in done:
                 continue
             done.add(here)
-            for move in _moves(here, goal, type):
+            for move in _moves(here, goal, type, self._pads):
                 if move.after not in done:
                     cost = price + round(self.seconds(move, type) * PICOSECONDS)
                     count = steps + move.is_collective
@@ -128,32 +146,32 @@ class Resharder:
 
 def local_bytes(sharding: Sharding, type: TensorType) -> int:
     """Return the bytes one device holds of a value."""
-    return type.nbytes // sharding.mesh.product(sharding.split_axes)
+    return math.prod(sharding.local_shape(type.shape)) * type.dtype.itemsize
 
 
-def _moves(here: Sharding, goal: Sharding, type: TensorType) -> Iterator[Move]:
+def _moves(here: Sharding, goal: Sharding, type: TensorType, pads: bool) -> Iterator[Move]:
     """Yield the moves worth trying; a free one that ends in its place is worth making at once."""
-    for move in _free_moves(here, goal, type):
+    for move in _free_moves(here, goal, type, pads):
         yield move
         if move.kind == "to_partial" or _is_placed(move.after, goal, move.target_dimension):
             return
     for axis in here.mesh.names:
         held = here.dimension_of(axis)
         if held is not None:
-            yield from _moves_of_split(here, goal, axis, held, type)
+            yield from _moves_of_split(here, goal, axis, held, type, pads)
         elif here.reduction_of(axis) != goal.reduction_of(axis):
-            yield from _moves_of_partial(here, goal, axis, type)
+            yield from _moves_of_partial(here, goal, axis, type, pads)
     for dimension, axes in enumerate(here.dims):
         ordered = _helpful_order(axes, dimension, goal)
-        if ordered != axes:
+        if ordered != axes and type.shape[dimension] % here.shards_along(dimension) == 0:
             yield Move("permute", ordered, here, _with_dim(here, dimension, ordered))
 
 
-def _free_moves(here: Sharding, goal: Sharding, type: TensorType) -> Iterator[Move]:
+def _free_moves(here: Sharding, goal: Sharding, type: TensorType, pads: bool) -> Iterator[Move]:
     for axis in here.mesh.names:
         if here.dimension_of(axis) is not None or here.reduction_of(axis):
             continue
-        if _can_append(here, goal, axis, type):
+        if _can_append(here, goal, axis, type, pads):
             yield Move("slice", (axis,), here, _appended(here, goal, axis))
         elif goal.reduction_of(axis) == "sum":  # zeros elsewhere leave a sum as it is
             yield Move("to_partial", (axis,), here, _with_partial(here, axis, "sum"))
@@ -171,35 +189,35 @@ def _helpful_order(axes: tuple[str, ...], dimension: int, goal: Sharding) -> tup
 
 
 def _moves_of_split(
-    here: Sharding, goal: Sharding, axis: str, held: int, type: TensorType
+    here: Sharding, goal: Sharding, axis: str, held: int, type: TensorType, pads: bool
 ) -> Iterator[Move]:
     axes = here.dims[held]
     if axes[-1] != axis or _is_placed(here, goal, held):
         return  # only the minor-most axis can leave, and one that is in its place stays
     without = _with_dim(here, held, axes[:-1])
     yield Move("all_gather", (axis,), here, without)
-    if goal.dimension_of(axis) != held and _can_append(without, goal, axis, type):
+    if goal.dimension_of(axis) != held and _can_append(without, goal, axis, type, pads):
         yield Move("all_to_all", (axis,), here, _appended(without, goal, axis))
 
 
 def _moves_of_partial(
-    here: Sharding, goal: Sharding, axis: str, type: TensorType
+    here: Sharding, goal: Sharding, axis: str, type: TensorType, pads: bool
 ) -> Iterator[Move]:
     if not here.reduction_of(axis):
         return
     reduced = replace(here, partial=tuple(p for p in here.partial if p[0] != axis))
     yield Move("all_reduce", (axis,), here, reduced)
-    if _can_append(reduced, goal, axis, type):
+    if _can_append(reduced, goal, axis, type, pads):
         yield Move("reduce_scatter", (axis,), here, _appended(reduced, goal, axis))
 
 
-def _can_append(here: Sharding, goal: Sharding, axis: str, type: TensorType) -> bool:
-    """Whether the goal splits a dimension over the axis, and what is left of it divides."""
+def _can_append(here: Sharding, goal: Sharding, axis: str, type: TensorType, pads: bool) -> bool:
+    """Whether the goal splits a dimension over the axis, and what is left of it may be split."""
     dimension = goal.dimension_of(axis)
     if dimension is None:
         return False
     parts = here.shards_along(dimension) * here.mesh.sizes[axis]
-    return type.shape[dimension] % parts == 0
+    return pads or type.shape[dimension] % parts == 0
 
 
 def _is_placed(here: Sharding, goal: Sharding, dimension: int) -> bool:

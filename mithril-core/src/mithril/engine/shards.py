@@ -1,0 +1,46 @@
+"""The parts of a tensor that the devices of a mesh hold, made on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mithril.mesh import Box, Sharding
+from mithril.types import Shape, TensorType
+
+
+def host_shards(
+    type: TensorType, sharding: Sharding, produce: Callable[[Box], np.ndarray]
+) -> list[np.ndarray]:
+    """Return what each device holds; devices with equal boxes share one array.
+
+    Args:
+        type: global shape and dtype.
+        sharding: which box each device holds.
+        produce: returns the data of a box; called once per distinct box.
+    """
+    local = sharding.local_shape(type.shape)
+    made: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
+    shards = []
+    for device in range(sharding.mesh.size):
+        box = sharding.box(device, type.shape)
+        key = tuple((part.start, part.stop) for part in box)
+        if key not in made:
+            made[key] = padded(np.asarray(produce(box), dtype=type.dtype.numpy), local)
+        shards.append(made[key])
+    return shards
+
+
+def padded(part: np.ndarray, shape: Shape) -> np.ndarray:
+    """Return a part with zeros behind it up to a shape."""
+    if part.shape == shape:
+        return part
+    whole = np.zeros(shape, part.dtype)
+    whole[tuple(slice(size) for size in part.shape)] = part
+    return whole
+
+
+def trimmed(part: np.ndarray, box: Box) -> np.ndarray:
+    """Return what a device truly holds: its part without the padding."""
+    return part[tuple(slice(cut.stop - cut.start) for cut in box)]
