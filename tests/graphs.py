@@ -123,6 +123,7 @@ def run(
     *,
     compute: Sequence[str] = (),
     free: Sequence[str] = (),
+    at_rest: Specs | None = None,
     differentiated: Sequence[str] = (),
     gradients: Specs | None = None,
     outputs: Specs | None = None,
@@ -141,6 +142,7 @@ def run(
         outputs=placed(outputs, results),
         compute=frozenset(compute),
         free=frozenset(free),
+        at_rest=placed(at_rest, types),
         output_gradients={
             **{name: Sharding.replicated(mesh, t.rank) for name, t in results.items()},
             **placed(gradients, results),

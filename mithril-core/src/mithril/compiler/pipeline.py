@@ -1,6 +1,6 @@
 """The passes, in the order in which they run.
 
-    expand -> differentiate -> candidates -> choose -> localise -> bucket
+    expand -> differentiate -> candidates (expand more) -> choose -> localise -> bucket
 
 Every step is a pure function of frozen data; `make_plan` is their composition.
 """
@@ -15,8 +15,8 @@ from mithril.ir import Graph, Plan, Program, Stage, TensorReport, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.spmd import check_promises, localise
-from mithril.sharding import Choice, Constraints, Resharder, choose, collect
-from mithril.transform import differentiate, eliminate_dead, expand, gradient_of, seed_of
+from mithril.sharding import Candidates, Choice, Constraints, Resharder, choose, collect
+from mithril.transform import differentiate, eliminate_dead, expand, expand_nodes, gradient_of, seed_of
 
 COMPUTED_WITH = "the sharding it is computed with"
 """Who decided where an array lies that the plan was free to place."""
@@ -35,6 +35,8 @@ class Request:
         differentiated: inputs whose gradients are wanted; they come back in the input's sharding.
         homes: values that must lie in a given sharding, by name.
         free: inputs that arrive in the sharding they are computed with.
+        at_rest: where inputs, and their gradients, live between uses; for these `inputs` says how
+            they are computed with, if it says anything.
         pads: whether a dimension may be split that does not divide; its parts are then padded.
         notes: facts for readers of the plan.
     """
@@ -47,6 +49,7 @@ class Request:
     differentiated: tuple[str, ...] = ()
     homes: Mapping[str, Sharding] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
+    at_rest: Mapping[str, Sharding] = field(default_factory=dict)
     pads: bool = True
     notes: tuple[str, ...] = ()
 
@@ -71,19 +74,37 @@ def make_plan(
     if request.output_gradients is not None:
         graph = differentiate(graph, list(request.output_gradients), request.differentiated)
         graph = expand(graph, kernels)
-    given = constraints(graph, mesh, request)
-    program, choice = partition_graph(graph, mesh, given, hardware)
+    graph, given, candidates = open_candidates(graph, mesh, request, kernels)
+    program, choice = partition_graph(graph, mesh, given, candidates, hardware)
     notes = request.notes if choice.is_exact else (*request.notes, _INEXACT)
     stage = Stage("main", program, tuple(range(mesh.size)))
     return Plan(mesh, (stage,), _reports(graph, choice, given, request), notes)
 
 
+def open_candidates(
+    graph: Graph, mesh: Mesh, request: Request, kernels: Container[str]
+) -> tuple[Graph, Constraints, Candidates]:
+    """Return the graph with the fused ops expanded that stand in the way, and its candidates.
+
+    A softmax whose dimension is to be split, or the cross-entropy of a split vocabulary, is such.
+    """
+    while True:
+        given = constraints(graph, mesh, request)
+        candidates = collect(graph, mesh, given)
+        if not candidates.expandable:
+            return graph, given, candidates
+        graph = expand_nodes(graph, candidates.expandable, kernels)
+
+
 def partition_graph(
-    graph: Graph, mesh: Mesh, given: Constraints, hardware: Hardware = SIMULATED
+    graph: Graph,
+    mesh: Mesh,
+    given: Constraints,
+    candidates: Candidates,
+    hardware: Hardware = SIMULATED,
 ) -> tuple[Program, Choice]:
     """Return the local program of a graph, and the choice it follows."""
     resharder = Resharder(mesh, hardware, given.pads)
-    candidates = collect(graph, mesh, given)
     choice = choose(graph, mesh, given, candidates, resharder, hardware)
     program = localise(graph, mesh, given, choice, resharder)
     check_promises(program)
@@ -95,26 +116,37 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
     arriving = dict(request.inputs)
     for name, sharding in (request.output_gradients or {}).items():
         arriving[seed_of(name)] = sharding
+    at_rest = {value for value in graph.inputs if value.name in request.at_rest}
+    arriving |= request.at_rest
     inputs = {
         value: arriving.get(value.name) or Sharding.replicated(mesh, value.type.rank)
         for value in graph.inputs
     }
+    computed = {value: s for value, s in inputs.items() if value not in at_rest}
+    for value in at_rest:
+        if value.name in request.inputs:
+            computed[value] = request.inputs[value.name]
     free = frozenset(value for value in graph.inputs if value.name in request.free)
-    outputs, tied = dict(request.outputs), {}
+    outputs, tied, resting = dict(request.outputs), {}, set()
     for name in request.differentiated if request.output_gradients is not None else ():
         source = graph.input(name)
         if source in free:
             tied[gradient_of(name)] = source
         else:
             outputs[gradient_of(name)] = inputs[source]
+            if source in at_rest:
+                resting.add(gradient_of(name))
     named = {value.name: value for value in graph.values() if value.name in request.homes}
     return Constraints(
         inputs=inputs,
         outputs=outputs,
+        computed=computed,
         compute=frozenset(value for value in graph.inputs if value.name in request.compute),
         homes={value: request.homes[name] for name, value in named.items()},
         free=free,
         tied=tied,
+        at_rest=frozenset(at_rest),
+        resting=frozenset(resting),
         pads=request.pads,
     )
 
@@ -131,7 +163,7 @@ def _reports(
     reports: dict[str, TensorReport] = {}
     for value in graph.values():
         arrives = None if value in given.free or value in given.homes else given.inputs.get(value)
-        sharding = arrives or choice.homes.get(value)
+        sharding = arrives or choice.home(value)
         if value.name and sharding is not None:
             who = _decider(value, given, request)
             reports.setdefault(value.name, TensorReport(value.type, sharding, who))

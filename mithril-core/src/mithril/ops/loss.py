@@ -51,7 +51,7 @@ class CrossEntropy(Op):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rows = " ".join(dim_names(inputs[1].rank))
         text = f"{rows} v, {rows} -> {rows}, {rows}"
-        return Rule.parse(text, inputs, outputs, whole=["v"])
+        return Rule.parse(text, inputs, outputs, expandable=["v"])
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(12 * inputs[0].size, inputs[0].nbytes)
@@ -80,7 +80,7 @@ class CrossEntropyGradient(Op):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rows = " ".join(dim_names(inputs[1].rank))
         text = f"{rows} v, {rows}, {rows}, {rows} -> {rows} v"
-        return Rule.parse(text, inputs, outputs, whole=["v"], linear=((3,),))
+        return Rule.parse(text, inputs, outputs, expandable=["v"], linear=((3,),))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(11 * inputs[0].size, 2 * inputs[0].nbytes)

@@ -87,7 +87,7 @@ class _Localiser:
             if isinstance(node.op, Movement) and len(node.inputs) == 1
         }
         self._builder = Builder()
-        self._forms: dict[tuple[Value, Sharding], Tensor] = {}
+        self._forms: dict[tuple[Value, Sharding, Phase], Tensor] = {}
         self._indices: dict[tuple[str, ...], Tensor] = {}
         self._extents: dict[tuple[tuple[str, ...], int], Extent] = {}
         self._masked: dict[tuple[Value, int, Scalar], Tensor] = {}
@@ -115,9 +115,8 @@ class _Localiser:
             node.outputs, option.results, local, results, strict=True
         ):
             assert result.type == expected, f"{node!r}: {result.type} is not {expected}"
-            self._forms[value, sharding] = self._builder.named(result, value.name)
-            self._produced[value] = sharding
-            if value in self._choice.homes:
+            self._keep(value, sharding, self._builder.named(result, value.name))
+            if self._choice.home(value):
                 self._home(value, _Consumer(self._first_use[value], node.phase))
 
     def finish(self) -> Program:
@@ -134,8 +133,10 @@ class _Localiser:
 
     def _promised(self, name: str, value: Value) -> Sharding:
         if name in self._given.tied:
-            return self._choice.homes[self._given.tied[name]]
-        return self._given.outputs.get(name, self._choice.homes[value])
+            value = self._given.tied[name]
+        sharding = self._given.outputs.get(name) or self._choice.home(value)
+        assert sharding is not None, "every output has a home"
+        return sharding
 
     def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
         """Append a node with the current stamp."""
@@ -180,30 +181,42 @@ class _Localiser:
     def _add_input(self, value: Value) -> None:
         sharding = self._given.inputs[value]
         if value in self._given.free:
-            sharding = self._choice.homes[value]
+            sharding = self._choice.home(value) or sharding
         local = value.type.with_shape(sharding.local_shape(value.type.shape))
-        self._forms[value, sharding] = self._builder.input(local, value.name)
-        self._produced[value] = sharding
+        self._keep(value, sharding, self._builder.input(local, value.name))
         self._ports.append(Port(value.name, value.type, sharding))
 
     def _form(self, value: Value, wanted: Sharding, consumer: _Consumer) -> Tensor:
-        found = self._forms.get((value, wanted))
+        found = self._forms.get((value, wanted, self._span(value, consumer)))
         if found is not None:
             return found
         home = self._home(value, consumer)
         return self._moved(value, home, wanted, consumer)
 
     def _home(self, value: Value, consumer: _Consumer) -> Sharding:
-        home = self._choice.homes[value]
-        if (value, home) not in self._forms:
+        home = self._choice.home(value, consumer.phase)
+        assert home is not None, "every value that is used has a home"
+        if (value, home, self._span(value, consumer)) not in self._forms:
             self._moved(value, self._produced[value], home, consumer)
         return home
 
     def _moved(self, value: Value, start: Sharding, goal: Sharding, consumer: _Consumer) -> Tensor:
+        span = self._span(value, consumer)
         for move in self._resharder.path(start, goal, value.type).moves:
-            if (value, move.after) not in self._forms:
-                self._forms[value, move.after] = self._step(value, move, start, goal, consumer)
-        return self._forms[value, goal]
+            if (value, move.after, span) not in self._forms:
+                made = self._step(value, move, start, goal, consumer)
+                self._forms[value, move.after, span] = made
+        return self._forms[value, goal, span]
+
+    def _keep(self, value: Value, sharding: Sharding, form: Tensor) -> None:
+        """Remember the form in which a value is produced."""
+        self._produced[value] = sharding
+        for phase in Phase:
+            self._forms[value, sharding, phase] = form
+
+    def _span(self, value: Value, consumer: _Consumer) -> Phase:
+        """Return how long moved forms are kept: one of a value at rest only through its phase."""
+        return consumer.phase if value in self._given.at_rest else Phase.forward
 
     def _step(
         self, value: Value, move: Move, start: Sharding, goal: Sharding, consumer: _Consumer
@@ -215,7 +228,7 @@ class _Localiser:
                 self._name(value), start.describe(), goal.describe(), consumer.name, seconds
             )
         scope, source = self._place(value, consumer)
-        before = self._forms[value, move.before]
+        before = self._forms[value, move.before, self._span(value, consumer)]
         with self._builder.at(scope=scope, source=source, phase=consumer.phase, cause=cause):
             result = self._emit_move(value, move, before)
         return self._builder.named(result, value.name)

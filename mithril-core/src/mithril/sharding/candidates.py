@@ -24,12 +24,14 @@ class Candidates:
         factors: for each node and mesh axis, the candidate factors in the order of the rule.
         forced: for each node and mesh axis, the factors a user's compute sharding asks for.
         partial: for each mesh axis, the values that can be partial sums over it.
+        expandable: nodes an axis would split further if they were replaced by their expansions.
     """
 
     rules: Mapping[Node, Rule]
     factors: Mapping[Node, Mapping[str, tuple[str, ...]]]
     forced: Mapping[Node, Mapping[str, tuple[str, ...]]]
     partial: Mapping[str, frozenset[Value]]
+    expandable: frozenset[Node] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +40,26 @@ class Constraints:
 
     Args:
         inputs: how each graph input arrives.
+        computed: how inputs are computed with, for candidates; none for those merely kept at rest.
         outputs: how an output must leave, where that is promised.
         compute: inputs whose sharding is a compute spec: consumers must use its factors.
         homes: how an intermediate value must lie, where the user says so.
         free: inputs that arrive in whatever sharding they are computed with.
         tied: outputs that must leave in the home of a free input: its gradient, say.
+        at_rest: inputs that live between uses as they arrive, and are fetched anew in each phase.
+        resting: outputs that leave as an input lives at rest; no candidates either.
         pads: whether a dimension may be split that does not divide.
     """
 
     inputs: Mapping[Value, Sharding]
+    computed: Mapping[Value, Sharding]
     outputs: Mapping[str, Sharding] = field(default_factory=dict)
     compute: frozenset[Value] = frozenset()
     homes: Mapping[Value, Sharding] = field(default_factory=dict)
     free: frozenset[Value] = frozenset()
     tied: Mapping[str, Value] = field(default_factory=dict)
+    at_rest: frozenset[Value] = frozenset()
+    resting: frozenset[str] = frozenset()
     pads: bool = True
 
 
@@ -63,6 +71,7 @@ def collect(graph: Graph, mesh: Mesh, given: Constraints) -> Candidates:
     }
     touching = _touching(graph)
     factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in graph.nodes}
+    expandable: set[Node] = set()
     for axis in mesh.axes:
         if axis.size > 1:
             closure = _Closure(mesh, axis.name, rules, touching, given.pads)
@@ -70,9 +79,10 @@ def collect(graph: Graph, mesh: Mesh, given: Constraints) -> Candidates:
             for node, found in closure.factors.items():
                 ordered = tuple(f for f in rules[node].factors if f in found)
                 factors[node][axis.name] = ordered
+            expandable |= closure.expandable
     forced = _forced(graph, mesh, given, rules, factors)
     partial = {axis: _partial(graph, axis, rules, factors, forced) for axis in mesh.names}
-    return Candidates(rules, factors, forced, partial)
+    return Candidates(rules, factors, forced, partial, frozenset(expandable))
 
 
 class _Closure:
@@ -88,6 +98,7 @@ class _Closure:
     ) -> None:
         self._pads = pads
         self.factors: dict[Node, set[str]] = {}
+        self.expandable: set[Node] = set()
         self._size = mesh.sizes[axis]
         self._others = [other.size for other in mesh.axes if other.name != axis]
         self._rules = rules
@@ -110,6 +121,8 @@ class _Closure:
 
     def _propose(self, node: Node, rule: Rule, factor: str) -> Iterator[tuple[Value, int]]:
         found = self.factors.setdefault(node, set())
+        if factor in rule.expandable:
+            self.expandable.add(node)
         if factor in found or factor in rule.whole or not self._divides(rule, factor):
             return
         major = self._blocking_major(rule, factor)
@@ -162,12 +175,11 @@ def _touching(graph: Graph) -> dict[Value, list[tuple[Node, int, bool]]]:
 
 
 def _seeds(graph: Graph, given: Constraints, axis: str) -> Iterator[tuple[Value, int]]:
-    promised = {graph.outputs[name]: sharding for name, sharding in given.outputs.items()}
-    for shardings in (given.inputs, given.homes, promised):
-        for value, sharding in shardings.items():
-            dimension = sharding.dimension_of(axis)
-            if dimension is not None:
-                yield value, dimension
+    promised = [(graph.outputs[n], s) for n, s in given.outputs.items() if n not in given.resting]
+    for value, sharding in (*given.computed.items(), *given.homes.items(), *promised):
+        dimension = sharding.dimension_of(axis)
+        if dimension is not None:
+            yield value, dimension
 
 
 def _forced(
@@ -180,10 +192,10 @@ def _forced(
     forced: dict[Node, dict[str, tuple[str, ...]]] = {}
     for node in graph.nodes:
         for value, dims in zip(node.inputs, rules[node].operands, strict=True):
-            if value not in given.compute:
+            if value not in given.compute or value not in given.computed:
                 continue
             for axis in mesh.names:
-                dimension = given.inputs[value].dimension_of(axis)
+                dimension = given.computed[value].dimension_of(axis)
                 if dimension is None:
                     continue
                 wanted = [f for f in dims[dimension] if f in factors[node].get(axis, ())]

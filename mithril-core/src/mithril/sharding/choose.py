@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mithril.cost import Hardware
-from mithril.ir import Graph, Node, Rule, Value
+from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.sharding.candidates import Candidates, Constraints
 from mithril.sharding.eliminate import Table, minimise
@@ -27,6 +27,10 @@ PRICE_UNIT = 64.0  # one picosecond; what lies below breaks ties
 COLLECTIVE_TIE = 1.0  # fewer collectives first
 MEMORY_TIE = 0.5  # then the smaller copy of a value that may lie anywhere
 LINEAR_TIE = 0.25  # then reduce early: the plan names the layer that made the partial sum
+
+
+Seat = tuple[Value, Phase]
+"""A value in a phase; `forward` stands for both unless the value is kept at rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +64,21 @@ class Choice:
     Args:
         rules: the sharding rule of each node.
         options: the option each node takes.
-        homes: the sharding each value lives in.
+        homes: the sharding each value lives in; one kept at rest has a home in each phase.
         price: predicted picoseconds of what could be chosen.
         is_exact: whether it is proved to be the cheapest.
     """
 
     rules: Mapping[Node, Rule]
     options: Mapping[Node, Option]
-    homes: Mapping[Value, Sharding]
+    homes: Mapping[Seat, Sharding]
     price: float
     is_exact: bool
+
+    def home(self, value: Value, phase: Phase = Phase.forward) -> Sharding | None:
+        """Return where a value lives in a phase, None when nobody uses it."""
+        later = self.homes.get((value, phase)) if phase == Phase.backward else None
+        return later or self.homes.get((value, Phase.forward))
 
     def sizes(self, node: Node) -> Mapping[str, int]:
         """Return the global size of each factor of a node."""
@@ -92,8 +101,8 @@ def choose(
         for node, options in objective.options.items()
     }
     homes = {
-        value: homes[picked.get(objective.variable[value], 0)]
-        for value, homes in objective.homes.items()
+        seat: homes[picked.get(objective.variable[seat], 0)]
+        for seat, homes in objective.homes.items()
     }
     return Choice(candidates.rules, chosen, homes, price / PRICE_UNIT, is_exact)
 
@@ -219,8 +228,8 @@ class Objective:
         self._given = given
         self.options = options
         self._resharder = resharder
-        self.homes: dict[Value, tuple[Sharding, ...]] = {}
-        self.variable: dict[Node | Value, int] = {}
+        self.homes: dict[Seat, tuple[Sharding, ...]] = {}
+        self.variable: dict[Node | Seat, int] = {}
         self.domains: list[int] = []
         self.tables: list[Table] = []
         for node in graph.nodes:
@@ -232,12 +241,21 @@ class Objective:
         uses = _uses(graph)
         producers = graph.producers()
         for value in graph.values():
-            if value in uses or value in promised or value in given.free:
-                self._price_value(value, producers.get(value), uses.get(value, []), promised)
+            for phase, users in self._phases(value, uses.get(value, [])):
+                if users or value in promised or value in given.free:
+                    self._price_value((value, phase), producers.get(value), users, promised)
         for name, source in given.tied.items():
             self._tie(graph.outputs[name], source)
 
-    def _add(self, item: Node | Value, size: int) -> None:
+    def _phases(
+        self, value: Value, uses: list[tuple[Node, int]]
+    ) -> list[tuple[Phase, list[tuple[Node, int]]]]:
+        """Return the uses of a value by phase; one that is kept at rest is fetched in each."""
+        if value not in self._given.at_rest:
+            return [(Phase.forward, uses)]
+        return [(phase, [use for use in uses if use[0].phase == phase]) for phase in Phase]
+
+    def _add(self, item: Node | Seat, size: int) -> None:
         self.variable[item] = len(self.domains)
         self.domains.append(size)
 
@@ -256,28 +274,29 @@ class Objective:
 
     def _price_value(
         self,
-        value: Value,
+        seat: Seat,
         producer: Node | None,
         uses: list[tuple[Node, int]],
         promised: Mapping[Value, Sequence[Sharding]],
     ) -> None:
+        value = seat[0]
         produced = self._produced(value, producer)
         needs = [[option.operands[i] for option in self.options[node]] for node, i in uses]
         goals = promised.get(value, ())
         homes = self._home_candidates(value, produced, needs, goals)
-        self.homes[value] = homes
-        self._add(value, len(homes))
-        self._connect(producer, value, self._arrival(value, produced, homes))
+        self.homes[seat] = homes
+        self._add(seat, len(homes))
+        self._connect(producer, seat, self._arrival(value, produced, homes))
         if value in promised:
             leave = [[self._leave(home, goals, value) for home in homes]]
-            self._connect(None, value, np.array(leave))
+            self._connect(None, seat, np.array(leave))
         fixed: set[Sharding] = set()
         for (node, _), need in zip(uses, needs, strict=True):
             if len(set(need)) == 1:
                 if need[0] in fixed:
                     continue  # equal reshards of a value are shared
                 fixed.add(need[0])
-            self._connect(node, value, self._departure(value, need, homes))
+            self._connect(node, seat, self._departure(value, need, homes))
 
     def _produced(self, value: Value, producer: Node | None) -> list[Sharding]:
         if value in self._given.free:
@@ -339,20 +358,21 @@ class Objective:
 
     def _tie(self, value: Value, source: Value) -> None:
         """Let an output leave in the home of an input."""
+        here, there = (value, Phase.forward), (source, Phase.forward)
         prices = np.array(
             [
-                [self._leave(h, [goal], value) for h in self.homes[value]]
-                for goal in self.homes[source]
+                [self._leave(h, [goal], value) for h in self.homes[here]]
+                for goal in self.homes[there]
             ]
         )
-        rows = () if len(prices) == 1 else (self.variable[source],)
-        columns = () if prices.shape[1] == 1 else (self.variable[value],)
+        rows = () if len(prices) == 1 else (self.variable[there],)
+        columns = () if prices.shape[1] == 1 else (self.variable[here],)
         self.tables.append(Table(rows + columns, prices.squeeze()))
 
-    def _connect(self, node: Node | None, value: Value, prices: np.ndarray) -> None:
+    def _connect(self, node: Node | None, seat: Seat, prices: np.ndarray) -> None:
         """Add a table over (node choice, home), without variables that have one possibility."""
         rows = () if node is None or len(prices) == 1 else (self.variable[node],)
-        columns = () if prices.shape[1] == 1 else (self.variable[value],)
+        columns = () if prices.shape[1] == 1 else (self.variable[seat],)
         self.tables.append(Table(rows + columns, prices.squeeze()))
 
 
