@@ -97,22 +97,6 @@ def test_a_mesh_tells_its_axes() -> None:
     assert (Mesh().size, repr(Mesh())) == (1, "Mesh()")
 
 
-@given(meshes, st.data())
-def test_a_part_names_the_axes_it_covers(mesh: Mesh, data: st.DataObject) -> None:
-    used = data.draw(st.tuples(*[st.booleans()] * len(mesh.axes)))
-    shape = [axis.size if use else 1 for axis, use in zip(mesh.axes, used, strict=True)]
-    found = mesh.part(shape)
-    assert [name for name in found if name] == [
-        axis.name for axis, size in zip(mesh.axes, shape, strict=True) if size > 1
-    ]
-
-
-def test_a_part_may_leave_out_trailing_axes_or_add_ones() -> None:
-    mesh = Mesh(data=4, tensor=2)
-    assert mesh.part((4,)) == ("data",)
-    assert mesh.part((1, 2, 1)) == (None, "tensor", None)
-
-
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "twice": (
         lambda: Mesh({"data": 2}, data=2),
@@ -159,17 +143,6 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "axis of the empty mesh": (
         lambda: Mesh().require("data"),
         "mesh Mesh() has no axis 'data'; axes: none",
-    ),
-    "part of an axis": (
-        lambda: Mesh(data=4, tensor=2).part((2, 2), " of layer 'up'", " (a.py:3)"),
-        "device_mesh=(2, 2) of layer 'up' does not fit the mesh (4, 2) of Mesh(data=4, tensor=2); "
-        "each entry must be 1 or the size of its axis (parts of an axis are not available yet) "
-        "(a.py:3)",
-    ),
-    "part of a missing axis": (
-        lambda: Mesh(data=4).part((1, 2)),
-        "device_mesh=(1, 2) does not fit the mesh (4,) of Mesh(data=4); each entry must be 1 or "
-        "the size of its axis (parts of an axis are not available yet)",
     ),
 }
 

@@ -170,13 +170,13 @@ BAD: dict[str, tuple[Callable[[], object], type[MithrilError], str]] = {
         lambda: Sharding.of(MESH, P(None, "data"), 2).check_even((4, 6), "input 'x'"),
         ShardingError,
         "cannot split dimension 1 (6) of input 'x' over mesh axis 'data' (4); 6 is not a multiple "
-        "of 4; use a size of 4 or 8, replicate it, or allow padding with uneven=\"pad\"",
+        'of 4; use a size of 4 or 8, replicate it, or allow padding with uneven="pad"',
     ),
     "too small for two axes": (
         lambda: Sharding.of(MESH, P(("tensor", "data")), 1).check_even((3,), "input 'x'"),
         ShardingError,
         "cannot split dimension 0 (3) of input 'x' over mesh axis 'tensor' (2) x 'data' (4); 3 is "
-        "not a multiple of 8; use a size of 8, replicate it, or allow padding with uneven=\"pad\"",
+        'not a multiple of 8; use a size of 8, replicate it, or allow padding with uneven="pad"',
     ),
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import ops
-from mithril.compiler.pipeline import Request, constraints
+from mithril.compiler.request import Request, constraints
 from mithril.cost import SIMULATED
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding
@@ -156,8 +156,8 @@ def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.Da
             arriving[value.name] = Sharding.of(mesh, spec, value.type.rank)
     given_ = constraints(graph, mesh, Request(inputs=arriving))
     resharder = Resharder(mesh, SIMULATED)
-    candidates = collect(graph, mesh, given_)
-    objective = Objective.of(graph, mesh, given_, candidates, resharder, SIMULATED)
+    candidates = collect(graph, given_)
+    objective = Objective.of(graph, given_, candidates, resharder, SIMULATED)
     sizes = objective.domains
     if np.prod(np.array(sizes, float)) > 20_000:
         return
@@ -165,6 +165,6 @@ def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.Da
         sum(float(t.costs[tuple(values[v] for v in t.variables)]) for t in objective.tables)
         for values in itertools.product(*map(range, sizes))
     )
-    choice = choose(graph, mesh, given_, candidates, resharder, SIMULATED)
+    choice = choose(graph, given_, candidates, resharder, SIMULATED)
     assert choice.is_exact
     assert choice.price * PRICE_UNIT == best

@@ -19,8 +19,8 @@ import numpy as np
 from mithril.engine.kernels import Kernel
 from mithril.engine.protocol import Observer
 from mithril.ir import Node, Op, Program, Value
-from mithril.ir.plan import moved_bytes
-from mithril.mesh import Mesh
+from mithril.ir.plan import observed
+from mithril.mesh import Mesh, carry
 from mithril.ops.collective import (
     AllGather,
     AllReduce,
@@ -81,8 +81,9 @@ class _Writer:
         for position, (port, value) in enumerate(
             zip(self._program.inputs, self._program.graph.inputs, strict=True)
         ):
-            pending = tuple(axis for axis, _ in port.sharding.partial)
-            self._declare(value, (*port.sharding.split_axes, *pending))
+            sharding = carry(port.sharding, self._mesh)
+            pending = tuple(axis for axis, _ in sharding.partial)
+            self._declare(value, (*sharding.split_axes, *pending))
             for at, name in self._variables(value):
                 device = self._device(self._varies[value], at)
                 yield f"{name} = inputs[{position}][{device}]"
@@ -129,7 +130,8 @@ class _Writer:
         for value in node.outputs:
             self._declare(value, kept if same_for_all else (*kept, *axes))
         outer = self._in_mesh_order(kept)
-        yield f"if observe: observe({op.name!r}, {axes!r}, {moved_bytes(node)})"
+        told = ", ".join(map(repr, observed(node, self._mesh)))
+        yield f"if observe: observe({told})"
         for at in self._coordinates(outer):
             members = list(self._members(outer, at, axes))
             groups = []

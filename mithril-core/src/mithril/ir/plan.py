@@ -45,7 +45,7 @@ class Collective:
 
     Args:
         kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`.
-        axes: mesh axes it runs over.
+        axes: mesh axes it runs over; a complete run of sub-axes is named by its axis.
         bytes: per device: the buffer of an all_reduce, the output of an all_gather, the input of a
             reduce_scatter, the local part of an all_to_all or permute.
         phase: forward or backward.
@@ -65,7 +65,11 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One input or output of a program: global type and how it lies on the mesh."""
+    """One input or output of a program: global type and how it lies on the mesh.
+
+    The sharding is said on the mesh of the user where that is possible, without the sub-axes of the
+    program; `mithril.mesh.carry` says it on the program's mesh.
+    """
 
     name: str
     type: TensorType
@@ -88,7 +92,7 @@ class Program:
         """Yield the collectives in the order every device issues them."""
         for node in self.graph.nodes:
             if node.op.is_collective:
-                yield _row(node)
+                yield _row(node, self.mesh)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,9 +153,14 @@ def moved_bytes(node: Node) -> int:
     return sum(value.type.nbytes for value in values)
 
 
-def _row(node: Node) -> Collective:
-    op = node.op
-    axes = op.attributes["axes"]
-    assert isinstance(axes, tuple) and node.cause is not None, "collective without axes or cause"
+def observed(node: Node, mesh: Mesh) -> tuple[str, tuple[str, ...], int]:
+    """Return kind, axes and bytes of a collective node, as an observer is told them."""
+    axes = node.op.attributes["axes"]
+    assert isinstance(axes, tuple), "a collective has axes"
+    return node.op.name, mesh.joined(axes), moved_bytes(node)
+
+
+def _row(node: Node, mesh: Mesh) -> Collective:
+    assert node.cause is not None, "collective without a cause"
     source = str(node.source) if node.source else ""
-    return Collective(op.name, axes, moved_bytes(node), node.phase, node.scope, source, node.cause)
+    return Collective(*observed(node, mesh), node.phase, node.scope, source, node.cause)

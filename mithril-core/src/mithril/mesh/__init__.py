@@ -1,7 +1,20 @@
 """Device meshes and shardings as plain data: who holds which part of a tensor, and nothing else."""
 
 from mithril.mesh.mesh import Axis, Mesh
+from mithril.mesh.refinement import carry, coarse, coarsen, common, refine
 from mithril.mesh.sharding import Box, Sharding
 from mithril.mesh.spec import P, PartitionSpec
 
-__all__ = ["Axis", "Box", "Mesh", "P", "PartitionSpec", "Sharding"]
+__all__ = [
+    "Axis",
+    "Box",
+    "Mesh",
+    "P",
+    "PartitionSpec",
+    "Sharding",
+    "carry",
+    "coarse",
+    "coarsen",
+    "common",
+    "refine",
+]

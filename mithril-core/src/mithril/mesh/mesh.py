@@ -6,7 +6,6 @@ what the devices are, only how many there are along each axis. The empty mesh is
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +22,22 @@ DEFAULT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One named direction of a mesh and its number of devices."""
+    """One named direction of a mesh and its number of devices.
+
+    Args:
+        name: `tensor`, say; of a sub-axis `tensor.0`.
+        size: number of devices.
+        parent: for a sub-axis, the axis it is a part of.
+    """
 
     name: str
     size: int
+    parent: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The axis as the user named it."""
+        return self.parent or self.name
 
 
 @dataclass(frozen=True, init=False)
@@ -85,6 +96,13 @@ class Mesh:
             raise MeshError(f"mesh_axis_names {chosen} repeats a name; give each axis its own")
         return Mesh(dict(zip(chosen, sizes, strict=True)))
 
+    @staticmethod
+    def of_axes(axes: Iterable[Axis]) -> Mesh:
+        """Return the mesh of given axes, which may be sub-axes."""
+        mesh = Mesh()
+        object.__setattr__(mesh, "axes", tuple(axes))
+        return mesh
+
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """Devices along each axis."""
@@ -126,29 +144,20 @@ class Mesh:
         """Return the number of devices over several axes."""
         return math.prod(self.sizes[name] for name in names)
 
-    def part(self, shape: Sequence[int], of: str = "", place: str = "") -> tuple[str | None, ...]:
-        """Return the axis each entry of `device_mesh` stands for, None where it is 1.
+    def joined(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return axis names with complete runs of sub-axes replaced by the axis they make up.
 
-        Args:
-            shape: 1 or the axis size for each axis, major first; a shorter one means the leading
-                axes.
-            of: for the message, what is laid on that part.
-            place: for the message, the user's line.
-
-        Raises:
-            MeshError: the shape is no part of this mesh.
-
-        >>> Mesh(data=4, tensor=2).part((1, 2))
-        (None, 'tensor')
+        >>> Mesh.of_axes([Axis("t.0", 2, "t"), Axis("t.1", 2, "t")]).joined(("t.0", "t.1"))
+        ('t',)
         """
-        pairs = list(itertools.zip_longest(shape, self.axes[: len(shape)]))
-        if any(size != 1 and (axis is None or size != axis.size) for size, axis in pairs):
-            raise MeshError(
-                f"device_mesh={tuple(shape)}{of} does not fit the mesh {self.shape} of {self!r}; "
-                f"each entry must be 1 or the size of its axis (parts of an axis are not available "
-                f"yet){place}"
-            )
-        return tuple(axis.name if size > 1 else None for size, axis in pairs)
+        found, rest = [], list(names)
+        while rest:
+            origin = next(axis.origin for axis in self.axes if axis.name == rest[0])
+            run = [axis.name for axis in self.axes if axis.origin == origin]
+            is_complete = rest[: len(run)] == run
+            found.append(origin if is_complete else rest[0])
+            rest = rest[len(run) if is_complete else 1 :]
+        return tuple(found)
 
     def coordinates(self, device: int) -> dict[str, int]:
         """Return where a device sits, one coordinate per axis.

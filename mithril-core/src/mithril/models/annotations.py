@@ -14,6 +14,7 @@ from typing import Any
 from mithril.errors import MeshError, OptionError, ShardingError, listing, nearest
 from mithril.mesh import Mesh, PartitionSpec, Sharding
 from mithril.mesh.mesh import as_shape
+from mithril.mesh.refinement import part
 from mithril.types import TensorType
 
 WeightSpec = tuple[int | None, ...]
@@ -42,10 +43,8 @@ class Annotation:
         return f"{self.spec}{mesh}"
 
 
-def resolve(
-    annotation: Annotation, mesh: Mesh, parameter_type: TensorType, name: str
-) -> PartitionSpec:
-    """Return the PartitionSpec an annotation means for a tensor on a mesh.
+def resolve(annotation: Annotation, mesh: Mesh, parameter_type: TensorType, name: str) -> Sharding:
+    """Return the sharding an annotation means for a tensor, on the mesh or a refinement of it.
 
     On a mesh of one device every annotation is ignored: the spec splits nothing.
 
@@ -59,19 +58,20 @@ def resolve(
         MeshError: the mesh cannot hold the annotation.
         ShardingError: the spec has more entries than the tensor has dimensions.
     """
+    rank = parameter_type.rank
     if mesh.size == 1:
-        return PartitionSpec()
+        return Sharding.replicated(mesh, rank)
     if isinstance(annotation.spec, PartitionSpec):
-        Sharding.of(mesh, annotation.spec, parameter_type.rank, f"'{name}'{annotation.place}")
-        return annotation.spec
-    usable = _usable(annotation, mesh, name)
+        return Sharding.of(mesh, annotation.spec, rank, f"'{name}'{annotation.place}")
+    finer, usable = _usable(annotation, mesh, name)
     spec = annotation.spec
     if any(entry is not None for entry in spec[parameter_type.rank :]):
         raise ShardingError(
             f"weight_shard_spec {spec} of '{name}' has {len(spec)} entries for {parameter_type} of "
             f"rank {parameter_type.rank}; give at most one entry per dimension{annotation.place}"
         )
-    return PartitionSpec(*(_axis(entry, usable, annotation, mesh, name) for entry in spec))
+    entries = (_axes(entry, usable, annotation, mesh, name) for entry in spec[:rank])
+    return Sharding.of(finer, PartitionSpec(*entries), rank, f"'{name}'")
 
 
 def read_annotations(
@@ -133,29 +133,35 @@ def _from_weight_spec(
     return found
 
 
-def _usable(annotation: Annotation, mesh: Mesh, name: str) -> tuple[str, ...]:
-    """The mesh axes the annotation may use, in order."""
+def _usable(
+    annotation: Annotation, mesh: Mesh, name: str
+) -> tuple[Mesh, tuple[tuple[str, ...], ...]]:
+    """The mesh dimensions the annotation may use, in order, each as the axes it consists of."""
     shape = mesh.shape if annotation.device_mesh is None else annotation.device_mesh
-    part = mesh.part(shape, f" of '{name}'", annotation.place)
-    flags = annotation.device_mesh_partition or (True,) * len(mesh.axes)
-    if len(flags) > len(mesh.axes) and any(flags[len(mesh.axes) :]):
+    finer, entries = part(mesh, shape, f" of '{name}'", annotation.place)
+    flags = annotation.device_mesh_partition or (True,) * len(entries)
+    if any(flags[len(entries) :]):
         raise MeshError(
             f"device_mesh_partition={flags} of '{name}' allows {len(flags)} dimensions, and mesh "
-            f"{mesh} has {len(mesh.axes)}; give one flag per dimension{annotation.place}"
+            f"{mesh} has {len(entries)}; give one flag per dimension{annotation.place}"
         )
-    return tuple(axis for axis, flag in zip(part, flags, strict=False) if axis and flag)
+    return finer, tuple(axes for axes, flag in zip(entries, flags, strict=False) if axes and flag)
 
 
-def _axis(
-    entry: int | None, usable: tuple[str, ...], annotation: Annotation, mesh: Mesh, name: str
-) -> str | None:
+def _axes(
+    entry: int | None,
+    usable: tuple[tuple[str, ...], ...],
+    annotation: Annotation,
+    mesh: Mesh,
+    name: str,
+) -> tuple[str, ...] | None:
     if entry is None:
         return None
     if entry >= len(usable):
         raise MeshError(
             f"weight_shard_spec {annotation.spec} of '{name}' names usable mesh dimension {entry}, "
-            f"and there are {len(usable)} on mesh {mesh}: {listing(usable)}; count from 0 the "
-            f"dimensions of device_mesh larger than 1 that device_mesh_partition "
+            f"and there are {len(usable)} on mesh {mesh}: {listing(map('+'.join, usable))}; count "
+            f"from 0 the dimensions of device_mesh larger than 1 that device_mesh_partition "
             f"allows{annotation.place}"
         )
     return usable[entry]

@@ -27,7 +27,7 @@ from mithril.ir import (
     Types,
     Value,
 )
-from mithril.mesh import Mesh, Sharding
+from mithril.mesh import Mesh, Sharding, carry, coarsen
 from mithril.ops.collective import (
     AllGather,
     AllReduce,
@@ -44,19 +44,16 @@ from mithril.sharding import Choice, Constraints, Move, Option, Resharder
 from mithril.types import Scalar
 
 
-def localise(
-    graph: Graph, mesh: Mesh, given: Constraints, choice: Choice, resharder: Resharder
-) -> Program:
+def localise(graph: Graph, given: Constraints, choice: Choice, resharder: Resharder) -> Program:
     """Return the local program.
 
     Args:
         graph: the global graph.
-        mesh: the devices.
-        given: how inputs arrive and outputs must leave.
+        given: the mesh, how inputs arrive and outputs must leave.
         choice: an option per node and a home per value.
         resharder: finds the moves between shardings.
     """
-    walk = _Localiser(graph, mesh, given, choice, resharder)
+    walk = _Localiser(graph, given, choice, resharder)
     for node in graph.nodes:
         walk.emit(node)
     return walk.finish()
@@ -72,10 +69,10 @@ class _Consumer:
 
 class _Localiser:
     def __init__(
-        self, graph: Graph, mesh: Mesh, given: Constraints, choice: Choice, resharder: Resharder
+        self, graph: Graph, given: Constraints, choice: Choice, resharder: Resharder
     ) -> None:
         self._graph = graph
-        self._mesh = mesh
+        self._mesh = given.mesh
         self._given = given
         self._choice = choice
         self._resharder = resharder
@@ -126,8 +123,10 @@ class _Localiser:
         for name, value in self._graph.outputs.items():
             sharding = self._promised(name, value)
             consumer = _Consumer(f"output '{name}'", self._phase(value))
-            outputs[name] = self._form(value, sharding, consumer)
-            ports.append(Port(name, value.type, sharding))
+            form = self._form(value, sharding, consumer)
+            port = self._given.exits.get(name) or coarsen(sharding, value.type.shape)
+            outputs[name] = self._leave(form, sharding, port)
+            ports.append(Port(name, value.type, port))
         local = self._builder.build(outputs)
         return Program(self._mesh, local, tuple(self._ports), tuple(ports))
 
@@ -182,9 +181,37 @@ class _Localiser:
         sharding = self._given.inputs[value]
         if value in self._given.free:
             sharding = self._choice.home(value) or sharding
-        local = value.type.with_shape(sharding.local_shape(value.type.shape))
-        self._keep(value, sharding, self._builder.input(local, value.name))
-        self._ports.append(Port(value.name, value.type, sharding))
+        port = self._given.ports.get(value) or coarsen(sharding, value.type.shape)
+        local = value.type.with_shape(port.local_shape(value.type.shape))
+        x = self._builder.input(local, value.name)
+        self._ports.append(Port(value.name, value.type, port))
+        self._keep(value, sharding, self._enter(value, x, sharding, port))
+
+    def _enter(self, value: Value, x: Tensor, sharding: Sharding, port: Sharding) -> Tensor:
+        """Gather what arrives in the padded layout of a coarser mesh."""
+        for dimension, axes in enumerate(carry(port, self._mesh).dims):
+            if axes == sharding.dims[dimension]:
+                continue
+            counts = [port.mesh.sizes[axis] for axis in port.dims[dimension]]
+            op = AllGather(axes, dimension, math.prod(counts))
+            nbytes = x.type.nbytes * op.count
+            seconds = self._resharder.collective_seconds(op.name, nbytes, op.count)
+            cause = Cause(
+                value.name, port.describe(), sharding.describe(), "padding on sub-axes", seconds
+            )
+            with self._builder.at(scope=value.name, cause=cause):
+                (whole,) = self.apply(op, x)
+            x = trim(whole, dimension, value.type.shape[dimension], counts)
+        return x
+
+    def _leave(self, x: Tensor, sharding: Sharding, port: Sharding) -> Tensor:
+        """Cut what must leave in the padded layout of a coarser mesh."""
+        for dimension, axes in enumerate(carry(port, self._mesh).dims):
+            if axes != sharding.dims[dimension]:
+                counts = [port.mesh.sizes[axis] for axis in port.dims[dimension]]
+                part = TakeShard(dimension, math.prod(counts))
+                (x,) = self.apply(part, stretch(x, dimension, counts), self._index(axes))
+        return x
 
     def _form(self, value: Value, wanted: Sharding, consumer: _Consumer) -> Tensor:
         found = self._forms.get((value, wanted, self._span(value, consumer)))

@@ -161,7 +161,11 @@ class Backend(Creation):
         results = builder.apply(op, *operands)
         graph = builder.build({f"result_{i}": x for i, x in enumerate(results)})
         arrive = {f"operand_{i}": x.sharding for i, x in enumerate(arrays)}
-        plan = plan_on(self.engine, graph, Request(inputs=arrive, pads=self.uneven == "pad"))
+        plan = plan_on(
+            self.engine,
+            graph,
+            Request(inputs=arrive, placed=frozenset(arrive), pads=self.uneven == "pad"),
+        )
         return _EagerStep(plan, self.engine.lower(plan.stages[0].program))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

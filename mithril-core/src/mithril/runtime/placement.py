@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mithril.errors import MeshError, OptionError, ShardingError
-from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse, coarsen
 from mithril.mesh.mesh import as_shape
+from mithril.mesh.refinement import part
 from mithril.types import TensorType
 
 Split = int | Sequence[int | None] | None
@@ -51,18 +52,18 @@ def read_placement(
     else:
         found = _read_split(mesh, device_mesh, tensor_split, type.rank, what)
     found.check(type.shape, what)
-    return found
+    return coarsen(found, type.shape)
 
 
 def _read_sharding(
     mesh: Mesh, sharding: PartitionSpec | Sharding, rank: int, what: str
 ) -> Sharding:
     if isinstance(sharding, Sharding):
-        if sharding.mesh != mesh:
+        if coarse(sharding.mesh) != mesh:
             raise MeshError(
                 f"sharding of {what} is on {sharding.mesh!r}, the backend on {mesh!r}; use one mesh"
             )
-        return Sharding.of(mesh, sharding.spec, rank, what)
+        return Sharding.of(sharding.mesh, sharding.spec, rank, what)
     if not isinstance(sharding, PartitionSpec):
         raise ShardingError(f"sharding={sharding!r} is not a partition spec; write P('data', None)")
     return Sharding.of(mesh, sharding, rank, what)
@@ -72,13 +73,13 @@ def _read_split(
     mesh: Mesh, device_mesh: object, tensor_split: Split, rank: int, what: str
 ) -> Sharding:
     shape = mesh.shape if device_mesh is None else as_shape(device_mesh, "device_mesh")
-    used = mesh.part(shape, f" of {what}")
-    split = _split_entries(tensor_split, len(used), rank, what)
+    finer, entries = part(mesh, shape, f" of {what}")
+    split = _split_entries(tensor_split, len(entries), rank, what)
     dims: list[tuple[str, ...]] = [()] * rank
-    for axis, dimension in zip(used, split, strict=True):
-        if axis is not None and dimension is not None:
-            dims[dimension] += (axis,)
-    return Sharding(mesh, tuple(dims))
+    for axes, dimension in zip(entries, split, strict=True):
+        if dimension is not None:
+            dims[dimension] += axes
+    return Sharding(finer, tuple(dims))
 
 
 def _split_entries(tensor_split: Split, count: int, rank: int, what: str) -> tuple[int | None, ...]:

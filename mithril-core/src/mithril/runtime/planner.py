@@ -146,6 +146,9 @@ class Planner:
         parameters = self._parameters(traced, signature.parameters, decided)
         outputs = {name: value.type for name, value in traced.graph.outputs.items()}
         seeds = dict(signature.gradients or ())
+        arrays = (*signature.inputs, *signature.parameters)
+        placed = {name for name, (_, sharding) in arrays if sharding is not None}
+        placed |= {seed_of(name) for name, (_, sharding) in seeds.items() if sharding is not None}
         free = {name for name, _ in signature.parameters if name not in parameters}
         free |= {seed_of(name) for name, (_, sharding) in seeds.items() if sharding is None}
         arriving = {
@@ -159,6 +162,7 @@ class Planner:
                 for name, spec in self._out_specs.items()
             },
             compute=frozenset(name for name in parameters if decided[name] != COMPUTED_WITH),
+            placed=frozenset(placed),
             decided_by=decided,
             output_gradients=None if signature.gradients is None else arriving,
             differentiated=tuple(
@@ -201,8 +205,8 @@ class Planner:
     def _annotated(
         self, annotation: Annotation, type: TensorType, name: str, kind: str
     ) -> Sharding:
-        spec = resolve(annotation, self._backend.mesh, type, name)
-        return self._sharding(spec, type, f"{kind} '{name}'")
+        sharding = resolve(annotation, self._backend.mesh, type, name)
+        return self._checked(sharding, type, f"{kind} '{name}'")
 
     def _sharding(self, spec: PartitionSpec, type: TensorType, what: str) -> Sharding:
         sharding = Sharding.of(self._backend.mesh, spec, type.rank, what)

@@ -8,11 +8,12 @@ decided here, no conflict is resolved, and the order of the steps does not matte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mithril.ir import Graph, Node, Rule, Value
-from mithril.mesh import Mesh, Sharding
+from mithril.mesh import Axis, Mesh, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Candidates:
         forced: for each node and mesh axis, the factors a user's compute sharding asks for.
         partial: for each mesh axis, the values that can be partial sums over it.
         expandable: nodes an axis would split further if they were replaced by their expansions.
+        cuts: for an axis larger than a factor it would split, the sub-axes that would help.
     """
 
     rules: Mapping[Node, Rule]
@@ -32,6 +34,7 @@ class Candidates:
     forced: Mapping[Node, Mapping[str, tuple[str, ...]]]
     partial: Mapping[str, frozenset[Value]]
     expandable: frozenset[Node] = frozenset()
+    cuts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class Constraints:
     """The shardings that are given before anything is chosen.
 
     Args:
+        mesh: the devices, with the sub-axes that are needed.
         inputs: how each graph input arrives.
         computed: how inputs are computed with, for candidates; none for those merely kept at rest.
         outputs: how an output must leave, where that is promised.
@@ -48,9 +52,12 @@ class Constraints:
         tied: outputs that must leave in the home of a free input: its gradient, say.
         at_rest: inputs that live between uses as they arrive, and are fetched anew in each phase.
         resting: outputs that leave as an input lives at rest; no candidates either.
+        ports: inputs that arrive in the layout of a coarser mesh, which padding makes another one.
+        exits: outputs that must leave in such a layout.
         pads: whether a dimension may be split that does not divide.
     """
 
+    mesh: Mesh
     inputs: Mapping[Value, Sharding]
     computed: Mapping[Value, Sharding]
     outputs: Mapping[str, Sharding] = field(default_factory=dict)
@@ -60,11 +67,14 @@ class Constraints:
     tied: Mapping[str, Value] = field(default_factory=dict)
     at_rest: frozenset[Value] = frozenset()
     resting: frozenset[str] = frozenset()
+    ports: Mapping[Value, Sharding] = field(default_factory=dict)
+    exits: Mapping[str, Sharding] = field(default_factory=dict)
     pads: bool = True
 
 
-def collect(graph: Graph, mesh: Mesh, given: Constraints) -> Candidates:
+def collect(graph: Graph, given: Constraints) -> Candidates:
     """Return the candidates of a graph under the given shardings."""
+    mesh = given.mesh
     rules = {
         node: node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs])
         for node in graph.nodes
@@ -72,6 +82,7 @@ def collect(graph: Graph, mesh: Mesh, given: Constraints) -> Candidates:
     touching = _touching(graph)
     factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in graph.nodes}
     expandable: set[Node] = set()
+    cuts: dict[str, tuple[int, int]] = {}
     for axis in mesh.axes:
         if axis.size > 1:
             closure = _Closure(mesh, axis.name, rules, touching, given.pads)
@@ -80,9 +91,11 @@ def collect(graph: Graph, mesh: Mesh, given: Constraints) -> Candidates:
                 ordered = tuple(f for f in rules[node].factors if f in found)
                 factors[node][axis.name] = ordered
             expandable |= closure.expandable
+            if closure.cut and axis.origin not in cuts:
+                cuts[axis.origin] = _cut(mesh, axis, closure.cut)
     forced = _forced(graph, mesh, given, rules, factors)
     partial = {axis: _partial(graph, axis, rules, factors, forced) for axis in mesh.names}
-    return Candidates(rules, factors, forced, partial, frozenset(expandable))
+    return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts)
 
 
 class _Closure:
@@ -99,6 +112,7 @@ class _Closure:
         self._pads = pads
         self.factors: dict[Node, set[str]] = {}
         self.expandable: set[Node] = set()
+        self.cut = 0
         self._size = mesh.sizes[axis]
         self._others = [other.size for other in mesh.axes if other.name != axis]
         self._rules = rules
@@ -139,8 +153,15 @@ class _Closure:
 
     def _divides(self, rule: Rule, factor: str) -> bool:
         """Whether the axis may cut the factor: evenly, or with padding where it stands alone."""
-        even = rule.sizes[factor] % self._size == 0
-        return even or (self._pads and rule.sizes[factor] > 1 and rule.is_alone(factor))
+        size = rule.sizes[factor]
+        if size % self._size == 0:
+            return True
+        if rule.is_alone(factor):
+            return self._pads and size > self._size
+        shared = math.gcd(size, self._size)
+        if shared > 1:
+            self.cut = max(self.cut, shared)
+        return False
 
     def _blocking_major(self, rule: Rule, factor: str) -> str | None:
         """Return the major factor that would have to be split completely first, and cannot be."""
@@ -154,6 +175,14 @@ class _Closure:
                     if size > 1 and size not in _products(self._others):
                         return majors[0]
         return None
+
+
+def _cut(mesh: Mesh, axis: Axis, major: int) -> tuple[int, int]:
+    """Return the sizes that cut an axis (or a part of it) so that its major part has a size."""
+    siblings = [other for other in mesh.axes if other.origin == axis.origin]
+    minor = math.prod(other.size for other in siblings[siblings.index(axis) + 1 :])
+    below = axis.size // major * minor
+    return math.prod(other.size for other in siblings) // below, below
 
 
 def _products(sizes: list[int]) -> set[int]:

@@ -87,14 +87,13 @@ class Choice:
 
 def choose(
     graph: Graph,
-    mesh: Mesh,
     given: Constraints,
     candidates: Candidates,
     resharder: Resharder,
     hardware: Hardware,
 ) -> Choice:
     """Return the cheapest choice; see the module's text."""
-    objective = Objective.of(graph, mesh, given, candidates, resharder, hardware)
+    objective = Objective.of(graph, given, candidates, resharder, hardware)
     picked, price, is_exact = minimise(objective.domains, objective.tables)
     chosen = {
         node: options[picked.get(objective.variable[node], 0)]
@@ -156,8 +155,7 @@ def _option(rule: Rule, mesh: Mesh, picks: Mapping[str, AxisChoice], pads: bool)
     linear = {axis: pick for axis, pick in picks.items() if isinstance(pick, tuple)}
     axes_of = Option(factors, linear, (), ()).axes_of()
     if any(
-        rule.sizes[factor] % mesh.product(axes) and not (pads and rule.is_alone(factor))
-        for factor, axes in axes_of.items()
+        not _may_cut(rule, factor, mesh.product(axes), pads) for factor, axes in axes_of.items()
     ):
         return None
     operands = []
@@ -175,6 +173,12 @@ def _option(rule: Rule, mesh: Mesh, picks: Mapping[str, AxisChoice], pads: bool)
     if None in operands or None in results:
         return None
     return Option(factors, linear, tuple(filter(None, operands)), tuple(filter(None, results)))
+
+
+def _may_cut(rule: Rule, factor: str, parts: int, pads: bool) -> bool:
+    """Whether a factor may be cut: evenly, or with padding where it stands alone and is larger."""
+    size = rule.sizes[factor]
+    return size % parts == 0 or (pads and size > parts and rule.is_alone(factor))
 
 
 def _sharding(
@@ -207,14 +211,15 @@ class Objective:
     @staticmethod
     def of(
         graph: Graph,
-        mesh: Mesh,
         given: Constraints,
         candidates: Candidates,
         resharder: Resharder,
         hardware: Hardware,
     ) -> Objective:
         """Return the objective of a graph."""
-        options = {node: node_options(node, mesh, candidates, given.pads) for node in graph.nodes}
+        options = {
+            node: node_options(node, given.mesh, candidates, given.pads) for node in graph.nodes
+        }
         return Objective(graph, given, options, resharder, hardware)
 
     def __init__(

@@ -117,7 +117,11 @@ class Resharder:
         if not move.is_collective:
             return 0.0
         group = self._mesh.product(move.axes)
-        return collective_seconds(move.kind, self.move_bytes(move, type), group, self._hardware)
+        return self.collective_seconds(move.kind, self.move_bytes(move, type), group)
+
+    def collective_seconds(self, kind: str, nbytes: int, group: int) -> float:
+        """Return the predicted seconds of a collective."""
+        return collective_seconds(kind, nbytes, group, self._hardware)
 
     def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
         order = itertools.count()  # ties go to the path found first

@@ -1,0 +1,230 @@
+"""Sub-axes: a mesh seen with some of its axes cut into factors.
+
+`tensor=4` may be seen as `tensor.0=2, tensor.1=2`: the same devices in the same order, major part
+first. A tensor of two heads is then split over `tensor.0` and replicated over `tensor.1`. Every
+sharding on a mesh can be said on a finer one (`carry`), and back where nothing is lost (`coarsen`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from mithril.errors import MeshError
+from mithril.mesh.mesh import Axis, Mesh
+from mithril.mesh.sharding import Sharding
+from mithril.types import Shape
+
+Cuts = Mapping[str, Sequence[int]]
+
+
+def refine(mesh: Mesh, cuts: Cuts) -> Mesh:
+    """Return the mesh with some axes cut into factors, major first.
+
+    Args:
+        mesh: a mesh without sub-axes.
+        cuts: for an axis the sizes of its parts; their product is the size of the axis.
+
+    >>> refine(Mesh(data=2, tensor=4), {"tensor": (2, 2)})
+    Mesh(data=2, tensor.0=2, tensor.1=2)
+    """
+    axes: list[Axis] = []
+    for axis in mesh.axes:
+        sizes = [size for size in cuts.get(axis.name, ()) if size > 1]
+        if len(sizes) < 2:
+            axes.append(axis)
+            continue
+        assert math.prod(sizes) == axis.size, f"{sizes} are no factors of {axis}"
+        axes += [Axis(f"{axis.name}.{i}", size, axis.name) for i, size in enumerate(sizes)]
+    return Mesh.of_axes(axes)
+
+
+def coarse(mesh: Mesh) -> Mesh:
+    """Return the mesh with sub-axes joined again."""
+    sizes: dict[str, int] = {}
+    for axis in mesh.axes:
+        sizes[axis.origin] = sizes.get(axis.origin, 1) * axis.size
+    return Mesh(sizes)
+
+
+def common(meshes: Iterable[Mesh]) -> Mesh:
+    """Return the coarsest mesh that is a refinement of all of them.
+
+    Raises:
+        MeshError: two of them cut an axis into parts that do not fit into one another.
+    """
+    distinct = list(dict.fromkeys(meshes))
+    if len(distinct) == 1:
+        return distinct[0]
+    base = coarse(distinct[0])
+    cuts: dict[str, tuple[int, ...]] = {}
+    for axis in base.axes:
+        edges = {edge for mesh in distinct for edge in _edges(mesh, axis.name)}
+        cuts[axis.name] = _sizes_between(sorted(edges), f"axis '{axis.name}' of {base!r}")
+    return refine(base, cuts)
+
+
+def carry(sharding: Sharding, mesh: Mesh) -> Sharding:
+    """Return a sharding said on a finer mesh."""
+    if sharding.mesh == mesh:
+        return sharding
+    finer = {name: _parts(sharding.mesh, name, mesh) for name in sharding.mesh.names}
+    dims = tuple(tuple(p for name in axes for p in finer[name]) for axes in sharding.dims)
+    partial = tuple((p, kind) for name, kind in sharding.partial for p in finer[name])
+    return Sharding(mesh, dims, partial)
+
+
+def coarsen(sharding: Sharding, shape: Shape) -> Sharding:
+    """Return a sharding said on the coarsest mesh that says the same for a tensor of this shape."""
+    base = coarse(sharding.mesh)
+    if sharding.mesh == base:
+        return sharding
+    cuts: dict[str, list[int]] = {}
+    for axis in base.axes:
+        run: list[int] = []
+        parts = [part for part in sharding.mesh.axes if part.origin == axis.name]
+        for before, part in zip([None, *parts], parts, strict=False):
+            if before is not None and _same_role(sharding, before.name, part.name, shape):
+                run[-1] *= part.size
+            else:
+                run.append(part.size)
+        cuts[axis.name] = run
+    mesh = refine(base, cuts)
+    taken = {
+        _parts(mesh, axis.name, sharding.mesh): axis.name for axis in mesh.axes if axis.size > 1
+    }
+    dims = tuple(_joined(axes, taken) for axes in sharding.dims)
+    kinds = dict(sharding.partial)
+    partial = tuple((name, kinds[p[0]]) for p, name in taken.items() if p[0] in kinds)
+    return Sharding(mesh, dims, partial)
+
+
+def has_same_layout(one: Sharding, other: Sharding, shape: Shape) -> bool:
+    """Return whether every device holds the same part of a tensor under both shardings."""
+    if one.is_even(shape) and other.is_even(shape):
+        return True  # where sizes divide, saying it on a finer mesh changes nothing
+    devices = range(one.mesh.size)
+    return all(one.box(device, shape) == other.box(device, shape) for device in devices)
+
+
+def part(
+    mesh: Mesh, shape: Sequence[int], of: str = "", place: str = ""
+) -> tuple[Mesh, tuple[tuple[str, ...], ...]]:
+    """Return a refinement of the mesh, and for each entry of `device_mesh` the axes it stands for.
+
+    An entry of 1 means none, the size of its axis the axis, a divisor of it the major sub-axis of
+    that size; a shorter shape means the leading axes. Another factorisation of all devices is read
+    as such, over sub-axes.
+
+    Args:
+        mesh: the backend's mesh.
+        shape: the entries.
+        of: for the message, what is laid on that part.
+        place: for the message, the user's line.
+
+    Raises:
+        MeshError: the shape is no part of this mesh.
+
+    >>> part(Mesh(data=4, tensor=2), (1, 2))
+    (Mesh(data=4, tensor=2), ((), ('tensor',)))
+    >>> part(Mesh(data=4), (2, 2))
+    (Mesh(data.0=2, data.1=2), (('data.0',), ('data.1',)))
+    """
+    pairs = list(itertools.zip_longest(shape, mesh.axes[: len(shape)]))
+    if all(size == 1 or (axis is not None and axis.size % size == 0) for size, axis in pairs):
+        used = [(axis, size) for size, axis in pairs if axis is not None]
+        finer = refine(mesh, {axis.name: (size, axis.size // size) for axis, size in used})
+        leading = {axis.name: _parts(mesh, axis.name, finer) for axis in mesh.axes}
+        return finer, tuple(
+            () if size == 1 or axis is None else _leading(leading[axis.name], size, finer)
+            for size, axis in pairs
+        )
+    if math.prod(shape) == mesh.size:
+        return _factorisation(mesh, shape, of, place)
+    raise _misfit(mesh, shape, of, place)
+
+
+def _factorisation(
+    mesh: Mesh, shape: Sequence[int], of: str, place: str
+) -> tuple[Mesh, tuple[tuple[str, ...], ...]]:
+    wanted = set(itertools.accumulate(reversed(shape), initial=1, func=int.__mul__))
+    cuts, below = {}, mesh.size
+    for axis in mesh.axes:
+        below //= axis.size
+        inside = (edge // below for edge in wanted if below < edge < below * axis.size)
+        edges = sorted({1, axis.size, *inside})
+        if any(edge % below for edge in wanted if below < edge < below * axis.size):
+            raise _misfit(mesh, shape, of, place)
+        if any(b % a for a, b in itertools.pairwise(edges)):
+            raise _misfit(mesh, shape, of, place)
+        cuts[axis.name] = [b // a for a, b in itertools.pairwise(edges)][::-1]
+    finer = refine(mesh, cuts)
+    entries, names = [], list(finer.names)
+    for size in shape:
+        axes: list[str] = []
+        while finer.product(axes) < size:
+            axes.append(names.pop(0))
+        entries.append(tuple(name for name in axes if finer.sizes[name] > 1))
+    return finer, tuple(entries)
+
+
+def _misfit(mesh: Mesh, shape: Sequence[int], of: str, place: str) -> MeshError:
+    return MeshError(
+        f"device_mesh={tuple(shape)}{of} does not fit the mesh {mesh.shape} of {mesh!r}; each "
+        f"entry must be 1, the size of its axis or a divisor of it, or all of them another "
+        f"factorisation of the {mesh.size} devices{place}"
+    )
+
+
+def _edges(mesh: Mesh, origin: str) -> list[int]:
+    """Return the sizes at which an axis is cut, counted from its minor end, 1 and its size too."""
+    sizes = [axis.size for axis in reversed(mesh.axes) if axis.origin == origin]
+    return list(itertools.accumulate(sizes, initial=1, func=int.__mul__))
+
+
+def _sizes_between(edges: Sequence[int], what: str) -> tuple[int, ...]:
+    if any(b % a for a, b in itertools.pairwise(edges)):
+        raise MeshError(
+            f"{what} is cut at {', '.join(map(str, edges[1:-1]))}, which do not divide one "
+            f"another; lay the tensors that meet on device meshes whose parts fit"
+        )
+    return tuple(b // a for a, b in itertools.pairwise(edges))[::-1]
+
+
+def _parts(mesh: Mesh, name: str, finer: Mesh) -> tuple[str, ...]:
+    """Return the axes of a finer mesh that an axis consists of, major first."""
+    (own,) = (axis for axis in mesh.axes if axis.name == name)
+    siblings = [axis for axis in mesh.axes if axis.origin == own.origin]
+    skip = math.prod(axis.size for axis in siblings[: siblings.index(own)])
+    found: list[str] = []
+    done = 1
+    for axis in (axis for axis in finer.axes if axis.origin == own.origin):
+        if done >= skip and done < skip * own.size:
+            found.append(axis.name)
+        done *= axis.size
+    return tuple(found)
+
+
+def _leading(parts: Sequence[str], size: int, mesh: Mesh) -> tuple[str, ...]:
+    taken: list[str] = []
+    while mesh.product(taken) < size:
+        taken.append(parts[len(taken)])
+    return tuple(taken)
+
+
+def _same_role(sharding: Sharding, major: str, minor: str, shape: Shape) -> bool:
+    """Return whether two neighbouring sub-axes may be joined: nothing tells them apart."""
+    for axes, size in zip(sharding.dims, shape, strict=True):
+        if major in axes or minor in axes:
+            if (major, minor) not in itertools.pairwise(axes):
+                return False
+            before = axes[: axes.index(major)]
+            held = -(-size // sharding.mesh.product(before))
+            return held % sharding.mesh.product((major, minor)) == 0
+    return sharding.reduction_of(major) == sharding.reduction_of(minor)
+
+
+def _joined(axes: tuple[str, ...], taken: Mapping[tuple[str, ...], str]) -> tuple[str, ...]:
+    firsts = {parts[0]: name for parts, name in taken.items()}
+    return tuple(firsts[axis] for axis in axes if axis in firsts)
