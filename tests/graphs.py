@@ -17,7 +17,7 @@ from mithril.transform import gradient_of, seed_of
 from mithril.types import DType, TensorType
 
 F32 = DType.float32
-Specs = Mapping[str, P]
+Specs = Mapping[str, P | Sharding]
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,15 @@ def run(
     results = {name: value.type for name, value in graph.outputs.items()}
 
     def placed(specs: Specs | None, of: Mapping[str, TensorType]) -> dict[str, Sharding]:
-        return {n: Sharding.of(mesh, spec, of[n].rank) for n, spec in (specs or {}).items()}
+        return {
+            n: spec if isinstance(spec, Sharding) else Sharding.of(mesh, spec, of[n].rank)
+            for n, spec in (specs or {}).items()
+        }
 
     request = Request(
         inputs=placed(inputs, types),
         outputs=placed(outputs, results),
+        placed=frozenset(inputs or ()),
         compute=frozenset(compute),
         free=frozenset(free),
         at_rest=placed(at_rest, types),
