@@ -120,6 +120,7 @@ SEED = np.asarray(1234, np.uint32)
 # fmt: off
 _TABLE: list[list] = [
     [Constant(2.5, F64)],
+    [ops.After(), X, ROW],
     [Constant(-3, I32)],
     [Constant(True, BOOL)],
     *(

@@ -14,7 +14,7 @@ from mithril.cost import SIMULATED
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding, carry, refine
 from mithril.sharding import Resharder, choose, collect
-from mithril.sharding.choose import PRICE_UNIT, Objective
+from mithril.sharding.objective import PRICE_UNIT, Objective
 from mithril.types import DType, TensorType
 
 from tests.graphs import on_one_device, run, values_for
@@ -172,7 +172,7 @@ def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.Da
     given_ = constraints(graph, mesh, Request(inputs=arriving))
     resharder = Resharder(mesh, SIMULATED)
     candidates = collect(graph, given_)
-    objective = Objective.of(graph, given_, candidates, resharder, SIMULATED)
+    objective = Objective(graph, given_, candidates, resharder, SIMULATED)
     sizes = objective.domains
     if np.prod(np.array(sizes, float)) > 20_000:
         return

@@ -86,7 +86,7 @@ def test_an_op_without_kernel_or_expansion_is_refused() -> None:
     with builder.at(scope="head", source=Source("/home/me/model.py", 7)):
         (y,) = builder.apply(Odd(), x)
     text = (
-        r"^op 'odd' at 'head' \(model\.py:7\) has no kernel in this backend and no expansion; "
+        r"^op 'odd' at 'head' \(model\.py:7\) has no kernel in backend 'this one' and no expansion; "
         r"add a kernel$"
     )
     with pytest.raises(BackendError, match=text):

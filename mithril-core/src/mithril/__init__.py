@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         parameter,
         seed,
     )
+    from mithril.ops.custom import define_op
     from mithril.runtime import Array, Backend, CompiledModel, TensorSpec, compile, open_backend
 
 _HOMES = {
@@ -65,6 +66,7 @@ _HOMES = {
         "MultiHeadAttention", "Normal", "Pipeline", "PositionalEncoding", "Relu", "Uniform",
         "is_inference", "layer", "parameter", "seed",
     ),
+    "mithril.ops.custom": ("define_op",),
     "mithril.runtime": (
         "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "open_backend",
     ),
@@ -79,7 +81,7 @@ __all__ = [
     "MultiHeadAttention", "Normal", "NumpyBackend", "OptionError", "P", "PartitionSpec",
     "Pipeline", "PlanError", "PositionalEncoding", "Relu", "ShapeError", "Sharding",
     "ShardingError", "TensorSpec", "TorchBackend", "Uniform", "__version__", "compile",
-    "is_inference", "layer", "open_backend", "parameter", "seed",
+    "define_op", "is_inference", "layer", "open_backend", "parameter", "seed",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from mithril.mesh import Mesh, common, refine
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.spmd import check_promises, localise
 from mithril.sharding import Candidates, Choice, Constraints, Resharder, choose, collect
+from mithril.sharding.regions import regions
 from mithril.transform import (
     differentiate,
     eliminate_dead,
@@ -100,7 +101,7 @@ def _reports(
     graph: Graph, choice: Choice, given: Constraints, request: Request
 ) -> dict[str, TensorReport]:
     reports: dict[str, TensorReport] = {}
-    for value in graph.values():
+    for value in (value for part in regions(graph) for value in part.graph.values()):
         arrives = None if value in given.free or value in given.homes else given.inputs.get(value)
         sharding = arrives or choice.home(value)
         if value.name and sharding is not None:

@@ -9,6 +9,7 @@ from mithril.ir import Graph, Value
 from mithril.mesh import Mesh, Sharding, carry
 from mithril.mesh.refinement import has_same_layout
 from mithril.sharding import Constraints
+from mithril.sharding.regions import regions
 from mithril.transform import gradient_of, seed_of
 
 
@@ -102,7 +103,8 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
             resting.add(gradient)
         if source in ports:
             exits[gradient] = ports[source]
-    named = {value.name: value for value in graph.values() if value.name in fine.homes}
+    values = (value for part in regions(graph) for value in part.graph.values())
+    named = {value.name: value for value in values if value.name in fine.homes}
     return Constraints(
         mesh=mesh,
         inputs=inputs,

@@ -5,6 +5,13 @@ program on all devices of a mesh in one process, for any array namespace; `numpy
 reference engine.
 """
 
-from mithril.engine.protocol import Capability, Engine, Executable, Observer, Shards
+from mithril.engine.protocol import (
+    Capability,
+    Engine,
+    Executable,
+    KernelNames,
+    Observer,
+    Shards,
+)
 
-__all__ = ["Capability", "Engine", "Executable", "Observer", "Shards"]
+__all__ = ["Capability", "Engine", "Executable", "KernelNames", "Observer", "Shards"]

@@ -16,33 +16,24 @@ from typing import Any
 
 import numpy as np
 
+from mithril.engine.exchange import EXCHANGES
 from mithril.engine.kernels import Kernel
 from mithril.engine.protocol import Observer
-from mithril.ir import Node, Op, Program, Value
+from mithril.ir import Graph, Node, Port, Program, Repeat, Value
 from mithril.ir.plan import observed
 from mithril.mesh import Mesh, carry
-from mithril.ops.collective import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    AxisIndex,
-    Permute,
-    ReduceScatter,
-)
+from mithril.ops.collective import AllGather, AllReduce, AxisIndex
 
 Axes = tuple[str, ...]
 Coordinate = tuple[int, ...]  # along the axes a value varies over, in mesh order
-Group = list[Any]
-SMALL_FLOATS = ("bfloat16", "float16")  # sums of these are taken in float32
-COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
 class LockstepExecutable:
     """A program lowered for all devices of its mesh; inputs and outputs are lists by device."""
 
     def __init__(self, program: Program, kernels: Mapping[str, Kernel], xp: ModuleType) -> None:
-        writer = _Writer(program, kernels, xp)
-        self.source = writer.write()
+        writer = _Writer(program.mesh, program.graph, kernels, xp, "run")
+        self.source = writer.write_program(program.inputs)
         namespace: dict[str, Any] = writer.constants
         exec(compile(self.source, f"<lockstep {id(self)}>", "exec"), namespace)
         self._run: Callable[[Sequence[Sequence[Any]], Observer | None], list[list[Any]]] = (
@@ -59,45 +50,87 @@ class LockstepExecutable:
 
 
 class _Writer:
-    """Writes the source of one program and collects the functions it calls."""
+    """Writes the source of one graph as a function, and collects what it calls.
 
-    def __init__(self, program: Program, kernels: Mapping[str, Kernel], xp: ModuleType) -> None:
+    Args:
+        mesh: the devices.
+        graph: a local graph.
+        kernels: kernel factories by op name.
+        xp: the array namespace.
+        name: of the function; what belongs to it starts with it.
+    """
+
+    def __init__(
+        self, mesh: Mesh, graph: Graph, kernels: Mapping[str, Kernel], xp: ModuleType, name: str
+    ) -> None:
         self.constants: dict[str, Any] = {}
-        self._program = program
+        self.functions: list[str] = []
+        self._mesh = mesh
+        self._graph = graph
         self._kernels = kernels
         self._xp = xp
-        self._mesh = program.mesh
+        self._name = name
         self._varies: dict[Value, Axes] = {}
         self._names: dict[Value, str] = {}
-        self._last = _last_uses(program)
+        self._last = _last_uses(graph)
 
-    def write(self) -> str:
-        """Return the source of `run(inputs, observe)`."""
-        lines = ["def run(inputs, observe):"]
-        lines += [f"    {line}" for line in self._body()]
-        return "\n".join(lines) + "\n"
-
-    def _body(self) -> Iterator[str]:
-        for position, (port, value) in enumerate(
-            zip(self._program.inputs, self._program.graph.inputs, strict=True)
-        ):
+    def write_program(self, ports: Sequence[Port]) -> str:
+        """Return the source of `run(inputs, observe)`, inputs and results being lists by device."""
+        lines = []
+        for position, (port, value) in enumerate(zip(ports, self._graph.inputs, strict=True)):
             sharding = carry(port.sharding, self._mesh)
             pending = tuple(axis for axis, _ in sharding.partial)
             self._declare(value, (*sharding.split_axes, *pending))
             for at, name in self._variables(value):
                 device = self._device(self._varies[value], at)
-                yield f"{name} = inputs[{position}][{device}]"
-        for number, node in enumerate(self._program.graph.nodes):
-            yield from self._node(node, f"f{number}")
+                lines.append(f"{name} = inputs[{position}][{device}]")
+        lines += self._nodes()
+        results = ", ".join(self._output(value) for value in self._graph.outputs.values())
+        lines.append(f"return [{results}]")
+        return self._function("inputs, observe", lines)
+
+    def write_body(self, varies: Sequence[Axes], carried: int) -> tuple[str, list[Axes]]:
+        """Return the source of an iteration, and over what its results vary.
+
+        Args:
+            varies: over what each input varies.
+            carried: how many inputs are carries; they come out as they went in.
+        """
+        for value, axes in zip(self._graph.inputs, varies, strict=True):
+            self._declare(value, axes)
+        parameters = [name for v in self._graph.inputs for _, name in self._variables(v)]
+        lines = list(self._nodes())
+        outputs = list(self._graph.outputs.values())
+        found = [self._varies[value] for value in outputs]
+        leaving = [*varies[:carried], *found[carried:]]
+        if all(set(a) <= set(b) for a, b in zip(found, leaving, strict=True)):
+            names = [
+                self._variable(value, axes, at)
+                for value, axes in zip(outputs, leaving, strict=True)
+                for at in self._coordinates(axes)
+            ]
+            lines.append(f"return [{', '.join(names)}]")
+        return self._function(", ".join([*parameters, "observe"]), lines), found
+
+    def _function(self, parameters: str, lines: Sequence[str]) -> str:
+        body = "".join(f"    {line}\n" for line in lines)
+        return "\n".join([*self.functions, f"def {self._name}({parameters}):\n{body}"])
+
+    def _nodes(self) -> Iterator[str]:
+        prefix = "" if self._name == "run" else f"{self._name}_"
+        for number, node in enumerate(self._graph.nodes):
+            yield from self._node(node, f"{prefix}f{number}")
             dead = [n for v in self._last.get(node, ()) for _, n in self._variables(v)]
             if dead:
                 yield f"del {', '.join(dead)}"
-        yield f"return [{', '.join(self._output(v) for v in self._program.graph.outputs.values())}]"
 
     def _node(self, node: Node, function: str) -> Iterator[str]:
         op = node.op
         if isinstance(op, AxisIndex):
             yield from self._axis_index(node, op)
+            return
+        if isinstance(op, Repeat):
+            yield from self._loop(node, op, function)
             return
         inherited = tuple(axis for value in node.inputs for axis in self._varies[value])
         if op.is_collective:
@@ -113,6 +146,56 @@ class _Writer:
             operands = ", ".join(self._variable(value, axes, at) for value in node.inputs)
             yield f"{results} = {function}({operands})"
 
+    def _loop(self, node: Node, op: Repeat, function: str) -> Iterator[str]:
+        """Write a loop: the body as a function of its own, its results unpacked or collected."""
+        source, varies, found = self._body(node, op, function)
+        self.functions.append(source)
+        kept = [*varies[: op.carried], *found[op.carried :]]
+        for value, axes in zip(node.outputs, kept, strict=True):
+            self._declare(value, axes)
+        stacked = len(node.inputs) - op.stacked
+        arguments: list[str] = []
+        state: list[str] = []
+        for position, (value, axes) in enumerate(zip(node.inputs, varies, strict=True)):
+            names = [self._variable(value, axes, at) for at in self._coordinates(axes)]
+            if position < op.carried:
+                mine = [f"{function}_c{len(state) + i}" for i in range(len(names))]
+                yield from (f"{own} = {name}" for own, name in zip(mine, names, strict=True))
+                state += mine
+                arguments += mine
+            else:
+                index = f"[{function}_i]" if position >= stacked else ""
+                arguments += [f"{name}{index}" for name in names]
+        results = [name for value in node.outputs for _, name in self._variables(value)]
+        stacks = results[len(state) :]
+        yield from (f"{name} = []" for name in stacks)
+        order = f"reversed(range({op.count}))" if op.reverse else f"range({op.count})"
+        yield f"for {function}_i in {order}:"
+        made = [f"{function}_m{i}" for i in range(len(stacks))]
+        call = f"{function}({', '.join([*arguments, 'observe'])})"
+        yield f"    [{', '.join([*state, *made])}] = {call}"
+        yield from (f"    {s}.append({m})" for s, m in zip(stacks, made, strict=True))
+        yield from (f"{a} = {b}" for a, b in zip(results, state, strict=False))
+        self.constants["stack"] = self._xp.stack
+        backwards = "[::-1]" if op.reverse else ""
+        yield from (f"{name} = stack({name}{backwards})" for name in stacks)
+        yield f"del {', '.join([*state, *made])}"
+
+    def _body(self, node: Node, op: Repeat, function: str) -> tuple[str, list[Axes], list[Axes]]:
+        """Return source, input and result axes of a body; a carry varies as it comes to."""
+        varies = [self._varies[value] for value in node.inputs]
+        while True:
+            writer = _Writer(self._mesh, op.body, self._kernels, self._xp, function)
+            source, found = writer.write_body(varies, op.carried)
+            wider = [
+                self._in_mesh_order((*a, *b))
+                for a, b in zip(varies[: op.carried], found, strict=False)
+            ]
+            if wider == varies[: op.carried]:
+                self.constants |= writer.constants
+                return source, varies, found
+            varies[: op.carried] = wider
+
     def _axis_index(self, node: Node, op: AxisIndex) -> Iterator[str]:
         (value,) = node.outputs
         self._declare(value, op.axes)
@@ -123,7 +206,7 @@ class _Writer:
 
     def _collective(self, node: Node, function: str, inherited: Axes) -> Iterator[str]:
         op = node.op
-        self.constants[function] = _COLLECTIVES[type(op)](op, self._xp)
+        self.constants[function] = EXCHANGES[type(op)](op, self._xp)
         axes: Axes = op.axes  # type: ignore[attr-defined]
         same_for_all = isinstance(op, AllReduce | AllGather)
         kept = tuple(axis for axis in inherited if axis not in axes)
@@ -198,81 +281,13 @@ def _flat(mesh: Mesh, where: Mapping[str, int]) -> int:
     return device
 
 
-def _last_uses(program: Program) -> dict[Node, list[Value]]:
-    """Return the values that nobody needs after a node; program outputs live on."""
-    seen = set(program.graph.outputs.values())
+def _last_uses(graph: Graph) -> dict[Node, list[Value]]:
+    """Return the values that nobody needs after a node; outputs live on."""
+    seen = set(graph.outputs.values())
     last: dict[Node, list[Value]] = {}
-    for node in reversed(program.graph.nodes):
+    for node in reversed(graph.nodes):
         for value in dict.fromkeys((*node.inputs, *node.outputs)):
             if value not in seen:
                 seen.add(value)
                 last.setdefault(node, []).append(value)
     return last
-
-
-# -------------------------------------------------------------------- collectives on lists
-
-
-def _all_reduce(op: Any, xp: ModuleType) -> Callable[..., Any]:
-    reduce = _reducer(op.reduction, xp)
-
-    def run(*groups: Group) -> Any:
-        return tuple(map(reduce, groups)) if len(groups) > 1 else reduce(groups[0])
-
-    return run
-
-
-def _reducer(reduction: str, xp: ModuleType) -> Callable[[Group], Any]:
-    combine = getattr(xp, COMBINE[reduction])
-
-    def reduce(parts: Group) -> Any:
-        dtype = parts[0].dtype
-        small = str(dtype) in SMALL_FLOATS and reduction == "sum"
-        total = xp.asarray(parts[0], dtype=np.float32) if small else parts[0]
-        for part in parts[1:]:
-            total = combine(total, part)
-        return xp.asarray(total, dtype=dtype)
-
-    return reduce
-
-
-def _all_gather(op: Any, xp: ModuleType) -> Callable[[Group], Any]:
-    return lambda parts: xp.concatenate(parts, axis=op.dimension)
-
-
-def _reduce_scatter(op: Any, xp: ModuleType) -> Callable[[Group], Group]:
-    reduce = _reducer(op.reduction, xp)
-    return lambda parts: _cut(reduce(parts), op.dimension, op.count)
-
-
-def _all_to_all(op: Any, xp: ModuleType) -> Callable[[Group], Group]:
-    def run(parts: Group) -> Group:
-        pieces = [_cut(part, op.split, op.count) for part in parts]
-        return [xp.concatenate(column, axis=op.concat) for column in zip(*pieces, strict=True)]
-
-    return run
-
-
-def _permute(op: Any, xp: ModuleType) -> Callable[[Group], Group]:
-    def run(parts: Group) -> Group:
-        moved = list(parts)
-        for source, target in op.pairs:
-            moved[target] = parts[source]
-        return moved
-
-    return run
-
-
-def _cut(x: Any, dimension: int, count: int) -> Group:
-    size = x.shape[dimension] // count
-    before = (slice(None),) * dimension
-    return [x[(*before, slice(i * size, (i + 1) * size))] for i in range(count)]
-
-
-_COLLECTIVES: dict[type[Op], Callable[[Any, ModuleType], Callable[..., Any]]] = {
-    AllReduce: _all_reduce,
-    AllGather: _all_gather,
-    ReduceScatter: _reduce_scatter,
-    AllToAll: _all_to_all,
-    Permute: _permute,
-}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mithril.engine.kernels import KERNELS
+from mithril.engine.kernels import KERNELS, kernels_for
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.protocol import Capability, Produce
 from mithril.engine.shards import host_shards
@@ -47,8 +47,8 @@ class NumpyEngine:
 
     @property
     def kernels(self) -> frozenset[str]:
-        """All ops."""
-        return frozenset(KERNELS)
+        """All ops, and those of users that have a kernel for this engine."""
+        return frozenset(kernels_for(self.name, KERNELS))
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -67,4 +67,4 @@ class NumpyEngine:
 
     def lower(self, program: Program) -> LockstepExecutable:
         """Turn a program into straight-line Python over all devices."""
-        return LockstepExecutable(program, KERNELS, np)
+        return LockstepExecutable(program, kernels_for(self.name, KERNELS), np)

@@ -8,6 +8,7 @@ distributed array and is opaque to everybody else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -31,6 +32,22 @@ class Capability(StrEnum):
     reduce_scatter = "reduce_scatter"
     all_to_all = "all_to_all"
     permute = "permute"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNames:
+    """The ops that a backend runs itself, by name; `in` asks for one.
+
+    Args:
+        backend: the backend's name, for messages.
+        names: names of the ops.
+    """
+
+    backend: str
+    names: frozenset[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
 
 
 class Executable(Protocol):
@@ -76,7 +93,10 @@ class Engine(Protocol):
 
     @property
     def kernels(self) -> frozenset[str]:
-        """Names of the ops the engine has a kernel for; others are expanded."""
+        """Names of the ops the engine has a kernel for; others are expanded.
+
+        The ops that users define have kernels of their own; `kernels_for` adds them to a table.
+        """
         ...
 
     @property

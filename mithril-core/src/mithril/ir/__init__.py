@@ -8,6 +8,8 @@ from mithril.ir.graph import Graph, Node, Phase, Source, Value
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register, registry
 from mithril.ir.operand import AnyOperand, Operand, apply, apply_one
 from mithril.ir.plan import Cause, Collective, Plan, Port, Program, Stage, TensorReport
+from mithril.ir.repeat import Repeat
+from mithril.ir.reverse import Sweep, active_values
 from mithril.ir.rule import Rule, elementwise_rule
 from mithril.ir.tensor import Builder, Tensor
 
@@ -27,15 +29,18 @@ __all__ = [
     "Plan",
     "Port",
     "Program",
+    "Repeat",
     "Rule",
     "Shard",
     "Source",
     "Stage",
+    "Sweep",
     "Tensor",
     "TensorReport",
     "Tensors",
     "Types",
     "Value",
+    "active_values",
     "apply",
     "apply_one",
     "elementwise_rule",

@@ -60,6 +60,8 @@ class Op:
     is_collective: ClassVar[bool] = False
     indices: ClassVar[tuple[int, ...]] = ()
     """Operands that are used as indices: they must be in range in the padding of a shard, too."""
+    origin: ClassVar[str] = ""
+    """Where a user defined the op: the same place may define it again."""
 
     def infer(self, inputs: Types) -> Types:
         """Return the result types.
@@ -113,14 +115,15 @@ def register(cls: OpClass) -> OpClass:
     """Add an op class to the registry under its `name`.
 
     Raises:
-        GraphError: the name is missing or taken.
+        GraphError: the name is missing, or taken by a definition in another place.
     """
     if not cls.name:
         raise GraphError(f"op class {cls.__name__} has no name; set the class attribute `name`")
-    if cls.name in _REGISTRY:
-        taken = _REGISTRY[cls.name]
+    taken = _REGISTRY.get(cls.name)
+    if taken is not None and not (taken.origin and taken.origin == cls.origin):
         raise GraphError(
-            f"op '{cls.name}' is already defined by {taken.__module__}; choose another name"
+            f"op '{cls.name}' is already defined by {taken.origin or taken.__module__}; choose "
+            f"another name"
         )
     _REGISTRY[cls.name] = cls
     return cls

@@ -52,6 +52,7 @@ class Collective:
         scope: layer path of the value's producer.
         source: the user's line, as `file:line`, or empty.
         cause: why it is there.
+        times: how often it runs: the iterations of the loops around it.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Collective:
     scope: str
     source: str
     cause: Cause
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,12 @@ class Program:
     outputs: tuple[Port, ...]
 
     def collectives(self) -> Iterator[Collective]:
-        """Yield the collectives in the order every device issues them."""
-        for node in self.graph.nodes:
-            if node.op.is_collective:
-                yield _row(node, self.mesh)
+        """Yield the collectives in the order every device issues them, those of a loop once."""
+        yield from _rows(self.graph, self.mesh, 1)
+
+    def issued(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
+        """Yield kind, axes and bytes of the collectives as an observer is told them."""
+        yield from _issued(self.graph, self.mesh)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,12 +128,16 @@ class Plan:
         """Return every collective of every stage, in order."""
         return tuple(row for stage in self.stages for row in stage.program.collectives())
 
+    def issued(self) -> tuple[tuple[str, tuple[str, ...], int], ...]:
+        """Return kind, axes and bytes of every collective as often as it runs, in order."""
+        return tuple(row for stage in self.stages for row in stage.program.issued())
+
     def bytes_by_axis(self) -> dict[str, int]:
         """Return the bytes each device moves per mesh axis (or axes, joined by `+`)."""
         total: dict[str, int] = {}
         for row in self.collectives():
             key = "+".join(row.axes)
-            total[key] = total.get(key, 0) + row.bytes
+            total[key] = total.get(key, 0) + row.bytes * row.times
         return total
 
     def __str__(self) -> str:
@@ -160,7 +168,28 @@ def observed(node: Node, mesh: Mesh) -> tuple[str, tuple[str, ...], int]:
     return node.op.name, mesh.joined(axes), moved_bytes(node)
 
 
-def _row(node: Node, mesh: Mesh) -> Collective:
+def _rows(graph: Graph, mesh: Mesh, times: int) -> Iterator[Collective]:
+    from mithril.ir.repeat import Repeat
+
+    for node in graph.nodes:
+        if isinstance(node.op, Repeat):
+            yield from _rows(node.op.body, mesh, times * node.op.count)
+        elif node.op.is_collective:
+            yield _row(node, mesh, times)
+
+
+def _issued(graph: Graph, mesh: Mesh) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    from mithril.ir.repeat import Repeat
+
+    for node in graph.nodes:
+        if isinstance(node.op, Repeat):
+            for _ in range(node.op.count):
+                yield from _issued(node.op.body, mesh)
+        elif node.op.is_collective:
+            yield observed(node, mesh)
+
+
+def _row(node: Node, mesh: Mesh, times: int) -> Collective:
     assert node.cause is not None, "collective without a cause"
     source = str(node.source) if node.source else ""
-    return Collective(*observed(node, mesh), node.phase, node.scope, source, node.cause)
+    return Collective(*observed(node, mesh), node.phase, node.scope, source, node.cause, times)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mithril.ir.graph import Graph, Node, Phase, Value
 from mithril.ir.plan import Collective, Plan, Port, Program
+from mithril.ir.repeat import Repeat
 
 
 def print_graph(graph: Graph) -> str:
@@ -40,6 +41,11 @@ def print_collectives(plan: Plan) -> str:
     return "\n".join([*lines, f"bytes per device by mesh axis: {shown}"])
 
 
+def times_of(row: Collective) -> str:
+    """Return how often a collective runs, where that is more than once."""
+    return f", {row.times} times" if row.times > 1 else ""
+
+
 def _port(port: Port) -> str:
     local = port.sharding.local_shape(port.type.shape)
     return f"  {port.name}: {port.type} {port.sharding.describe()}, {local} on each device"
@@ -48,7 +54,8 @@ def _port(port: Port) -> str:
 def _collective(row: Collective) -> str:
     place = f" ({row.source})" if row.source else ""
     return (
-        f"  {row.kind} over {' x '.join(row.axes)}: {row.cause.value}{place}, {row.bytes} bytes, "
+        f"  {row.kind} over {' x '.join(row.axes)}{times_of(row)}: {row.cause.value}{place}, "
+        f"{row.bytes} bytes, "
         f"{row.cause.produced} -> {row.cause.required} for {row.cause.consumer}"
     )
 
@@ -64,6 +71,10 @@ def _graph_lines(graph: Graph, ports: list[str]) -> list[str]:
             phase = node.phase
             lines.append(f"  # {phase}")
         lines.append(f"  {_node(node, names)}")
+        if isinstance(node.op, Repeat):
+            body = node.op.body
+            inner = _graph_lines(body, [str(value.type) for value in body.inputs])
+            lines += [f"    {line}" for line in inner]
     results = ", ".join(f"{name}={names[value]}" for name, value in graph.outputs.items())
     return [*lines, f"  return {results}"]
 

@@ -42,7 +42,9 @@ class Rule:
         reductions: what a factor missing from a result does to it: `sum` (default), `max`, `min`.
         whole: factors that may not be split.
         expandable: those of them that may be split in the op's expansion.
+        ignored: operands whose layout does not matter; their dimensions have no factors.
         linear: groups of operand indices in which the op is jointly linear.
+        even: factors that may only be cut into equal parts, because padding would show in a result.
     """
 
     sizes: Mapping[str, int]
@@ -52,6 +54,8 @@ class Rule:
     whole: frozenset[str] = frozenset()
     linear: tuple[tuple[int, ...], ...] = ()
     expandable: frozenset[str] = frozenset()
+    ignored: frozenset[int] = frozenset()
+    even: frozenset[str] = frozenset()
 
     @staticmethod
     def parse(
@@ -100,9 +104,10 @@ class Rule:
         """Factors that may be split over a mesh axis."""
         return tuple(f for f in self.factors if f not in self.whole and self.sizes[f] > 1)
 
-    def is_alone(self, factor: str) -> bool:
-        """Return whether a factor shares no dimension with another one."""
-        return all(dim == (factor,) for dims in self._sides for dim in dims if factor in dim)
+    def may_pad(self, factor: str) -> bool:
+        """Return whether padding may stand behind its parts: it shares no dimension, for one."""
+        is_alone = all(dim == (factor,) for dims in self._sides for dim in dims if factor in dim)
+        return is_alone and factor not in self.even
 
     def reduction(self, factor: str) -> str:
         """Return the reduction a result needs when this factor, absent from it, is split."""

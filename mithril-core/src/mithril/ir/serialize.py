@@ -18,7 +18,7 @@ from mithril.ir.graph import Graph, Node, Phase, Source, Value
 from mithril.ir.op import Op, registry
 from mithril.ir.plan import Cause, Plan, Port, Program, Stage, TensorReport
 from mithril.ir.verify import verify
-from mithril.mesh import Mesh, Sharding
+from mithril.mesh import Axis, Mesh, Sharding
 from mithril.types import TensorType, as_dtype
 
 SCHEMA = 1
@@ -157,6 +157,8 @@ def _op_in(name: str, attributes: Json) -> Op:
 def _encode(value: object) -> object:
     if isinstance(value, tuple):
         return [_encode(item) for item in value]
+    if isinstance(value, Graph):
+        return {"graph": _graph_out(value)}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     return value
@@ -166,7 +168,7 @@ def _decode(value: Any, kind: object) -> Any:
     if isinstance(value, list):
         return tuple(_decode(item, None) for item in value)
     if isinstance(value, dict):
-        return float(value["float"])
+        return _graph_in(value["graph"]) if "graph" in value else float(value["float"])
     return as_dtype(value) if kind == "DType" else value
 
 
@@ -175,12 +177,12 @@ def _decode(value: Any, kind: object) -> Any:
 
 def _plan_out(plan: Plan) -> Json:
     return {
-        "mesh": dict(plan.mesh.sizes),
+        "mesh": _mesh_out(plan.mesh),
         "stages": [
             {
                 "name": stage.name,
                 "devices": list(stage.devices),
-                "mesh": dict(stage.program.mesh.sizes),
+                "mesh": _mesh_out(stage.program.mesh),
                 "graph": _graph_out(stage.program.graph),
                 "inputs": [_port_out(port) for port in stage.program.inputs],
                 "outputs": [_port_out(port) for port in stage.program.outputs],
@@ -200,9 +202,9 @@ def _plan_out(plan: Plan) -> Json:
 
 
 def _plan_in(content: Json) -> Plan:
-    mesh = Mesh(content["mesh"])
+    mesh = _mesh_in(content["mesh"])
     specs = {
-        name: TensorReport(_type_in(item), _sharding_in(item, mesh), item["decided_by"])
+        name: TensorReport(_type_in(item), _sharding_in(item), item["decided_by"])
         for name, item in content["specs"].items()
     }
     stages = tuple(map(_stage_in, content["stages"]))
@@ -210,12 +212,12 @@ def _plan_in(content: Json) -> Plan:
 
 
 def _stage_in(item: Json) -> Stage:
-    mesh = Mesh(item["mesh"])
+    mesh = _mesh_in(item["mesh"])
     program = Program(
         mesh,
         _graph_in(item["graph"]),
-        tuple(_port_in(port, mesh) for port in item["inputs"]),
-        tuple(_port_in(port, mesh) for port in item["outputs"]),
+        tuple(map(_port_in, item["inputs"])),
+        tuple(map(_port_in, item["outputs"])),
     )
     return Stage(item["name"], program, tuple(item["devices"]))
 
@@ -224,18 +226,29 @@ def _port_out(port: Port) -> Json:
     return {"name": port.name, **_type_out(port.type), **_sharding_out(port.sharding)}
 
 
-def _port_in(item: Json, mesh: Mesh) -> Port:
-    return Port(item["name"], _type_in(item), _sharding_in(item, mesh))
+def _port_in(item: Json) -> Port:
+    return Port(item["name"], _type_in(item), _sharding_in(item))
+
+
+def _mesh_out(mesh: Mesh) -> list[Json]:
+    return [asdict(axis) for axis in mesh.axes]
+
+
+def _mesh_in(axes: list[Json]) -> Mesh:
+    Mesh({axis["name"]: axis["size"] for axis in axes})  # checks names and sizes
+    return Mesh.of_axes(Axis(**axis) for axis in axes)
 
 
 def _sharding_out(sharding: Sharding) -> Json:
     return {
+        "on": _mesh_out(sharding.mesh),
         "dims": [list(axes) for axes in sharding.dims],
         "partial": [list(pair) for pair in sharding.partial],
     }
 
 
-def _sharding_in(item: Json, mesh: Mesh) -> Sharding:
+def _sharding_in(item: Json) -> Sharding:
+    mesh = _mesh_in(item["on"])
     partial = tuple((axis, reduction) for axis, reduction in item["partial"])
     sharding = Sharding(mesh, tuple(tuple(axes) for axes in item["dims"]), partial)
     for axis in (*sharding.split_axes, *(axis for axis, _ in partial)):

@@ -33,7 +33,8 @@ class Tensor(Operand):
         return self.value.type
 
     def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Tensor, ...]:
-        return self.builder.apply(op, *(_own(self.builder, operand) for operand in operands))
+        builder = max((x.builder for x in operands if isinstance(x, Tensor)), key=_depth)
+        return builder.apply(op, *map(builder.own, operands))
 
     def _constant(self, value: Scalar, dtype: DType) -> Tensor:
         return self.builder.constant(value, dtype)
@@ -49,9 +50,16 @@ class Tensor(Operand):
 
 
 class Builder:
-    """Collects inputs and nodes, and closes them into a Graph."""
+    """Collects inputs and nodes, and closes them into a Graph.
 
-    def __init__(self) -> None:
+    Args:
+        inside: for the body of a loop, the builder of what is around it; the body may use its
+            tensors, which become inputs of the body (`captured`).
+    """
+
+    def __init__(self, inside: Builder | None = None) -> None:
+        self.inside = inside
+        self._captured: dict[Value, tuple[Tensor, Tensor]] = {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
         self._constants: dict[tuple[str, DType, Phase], Tensor] = {}
@@ -93,6 +101,37 @@ class Builder:
         self._inputs.append(value)
         return Tensor(self, value)
 
+    @property
+    def captured(self) -> tuple[Tensor, ...]:
+        """The tensors of the builders around this one that are used here, in order of first use."""
+        return tuple(outer for outer, _ in self._captured.values())
+
+    def own(self, operand: Operand) -> Tensor:
+        """Return the operand as a tensor of this builder; one from around it becomes an input.
+
+        Raises:
+            GraphError: it belongs to another trace.
+        """
+        if isinstance(operand, Tensor) and operand.builder is self:
+            return operand
+        if not isinstance(operand, Tensor) or self.inside is None:
+            raise GraphError(
+                "a tensor of another trace is used here; pass it in as an input of the layer"
+            )
+        outer = self.inside.own(operand)
+        if outer.value not in self._captured:
+            name = outer.value.name or f"outer_{len(self._captured)}"
+            inner = self.input(outer.type, self.free_name(name))
+            self._captured[outer.value] = (outer, inner)
+        return self._captured[outer.value][1]
+
+    def free_name(self, name: str) -> str:
+        """Return a name, lengthened until no input has it."""
+        taken = {value.name for value in self._inputs}
+        while name in taken:
+            name = f"{name}_"
+        return name
+
     def constant(self, value: Scalar, dtype: DType) -> Tensor:
         """Return a scalar constant; equal constants of a phase are one node."""
         from mithril.ir.constant import Constant
@@ -133,6 +172,10 @@ class Builder:
             object.__setattr__(tensor.value, "name", name)  # write-once, and for people only
         return tensor
 
+    def located(self, error: MithrilError) -> MithrilError:
+        """Return an error that names the layer and the line nodes are being made for."""
+        return _located(error, self._stamp)
+
     def build(self, outputs: Mapping[str, Tensor]) -> Graph:
         """Close the graph with these outputs."""
         values = {name: tensor.value for name, tensor in outputs.items()}
@@ -155,12 +198,8 @@ class _Stamp:
         self.cause = cause
 
 
-def _own(builder: Builder, operand: Operand) -> Tensor:
-    if not isinstance(operand, Tensor) or operand.builder is not builder:
-        raise GraphError(
-            "a tensor of another trace is used here; pass it in as an input of the layer"
-        )
-    return operand
+def _depth(builder: Builder) -> int:
+    return 0 if builder.inside is None else 1 + _depth(builder.inside)
 
 
 def _located(error: MithrilError, stamp: _Stamp) -> MithrilError:

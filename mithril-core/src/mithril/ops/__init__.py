@@ -9,6 +9,7 @@ from mithril.ops.arithmetic import *
 from mithril.ops.attention import *
 from mithril.ops.choice import *
 from mithril.ops.collective import *
+from mithril.ops.control import *
 from mithril.ops.conv import *
 from mithril.ops.elementwise import *
 from mithril.ops.functions import *

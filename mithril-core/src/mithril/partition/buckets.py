@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mithril.cost import Hardware, collective_seconds
-from mithril.ir import Cause, Graph, Node, Phase, Program, Value
+from mithril.ir import Cause, Graph, Node, Phase, Program, Repeat, Value
 from mithril.ops.collective import AllReduce
 
 FIRST_BYTES = 1 << 20
@@ -54,9 +54,15 @@ def _deferrable(graph: Graph) -> list[Node]:
     for node in reversed(graph.nodes):
         if isinstance(node.op, AllReduce) and not awaited.intersection(node.outputs):
             found.append(node)
-        if node.op.is_collective or awaited.intersection(node.outputs):
+        if _communicates(node) or awaited.intersection(node.outputs):
             awaited.update(node.inputs)
     return found[::-1]
+
+
+def _communicates(node: Node) -> bool:
+    if isinstance(node.op, Repeat):
+        return any(map(_communicates, node.op.body.nodes))
+    return node.op.is_collective
 
 
 def _dependents(graph: Graph, sources: set[Node]) -> set[Node]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mithril.errors import PlanError, nearest
 from mithril.ir import Collective, Plan
+from mithril.ir.printer import times_of
 from mithril.transform import gradient_of
 
 
@@ -34,7 +35,7 @@ def _explain_row(number: int, row: Collective) -> list[str]:
     cause = row.cause
     place = " ".join(part for part in (row.scope, f"({row.source})" if row.source else "") if part)
     lines = [
-        f"{number}. {row.kind} over {' x '.join(row.axes)}, {row.bytes} bytes, "
+        f"{number}. {row.kind} over {' x '.join(row.axes)}{times_of(row)}, {row.bytes} bytes, "
         f"{cause.seconds * 1e6:.1f} us predicted, {row.phase}",
         f"     value     {cause.value}" + (f" from {place}" if place else ""),
         f"     produced  {cause.produced}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mithril.errors import PlanError
 from mithril.ir import (
@@ -21,6 +21,7 @@ from mithril.ir import (
     Phase,
     Port,
     Program,
+    Repeat,
     Source,
     Tensor,
     Tensors,
@@ -41,6 +42,7 @@ from mithril.ops.collective import (
 from mithril.ops.shape import Movement
 from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
 from mithril.sharding import Choice, Constraints, Move, Option, Resharder
+from mithril.sharding.regions import lifted
 from mithril.types import Scalar
 
 
@@ -95,11 +97,17 @@ class _Localiser:
 
     def emit(self, node: Node) -> None:
         """Append the local form of a node, and move its results home."""
+        if isinstance(node.op, Repeat):
+            self._emit_loop(node, node.op)
+            return
         option = self._choice.options[node]
         consumer = _Consumer(_label(node), node.phase)
+        ignored = self._choice.rules[node].ignored
         operands: Tensors = [
-            self._form(value, sharding, consumer)
-            for value, sharding in zip(node.inputs, option.operands, strict=True)
+            self._form(value, None if position in ignored else sharding, consumer)
+            for position, (value, sharding) in enumerate(
+                zip(node.inputs, option.operands, strict=True)
+            )
         ]
         local = [
             value.type.with_shape(sharding.local_shape(value.type.shape))
@@ -112,9 +120,36 @@ class _Localiser:
             node.outputs, option.results, local, results, strict=True
         ):
             assert result.type == expected, f"{node!r}: {result.type} is not {expected}"
-            self._keep(value, sharding, self._builder.named(result, value.name))
-            if self._choice.home(value):
-                self._home(value, _Consumer(self._first_use[value], node.phase))
+            self._finished(value, sharding, result, node.phase)
+
+    def _finished(self, value: Value, sharding: Sharding, result: Tensor, phase: Phase) -> None:
+        self._keep(value, sharding, self._builder.named(result, value.name))
+        if value in self._first_use and self._choice.home(value):
+            self._home(value, _Consumer(self._first_use[value], phase))
+
+    def _emit_loop(self, node: Node, op: Repeat) -> None:
+        """Append a loop: its body localised, its operands as the body takes them."""
+        inputs = {value: self._settled(value) for value in op.body.inputs}
+        homes = [*map(self._settled, op.carries), *map(self._settled, op.made)]
+        outputs = dict(zip(op.body.outputs, homes, strict=True))
+        inside = Constraints(self._mesh, inputs, {}, outputs)
+        body = localise(op.body, inside, self._choice, self._resharder).graph
+        first_slice = len(node.inputs) - op.stacked
+        consumer = _Consumer(_label(node), node.phase)
+        operands = [
+            self._form(value, lifted(lies) if i >= first_slice else lies, consumer)
+            for i, (value, lies) in enumerate(zip(node.inputs, inputs.values(), strict=True))
+        ]
+        with self._builder.at(scope=node.scope, source=node.source, phase=node.phase):
+            results = self.apply(replace(op, body=body), *operands)
+        lying = [*homes[: op.carried], *map(lifted, homes[op.carried :])]
+        for value, sharding, result in zip(node.outputs, lying, results, strict=True):
+            self._finished(value, sharding, result, node.phase)
+
+    def _settled(self, value: Value) -> Sharding:
+        home = self._choice.home(value)
+        assert home is not None, "everything on the border of a loop has a home"
+        return home
 
     def finish(self) -> Program:
         """Close the program with the outputs in their promised shardings."""
@@ -213,7 +248,9 @@ class _Localiser:
                 (x,) = self.apply(part, stretch(x, dimension, counts), self._index(axes))
         return x
 
-    def _form(self, value: Value, wanted: Sharding, consumer: _Consumer) -> Tensor:
+    def _form(self, value: Value, wanted: Sharding | None, consumer: _Consumer) -> Tensor:
+        """Return a value in the sharding wanted, or as it lies when that does not matter."""
+        wanted = wanted or self._choice.home(value, consumer.phase) or self._produced[value]
         found = self._forms.get((value, wanted, self._span(value, consumer)))
         if found is not None:
             return found

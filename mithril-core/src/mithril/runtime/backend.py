@@ -12,7 +12,7 @@ from mithril import ops
 from mithril.compiler import Request, make_plan
 from mithril.compiler.options import BACKEND_LATER, check_uneven, refuse_later
 from mithril.cost import hardware_of
-from mithril.engine import Engine, Executable
+from mithril.engine import Engine, Executable, KernelNames
 from mithril.errors import BackendError, MeshError, nearest
 from mithril.ir import Builder, Graph, Op, Operand, Plan
 from mithril.mesh import Mesh
@@ -191,7 +191,8 @@ def plan_on(engine: Engine, graph: Graph, request: Request) -> Plan:
     Raises:
         BackendError: the plan needs a collective the engine does not offer.
     """
-    plan = make_plan(graph, engine.mesh, request, engine.kernels, hardware_of(engine.platform))
+    kernels = KernelNames(engine.name, engine.kernels)
+    plan = make_plan(graph, engine.mesh, request, kernels, hardware_of(engine.platform))
     for row in plan.collectives():
         if row.kind not in engine.capabilities:
             raise BackendError(

@@ -5,7 +5,8 @@ from one sharding to another. Nothing here knows an op by name.
 """
 
 from mithril.sharding.candidates import Candidates, Constraints, collect
-from mithril.sharding.choose import Choice, Option, choose
+from mithril.sharding.choose import Choice, choose
+from mithril.sharding.option import Option
 from mithril.sharding.reshard import Move, Resharder
 
 __all__ = [

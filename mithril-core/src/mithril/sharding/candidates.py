@@ -9,11 +9,12 @@ decided here, no conflict is resolved, and the order of the steps does not matte
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mithril.ir import Graph, Node, Rule, Value
+from mithril.ir import Graph, Node, Repeat, Rule, Value
 from mithril.mesh import Axis, Mesh, Sharding
+from mithril.sharding.regions import Link, links, lowered, regions
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +76,20 @@ class Constraints:
 def collect(graph: Graph, given: Constraints) -> Candidates:
     """Return the candidates of a graph under the given shardings."""
     mesh = given.mesh
+    parts = list(regions(graph))
+    nodes = [n for part in parts for n in part.graph.nodes if not isinstance(n.op, Repeat)]
     rules = {
         node: node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs])
-        for node in graph.nodes
+        for node in nodes
     }
-    touching = _touching(graph)
-    factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in graph.nodes}
+    joints = list(links(graph))
+    touching, linked = _touching(nodes), _linked(joints)
+    factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in nodes}
     expandable: set[Node] = set()
     cuts: dict[str, tuple[int, int]] = {}
     for axis in mesh.axes:
         if axis.size > 1:
-            closure = _Closure(mesh, axis.name, rules, touching, given.pads)
+            closure = _Closure(mesh, axis.name, rules, touching, linked, given.pads)
             closure.run(_seeds(graph, given, axis.name))
             for node, found in closure.factors.items():
                 ordered = tuple(f for f in rules[node].factors if f in found)
@@ -93,8 +97,8 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
             expandable |= closure.expandable
             if closure.cut and axis.origin not in cuts:
                 cuts[axis.origin] = _cut(mesh, axis, closure.cut)
-    forced = _forced(graph, mesh, given, rules, factors)
-    partial = {axis: _partial(graph, axis, rules, factors, forced) for axis in mesh.names}
+    forced = _forced(nodes, _computed_inside(given, joints), mesh, rules, factors)
+    partial = {axis: _partial(nodes, joints, axis, rules, factors, forced) for axis in mesh.names}
     return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts)
 
 
@@ -107,8 +111,10 @@ class _Closure:
         axis: str,
         rules: Mapping[Node, Rule],
         touching: Mapping[Value, list[tuple[Node, int, bool]]],
+        linked: Mapping[Value, list[tuple[Value, int]]],
         pads: bool,
     ) -> None:
+        self._linked = linked
         self._pads = pads
         self.factors: dict[Node, set[str]] = {}
         self.expandable: set[Node] = set()
@@ -127,6 +133,9 @@ class _Closure:
             if (value, dimension) in self._seen:
                 continue
             self._seen.add((value, dimension))
+            for other, shift in self._linked.get(value, ()):
+                if dimension + shift >= 0:  # the leading dimension of a stack is not split
+                    work.append((other, dimension + shift))
             for node, position, is_result in self._touching.get(value, ()):
                 rule = self._rules[node]
                 dims = (rule.results if is_result else rule.operands)[position]
@@ -156,7 +165,7 @@ class _Closure:
         size = rule.sizes[factor]
         if size % self._size == 0:
             return True
-        if rule.is_alone(factor):
+        if rule.may_pad(factor):
             return self._pads and size > self._size
         shared = math.gcd(size, self._size)
         if shared > 1:
@@ -192,10 +201,19 @@ def _products(sizes: list[int]) -> set[int]:
     return products
 
 
-def _touching(graph: Graph) -> dict[Value, list[tuple[Node, int, bool]]]:
+def _linked(joints: Sequence[Link]) -> dict[Value, list[tuple[Value, int]]]:
+    """Return, for each value on the border of a loop, what it becomes or came from."""
+    linked: dict[Value, list[tuple[Value, int]]] = {}
+    for link in joints:
+        linked.setdefault(link.source, []).append((link.target, link.shift()))
+        linked.setdefault(link.target, []).append((link.source, -link.shift()))
+    return linked
+
+
+def _touching(nodes: Sequence[Node]) -> dict[Value, list[tuple[Node, int, bool]]]:
     """Return, for each value, the nodes that use or make it, with the position there."""
     touching: dict[Value, list[tuple[Node, int, bool]]] = {}
-    for node in graph.nodes:
+    for node in nodes:
         for position, value in enumerate(node.inputs):
             touching.setdefault(value, []).append((node, position, False))
         for position, value in enumerate(node.outputs):
@@ -211,20 +229,30 @@ def _seeds(graph: Graph, given: Constraints, axis: str) -> Iterator[tuple[Value,
             yield value, dimension
 
 
+def _computed_inside(given: Constraints, joints: Sequence[Link]) -> dict[Value, Sharding]:
+    """Return the compute specs, those of values that loops take in included."""
+    found = {value: given.computed[value] for value in given.compute & set(given.computed)}
+    for link in joints:  # outer loops come first
+        if link.source in found and link.shift() <= 0 and not link.leaves:
+            spec = found[link.source]
+            found.setdefault(link.target, lowered(spec) if link.slices else spec)
+    return found
+
+
 def _forced(
-    graph: Graph,
+    nodes: Sequence[Node],
+    computed: Mapping[Value, Sharding],
     mesh: Mesh,
-    given: Constraints,
     rules: Mapping[Node, Rule],
     factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
 ) -> dict[Node, dict[str, tuple[str, ...]]]:
     forced: dict[Node, dict[str, tuple[str, ...]]] = {}
-    for node in graph.nodes:
+    for node in nodes:
         for value, dims in zip(node.inputs, rules[node].operands, strict=True):
-            if value not in given.compute or value not in given.computed:
+            if value not in computed:
                 continue
             for axis in mesh.names:
-                dimension = given.computed[value].dimension_of(axis)
+                dimension = computed[value].dimension_of(axis)
                 if dimension is None:
                     continue
                 wanted = [f for f in dims[dimension] if f in factors[node].get(axis, ())]
@@ -235,7 +263,8 @@ def _forced(
 
 
 def _partial(
-    graph: Graph,
+    nodes: Sequence[Node],
+    joints: Sequence[Link],
     axis: str,
     rules: Mapping[Node, Rule],
     factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
@@ -243,7 +272,25 @@ def _partial(
 ) -> frozenset[Value]:
     """Return the values that some admitted choice makes partial sums over the axis."""
     found: set[Value] = set()
-    for node in graph.nodes:
+    size = -1
+    while len(found) > size:  # more than once only because of loops
+        size = len(found)
+        _spread_partial(found, nodes, axis, rules, factors, forced)
+        found.update(link.target for link in joints if link.source in found)
+        if not joints:
+            break
+    return frozenset(found)
+
+
+def _spread_partial(
+    found: set[Value],
+    nodes: Sequence[Node],
+    axis: str,
+    rules: Mapping[Node, Rule],
+    factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
+    forced: Mapping[Node, Mapping[str, tuple[str, ...]]],
+) -> None:
+    for node in nodes:
         rule = rules[node]
         admitted = forced.get(node, {}).get(axis) or factors[node].get(axis, ())
         for value, dims in zip(node.outputs, rule.results, strict=True):
@@ -254,4 +301,3 @@ def _partial(
             groups = ({node.inputs[i] for i in group} for group in rule.linear)
             if any(found & group for group in groups):
                 found.update(node.outputs)
-    return frozenset(found)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mithril.errors import GraphError, listing
-from mithril.ir import Builder, Graph, Node, Phase, Tensor, Value
+from mithril.ir import Builder, Graph, Phase, Sweep, Tensor, Value, active_values
+from mithril.transform.repeat import cotangent_or_zeros, with_residuals
 from mithril.transform.simplify import eliminate_dead
 
 
@@ -38,67 +39,25 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
     _check_float({name: graph.outputs[name] for name in outputs}, "output")
     wanted = {name: graph.input(name) for name in inputs}
     _check_float(wanted, "input")
+    active = active_values(graph, wanted.values())
+    graph, loops = with_residuals(graph, active)
     builder = Builder.extending(graph)
-    sweep = _Sweep(builder, _reached(graph, set(wanted.values())))
+    sweep = Sweep(builder, active)
     with builder.at(phase=Phase.backward):
         for name in outputs:
             value = graph.outputs[name]
             sweep.add(value, builder.input(value.type, seed_of(name)))
     for node in reversed(graph.nodes):
-        sweep.visit(node)
+        if node in loops:
+            loops[node].visit(node, sweep)
+        else:
+            sweep.visit(node)
     results = {name: Tensor(builder, value) for name, value in graph.outputs.items()}
     for name, value in wanted.items():
-        results[gradient_of(name)] = builder.named(sweep.total(value), gradient_of(name))
+        with builder.at(phase=Phase.backward):
+            gradient = cotangent_or_zeros(sweep, value)
+        results[gradient_of(name)] = builder.named(gradient, gradient_of(name))
     return eliminate_dead(builder.build(results))
-
-
-class _Sweep:
-    """Collects cotangents while the nodes are visited from last to first."""
-
-    def __init__(self, builder: Builder, reached: set[Value]) -> None:
-        self._builder = builder
-        self._reached = reached
-        self._cotangents: dict[Value, Tensor] = {}
-
-    def add(self, value: Value, cotangent: Tensor) -> None:
-        """Add to the cotangent of a value."""
-        if cotangent.type != value.type:
-            raise GraphError(
-                f"gradient of {value!r} has type {cotangent.type}; please report this op"
-            )
-        before = self._cotangents.get(value)
-        self._cotangents[value] = cotangent if before is None else before + cotangent
-
-    def visit(self, node: Node) -> None:
-        """Pass the cotangents of a node's results on to its operands."""
-        cotangents = [self._cotangents.get(value) for value in node.outputs]
-        if all(c is None for c in cotangents) or not self._reached.intersection(node.inputs):
-            return
-        inputs = [Tensor(self._builder, value) for value in node.inputs]
-        outputs = [Tensor(self._builder, value) for value in node.outputs]
-        with self._builder.at(scope=node.scope, source=node.source, phase=Phase.backward):
-            found = node.op.gradient(inputs, outputs, cotangents)
-            for value, cotangent in zip(node.inputs, found, strict=True):
-                if cotangent is not None and value in self._reached:
-                    self.add(value, cotangent)
-
-    def total(self, value: Value) -> Tensor:
-        """Return the gradient of a value, zeros when none reached it."""
-        if value in self._cotangents:
-            return self._cotangents[value]
-        from mithril.ops import broadcast_to
-
-        with self._builder.at(phase=Phase.backward):
-            return broadcast_to(self._builder.constant(0, value.type.dtype), value.type.shape)
-
-
-def _reached(graph: Graph, sources: set[Value]) -> set[Value]:
-    """Return the values that depend on one of the sources, sources included."""
-    reached = set(sources)
-    for node in graph.nodes:
-        if reached.intersection(node.inputs):
-            reached.update(value for value in node.outputs if value.type.dtype.is_float)
-    return reached
 
 
 def _check_float(values: dict[str, Value], what: str) -> None:

@@ -7,9 +7,13 @@ expansion can split.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container
+from dataclasses import replace
 
+from mithril.engine import KernelNames
 from mithril.errors import BackendError
-from mithril.ir import Builder, Graph, Node, Tensor, Tensors, Value
+from mithril.ir import Builder, Graph, Node, Repeat, Tensor, Tensors, Value
+from mithril.ir.repeat import all_nodes
+from mithril.ops.definition import UserOp
 
 
 def expand(graph: Graph, kernels: Container[str]) -> Graph:
@@ -22,26 +26,35 @@ def expand(graph: Graph, kernels: Container[str]) -> Graph:
     Raises:
         BackendError: an op has neither a kernel nor an expansion.
     """
-    while not all(node.op.name in kernels for node in graph.nodes):
-        graph = _expand_where(graph, lambda node: node.op.name not in kernels)
+
+    def is_wanted(node: Node) -> bool:
+        return node.op.name not in kernels and not isinstance(node.op, Repeat)
+
+    while any(map(is_wanted, all_nodes(graph))):
+        graph = _expand_where(graph, is_wanted, kernels)
     return graph
 
 
 def expand_nodes(graph: Graph, nodes: Collection[Node], kernels: Container[str]) -> Graph:
     """Return the graph in which some of its nodes are expanded, into ops that have a kernel."""
-    return expand(_expand_where(graph, lambda node: node in nodes), kernels)
+    return expand(_expand_where(graph, lambda node: node in nodes, kernels), kernels)
 
 
-def _expand_where(graph: Graph, is_wanted: Callable[[Node], bool]) -> Graph:
+def _expand_where(
+    graph: Graph, is_wanted: Callable[[Node], bool], kernels: Container[str]
+) -> Graph:
     builder = Builder()
     made: dict[Value, Tensor] = {}
     for value in graph.inputs:
         made[value] = builder.input(value.type, value.name)
     for node in graph.nodes:
         operands = [made[value] for value in node.inputs]
-        if is_wanted(node):
+        if isinstance(node.op, Repeat):
+            body = _expand_where(node.op.body, is_wanted, kernels)
+            results: Tensors = builder.copy(replace(node, op=replace(node.op, body=body)), operands)
+        elif is_wanted(node):
             with builder.at(scope=node.scope, source=node.source, phase=node.phase):
-                results = _expanded(node, operands)
+                results = _expanded(node, operands, kernels)
         else:
             results = builder.copy(node, operands)
         for old, new in zip(node.outputs, results, strict=True):
@@ -49,11 +62,15 @@ def _expand_where(graph: Graph, is_wanted: Callable[[Node], bool]) -> Graph:
     return builder.build({name: made[v] for name, v in graph.outputs.items()})
 
 
-def _expanded(node: Node, operands: Tensors) -> Tensors:
+def _expanded(node: Node, operands: Tensors, kernels: Container[str]) -> Tensors:
     results = node.op.expand(operands)
     if results is None:
+        backend = kernels.backend if isinstance(kernels, KernelNames) else "this one"
+        remedy = "add a kernel"
+        if isinstance(node.op, UserOp):
+            remedy = f"give define_op kernels={{'{backend}': …}}, or expand=…"
         raise BackendError(
-            f"op '{node.op.name}' at {node.where()} has no kernel in this backend and no "
-            f"expansion; add a kernel"
+            f"op '{node.op.name}' at {node.where()} has no kernel in backend '{backend}' and no "
+            f"expansion; {remedy}"
         )
     return results

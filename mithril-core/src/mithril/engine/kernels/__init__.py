@@ -2,6 +2,7 @@
 
 from mithril.engine.kernels import (
     attention,
+    control,
     conv,
     elementwise,
     index,
@@ -12,9 +13,10 @@ from mithril.engine.kernels import (
     shape,
     shard,
 )
+from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import KERNELS, Kernel, Run, kernel
 
 __all__ = [
-    "KERNELS", "Kernel", "Run", "attention", "conv", "elementwise", "index", "kernel", "linalg",
-    "nn", "random", "reduce", "shape", "shard",
+    "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "index", "kernel",
+    "kernels_for", "linalg", "nn", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

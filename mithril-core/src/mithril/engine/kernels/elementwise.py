@@ -23,7 +23,7 @@ _SAME_NAME = {
     "cos", ops.Abs: "abs", ops.Sign: "sign", ops.Equal: "equal", ops.NotEqual: "not_equal",
     ops.Less: "less", ops.LessEqual: "less_equal", ops.Greater: "greater", ops.GreaterEqual:
     "greater_equal", ops.LogicalAnd: "logical_and", ops.LogicalOr: "logical_or", ops.LogicalNot:
-    "logical_not", ops.Where: "where",
+    "logical_not",
 }  # fmt: skip
 
 
@@ -44,6 +44,30 @@ def constant(op: Constant, types: Types, xp: ModuleType) -> Run:
     """A scalar array, made once."""
     value = xp.asarray(op.value, dtype=op.dtype.numpy)
     return lambda: value
+
+
+_BITS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+
+
+@kernel(ops.Where)
+def where(op: ops.Where, types: Types, xp: ModuleType) -> Run:
+    """On NumPy y ^ ((x ^ y) * condition) of the bits; its own `where` is ten times slower.
+
+    That one branches on every element, which the processor cannot foresee.
+    """
+    if xp is not np:
+        run: Run = xp.where
+        return run
+    dtype = types[1].dtype.numpy
+    bits = _BITS[dtype.itemsize]
+
+    def choose(condition: Any, x: Any, y: Any) -> Any:
+        chosen, x, y = condition.view(np.int8), x.view(bits), y.view(bits)
+        if not y.ndim and y == 0:
+            return (x * chosen).view(dtype)
+        return (((x ^ y) * chosen) ^ y).view(dtype)
+
+    return choose
 
 
 @kernel(ops.Relu)

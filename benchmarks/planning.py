@@ -1,0 +1,60 @@
+"""How long the plan of a GPT takes: trace, gradients, candidates, choice, partition, buckets.
+
+GPT-2 small (12 blocks, width 768, 12 heads, vocabulary 50257, 1024 positions) with Megatron's
+splits over `tensor` and a batch of 8 sequences per device of `data`. Nothing is computed: the
+backend's devices are simulated, and planning needs only their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import mithril as ml
+from benchmarks.harness import Limit, estimate, interleave, ratio, report, use_one_thread
+from mithril.cli.gpt import Sizes, gpt, megatron, with_loss
+
+VOCABULARY = 50257
+WIDTH, HEADS, CONTEXT = 768, 12, 1024
+SEQUENCES = 8  # on each device of `data`
+
+SMALL = "12 blocks, data=8 tensor=8"
+LARGE = "12 blocks, data=512 tensor=8"
+SHALLOW = "4 blocks, data=8 tensor=8"
+SECONDS, GROWTH, SHALLOW_SECONDS = 3.0, 1.3, 0.3
+
+
+def case(layers: int, data: int, tensor: int, vocabulary: int = VOCABULARY) -> Callable[[], object]:
+    """Return a function that plans a training step from the model to the plan."""
+    sizes = Sizes(layers, WIDTH, HEADS, 4 * WIDTH, CONTEXT, SEQUENCES * data)
+    model = megatron(with_loss(gpt(vocabulary, sizes)))
+    model.shard({"*.embed.weight": ml.P("tensor", None), "*.head.weight": ml.P("tensor", None)})
+    backend = ml.NumpyBackend(ml.Mesh(data=data, tensor=tensor))
+    tokens = ml.TensorSpec((sizes.batch, CONTEXT), "int32", ml.P("data"))
+    return partial(ml.compile, model, backend, shapes={"tokens": tokens, "target": tokens})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+    given = parser.parse_args()
+    use_one_thread("benchmarks.planning")
+    cases = {
+        SMALL: case(12, 8, 8, given.vocabulary),
+        LARGE: case(12, 512, 8, given.vocabulary),
+        SHALLOW: case(4, 8, 8, given.vocabulary),
+    }
+    times = interleave(cases, given.rounds, warm_up=1)
+    limits = [
+        Limit(SMALL, estimate(times[SMALL]), SECONDS, "s"),
+        Limit("data=512 against data=8", ratio(times, LARGE, SMALL), GROWTH),
+        Limit(SHALLOW, estimate(times[SHALLOW]), SHALLOW_SECONDS, "s"),
+    ]
+    return report(f"plan of GPT-2 small, vocabulary {given.vocabulary}", times, limits)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Kernels that users gave ops of their own, for any engine by its name.
+
+An engine takes `kernels_for(name, its own)` where it would take its own table. A user's kernel is
+guarded: what it returns must have the types its op promises, and NumPy operands, which devices may
+share, cannot be written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mithril.engine.kernels.registry import Kernel, Run
+from mithril.errors import BackendError, ShapeError
+from mithril.ir import registry
+from mithril.ops.definition import UserOp
+from mithril.types import TensorType
+
+Types = Sequence[TensorType]
+
+
+def kernels_for(backend: str, kernels: Mapping[str, Kernel]) -> dict[str, Kernel]:
+    """Return an engine's kernels and those that users gave their ops for it.
+
+    Args:
+        backend: the engine's name.
+        kernels: the engine's own kernels by op name.
+    """
+    users = {
+        name: _guarded(backend)
+        for name, op in registry().items()
+        if issubclass(op, UserOp) and backend in op.definition.kernels
+    }
+    return {**kernels, **users}
+
+
+def _guarded(backend: str) -> Kernel:
+    def factory(op: UserOp, types: Types, xp: ModuleType) -> Run:
+        function = op.definition.kernels.get(backend)
+        if function is None:
+            raise BackendError(
+                f"op '{op.name}' was defined again and has no kernel for backend '{backend}' as it "
+                f"was before; make the layer anew"
+            )
+        wanted = [(t.shape, str(t.dtype)) for t in op.infer(types)]
+        attributes = dict(op.attributes)
+
+        def run(*operands: Any) -> Any:
+            found = function(*map(_read_only, operands), **attributes)
+            results = (found,) if len(wanted) == 1 else found
+            if not _has_types(results, wanted):
+                raise ShapeError(
+                    f"op '{op.name}': its {backend} kernel returned {_shown(found)} for "
+                    f"{_shown(operands)}; shapes= promises {', '.join(map(str, op.infer(types)))}; "
+                    f"make them equal"
+                )
+            return found
+
+        return run
+
+    return factory
+
+
+def _has_types(results: Any, wanted: list[tuple[tuple[int, ...], str]]) -> bool:
+    if not isinstance(results, tuple | list) or len(results) != len(wanted):
+        return False
+    for result, (shape, dtype) in zip(results, wanted, strict=True):
+        if getattr(result, "shape", None) != shape or _dtype_name(result) != dtype:
+            return False
+    return True
+
+
+def _dtype_name(array: Any) -> str:
+    """Return `float32` for NumPy's `float32`, PyTorch's `torch.float32` and the like."""
+    return str(getattr(array, "dtype", None)).rpartition(".")[2].rstrip("_")
+
+
+def _read_only(operand: Any) -> Any:
+    if isinstance(operand, np.ndarray) and operand.flags.writeable:
+        operand = operand.view()
+        operand.flags.writeable = False
+    return operand
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_shown, value)) or "nothing"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{_dtype_name(value)}[{', '.join(map(str, value.shape))}]"
+    return type(value).__name__

@@ -1,0 +1,319 @@
+"""What is minimised: variables with their domains, and cost tables over them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from mithril.cost import Hardware
+from mithril.ir import Graph, Node, Phase, Repeat, Rule, Value
+from mithril.mesh import Sharding
+from mithril.sharding.candidates import Candidates, Constraints
+from mithril.sharding.eliminate import Table
+from mithril.sharding.option import Option, node_options
+from mithril.sharding.regions import Link, lifted, links, lowered, regions
+from mithril.sharding.reshard import PICOSECONDS, Resharder
+
+FORBIDDEN = float("inf")
+PRICE_UNIT = 64.0  # one picosecond; what lies below breaks ties
+COLLECTIVE_TIE = 1.0  # fewer collectives first
+MEMORY_TIE = 0.5  # then the smaller copy of a value that may lie anywhere
+LINEAR_TIE = 0.25  # then reduce early: the plan names the layer that made the partial sum
+
+Seat = tuple[Value, Phase]
+"""A value in a phase; `forward` stands for both unless the value is kept at rest."""
+Use = tuple[Node, int]
+"""An operand of a node."""
+
+
+class Objective:
+    """The choice of a graph as a sum of tables.
+
+    Args:
+        graph: the global graph.
+        given: the shardings that are given.
+        candidates: what may be split.
+        resharder: prices the moves.
+        hardware: prices the work.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        given: Constraints,
+        candidates: Candidates,
+        resharder: Resharder,
+        hardware: Hardware,
+    ) -> None:
+        self.options: dict[Node, tuple[Option, ...]] = {}
+        self.homes: dict[Seat, tuple[Sharding, ...]] = {}
+        self.variable: dict[Node | Seat, int] = {}
+        self.domains: list[int] = []
+        self.tables: list[Table] = []
+        self._given = given
+        self._candidates = candidates
+        self._resharder = resharder
+        self._hardware = hardware
+        self._links = list(links(graph))
+        self._joined = {seat for link in self._links for seat in self._ends(link)}
+        self._arrives = {link.target for link in self._links}
+        self._promised = _promised(graph, given)
+        self._resting = {graph.outputs[name] for name in given.resting}
+        parts = list(regions(graph))
+        for part in parts:
+            for node in part.graph.nodes:
+                if not isinstance(node.op, Repeat):
+                    self._add_node(node, part.times)
+        uses = [_uses(part.graph, candidates.rules) for part in parts]
+        for part, used in zip(parts, uses, strict=True):
+            self._collect_homes(part.graph, used)
+        self._share_homes()
+        for part, used in zip(parts, uses, strict=True):
+            self._price_values(part.graph, used, part.times)
+        for link in self._links:
+            self._price_link(link)
+        for name, source in given.tied.items():
+            self._tie(graph.outputs[name], source)
+
+    # -------------------------------------------------------------- nodes
+
+    def _add_node(self, node: Node, times: int) -> None:
+        given = self._given
+        options = node_options(node, given.mesh, self._candidates, given.pads)
+        self.options[node] = options
+        self._add(node, len(options))
+        if len(options) == 1:
+            return
+        work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
+        prices = []
+        for option in options:
+            seconds = times * work.flops / self._hardware.flops / given.mesh.product(option.factors)
+            tie = LINEAR_TIE * len(option.linear)
+            prices.append(round(seconds * PICOSECONDS) * PRICE_UNIT + tie)
+        self.tables.append(Table((self.variable[node],), np.array(prices)))
+
+    def _add(self, item: Node | Seat, size: int) -> None:
+        self.variable[item] = len(self.domains)
+        self.domains.append(size)
+
+    # -------------------------------------------------------------- where values may live
+
+    def _collect_homes(self, graph: Graph, uses: Mapping[Value, list[Use]]) -> None:
+        producers = graph.producers()
+        for value in graph.values():
+            for phase, users in self._phases(value, uses.get(value, [])):
+                if users or value in self._promised or value in self._given.free:
+                    produced = self._produced(value, producers.get(value))
+                    needs = map(self._needs, users)
+                    self.homes[value, phase] = self._home_candidates(value, produced, needs)
+                elif (value, phase) in self._joined:
+                    produced = self._produced(value, producers.get(value))
+                    self.homes[value, phase] = self._home_candidates(value, produced, ())
+
+    def _phases(self, value: Value, uses: list[Use]) -> list[tuple[Phase, list[Use]]]:
+        """Return the uses of a value by phase; one that is kept at rest is fetched in each."""
+        if value not in self._given.at_rest:
+            return [(Phase.forward, uses)]
+        return [(phase, [use for use in uses if use[0].phase == phase]) for phase in Phase]
+
+    def _needs(self, use: Use) -> list[Sharding]:
+        node, position = use
+        return [option.operands[position] for option in self.options[node]]
+
+    def _produced(self, value: Value, producer: Node | None) -> list[Sharding]:
+        if value in self._given.free:
+            return [Sharding.replicated(self._given.mesh, value.type.rank)]
+        if value in self._arrives:
+            return []
+        if producer is None:
+            return [self._given.inputs[value]]
+        position = producer.outputs.index(value)
+        return [option.results[position] for option in self.options[producer]]
+
+    def _home_candidates(
+        self, value: Value, produced: Sequence[Sharding], needs: Iterable[Sequence[Sharding]]
+    ) -> tuple[Sharding, ...]:
+        if value in self._given.homes:
+            return (self._given.homes[value],)
+        needed = itertools.chain.from_iterable(needs)
+        reduced = (sharding.reduced() for sharding in produced)
+        goals = self._promised.get(value, ())
+        found = dict.fromkeys((*produced, *reduced, *needed, *goals))
+        if value in self._given.free:  # an array is never a partial sum
+            found = dict.fromkeys(sharding.reduced() for sharding in found)
+        return tuple(found)
+
+    def _share_homes(self) -> None:
+        """Let values on both sides of a loop's border live alike."""
+        fixed = set(self._given.homes) | set(self._given.free)
+        for link in self._links:
+            fixed |= self._fix(link)
+        size = -1
+        while (now := sum(map(len, self.homes.values()))) > size:
+            size = now
+            for link in self._links:
+                ends = (link.source, link.target)
+                there, here = (self._seats(value) for value in ends)
+                outwards = [s for seat in there for s in self.homes[seat]]
+                inwards = [s for seat in here for s in self.homes[seat]]
+                if link.target not in fixed:
+                    self._offer(here, _moved(outwards, link.shift()))
+                if link.source not in fixed:
+                    self._offer(there, _moved(inwards, -link.shift()))
+        for seat, homes in self.homes.items():
+            if not homes:
+                self.homes[seat] = (Sharding.replicated(self._given.mesh, seat[0].type.rank),)
+
+    def _fix(self, link: Link) -> set[Value]:
+        """Keep what lives at rest there: it is fetched, and given back, slice by slice."""
+        given = self._given
+        if link.slices and link.source in given.at_rest:
+            resting = given.inputs[link.source]
+            self.homes[link.source, link.phase] = (resting,)
+            self.homes[link.target, Phase.forward] = (lowered(resting),)
+            return {link.source, link.target}
+        goals = self._promised.get(link.target, ())
+        if link.stacks and link.target in self._resting and len(goals) == 1:
+            self.homes[link.target, Phase.forward] = tuple(goals)
+            self.homes[link.source, Phase.forward] = (lowered(goals[0]),)
+            return {link.source, link.target}
+        return set()
+
+    def _seats(self, value: Value) -> list[Seat]:
+        return [(value, phase) for phase in Phase if (value, phase) in self.homes]
+
+    def _offer(self, seats: Iterable[Seat], more: Iterable[Sharding]) -> None:
+        for seat in seats:
+            self.homes[seat] = tuple(dict.fromkeys((*self.homes[seat], *more)))
+
+    # -------------------------------------------------------------- prices of values
+
+    def _price_values(self, graph: Graph, uses: Mapping[Value, list[Use]], times: int) -> None:
+        producers = graph.producers()
+        for value in graph.values():
+            for phase, users in self._phases(value, uses.get(value, [])):
+                if (value, phase) in self.homes:
+                    self._price_value((value, phase), producers.get(value), users, times)
+
+    def _price_value(self, seat: Seat, producer: Node | None, uses: list[Use], times: int) -> None:
+        value = seat[0]
+        homes = self.homes[seat]
+        self._add(seat, len(homes))
+        if value not in self._arrives:
+            produced = self._produced(value, producer)
+            self._connect(producer, seat, self._arrival(value, produced, homes) * times)
+        goals = self._promised.get(value)
+        if goals is not None:
+            leave = [[self._leave(home, goals, value) for home in homes]]
+            self._connect(None, seat, np.array(leave))
+        fixed: set[Sharding] = set()
+        for use in uses:
+            need = self._needs(use)
+            if len(set(need)) == 1:
+                if need[0] in fixed:
+                    continue  # equal reshards of a value are shared
+                fixed.add(need[0])
+            prices = np.array([[self._use(value, h, n) for h in homes] for n in need])
+            self._connect(use[0], seat, prices * times)
+
+    def _arrival(
+        self, value: Value, produced: Sequence[Sharding], homes: Sequence[Sharding]
+    ) -> np.ndarray:
+        if value in self._given.free:  # arrives where it is needed; the smaller the better
+            return np.array([[MEMORY_TIE / h.mesh.product(h.split_axes) for h in homes]])
+        return np.array([[self._move(value, p, h) for h in homes] for p in produced])
+
+    def _use(self, value: Value, home: Sharding, need: Sharding) -> float:
+        """Once a value has been reduced nobody uses its partial form: reduce on the way home."""
+        if not set(home.partial) <= set(need.partial):
+            return FORBIDDEN
+        return self._move(value, home, need)
+
+    def _leave(self, home: Sharding, goals: Sequence[Sharding], value: Value) -> float:
+        if home.partial:
+            return FORBIDDEN
+        return sum(self._move(value, home, goal) for goal in dict.fromkeys(goals))
+
+    def _move(self, value: Value, start: Sharding, goal: Sharding) -> float:
+        if start == goal:
+            return 0.0
+        for axis, reduction in goal.partial:
+            held = start.reduction_of(axis)
+            if held != reduction and not (held is None and reduction == "sum"):
+                return FORBIDDEN  # only a sum can be made partial
+        path = self._resharder.path(start, goal, value.type)
+        collectives = sum(move.is_collective for move in path.moves)
+        return path.price * PRICE_UNIT + collectives * COLLECTIVE_TIE
+
+    # -------------------------------------------------------------- prices of links
+
+    def _ends(self, link: Link) -> tuple[Seat, Seat]:
+        is_kept = link.source in self._given.at_rest
+        there = link.phase if is_kept else Phase.forward
+        return (link.source, there), (link.target, Phase.forward)
+
+    def _price_link(self, link: Link) -> None:
+        there, here = self._ends(link)
+        prices = [
+            [self._cross(link, before, after) for after in self.homes[here]]
+            for before in self.homes[there]
+        ]
+        self._relate(there, here, np.array(prices) * link.times)
+
+    def _cross(self, link: Link, before: Sharding, after: Sharding) -> float:
+        if link.stacks:  # what leaves a loop may still be partial there, and is reduced once
+            return self._move(link.target, lifted(before), after)
+        if link.slices:
+            return self._use(link.source, before, lifted(after))
+        if link.leaves:
+            return self._move(link.source, before, after)
+        return self._use(link.source, before, after)
+
+    def _tie(self, value: Value, source: Value) -> None:
+        """Let an output leave in the home of an input."""
+        here, there = (value, Phase.forward), (source, Phase.forward)
+        prices = [
+            [self._leave(h, [goal], value) for h in self.homes[here]] for goal in self.homes[there]
+        ]
+        self._relate(there, here, np.array(prices))
+
+    def _relate(self, one: Seat, other: Seat, prices: np.ndarray) -> None:
+        rows = () if prices.shape[0] == 1 else (self.variable[one],)
+        columns = () if prices.shape[1] == 1 else (self.variable[other],)
+        self.tables.append(Table(rows + columns, prices.squeeze()))
+
+    def _connect(self, node: Node | None, seat: Seat, prices: np.ndarray) -> None:
+        """Add a table over (node choice, home), without variables that have one possibility."""
+        rows = () if node is None or len(prices) == 1 else (self.variable[node],)
+        columns = () if prices.shape[1] == 1 else (self.variable[seat],)
+        self.tables.append(Table(rows + columns, prices.squeeze()))
+
+
+def _promised(graph: Graph, given: Constraints) -> dict[Value, list[Sharding]]:
+    """Return the outputs, with the shardings they must leave in."""
+    promised: dict[Value, list[Sharding]] = {value: [] for value in graph.outputs.values()}
+    for name, sharding in given.outputs.items():
+        promised[graph.outputs[name]].append(sharding)
+    return promised
+
+
+def _uses(graph: Graph, rules: Mapping[Node, Rule]) -> dict[Value, list[Use]]:
+    """Return the operands each value is, without those whose layout does not matter."""
+    uses: dict[Value, list[Use]] = {}
+    for node in graph.nodes:
+        if node in rules:
+            for index, value in enumerate(node.inputs):
+                if index not in rules[node].ignored:
+                    uses.setdefault(value, []).append((node, index))
+    return uses
+
+
+def _moved(shardings: Iterable[Sharding], shift: int) -> list[Sharding]:
+    """Return shardings as said on the other side of a border, where they can be."""
+    if shift > 0:
+        return [lifted(sharding) for sharding in shardings]
+    if shift < 0:
+        return [lowered(sharding) for sharding in shardings if not sharding.dims[0]]
+    return list(shardings)

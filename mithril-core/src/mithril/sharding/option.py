@@ -1,0 +1,128 @@
+"""The ways to run one node: per mesh axis a factor, a linear group of operands, or nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mithril.ir import Node, Rule
+from mithril.mesh import Mesh, Sharding
+from mithril.sharding.candidates import Candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to run a node: per mesh axis a factor or a linear group, and what follows from it.
+
+    Args:
+        factors: mesh axis to split factor.
+        linear: mesh axis to linear group of operands.
+        operands: sharding each operand is needed in.
+        results: sharding each result is produced in.
+    """
+
+    factors: Mapping[str, str]
+    linear: Mapping[str, tuple[int, ...]]
+    operands: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+
+    def axes_of(self) -> dict[str, tuple[str, ...]]:
+        """Return the mesh axes that split each split factor, major first."""
+        axes: dict[str, tuple[str, ...]] = {}
+        for axis, factor in self.factors.items():
+            axes[factor] = (*axes.get(factor, ()), axis)
+        return axes
+
+
+def node_options(node: Node, mesh: Mesh, candidates: Candidates, pads: bool) -> tuple[Option, ...]:
+    """Return the admitted options of a node, one per combination of choices on the mesh axes."""
+    rule = candidates.rules[node]
+    axes = [axis.name for axis in mesh.axes if axis.size > 1]
+    per_axis = [_axis_choices(node, axis, candidates) for axis in axes]
+    found = [
+        option
+        for picks in itertools.product(*per_axis)
+        if (option := _option(rule, mesh, dict(zip(axes, picks, strict=True)), pads))
+    ]
+    if found:
+        return tuple(found)
+    # The axes exclude one another here (too small a dimension, say): let each stand aside.
+    relaxed = [(*choices, None) for choices in per_axis]
+    return tuple(
+        option
+        for picks in itertools.product(*relaxed)
+        if (option := _option(rule, mesh, dict(zip(axes, picks, strict=True)), pads))
+    )
+
+
+AxisChoice = str | tuple[int, ...] | None
+
+
+def _axis_choices(node: Node, axis: str, candidates: Candidates) -> tuple[AxisChoice, ...]:
+    forced = candidates.forced.get(node, {}).get(axis)
+    if forced:
+        return forced
+    factors = candidates.factors[node].get(axis, ())
+    able = candidates.partial[axis]
+    groups = tuple(
+        group
+        for group in candidates.rules[node].linear
+        if any(node.inputs[i] in able for i in group)
+    )
+    # A single candidate is the user's intent: running the node twice is then no alternative.
+    nothing: tuple[AxisChoice, ...] = () if len(factors) == 1 else (None,)
+    return (*factors, *groups, *nothing)
+
+
+def _option(rule: Rule, mesh: Mesh, picks: Mapping[str, AxisChoice], pads: bool) -> Option | None:
+    """Return what the picks imply, or None when they do not fit the rule's layout."""
+    factors = {axis: pick for axis, pick in picks.items() if isinstance(pick, str)}
+    linear = {axis: pick for axis, pick in picks.items() if isinstance(pick, tuple)}
+    axes_of = Option(factors, linear, (), ()).axes_of()
+    if any(
+        not _may_cut(rule, factor, mesh.product(axes), pads) for factor, axes in axes_of.items()
+    ):
+        return None
+    operands = []
+    for index, dims in enumerate(rule.operands):
+        pending = tuple((axis, "sum") for axis, group in linear.items() if index in group)
+        operands.append(_sharding(rule, mesh, dims, axes_of, pending))
+    results = []
+    for dims in rule.results:
+        inside = {factor for dim in dims for factor in dim}
+        left = {axis: rule.reduction(f) for axis, f in factors.items() if f not in inside}
+        pending = tuple(
+            (axis, left.get(axis, "sum")) for axis in picks if axis in left or axis in linear
+        )
+        results.append(_sharding(rule, mesh, dims, axes_of, pending))
+    if None in operands or None in results:
+        return None
+    return Option(factors, linear, tuple(filter(None, operands)), tuple(filter(None, results)))
+
+
+def _may_cut(rule: Rule, factor: str, parts: int, pads: bool) -> bool:
+    """Whether a factor may be cut: evenly, or with padding where it stands alone and is larger."""
+    size = rule.sizes[factor]
+    return size % parts == 0 or (pads and size > parts and rule.may_pad(factor))
+
+
+def _sharding(
+    rule: Rule,
+    mesh: Mesh,
+    dims: Sequence[tuple[str, ...]],
+    axes_of: Mapping[str, tuple[str, ...]],
+    pending: tuple[tuple[str, str], ...],
+) -> Sharding | None:
+    split: list[tuple[str, ...]] = []
+    for dim in dims:
+        axes: tuple[str, ...] = ()
+        complete = True
+        for factor in dim:
+            own = axes_of.get(factor, ())
+            if own and not complete:
+                return None  # a minor factor may be split only inside a completely split major
+            axes += own
+            complete = complete and mesh.product(own) == rule.sizes[factor]
+        split.append(axes)
+    return Sharding(mesh, tuple(split), pending)
