@@ -52,6 +52,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "logical_and": lambda x, y: x & y,
     "logical_or": lambda x, y: x | y,
     "logical_not": lambda x: ~x,
+    "after": lambda x, dependency: x,
     "where": lambda c, x, y: np.choose(c, [y, x]),
     "stop_gradient": lambda x: x.copy(),
 }

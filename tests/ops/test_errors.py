@@ -18,6 +18,7 @@ from mithril.errors import GraphError, MithrilError, OptionError, ShapeError
 from mithril.ir import Builder, Op
 from mithril.types import DType, TensorType, as_dtype, promote
 
+from tests.ops.custom_cases import CASES as CUSTOM
 from tests.ops.evaluate import apply
 
 F32, I32, BOOL = DType.float32, DType.int32, DType.bool_
@@ -82,6 +83,7 @@ HEADS = f(2, 4, 2, 3)
 ROWS = (f(4, 6), f(6), f(6))
 
 CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
+    *CUSTOM,
     # types
     (lambda: as_dtype("flaot32"), ShapeError, "dtype 'flaot32' is not supported; known: 'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32', 'uint64', 'bfloat16', 'float16', 'float32', 'float64'; did you mean 'float32'?"),
     (lambda: promote(I32, F32), ShapeError, "dtypes int32 and float32 do not mix; the array API standard promotes within one kind only; cast one side"),
@@ -162,6 +164,9 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(ops.Attention(True, 1.0), f(1, 4, 1, 2), f(1, 3, 1, 2), f(1, 3, 1, 2)), ShapeError, "attention has 4 queries and 3 keys and is causal; every query must see at least one key; pass more keys"),
     (differentiates(ATTENTION, HEADS, HEADS, HEADS, through=1), GraphError, "gradient through log_sum_exp of attention is not defined; use softmax"),
     (differentiates(ops.AttentionGradient(False, 1.0), *[HEADS] * 4, f(2, 2, 4), HEADS), GraphError, "second gradient of attention is not defined; write it with softmax"),
+    # loops
+    (calls(lambda x: ops.repeat(lambda: (), (), count=2), f(2)), GraphError, "repeat has no carry; give the tensor the first iteration starts from"),
+    (calls(lambda x: ops.repeat(lambda x, y: x, (x, x), count=2), f(2)), GraphError, "repeat has 2 carries and its function returns 1 values; return the next value of every carry, as tensors"),
     # convolutions
     (infers(conv(), f(2, 3), f(4, 3)), ShapeError, "convolution takes an input [batch, channels, *spatial] and a weight [out, in / groups, *window] of one rank, not float32[2, 3] and float32[4, 3]; add the missing dimensions"),
     (infers(conv(), i(2, 3, 4), i(4, 3, 2)), ShapeError, "convolution needs equal float dtypes, not int32[2, 3, 4] and int32[4, 3, 2]; cast one side"),

@@ -33,7 +33,8 @@ class Tensor(Operand):
         return self.value.type
 
     def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Tensor, ...]:
-        builder = max((x.builder for x in operands if isinstance(x, Tensor)), key=_depth)
+        builders = [self.builder, *(x.builder for x in operands if isinstance(x, Tensor))]
+        builder = max(builders, key=_depth)  # that of the innermost loop body
         return builder.apply(op, *map(builder.own, operands))
 
     def _constant(self, value: Scalar, dtype: DType) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mithril.ir import Graph, Node, Repeat, Rule, Value
+from mithril.ir.rule import FactorDims
 from mithril.mesh import Axis, Mesh, Sharding
 from mithril.sharding.regions import Link, links, lowered, regions
 
@@ -84,12 +85,14 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     }
     joints = list(links(graph))
     touching, linked = _touching(nodes), _linked(joints)
+    computed = _computed_inside(given, joints)
     factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in nodes}
     expandable: set[Node] = set()
     cuts: dict[str, tuple[int, int]] = {}
     for axis in mesh.axes:
         if axis.size > 1:
-            closure = _Closure(mesh, axis.name, rules, touching, linked, given.pads)
+            barred = _barred(graph, given, computed, axis)
+            closure = _Closure(mesh, axis.name, rules, touching, linked, barred, given.pads)
             closure.run(_seeds(graph, given, axis.name))
             for node, found in closure.factors.items():
                 ordered = tuple(f for f in rules[node].factors if f in found)
@@ -97,7 +100,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
             expandable |= closure.expandable
             if closure.cut and axis.origin not in cuts:
                 cuts[axis.origin] = _cut(mesh, axis, closure.cut)
-    forced = _forced(nodes, _computed_inside(given, joints), mesh, rules, factors)
+    forced = _forced(nodes, computed, mesh, rules, factors)
     partial = {axis: _partial(nodes, joints, axis, rules, factors, forced) for axis in mesh.names}
     return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts)
 
@@ -112,8 +115,10 @@ class _Closure:
         rules: Mapping[Node, Rule],
         touching: Mapping[Value, list[tuple[Node, int, bool]]],
         linked: Mapping[Value, list[tuple[Value, int]]],
+        barred: frozenset[Value],
         pads: bool,
     ) -> None:
+        self._barred = barred
         self._linked = linked
         self._pads = pads
         self.factors: dict[Node, set[str]] = {}
@@ -153,12 +158,20 @@ class _Closure:
             # A split minor factor proposes its major: one all_to_all instead of a gather.
             yield from self._propose(node, rule, major)
             return
+        if any(factor in dim for dims in self._barred_dims(node, rule) for dim in dims):
+            return
         found.add(factor)
         for values, sides in ((node.inputs, rule.operands), (node.outputs, rule.results)):
             for value, dims in zip(values, sides, strict=True):
                 for dimension, dim in enumerate(dims):
                     if factor in dim:
                         yield value, dimension
+
+    def _barred_dims(self, node: Node, rule: Rule) -> Iterator[FactorDims]:
+        for values, sides in ((node.inputs, rule.operands), (node.outputs, rule.results)):
+            for value, dims in zip(values, sides, strict=True):
+                if value in self._barred:
+                    yield dims
 
     def _divides(self, rule: Rule, factor: str) -> bool:
         """Whether the axis may cut the factor: evenly, or with padding where it stands alone."""
@@ -184,6 +197,23 @@ class _Closure:
                     if size > 1 and size not in _products(self._others):
                         return majors[0]
         return None
+
+
+def _barred(
+    graph: Graph, given: Constraints, computed: Mapping[Value, Sharding], axis: Axis
+) -> frozenset[Value]:
+    """Return the values that lie over a part of the axis's origin, and so are whole over the rest.
+
+    Key and value heads laid over `tensor.0` are wanted on every device of `tensor.1`.
+    """
+    promised = [(graph.outputs[n], s) for n, s in given.outputs.items() if n not in given.resting]
+    siblings = [a.name for a in given.mesh.axes if a.origin == axis.origin and a != axis]
+    return frozenset(
+        value
+        for value, sharding in (*computed.items(), *promised)
+        if sharding.dimension_of(axis.name) is None
+        and any(sharding.dimension_of(name) is not None for name in siblings)
+    )
 
 
 def _cut(mesh: Mesh, axis: Axis, major: int) -> tuple[int, int]:
