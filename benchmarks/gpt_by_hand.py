@@ -113,7 +113,7 @@ def attention(
     )
     weights = q @ k.transpose(0, 1, 3, 2)
     weights *= np.float32(q.shape[-1] ** -0.5)
-    weights[..., ~np.tri(length, dtype=bool)] = -np.inf
+    weights += np.triu(np.full((length, length), -np.inf, np.float32), 1)
     weights -= weights.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
     weights /= weights.sum(axis=-1, keepdims=True)

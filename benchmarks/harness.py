@@ -28,6 +28,10 @@ from importlib.metadata import version
 CONFIDENCE = 0.9
 SLACK = 1.05
 THREADS = "OPENBLAS_NUM_THREADS"
+KEPT_BYTES = str(1 << 30)
+# Read by BLAS and by glibc when they are loaded. An allocator that gives freed memory back to the
+# system at once makes whoever allocates next wait for it, which need not be the side that freed it.
+SURROUNDINGS = {THREADS: "1", "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES, "MALLOC_TOP_PAD_": "67108864"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ class Limit:
 
     def __str__(self) -> str:
         verdict = "met" if self.is_met else "NOT MET"
-        return f"{self.what}: {self.estimate} {self.unit}, limit {self.limit} {self.unit}: {verdict}"
+        return (
+            f"{self.what}: {self.estimate} {self.unit}, limit {self.limit} {self.unit}: {verdict}"
+        )
 
 
 # ------------------------------------------------------------------ statistics
@@ -88,9 +94,9 @@ def _ranks_outside(count: int) -> int:
     """Return how many samples at each end lie outside the interval of the median."""
     tail, allowed = 0.0, (1 - CONFIDENCE) / 2
     for rank in range(count):
-        tail += math.comb(count, rank) * 0.5**count
+        tail += math.comb(count, rank) / 2**count
         if tail > allowed:
-            return rank
+            return max(rank - 1, 0)
     return 0
 
 
@@ -152,14 +158,14 @@ def collector_off() -> Iterable[None]:
 # ------------------------------------------------------------------ running and reporting
 
 
-def use_one_thread(module: str) -> None:
-    """Run a benchmark on one BLAS thread, unless the environment names another number.
+def settle(module: str) -> None:
+    """Start a benchmark anew on one BLAS thread and with an allocator that keeps freed memory.
 
-    BLAS reads its number of threads when it is loaded, so the process is started anew.
+    What the environment says already stays as it is.
     """
-    if THREADS not in os.environ:
+    if not SURROUNDINGS.keys() <= os.environ.keys():
         arguments = [sys.executable, "-m", module, *sys.argv[1:]]
-        os.execve(sys.executable, arguments, {**os.environ, THREADS: "1"})
+        os.execve(sys.executable, arguments, {**SURROUNDINGS, **os.environ})
 
 
 def conditions() -> str:

@@ -10,13 +10,13 @@ import argparse
 import sys
 from collections.abc import Callable
 
-import numpy as np
-
 import mithril as ml
-from benchmarks.gpt_by_hand import loss_and_gradients
-from benchmarks.harness import Limit, interleave, ratio, report, use_one_thread
-from benchmarks.numpy_mlp import check_equal
+import numpy as np
 from mithril.cli.gpt import Sizes, gpt, with_loss
+
+from benchmarks.gpt_by_hand import loss_and_gradients
+from benchmarks.harness import Limit, interleave, ratio, report, settle
+from benchmarks.numpy_mlp import check_equal
 
 VOCABULARY = 96
 LIMIT = 1.15
@@ -48,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     given = parser.parse_args()
-    use_one_thread("benchmarks.numpy_gpt")
+    settle("benchmarks.numpy_gpt")
     times = interleave(contestants(Sizes(), VOCABULARY), given.rounds)
     limit = Limit("step of the GPT", ratio(times, "mithril", "by hand"), LIMIT)
     return report(f"GPT {Sizes()}, vocabulary {VOCABULARY}, forward and backward", times, [limit])

@@ -11,10 +11,10 @@ import argparse
 import sys
 from collections.abc import Callable
 
+import mithril as ml
 import numpy as np
 
-import mithril as ml
-from benchmarks.harness import Limit, interleave, ratio, report, use_one_thread
+from benchmarks.harness import Limit, interleave, ratio, report, settle
 from tests.tolerances import TOLERANCE
 
 SIZES = (784, 512, 256, 10)
@@ -95,7 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=400)
     given = parser.parse_args()
-    use_one_thread("benchmarks.numpy_mlp")
+    settle("benchmarks.numpy_mlp")
     times = interleave(contestants(SIZES, batch=128), given.rounds, warm_up=20)
     limit = Limit("step of the MLP", ratio(times, "mithril", "by hand"), LIMIT)
     return report("MLP 784-512-256-10, batch 128, forward and backward", times, [limit])

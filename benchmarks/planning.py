@@ -13,8 +13,9 @@ from collections.abc import Callable
 from functools import partial
 
 import mithril as ml
-from benchmarks.harness import Limit, estimate, interleave, ratio, report, use_one_thread
 from mithril.cli.gpt import Sizes, gpt, megatron, with_loss
+
+from benchmarks.harness import Limit, estimate, interleave, ratio, report, settle
 
 VOCABULARY = 50257
 WIDTH, HEADS, CONTEXT = 768, 12, 1024
@@ -41,7 +42,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     given = parser.parse_args()
-    use_one_thread("benchmarks.planning")
+    settle("benchmarks.planning")
     cases = {
         SMALL: case(12, 8, 8, given.vocabulary),
         LARGE: case(12, 512, 8, given.vocabulary),

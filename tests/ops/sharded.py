@@ -12,7 +12,7 @@ from mithril.ir import Builder, Op, Rule, Tensor, Tensors
 from mithril.ir.rule import FactorDims
 from mithril.types import DType, TensorType
 
-from tests.ops.evaluate import assert_close, evaluate, type_of
+from tests.ops.evaluate import assert_close, coarsest, evaluate, type_of
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 Place = Mapping[str, int]  # for each split factor, the number of the part
@@ -42,6 +42,74 @@ def check_rule(op: Op, arrays: Sequence[np.ndarray], factors: Sequence[str]) -> 
     for index, (expected, dims) in enumerate(zip(whole, rule.results, strict=True)):
         pieces = [(dict(zip(counts, n, strict=True)), part[index]) for n, part in parts.items()]
         assert_close(_together(pieces, dims, rule, local, expected), expected)
+
+
+Pick = str | tuple[int, ...]  # what an axis of 2 devices does: split a factor, or a linear group
+
+
+def picks(rule: Rule) -> list[Pick]:
+    """Return everything one axis of 2 devices may do to an op."""
+    factors = [f for f in rule.splittable if rule.sizes[f] % 2 == 0]
+    return [*factors, *rule.linear]
+
+
+def is_legal(rule: Rule, chosen: Sequence[Pick]) -> bool:
+    """Return whether axes of 2 devices may do this together: parts must be equal."""
+    return all(rule.sizes[f] % 2 ** chosen.count(f) == 0 for f in chosen if isinstance(f, str))
+
+
+def check_picks(op: Op, arrays: Sequence[np.ndarray], chosen: Sequence[Pick]) -> None:
+    """Assert that an op gives on a mesh, with axes of 2 devices, what the whole op gives.
+
+    An axis that picks a linear group gives each device summands of the group's operands.
+    """
+    whole = _run(op, arrays)
+    types = [type_of(array) for array in arrays]
+    rule = op.rule(types, [type_of(result) for result in whole])
+    local = {f: size // 2 ** list(chosen).count(f) for f, size in rule.sizes.items()}
+    outputs = [_local(type_of(y), dims, local) for y, dims in zip(whole, rule.results, strict=True)]
+    sums = [[axis for axis, p in enumerate(chosen) if _in_group(i, p)] for i in range(len(arrays))]
+    terms = [_summands(array, len(axes)) for array, axes in zip(arrays, sums, strict=True)]
+    found = []
+    for device in itertools.product(range(2), repeat=len(chosen)):
+        place = _place(chosen, device)
+        operands = [
+            array
+            if i in rule.ignored
+            else _part(terms[i][tuple(device[a] for a in sums[i])], dims, rule.sizes, local, place)
+            for i, (array, dims) in enumerate(zip(arrays, rule.operands, strict=True))
+        ]
+        found.append((place, _run_shard(op, operands, local, place, outputs)))
+    for index, (expected, dims) in enumerate(zip(whole, rule.results, strict=True)):
+        pieces = [(place, results[index]) for place, results in found]
+        together = _together(pieces, dims, rule, local, expected)
+        assert_close(together, expected, coarsest(*arrays, expected))
+
+
+def _in_group(operand: int, pick: Pick) -> bool:
+    return not isinstance(pick, str) and operand in pick
+
+
+def _place(chosen: Sequence[Pick], device: tuple[int, ...]) -> dict[str, int]:
+    """Return the part a device has: of each factor, the first axis being major, and of sums."""
+    place: dict[str, int] = {}
+    for axis, (pick, at) in enumerate(zip(chosen, device, strict=True)):
+        if isinstance(pick, str):
+            place[pick] = 2 * place.get(pick, 0) + at
+        else:
+            place[f"sum over axis {axis}"] = at
+    return place
+
+
+def _summands(array: np.ndarray, axes: int) -> dict[tuple[int, ...], np.ndarray]:
+    """Return arrays whose sum is the array, one for each place along some axes of 2 devices."""
+    rng = np.random.default_rng(13)
+    *places, last = itertools.product(range(2), repeat=axes)
+    if array.dtype.kind == "f":
+        terms = {at: rng.standard_normal(array.shape).astype(array.dtype) for at in places}
+    else:
+        terms = {at: rng.integers(-3, 4, array.shape).astype(array.dtype) for at in places}
+    return {**terms, last: (array - sum(terms.values())).astype(array.dtype)}
 
 
 @dataclass

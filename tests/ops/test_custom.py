@@ -33,7 +33,7 @@ Define = Callable[..., Any]
 def softsign() -> Define:
     """An elementwise op with a gradient."""
     return ml.define_op(
-        "softsign",
+        "my.softsign",
         shapes=lambda x: x,
         rule="elementwise",
         kernels={"numpy": lambda x: x / (1 + np.abs(x))},
@@ -269,14 +269,56 @@ def test_gradients_equal_differences(softsign: Define, moments: Define) -> None:
     assert_gradients_are_differences(one_used)
 
 
+def test_the_gradient_of_an_expansion_stands_in(norm: Define) -> None:
+    graph = graph_of(lambda x, gain: norm(x, gain, epsilon=0.1), f64(2, 3), f64(3))
+    assert_gradients_are_differences(graph)
+    large = graph_of(lambda x, gain: norm(x, gain, epsilon=0.1), f64(4, 8), f64(8))
+    ran = assert_equal_everywhere(large, [P("a"), P()], MESH)
+    assert "my.norm" in {node.op.name for node in ran.plan.stages[0].program.graph.nodes}
+    assert_equal_everywhere(large, [P("a", "b"), P()], MESH)
+
+
+def test_a_loop_runs_it(softsign: Define) -> None:
+    graph = graph_of(lambda x: ops.repeat(softsign, x, count=3), f64(4, 8))
+    assert_gradients_are_differences(graph_of(lambda x: ops.repeat(softsign, x, count=3), f64(3)))
+    assert_equal_everywhere(graph, [P("a", "b")], MESH)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_every_float_dtype_passes(softsign: Define, dtype: str) -> None:
+    host = np.linspace(-2, 2, 8)
+    x = ml.NumpyBackend(device_mesh=(2,)).array(host, dtype=dtype, sharding=P("data"))
+    found = softsign(x)
+    assert found.dtype == dtype
+    rtol, atol = TOLERANCE[dtype]
+    wide = found.numpy().astype(np.float64)
+    np.testing.assert_allclose(wide, host / (1 + abs(host)), rtol=rtol, atol=atol)
+
+
+def test_a_result_may_have_another_dtype() -> None:
+    positive = ml.define_op(
+        "positive",
+        shapes=lambda x: TensorType(x.shape, "bool"),  # type: ignore[arg-type]
+        rule="elementwise",
+        kernels={"numpy": lambda x: x > 0},
+    )
+    found = positive(ml.NumpyBackend().array([1.0, -1.0]))
+    assert found.dtype == DType.bool_
+    assert found.numpy().tolist() == [True, False]
+
+
+def flipped_rule(x: TensorType, axis: int) -> str:
+    return ("n b -> n b", "a n -> a n")[axis]
+
+
 def test_a_rule_may_depend_on_an_attribute() -> None:
     flipped = ml.define_op(
         "flipped",
         shapes=lambda x: x,
-        rule=lambda x, axis: ("n b -> n b", "a n -> a n")[axis],
+        rule=flipped_rule,
         whole=["n"],
         attributes={"axis": 0},
-        kernels={"numpy": lambda x, axis: np.flip(x, axis)},
+        kernels={"numpy": np.flip},
     )
     graph = graph_of(lambda x: flipped(x, axis=1), f64(4, 8))
     assert not assert_equal_everywhere(graph, [P("a")], MESH, False).rows("forward")
@@ -308,14 +350,14 @@ def test_flops_price_the_op(flops: int, local: tuple[int, ...]) -> None:
         kernels={"numpy": np.tanh},
     )
 
-    def function(x: Any, y: Any) -> tuple[Any, Any]:
+    def function(x: Any, y: Any, z: Any) -> tuple[Any, Any, Any]:
         made = costly(x)
-        return made, made + y
+        return made, made + y, made + z
 
-    graph = graph_of(function, f64(64, 64), f64(64, 64))
-    values = values_for(graph)
-    shardings = {"y0": P(), "y1": P("a")}
-    plan = run(graph, Mesh(a=2), values, {"x0": P(), "x1": P("a")}, outputs=shardings).plan
+    graph = graph_of(function, *[f64(64, 64)] * 3)
+    rows, columns = P("a"), P(None, "a")
+    inputs, outputs = {"x1": rows, "x2": columns}, {"y0": P(), "y1": rows, "y2": columns}
+    plan = run(graph, Mesh(a=2), values_for(graph), inputs, outputs=outputs).plan
     first = next(n for n in plan.stages[0].program.graph.nodes if n.op.name == "costly")
     assert first.outputs[0].type.shape == local
     assert first.op.cost([f64(2)], [f64(2)]).flops == 2 * flops
@@ -444,8 +486,8 @@ def test_a_notebook_cell_may_run_again() -> None:
     """Cells have another file name each time, and one module."""
     cell = """
 import mithril as ml
-op = ml.define_op("celled", shapes=lambda x: x, rule="elementwise",
-                  kernels={"numpy": lambda x: x + 1})
+op = ml.define_op("celled", shapes=lambda x: x, rule="elementwise", attributes={"by": 1},
+                  kernels={"numpy": lambda x, by: x + by})
 """
     for number in range(2):
         exec(compile(cell, f"<cell {number}>", "exec"), {"__name__": "__main__"})
@@ -502,11 +544,9 @@ def test_a_backend_without_a_kernel_takes_the_expansion(norm: Define) -> None:
 def test_a_backend_with_neither_is_refused(softsign: Define) -> None:
     other = Backend(OtherEngine(Mesh(data=2, tensor=2)))
     model = activation_model(softsign)
-    with pytest.raises(BackendError, match=r"^op 'softsign' at 'act' \(test_custom.py:\d+\) has no kernel in backend 'other' and no expansion; give define_op kernels=\{'other': …\}, or expand=…$"):  # fmt: skip
+    with pytest.raises(BackendError, match=r"^op 'my.softsign' at 'act' \(test_custom.py:\d+\) has no kernel in backend 'other' and no expansion; it has kernels for 'numpy'; give define_op one for 'other', or expand=…$"):  # fmt: skip
         ml.compile(model, other, shapes={"input": (4, 6)})
-    with pytest.raises(
-        BackendError, match="op 'softsign' at op 'softsign' has no kernel in backend"
-    ):
+    with pytest.raises(BackendError, match=r"^op 'my.softsign' has no kernel in backend 'other'"):
         softsign(other.ones(2))
 
 
@@ -569,8 +609,11 @@ def test_a_kernel_cannot_write_into_its_operands() -> None:
         x += 1
         return x
 
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(ValueError, match="read-only") as error:
         wrong(kernel)
+    assert error.value.__notes__ == [
+        "in the numpy kernel of op 'wrong' for float32[2, 3], which it cannot write to"
+    ]
 
 
 def test_dtypes_of_frameworks_are_known_by_their_last_word() -> None:
@@ -643,5 +686,7 @@ def test_a_result_that_is_not_split_as_the_rule_says_is_told() -> None:
 
 def test_options_are_checked_when_the_op_is_used(moments: Define) -> None:
     x = ml.NumpyBackend().ones(2, 3)
-    with pytest.raises(OptionError, match="op 'moments' needs attribute 'order'; give a int"):
+    with pytest.raises(
+        OptionError, match="op 'moments' needs attribute 'order', a int; pass order=…"
+    ):
         moments(x)

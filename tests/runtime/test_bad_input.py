@@ -187,7 +187,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "integers out of range": (lambda: backend().array([300], dtype="int8"), ml.ShapeError, r"values reach from 300 to 300, int8 from -128 to 127"),
     "randint out of range": (lambda: backend().randint(0, 2**40, (4,)), ml.ShapeError, r"int32 from -2147483648 to 2147483647; give a wider dtype"),
     "randint of floats": (lambda: backend().randint(0.5, 2, (4,)), ml.ShapeError, r"low 0.5 and high 2; give integers"),
-    "random integers as floats": (lambda: backend().rand(4, dtype="int32"), ml.ShapeError, r"rand draws floats, not int32; use randint"),
+    "random integers as floats": (lambda: backend().rand(4, dtype="int32"), ml.ShapeError, r"rand makes floats, not int32; use randint"),
     "seed of randn": (lambda: backend().randn(4, seed="x"), ml.OptionError, r"seed='x' is not an integer"),
     "seed of parameters": (lambda: compiled().randomize_params(seed=1.5), ml.OptionError, r"seed=1.5 is not an integer"),
     "seed nobody draws from": (lambda: compiled().evaluate({}, {}, seed=-1), ml.OptionError, r"seed=-1 is not an integer"),

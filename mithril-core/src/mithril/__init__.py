@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Pipeline,
         PositionalEncoding,
         Relu,
+        Repeat,
         Uniform,
         is_inference,
         layer,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         seed,
     )
     from mithril.ops.custom import define_op
+    from mithril.options import Precision
     from mithril.runtime import Array, Backend, CompiledModel, TensorSpec, compile, open_backend
 
 _HOMES = {
@@ -63,10 +65,11 @@ _HOMES = {
     "mithril.models": (
         "Add", "Constant", "Conv2d", "CrossEntropy", "Dropout", "Embedding", "FeedForward",
         "Flatten", "Gelu", "LayerNorm", "Linear", "MaxPool2d", "MeanSquaredError", "MoE", "Model",
-        "MultiHeadAttention", "Normal", "Pipeline", "PositionalEncoding", "Relu", "Uniform",
+        "MultiHeadAttention", "Normal", "Pipeline", "PositionalEncoding", "Relu", "Repeat", "Uniform",
         "is_inference", "layer", "parameter", "seed",
     ),
     "mithril.ops.custom": ("define_op",),
+    "mithril.options": ("Precision",),
     "mithril.runtime": (
         "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "open_backend",
     ),
@@ -79,7 +82,7 @@ __all__ = [
     "GraphError", "JaxBackend", "LayerNorm", "Linear", "MLXBackend", "MaxPool2d",
     "MeanSquaredError", "Mesh", "MeshError", "MithrilError", "MoE", "Model",
     "MultiHeadAttention", "Normal", "NumpyBackend", "OptionError", "P", "PartitionSpec",
-    "Pipeline", "PlanError", "PositionalEncoding", "Relu", "ShapeError", "Sharding",
+    "Pipeline", "PlanError", "PositionalEncoding", "Precision", "Relu", "Repeat", "ShapeError", "Sharding",
     "ShardingError", "TensorSpec", "TorchBackend", "Uniform", "__version__", "compile",
     "define_op", "is_inference", "layer", "open_backend", "parameter", "seed",
 ]  # fmt: skip

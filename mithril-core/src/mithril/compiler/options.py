@@ -7,15 +7,17 @@ nobody knows, are refused here, with the nearest known name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from mithril.errors import OptionError, listing, nearest
+from mithril.options import Precision, float_dtype
 
 BACKEND_LATER = frozenset({
-    "activation_dtype", "all_reduce_fusion", "async_collective_ops", "auto_sharding",
-    "auto_sharding_config", "collective_optimization", "collective_ops",
-    "communication_optimization", "communication_overlap_strategy", "compute_dtype", "dtype",
-    "executor", "gradient_compression", "mesh_topology", "network_topology_aware",
-    "overlap_communication", "param_dtype", "pipeline_communication", "weight_dtype",
+    "all_reduce_fusion", "async_collective_ops", "auto_sharding", "auto_sharding_config",
+    "collective_optimization", "collective_ops", "communication_optimization",
+    "communication_overlap_strategy", "executor", "gradient_compression", "mesh_topology",
+    "network_topology_aware", "overlap_communication", "pipeline_communication",
 })  # fmt: skip
 """Options of every backend that the guides describe and that are not available yet."""
 
@@ -29,6 +31,49 @@ COMPILE_LATER = frozenset({
     "rematerialization", "rematerialization_policy", "spill_threshold_mb", "spill_to_host",
 })  # fmt: skip
 """Options of compile that the guides describe and that are not available yet."""
+
+
+def read_precision(precision: Precision | None, **flat: object) -> Precision:
+    """Return the precision that `precision=`, or the flat options `dtype=` and so on, mean.
+
+    Args:
+        precision: the typed form.
+        flat: the fields of `Precision` by name, and `weight_dtype`, another name of `param_dtype`;
+            None where an option is not given.
+
+    Raises:
+        OptionError: both forms are given, both names of one option, or something that is no dtype.
+    """
+    given: dict[str, Any] = {name: value for name, value in flat.items() if value is not None}
+    if precision is not None:
+        if given:
+            raise OptionError(
+                f"precision= is given together with {next(iter(given))}=; give one form"
+            )
+        return check_precision(precision)
+    weights = given.pop("weight_dtype", None)
+    if weights is None:
+        return Precision(**given)
+    found = replace(Precision(**given), param_dtype=float_dtype("weight_dtype", weights))
+    if "param_dtype" in given and Precision(**given) != found:
+        raise OptionError(
+            f"weight_dtype={weights!r} and param_dtype={given['param_dtype']!r} are two names of "
+            f"one option and differ; give one of them"
+        )
+    return found
+
+
+def check_precision(precision: object) -> Precision:
+    """Return a precision.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    if not isinstance(precision, Precision):
+        raise OptionError(
+            f"precision={precision!r} is no Precision; write ml.Precision(compute_dtype='bfloat16')"
+        )
+    return precision
 
 
 def check_uneven(policy: str) -> str:

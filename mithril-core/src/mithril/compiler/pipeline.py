@@ -14,6 +14,7 @@ from mithril.cost import SIMULATED, Hardware
 from mithril.ir import Graph, Plan, Program, Stage, TensorReport, Value
 from mithril.mesh import Mesh, common, refine
 from mithril.partition.buckets import bucket_gradients
+from mithril.partition.hints import hints
 from mithril.partition.spmd import check_promises, localise
 from mithril.sharding import Candidates, Choice, Constraints, Resharder, choose, collect
 from mithril.sharding.regions import regions
@@ -50,7 +51,8 @@ def make_plan(
         graph = expand(graph, kernels)
     graph, given, candidates = open_candidates(graph, mesh, request, kernels)
     program, choice = partition_graph(graph, given, candidates, hardware)
-    notes = request.notes if choice.is_exact else (*request.notes, _INEXACT)
+    inexact = () if choice.is_exact else (_INEXACT,)
+    notes = (*request.notes, *inexact, *hints(graph, given, choice))
     stage = Stage("main", program, tuple(range(mesh.size)))
     return Plan(mesh, (stage,), _reports(graph, choice, given, request), notes)
 

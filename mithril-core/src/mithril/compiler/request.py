@@ -104,14 +104,13 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
         if source in ports:
             exits[gradient] = ports[source]
     values = (value for part in regions(graph) for value in part.graph.values())
-    named = {value.name: value for value in values if value.name in fine.homes}
     return Constraints(
         mesh=mesh,
         inputs=inputs,
         outputs=outputs,
         computed=computed,
         compute=frozenset(value for value in graph.inputs if value.name in fine.compute),
-        homes={value: fine.homes[name] for name, value in named.items()},
+        homes={value: fine.homes[value.name] for value in values if value.name in fine.homes},
         free=free,
         tied=tied,
         at_rest=at_rest,

@@ -14,6 +14,10 @@ from mithril.ir import Program
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
+# Asked for at every array that is made.
+_CAPABILITIES = frozenset(Capability)
+_DTYPES = frozenset(DType)
+
 
 @dataclass(frozen=True, slots=True)
 class NumpyEngine:
@@ -43,7 +47,7 @@ class NumpyEngine:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """All collectives."""
-        return frozenset(Capability)
+        return _CAPABILITIES
 
     @property
     def kernels(self) -> frozenset[str]:
@@ -53,7 +57,7 @@ class NumpyEngine:
     @property
     def dtypes(self) -> frozenset[DType]:
         """All dtypes."""
-        return frozenset(DType)
+        return _DTYPES
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
         """Make a distributed array; see `Engine.put`."""

@@ -20,6 +20,9 @@ def host_shards(
         sharding: which box each device holds.
         produce: returns the data of a box; called once per distinct box.
     """
+    if sharding.is_replicated:
+        whole = produce(tuple(map(slice, (0,) * type.rank, type.shape)))
+        return [np.asarray(whole, dtype=type.dtype.numpy)] * sharding.mesh.size
     local = sharding.local_shape(type.shape)
     made: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
     shards = []

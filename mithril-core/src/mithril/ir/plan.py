@@ -29,6 +29,7 @@ class Cause:
         consumer: layer path or output that requires it.
         seconds: predicted time.
         parts: for a bucket, the tensors it carries.
+        instead: what else was possible for the layer that asks, and how much more it would cost.
     """
 
     value: str
@@ -37,6 +38,7 @@ class Cause:
     consumer: str
     seconds: float = 0.0
     parts: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

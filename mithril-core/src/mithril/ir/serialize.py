@@ -136,8 +136,13 @@ def _node_in(item: Json, values: list[Value]) -> Node:
         scope=item["scope"],
         source=Source(**item["source"]) if "source" in item else None,
         phase=Phase(item["phase"]),
-        cause=Cause(**{**cause, "parts": tuple(cause["parts"])}) if cause else None,
+        cause=_cause_in(cause) if cause else None,
     )
+
+
+def _cause_in(item: Json) -> Cause:
+    texts: Json = {name: tuple(item.pop(name)) for name in ("parts", "instead")}
+    return Cause(**item, **texts)
 
 
 def _op_in(name: str, attributes: Json) -> Op:

@@ -24,6 +24,7 @@ from mithril.models.layers import (
     MultiHeadAttention,
     PositionalEncoding,
     Relu,
+    Repeat,
 )
 from mithril.models.model import Model
 from mithril.models.tracing import is_inference, layer_path, parameter, section, seed
@@ -33,6 +34,6 @@ __all__ = [
     "Add", "Check", "Component", "Composition", "Connected", "Constant", "Conv2d", "CrossEntropy",
     "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu", "Initializer", "Layer", "LayerNorm",
     "Linear", "MaxPool2d", "MeanSquaredError", "MoE", "Model", "MultiHeadAttention", "Normal",
-    "Pipeline", "PositionalEncoding", "Relu", "Uniform", "is_inference", "layer", "layer_path",
+    "Pipeline", "PositionalEncoding", "Relu", "Repeat", "Uniform", "is_inference", "layer", "layer_path",
     "parameter", "section", "seed",
 ]  # fmt: skip

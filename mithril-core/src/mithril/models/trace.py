@@ -18,6 +18,8 @@ from mithril.models.layer import Layer
 from mithril.models.model import Model
 from mithril.models.rules import match_rules
 from mithril.models.tracing import SEED, LayerScope, Trace
+from mithril.ops import cast
+from mithril.options import Precision
 from mithril.types import TensorType
 
 Traceable = Model | Composition | Layer
@@ -54,7 +56,7 @@ def input_names(model: Traceable) -> tuple[str, ...]:
     Raises:
         GraphError: a lone layer takes any number of inputs, or the model has no layers.
     """
-    return _component(model).input_ports
+    return component_of(model).input_ports
 
 
 def output_names(model: Traceable) -> tuple[str, ...]:
@@ -63,7 +65,7 @@ def output_names(model: Traceable) -> tuple[str, ...]:
     Raises:
         GraphError: a lone layer takes any number of inputs, or the model has no layers.
     """
-    return _component(model).output_ports
+    return component_of(model).output_ports
 
 
 def parameter_names(model: Traceable) -> tuple[str, ...]:
@@ -72,7 +74,7 @@ def parameter_names(model: Traceable) -> tuple[str, ...]:
     Raises:
         GraphError: a lone layer takes any number of inputs, or the model has no layers.
     """
-    prefixes = _parameter_prefixes(_component(model))
+    prefixes = _parameter_prefixes(component_of(model))
     return tuple(
         f"{prefix}{name}" for layer, prefix in prefixes.items() for name in layer.parameters
     )
@@ -84,7 +86,7 @@ def check_patterns(model: Traceable) -> None:
     Raises:
         ShardingError: a pattern matches no parameter, layer or connection.
     """
-    component = _component(model)
+    component = component_of(model)
     if isinstance(component, Composition):
         match_rules(component, [*parameter_names(component), *_value_names(component, "")])
 
@@ -94,12 +96,19 @@ def _value_names(composition: Composition, prefix: str) -> Iterator[str]:
         path = f"{prefix}{member.name}"
         yield path
         yield from (f"{prefix}{name}" for _, name in (*member.inputs, *member.outputs))
-        if isinstance(member.component, Composition):
-            yield from _value_names(member.component, f"{path}.")
+        inside: object = member.component
+        if isinstance(inside, Layer):
+            inside = inside.config.get("block")  # of a Repeat
+        if isinstance(inside, Composition):
+            yield from _value_names(inside, f"{path}.")
 
 
 def trace(
-    model: Traceable, input_types: Mapping[str, TensorType], *, inference: bool = False
+    model: Traceable,
+    input_types: Mapping[str, TensorType],
+    *,
+    inference: bool = False,
+    precision: Precision = Precision(),
 ) -> Traced:
     """Return the graph of a model for inputs of these types.
 
@@ -107,18 +116,21 @@ def trace(
         model: a model, its snapshot, or a lone layer.
         input_types: shape and dtype of every input of the model.
         inference: whether dropout and its like do nothing.
+        precision: float inputs and parameters are cast to its activation dtype, if it is given.
 
     Raises:
         GraphError: an input is missing or unknown, or a layer is wrong.
         ShapeError: shapes do not fit; the message names the layer and the user's line.
         ShardingError: a pattern of `model.shard` matches no name.
     """
-    component = _component(model)
+    component = component_of(model)
     _check_inputs(component, input_types)
-    run = Trace(Builder(), inference)
+    run = Trace(Builder(), inference, precision)
     inputs = {name: run.builder.input(input_types[name], name) for name in component.input_ports}
     walk = _Walk(run, _parameter_prefixes(component))
     walk.record({name: tensor.value for name, tensor in inputs.items()})
+    if precision.is_given:
+        inputs = {name: _entering(tensor, precision) for name, tensor in inputs.items()}
     if isinstance(component, Layer):
         path = component.given_name or component.kind
         outputs = walk.layer(component, list(inputs.values()), path, own_prefix="")
@@ -126,6 +138,42 @@ def trace(
     else:
         outputs = walk.composition(component, inputs, "")
     return _finished(run, walk, component, outputs)
+
+
+def _entering(tensor: Tensor, precision: Precision) -> Tensor:
+    return cast(tensor, precision.activations) if tensor.dtype.is_float else tensor
+
+
+def trace_inside(
+    run: Trace, component: Composition | Layer, inputs: Mapping[str, Tensor], prefix: str
+) -> tuple[dict[str, Tensor], Mapping[str, Value]]:
+    """Trace a component as a part of a layer; return its outputs, and its values by full name.
+
+    Args:
+        run: collects nodes and parameters; these are named as if the component stood alone.
+        component: a snapshot or a layer.
+        inputs: a tensor for each of its inputs.
+        prefix: the path of the layer, with a dot.
+    """
+    walk = _Walk(run, _parameter_prefixes(component))
+    if isinstance(component, Layer):
+        path = prefix + (component.given_name or component.kind)
+        return walk.layer(component, list(inputs.values()), path, own_prefix=""), {}
+    return walk.composition(component, inputs, prefix), walk.values
+
+
+def wishes(component: Composition | Layer) -> dict[str, Annotation]:
+    """Return the user's wish for each parameter of a component that has one; needs no shapes."""
+    names = parameter_names(component)
+    found = {
+        prefix + name: annotation
+        for layer, prefix in _parameter_prefixes(component).items()
+        for name, annotation in layer.annotations.items()
+    }
+    if isinstance(component, Composition):
+        rules = match_rules(component, [*names, *_value_names(component, "")])
+        found |= {name: annotation for name, annotation in rules if name in names}
+    return found
 
 
 @dataclass(slots=True)
@@ -203,6 +251,7 @@ def _finished(
     graph = run.builder.build({name: outputs[name] for name in component.output_ports})
     inputs = {value.name: value for value in graph.inputs}
     order = [*component.input_ports, *names, *([SEED] if run.seed is not None else [])]
+    walk.record(run.inner)
     matched = _matched(run, walk, component)
     return Traced(
         graph=replace(graph, inputs=tuple(inputs[name] for name in order)),
@@ -239,7 +288,12 @@ def _parameter_annotations(
     return found
 
 
-def _component(model: Traceable) -> Composition | Layer:
+def component_of(model: Traceable) -> Composition | Layer:
+    """Return the snapshot or layer a model is.
+
+    Raises:
+        GraphError: it is no model, has no layers, or cannot stand alone.
+    """
     if isinstance(model, Layer) and model.variadic_input is not None:
         raise GraphError(
             f"{model.label} takes any number of inputs and cannot stand alone; add it to a Model "

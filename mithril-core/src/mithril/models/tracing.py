@@ -12,8 +12,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from mithril.errors import GraphError, ShapeError, listing, nearest
-from mithril.ir import Builder, Source, Tensor
+from mithril.ir import Builder, Source, Tensor, Value
 from mithril.models.initializers import Initializer
+from mithril.ops import cast
+from mithril.options import Precision
 from mithril.types import DType, TensorType, as_dtype
 
 SEED = "seed"
@@ -30,14 +32,26 @@ class Parameter:
 
 @dataclass(slots=True)
 class Trace:
-    """One run over a model: what all its layers add to."""
+    """One run over a model: what all its layers add to.
+
+    Args:
+        builder: where the nodes go.
+        inference: whether dropout and its like do nothing.
+        parameters: the parameters met, by full name.
+        aliases: further names of parameters that several places share.
+        seed: the hidden input, once a layer asked for it.
+        seed_user: the first layer that did.
+        inner: values inside loops, by full name.
+    """
 
     builder: Builder
     inference: bool
+    precision: Precision = Precision()
     parameters: dict[str, Parameter] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     seed: Tensor | None = None
     seed_user: str = ""
+    inner: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -67,7 +81,7 @@ _current: ContextVar[LayerScope] = ContextVar("mithril_layer")
 
 
 def parameter(
-    name: str, shape: Sequence[int], initializer: Initializer, dtype: object = DType.float32
+    name: str, shape: Sequence[int], initializer: Initializer, dtype: object = None
 ) -> Tensor:
     """Return a parameter of the layer being traced.
 
@@ -75,15 +89,19 @@ def parameter(
         name: one of the names the layer declared; inside `section("q")` the name follows `q.`.
         shape: its size in each dimension.
         initializer: the distribution of its first values.
-        dtype: element type, float32 unless said.
+        dtype: element type; by default the backend's `param_dtype` (float32), and the layer gets it in
+            the backend's `activation_dtype`.
 
     Raises:
         GraphError: no layer is being traced, or the layer did not declare the name.
         ShapeError: a reused layer needs another shape here than at its first use.
     """
-    scope = _scope("parameter")
+    scope = current("parameter")
     local = scope.section + name
-    type = TensorType(tuple(shape), as_dtype(dtype))
+    precision = scope.trace.precision
+    kept = precision.parameters if dtype is None else as_dtype(dtype)
+    seen = precision.activations if dtype is None and precision.is_given else kept
+    type = TensorType(tuple(shape), seen)
     if local not in scope.declared:
         raise GraphError(
             f"layer '{scope.path}' uses parameter '{local}' without declaring it; declared: "
@@ -91,7 +109,8 @@ def parameter(
             f"@layer(parameters=…))"
         )
     if local not in scope.used:
-        scope.used[local] = _tensor(scope, local, type, initializer)
+        stored = _tensor(scope, local, TensorType(type.shape, kept), initializer)
+        scope.used[local] = cast(stored, seen)
     tensor = scope.used[local]
     if tensor.type != type:
         raise ShapeError(
@@ -108,7 +127,7 @@ def seed() -> Tensor:
     Raises:
         GraphError: no layer is being traced.
     """
-    scope = _scope("seed")
+    scope = current("seed")
     trace = scope.trace
     if trace.seed is None:
         trace.seed = trace.builder.input(TensorType((), DType.uint32), SEED)
@@ -122,7 +141,7 @@ def is_inference() -> bool:
     Raises:
         GraphError: no layer is being traced.
     """
-    return _scope("is_inference").trace.inference
+    return current("is_inference").trace.inference
 
 
 def layer_path() -> str:
@@ -131,7 +150,7 @@ def layer_path() -> str:
     Raises:
         GraphError: no layer is being traced.
     """
-    return _scope("layer_path").path
+    return current("layer_path").path
 
 
 @contextmanager
@@ -141,7 +160,7 @@ def section(name: str) -> Iterator[None]:
     Raises:
         GraphError: no layer is being traced.
     """
-    scope = _scope("section")
+    scope = current("section")
     before = scope.section
     scope.section = f"{before}{name}."
     try:
@@ -172,7 +191,15 @@ def _tensor(scope: LayerScope, local: str, type: TensorType, initializer: Initia
     return parameters[name].tensor
 
 
-def _scope(function: str) -> LayerScope:
+def current(function: str) -> LayerScope:
+    """Return the layer being traced.
+
+    Args:
+        function: who asks, for the message.
+
+    Raises:
+        GraphError: no layer is being traced.
+    """
     scope = _current.get(None)
     if scope is None:
         raise GraphError(

@@ -9,6 +9,7 @@ from mithril.ops.arithmetic import *
 from mithril.ops.attention import *
 from mithril.ops.choice import *
 from mithril.ops.collective import *
+from mithril.ops.composed import *
 from mithril.ops.control import *
 from mithril.ops.conv import *
 from mithril.ops.elementwise import *
@@ -17,6 +18,8 @@ from mithril.ops.index import *
 from mithril.ops.linalg import *
 from mithril.ops.loss import *
 from mithril.ops.nn import *
+from mithril.ops.normalization import *
+from mithril.ops.position import *
 from mithril.ops.random import *
 from mithril.ops.reduce import *
 from mithril.ops.shape import *

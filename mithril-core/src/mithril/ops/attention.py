@@ -1,6 +1,8 @@
 """Scaled dot-product attention and its gradient.
 
-Layout is [batch, sequence, heads, head_dim]. Batch and heads may be split; the sequences are whole.
+Layout is [batch, sequence, heads, head_dim]. There may be fewer heads of keys than of queries: each
+then serves a group of neighbouring query heads (Ainslie et al., "GQA", 2023). Batch, groups and the
+heads within a group may be split; the sequences are whole.
 """
 
 from __future__ import annotations
@@ -9,31 +11,34 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mithril.errors import GraphError, ShapeError
+from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
-from mithril.ir.operand import apply
+from mithril.ir.operand import Operand, apply
 from mithril.ir.rule import Rule
+from mithril.ops.arithmetic import maximum
 from mithril.ops.choice import greater_equal, stop_gradient, where
 from mithril.ops.elementwise import cast
+from mithril.ops.expansion import gradient_by_expansion, gradient_of_fused
 from mithril.ops.functions import exp, log
-from mithril.ops.index import Iota
+from mithril.ops.index import iota
 from mithril.ops.linalg import einsum
 from mithril.ops.reduce import accumulator, max, sum
 from mithril.ops.shape import reshape, transpose
 from mithril.types import DType, TensorType
 
-MASKED = -1e30
-"""Score of a position that may not be seen: finite, so that differences stay numbers."""
+UNSEEN = -1e28
+"""The largest score of a row counts as no less than this: a row with nothing to see gives zeros."""
 
 
 @register
 @dataclass(frozen=True)
 class Attention(Op):
-    """softmax(scale q k^T) v per head (Vaswani et al., 2017); operands (q, k, v).
+    """softmax(scale q k^T + mask) v per head (Vaswani et al., 2017); operands (q, k, v[, mask]).
 
     Results: the output [b, s, h, e] and, in at least float32, the logarithm of the sum of
     exponentials [b, h, s], from which the backward op recomputes the probabilities (Dao et al.,
-    "FlashAttention", 2022).
+    "FlashAttention", 2022). k and v have h heads, or a divisor of that; the mask is [b, h, s, t],
+    each size there or 1, of bools (true is seen) or of floats, added to the scores.
     """
 
     name: ClassVar[str] = "attention"
@@ -41,19 +46,22 @@ class Attention(Op):
     scale: float
 
     def infer(self, inputs: Types) -> Types:
-        q, k, v = inputs
+        q, k, v, *masks = inputs
         fits = (
             q.rank == k.rank == v.rank == 4
-            and q.shape[0::2] == k.shape[0::2]
+            and q.shape[0] == k.shape[0]
             and q.shape[3] == k.shape[3]
             and k.shape[:3] == v.shape[:3]
+            and k.shape[2] > 0
+            and q.shape[2] % k.shape[2] == 0
             and q.dtype == k.dtype == v.dtype
             and q.dtype.is_float
         )
         if not fits:
             raise ShapeError(
                 f"attention has q {q}, k {k}, v {v}; they need shapes [batch, sequence, heads, "
-                f"head_dim] with equal batch and heads, and one float dtype"
+                f"head_dim] with equal batch, heads of q a multiple of those of k and v, and one "
+                f"float dtype"
             )
         (b, s, h, _), t = q.shape, k.shape[1]
         if t < (s if self.causal else 1):
@@ -61,40 +69,59 @@ class Attention(Op):
                 f"attention has {s} queries and {t} keys{' and is causal' if self.causal else ''}; "
                 f"every query must see at least one key; pass more keys"
             )
+        for mask in masks:
+            _check_mask(mask, (b, h, s, t))
         return [q.with_shape((b, s, h, v.shape[3])), TensorType((b, h, s), accumulator(q.dtype))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        if cotangents[1] is not None or cotangents[0] is None:
-            raise GraphError(
-                "gradient through log_sum_exp of attention is not defined; use softmax"
-            )
-        op = AttentionGradient(self.causal, self.scale)
-        return apply(op, *inputs, *outputs, cotangents[0])
+        q, k, v, *masks = inputs
+
+        def fused(g: Any) -> Cotangents:
+            op = AttentionGradient(self.causal, self.scale)
+            found = apply(op, q, k, v, *outputs, g, *masks)
+            return [*found, *self._through_mask(inputs, g)]
+
+        return gradient_of_fused(self, inputs, cotangents, fused)
+
+    def _through_mask(self, inputs: Tensors, g: Any) -> Cotangents:
+        """Return the cotangent of a float mask; dead nodes unless somebody asks for it."""
+        if len(inputs) > 3 and inputs[3].dtype.is_float:
+            return gradient_by_expansion(self, inputs, [g, None])[3:]
+        return [None] * (len(inputs) - 3)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        text = "b s h d, b t h d, b t h e -> b s h e, b h s"
-        return Rule.parse(text, inputs, outputs, whole="stde")
+        query, key = _head_factors(inputs[0].shape[2], inputs[1].shape[2])
+        mask = "".join(f", {_mask_dims(t, query)}" for t in inputs[3:])
+        text = f"b s {query} d, b t {key} d, b t {key} e{mask} -> b s {query} e, b {query} s"
+        return Rule.parse(text, inputs, outputs, whole="stde", sizes=_sizes(inputs))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         b, s, h, d = inputs[0].shape
         t, e = inputs[2].shape[1], inputs[2].shape[3]
-        moved = math.fsum(x.nbytes for x in (*inputs, *outputs))
-        return Cost(2 * b * h * s * t * (d + e + 6), int(moved))
+        return Cost(2 * b * h * s * t * (d + e + 6), super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        q, k, v = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs)
-        scores = _scores(q, k, self.causal, self.scale)
-        top = stop_gradient(max(scores, -1, keepdims=True))
+        q, k, v = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs[:3])
+        (b, s, h, _), e = q.shape, v.shape[3]
+        q, at, key = _grouped(q, k)
+        scores = _scores(q, k, inputs[3:], (self.causal, self.scale))
+        top = max(scores, -1, keepdims=True)
+        top = stop_gradient(maximum(top, UNSEEN) if inputs[3:] else top)
         weights = exp(scores - top)
         total = sum(weights, -1, keepdims=True)
-        out = einsum("bhst,bthe->bshe", weights / total, v)
-        return [cast(out, inputs[0].dtype), reshape(log(total) + top, total.shape[:-1])]
+        if inputs[3:]:
+            total = where(total > 0.0, total, 1.0)
+        out = einsum(f"b{at}st,bt{key}e->bs{at}e", weights / total, v)
+        return [
+            cast(reshape(out, (b, s, h, e)), inputs[0].dtype),
+            reshape(log(total) + top, (b, h, s)),
+        ]
 
 
 @register
 @dataclass(frozen=True)
 class AttentionGradient(Op):
-    """The cotangents of q, k and v; operands (q, k, v, out, log_sum_exp, cotangent)."""
+    """The cotangents of q, k, v; operands (q, k, v, out, log_sum_exp, cotangent[, mask])."""
 
     name: ClassVar[str] = "attention_gradient"
     causal: bool
@@ -104,62 +131,150 @@ class AttentionGradient(Op):
         return list(inputs[:3])
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        raise GraphError("second gradient of attention is not defined; write it with softmax")
+        return gradient_by_expansion(self, inputs, cotangents)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        text = "b s h d, b t h d, b t h e, b s h e, b h s, b s h e -> b s h d, b t h d, b t h e"
-        return Rule.parse(text, inputs, outputs, whole="stde", linear=((5,),))
+        query, key = _head_factors(inputs[0].shape[2], inputs[1].shape[2])
+        mask = "".join(f", {_mask_dims(t, query)}" for t in inputs[6:])
+        heads = f"b s {query} d, b t {key} d, b t {key} e"
+        text = f"{heads}, b s {query} e, b {query} s, b s {query} e{mask} -> {heads}"
+        sizes = _sizes(inputs)
+        return Rule.parse(text, inputs, outputs, whole="stde", linear=((5,),), sizes=sizes)
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         b, s, h, d = inputs[0].shape
         t, e = inputs[2].shape[1], inputs[2].shape[3]
-        moved = math.fsum(x.nbytes for x in (*inputs, *outputs))
-        return Cost(2 * b * h * s * t * (3 * d + 2 * e + 6), int(moved))
+        return Cost(2 * b * h * s * t * (3 * d + 2 * e + 6), super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        wide = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs)
+        wide = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs[:6])
         q, k, v, out, total, g = wide
-        scores = _scores(q, k, self.causal, self.scale)
-        weights = exp(scores - reshape(total, (*total.shape, 1)))
-        along = transpose(sum(g * out, -1), (0, 2, 1))
-        slope = einsum("bshe,bthe->bhst", g, v) - reshape(along, (*along.shape, 1))
+        shape = q.shape
+        q, at, key = _grouped(q, k)
+        g, out = (reshape(x, (*q.shape[:-1], x.shape[-1])) for x in (g, out))
+        scores = _scores(q, k, inputs[6:], (self.causal, self.scale))
+        weights = exp(scores - reshape(total, (*scores.shape[:-1], 1)))
+        along = sum(g * out, -1, keepdims=True)  # [b, s, heads, 1], heads of one or two dimensions
+        along = transpose(along, (0, *range(2, along.ndim - 1), 1, along.ndim - 1))
+        slope = einsum(f"bs{at}e,bt{key}e->b{at}st", g, v) - along
         slope = weights * slope * self.scale
         found = [
-            einsum("bhst,bthd->bshd", slope, k),
-            einsum("bhst,bshd->bthd", slope, q),
-            einsum("bhst,bshe->bthe", weights, g),
+            reshape(einsum(f"b{at}st,bt{key}d->bs{at}d", slope, k), shape),
+            einsum(f"b{at}st,bs{at}d->bt{key}d", slope, q),
+            einsum(f"b{at}st,bs{at}e->bt{key}e", weights, g),
         ]
         return [cast(tensor, inputs[0].dtype) for tensor in found]
 
 
-def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask: Any = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Any:
     """Return scaled dot-product attention per head.
 
+    Vaswani et al., "Attention Is All You Need", 2017; with fewer heads in k and v than in q, Ainslie
+    et al., "GQA", 2023: each of them serves `heads / groups` neighbouring heads of q. 16-bit floats
+    are computed in float32.
+
     Args:
-        q: [batch, sequence, heads, head_dim].
-        k: [batch, other sequence, heads, head_dim].
-        v: [batch, other sequence, heads, value_dim].
+        q: [batch, sequence, heads, head_dim], of a float dtype.
+        k: [batch, other sequence, groups, head_dim]; groups divides heads.
+        v: [batch, other sequence, groups, value_dim].
+        mask: broadcast to [batch, heads, sequence, other sequence]: booleans, true where a position
+            may be seen, or floats, which are added to the scaled scores. A row that sees nothing
+            gives zeros; so does one whose scores are all below -1e28.
         causal: position i sees positions up to i only, the ends of both sequences aligned.
         scale: factor on the scores, 1 / sqrt(head_dim) by default.
 
     Returns:
-        [batch, sequence, heads, value_dim].
+        [batch, sequence, heads, value_dim], of the dtype of q.
 
     Raises:
         ShapeError: the shapes do not fit.
+
+    >>> import mithril as ml
+    >>> backend = ml.NumpyBackend()
+    >>> q, v = backend.ones((1, 2, 1, 4)), backend.array([2.0, 4.0]).reshape(1, 2, 1, 1)
+    >>> attention(q, q, v, causal=True).numpy().ravel().tolist()
+    [2.0, 3.0]
     """
     factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    return apply(Attention(bool(causal), factor), q, k, v)[0]
+    op = Attention(bool(causal), factor)
+    if mask is None:
+        return apply(op, q, k, v)[0]
+    if isinstance(mask, Operand) and mask.ndim < 4:
+        mask = reshape(mask, (1,) * (4 - mask.ndim) + mask.shape)
+    return apply(op, q, k, v, mask)[0]
 
 
-def _scores(q: Any, k: Any, causal: bool, scale: float) -> Any:
-    scores = einsum("bshd,bthd->bhst", q, k) * scale
+# ------------------------------------------------------------------ shared pieces
+
+
+def _check_mask(mask: TensorType, scores: tuple[int, ...]) -> None:
+    fits = mask.rank == 4 and all(
+        size in (1, full) for size, full in zip(mask.shape, scores, strict=True)
+    )
+    if not fits or not (mask.dtype.is_float or mask.dtype == DType.bool_):
+        raise ShapeError(
+            f"attention has scores {list(scores)} and a mask {mask}; give booleans (true is seen) "
+            f"or floats (added to the scores), each size that of the scores or 1"
+        )
+
+
+def _head_factors(heads: int, groups: int) -> tuple[str, str]:
+    """Return the factors of the heads of q and of k: no bracket where one name is enough."""
+    if heads == groups:
+        return "h", "h"
+    return ("r", "_") if groups == 1 else ("(g r)", "g")
+
+
+def _mask_dims(mask: TensorType, heads: str) -> str:
+    names = zip(("b", heads, "s", "t"), mask.shape, strict=True)
+    return " ".join(name if size > 1 else "_" for name, size in names)
+
+
+def _sizes(inputs: Types) -> dict[str, int]:
+    """Return the sizes a rule cannot read off lone dimensions."""
+    heads, groups = inputs[0].shape[2], inputs[1].shape[2]
+    return {} if heads == groups else {"g": groups, "r": heads // groups}
+
+
+def _grouped(q: Any, k: Any) -> tuple[Any, str, str]:
+    """Return q as [b, s, g, r, d] where k has fewer heads, and letters for the heads of both."""
+    (b, s, h, d), groups = q.shape, k.shape[2]
+    if h == groups:
+        return q, "h", "h"
+    return reshape(q, (b, s, groups, h // groups, d)), "gr", "g"
+
+
+def _scores(q: Any, k: Any, masks: Tensors, how: tuple[bool, float]) -> Any:
+    """Return the masked scores, [b, h, s, t] or [b, g, r, s, t]; -inf where nothing is seen."""
+    causal, scale = how
+    at, key = ("gr", "g") if q.ndim == 5 else ("h", "h")
+    scores = einsum(f"bs{at}d,bt{key}d->b{at}st", q, k) * scale
+    s, t = scores.shape[-2:]
+    for mask in masks:
+        mask = _for_groups(mask, scores.shape)
+        if mask.dtype == DType.bool_:
+            scores = where(mask, scores, -math.inf)
+        else:
+            scores = scores + cast(mask, scores.dtype)
     if not causal:
         return scores
-    s, t = scores.shape[-2:]
-    (row,) = scores.builder.apply(Iota((s, t), 0, DType.int32))
-    (column,) = scores.builder.apply(Iota((s, t), 1, DType.int32))
-    return where(greater_equal(row + (t - s), column), scores, MASKED)
+    seen = greater_equal(iota(q, (s, t), 0) + (t - s), iota(q, (s, t), 1))
+    return where(seen, scores, -math.inf)
+
+
+def _for_groups(mask: Any, shape: tuple[int, ...]) -> Any:
+    if len(shape) == 4:
+        return mask
+    b, h, s, t = mask.shape
+    return reshape(mask, (b, *(shape[1:3] if h > 1 else (1, 1)), s, t))
 
 
 __all__ = ["Attention", "AttentionGradient", "attention"]

@@ -72,7 +72,8 @@ def define_op(
             and sees a part of the operands when the op is split. Results are checked at each call.
         expand: computes the op from smaller ones, on backends without a kernel.
         gradient: from lists of operands, results and gradients of the results to a list of the
-            gradients of the operands, None where none flows; written with tensor operations.
+            gradients of the operands, None where none flows; written with tensor operations. By
+            default that of the expansion, where there is one.
         attributes: settings of the op by name: a default, or a type (`bool`, `int`, `float`, `str`,
             `tuple`, `DType`) where there is none.
         flops: from the operand types to the number of arithmetic operations, by which splits are
@@ -93,20 +94,20 @@ def define_op(
 
     >>> import mithril as ml
     >>> import numpy as np
-    >>> softsign = define_op(
-    ...     "softsign",
+    >>> squash = define_op(
+    ...     "squash",
     ...     shapes=lambda x: x,
     ...     rule="elementwise",
     ...     kernels={"numpy": lambda x: x / (1 + np.abs(x))},
     ... )
-    >>> softsign(ml.NumpyBackend().array([1.0, -3.0])).numpy().tolist()
+    >>> squash(ml.NumpyBackend().array([1.0, -3.0])).numpy().tolist()
     [0.5, -0.75]
     """
     given = dict(attributes or {})
     _check_name(name)
     kinds = {key: _kind(name, key, value) for key, value in given.items()}
     wanted = frozenset(kinds)
-    if not isinstance(rule, str):
+    if callable(rule):
         rule_part: str | Part = _part(name, "rule", rule, wanted)
     else:
         check_rule_text(name, rule)
@@ -146,7 +147,8 @@ def _function(op_class: type[UserOp], given: Mapping[str, Any]) -> Callable[...,
         for key in required:
             if key not in settings:
                 raise OptionError(
-                    f"op '{name}' needs attribute '{key}'; give a {definition.kinds[key].__name__}"
+                    f"op '{name}' needs attribute '{key}', a {definition.kinds[key].__name__}; "
+                    f"pass {key}=…"
                 )
         op = op_class(**settings)
         op.check_count(len(operands))
@@ -186,13 +188,12 @@ def _op_class(
         (key, kinds[key].__name__, field() if isinstance(value, type) else field(default=value))
         for key, value in sorted(given.items(), key=lambda item: not isinstance(item[1], type))
     ]
-    return make_dataclass(
+    op_class = make_dataclass(
         "".join(part.title() for part in re.split(r"[._]", name)),
         members,
         bases=(UserOp,),
         namespace={
             "__doc__": f"The op '{name}', defined by {origin}.",
-            "__module__": origin.partition(",")[0],
             "name": name,
             "definition": definition,
             "indices": indices,
@@ -200,6 +201,8 @@ def _op_class(
         },
         frozen=True,
     )
+    op_class.__module__ = origin.partition(",")[0]  # later: dataclasses would look it up
+    return op_class
 
 
 def _origin(frame: FrameType) -> str:
@@ -236,6 +239,10 @@ def _kind(op: str, name: str, value: object) -> type:
 def _kernels(
     op: str, kernels: Mapping[str, Function], wanted: frozenset[str], *, has_expansion: bool
 ) -> dict[str, Function]:
+    if not isinstance(kernels, Mapping):
+        raise OptionError(
+            f"op '{op}' has kernels={kernels!r}; give a mapping, such as {{'numpy': function}}"
+        )
     if not kernels and not has_expansion:
         raise OptionError(
             f"op '{op}' has neither a kernel nor an expansion; pass kernels={{'numpy': …}} or "

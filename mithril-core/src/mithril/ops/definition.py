@@ -19,6 +19,7 @@ from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types
 from mithril.ir.rule import Rule, elementwise_rule
 from mithril.ir.tensor import Tensor
 from mithril.ops.elementwise import broadcast_shape
+from mithril.ops.expansion import gradient_by_expansion
 from mithril.types import DType, TensorType, as_dtype
 
 ELEMENTWISE = "elementwise"
@@ -114,9 +115,10 @@ class UserOp(Op):
         if text == ELEMENTWISE:
             return self._elementwise(inputs, outputs)
         self._check_terms(text, len(inputs), len(outputs))
+        spelled = _without_ellipses(text, [*inputs, *outputs])
         try:
             rule = Rule.parse(
-                _without_ellipses(text, [*inputs, *outputs]),
+                spelled,
                 inputs,
                 outputs,
                 reductions=definition.reductions,
@@ -125,13 +127,15 @@ class UserOp(Op):
                 expandable=definition.expandable,
             )
         except ShapeError as error:
-            raise ShapeError(f"op '{self.name}': {error}") from error
+            raise ShapeError(f"op '{self.name}': {str(error).replace(spelled, text)}") from error
         self._check_factors(rule, text)
         absent = {f for f in rule.factors if any(f not in sum(dims, ()) for dims in rule.results)}
         return replace(rule, even=frozenset(absent))
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         part, builder = self.definition.gradient, inputs[0].builder
+        if part is None and self.definition.expand is not None:
+            return gradient_by_expansion(self, inputs, cotangents)
         if part is None:
             raise builder.located(
                 GraphError(

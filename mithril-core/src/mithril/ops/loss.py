@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mithril.errors import GraphError, ShapeError
+from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import apply, apply_one
 from mithril.ir.rule import Rule
-from mithril.ops.choice import stop_gradient
+from mithril.ops.choice import equal, stop_gradient, where
 from mithril.ops.elementwise import cast
+from mithril.ops.expansion import gradient_by_expansion, gradient_of_fused
 from mithril.ops.functions import exp, log
-from mithril.ops.index import one_hot
-from mithril.ops.nn import dim_names, only_first, require_float, widened
+from mithril.ops.index import iota
+from mithril.ops.nn import dim_names, require_float, widened
 from mithril.ops.reduce import accumulator, max, sum
 from mithril.ops.shape import reshape
-from mithril.types import TensorType
+from mithril.types import DType, TensorType
 
 
 @register
@@ -24,11 +25,11 @@ from mithril.types import TensorType
 class CrossEntropy(Op):
     """The negative log-probability of a target class; operands (logits, targets).
 
-    Results (loss, logarithm of the sum of exponentials), the second in at least float32; the class
-    dimension, the last, is whole.
+    Results (loss, logarithm of the sum of exponentials), the second in at least float32.
     """
 
     name: ClassVar[str] = "cross_entropy"
+    indices: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, inputs: Types) -> Types:
         logits, targets = inputs
@@ -44,9 +45,10 @@ class CrossEntropy(Op):
         return [rows, TensorType(targets.shape, accumulator(logits.dtype))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g = only_first("cross_entropy", cotangents)
-        logits, targets = inputs
-        return [apply_one(CrossEntropyGradient(), logits, targets, outputs[1], g), None]
+        def fused(g: Any) -> Cotangents:
+            return [apply_one(CrossEntropyGradient(), *inputs, outputs[1], g), None]
+
+        return gradient_of_fused(self, inputs, cotangents, fused)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rows = " ".join(dim_names(inputs[1].rank))
@@ -54,14 +56,15 @@ class CrossEntropy(Op):
         return Rule.parse(text, inputs, outputs, expandable=["v"])
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
-        return Cost(12 * inputs[0].size, inputs[0].nbytes)
+        return Cost(12 * inputs[0].size, super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
         logits, targets = widened(inputs)
         top = stop_gradient(max(logits, -1, keepdims=True))
         total = log(sum(exp(logits - top), -1)) + reshape(top, targets.shape)
-        hit = one_hot(targets, logits.shape[-1], logits.dtype)
-        return [cast(total - sum(logits * hit, -1), inputs[0].dtype), total]
+        # Classes elsewhere add zero, so the picked logits may stay partial sums up to a mean.
+        picked = sum(where(_is_target(logits, targets), logits, 0.0), -1)
+        return [cast(total - picked, inputs[0].dtype), total]
 
 
 @register
@@ -70,12 +73,13 @@ class CrossEntropyGradient(Op):
     """The cotangent of the logits; operands (logits, targets, log_sum_exp, cotangent)."""
 
     name: ClassVar[str] = "cross_entropy_gradient"
+    indices: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, inputs: Types) -> Types:
         return [inputs[0]]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        raise GraphError("second gradient of cross_entropy is not defined; write it with softmax")
+        return gradient_by_expansion(self, inputs, cotangents)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rows = " ".join(dim_names(inputs[1].rank))
@@ -83,14 +87,22 @@ class CrossEntropyGradient(Op):
         return Rule.parse(text, inputs, outputs, expandable=["v"], linear=((3,),))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
-        return Cost(11 * inputs[0].size, 2 * inputs[0].nbytes)
+        return Cost(11 * inputs[0].size, super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
         logits, targets, total, g = widened(inputs)
         column = (*targets.shape, 1)
-        hit = one_hot(targets, logits.shape[-1], logits.dtype)
-        dx = (exp(logits - reshape(total, column)) - hit) * reshape(g, column)
-        return [cast(dx, inputs[0].dtype)]
+        likely = exp(logits - reshape(total, column))
+        slope = where(_is_target(logits, targets), likely - 1.0, likely)
+        return [cast(slope * reshape(g, column), inputs[0].dtype)]
+
+
+def _is_target(logits: Any, targets: Any) -> Any:
+    """Return where the class of a column is the row's target, of the shape of the logits."""
+    small = targets.dtype.itemsize < 4  # classes may be too many to count in the targets' dtype
+    targets = cast(targets, DType.int32) if small else targets
+    classes = iota(logits, logits.shape[-1:], dtype=targets.dtype)
+    return equal(reshape(targets, (*targets.shape, 1)), classes)
 
 
 # ------------------------------------------------------------------ functions over operands
@@ -99,9 +111,23 @@ class CrossEntropyGradient(Op):
 def cross_entropy(logits: Any, targets: Any) -> Any:
     """Return the negative log-probability of the target class of each row.
 
+    Over a split class dimension two numbers per row are exchanged, and what the shards picked is
+    added up, as in Megatron-LM (Shoeybi et al., 2019).
+
     Args:
-        logits: [..., classes], of a float dtype.
+        logits: [..., classes], of a float dtype; 16-bit floats are computed in float32.
         targets: [...], integers in [0, classes).
+
+    Returns:
+        [...], of the dtype of the logits, in nats.
+
+    Raises:
+        ShapeError: the shapes do not fit, or a target is no class.
+
+    >>> import mithril as ml
+    >>> backend = ml.NumpyBackend()
+    >>> cross_entropy(backend.array([[0.0, 0.0]]), backend.array([1])).numpy().tolist()
+    [0.6931471824645996]
     """
     return apply(CrossEntropy(), logits, targets)[0]
 

@@ -1,7 +1,8 @@
-"""Fused ops of neural networks: softmax, gelu, layer_norm, and their gradients.
+"""Fused ops of neural networks: softmax, log_softmax, gelu, silu, and their gradients.
 
-Each forward op expands into smaller ops, so an engine needs no kernel for it; each gradient is an
-op of its own, linear in the cotangent.
+Each op expands into smaller ops, so an engine needs no kernel for it; each gradient is an op of its
+own, linear in the cotangent. The dimension of a softmax is whole for the fused op; it may be split
+when the op is expanded, at the price of one number per row for each reduction.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mithril.errors import GraphError, ShapeError
+from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
-from mithril.ir.operand import AnyOperand, apply, apply_one
+from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.choice import stop_gradient
 from mithril.ops.elementwise import FloatOnly, cast
-from mithril.ops.functions import erf, exp, log, rsqrt, tanh
-from mithril.ops.reduce import accumulator, max, mean, sum
-from mithril.ops.shape import normalize_axis, reshape
+from mithril.ops.expansion import gradient_by_expansion
+from mithril.ops.functions import erf, exp, log, tanh
+from mithril.ops.reduce import accumulator, max, sum
+from mithril.ops.shape import normalize_axis
 from mithril.types import TensorType
 
 SQRT_HALF = math.sqrt(0.5)
@@ -35,23 +37,13 @@ def require_float(t: TensorType, what: str) -> None:
         raise ShapeError(f"{what} needs a float dtype, not {t}; cast it first")
 
 
-def only_first(what: str, cotangents: Cotangents) -> Any:
-    """Return the cotangent of the first result; the others are helpers of the backward op."""
-    if any(c is not None for c in cotangents[1:]) or cotangents[0] is None:
-        raise GraphError(
-            f"gradient through the saved statistics of {what} is not defined; compute them with "
-            f"their own ops"
-        )
-    return cotangents[0]
-
-
 # ------------------------------------------------------------------ softmax
 
 
 @register
 @dataclass(frozen=True)
 class Softmax(Op):
-    """exp(x) normalised to sum 1 along a dimension, which is whole."""
+    """exp(x) normalised to sum 1 along a dimension (Bridle, 1990)."""
 
     name: ClassVar[str] = "softmax"
     axis: int
@@ -64,7 +56,7 @@ class Softmax(Op):
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         dims = " ".join(dim_names(inputs[0].rank))
-        return Rule.parse(f"{dims} -> {dims}", inputs, outputs, whole=[f"d{self.axis}"])
+        return Rule.parse(f"{dims} -> {dims}", inputs, outputs, expandable=[f"d{self.axis}"])
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(12 * inputs[0].size, 2 * inputs[0].nbytes)
@@ -95,7 +87,7 @@ class SoftmaxGradient(Op):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         dims = " ".join(dim_names(inputs[0].rank))
         text = f"{dims}, {dims} -> {dims}"
-        return Rule.parse(text, inputs, outputs, whole=[f"d{self.axis}"], linear=((1,),))
+        return Rule.parse(text, inputs, outputs, expandable=[f"d{self.axis}"], linear=((1,),))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(4 * inputs[0].size, 3 * inputs[0].nbytes)
@@ -108,7 +100,7 @@ class SoftmaxGradient(Op):
 @register
 @dataclass(frozen=True)
 class LogSoftmax(Op):
-    """The logarithm of softmax, x - log(sum(exp(x))) along a dimension, which is whole."""
+    """The logarithm of softmax, x - log(sum(exp(x))) along a dimension."""
 
     name: ClassVar[str] = "log_softmax"
     axis: int
@@ -173,11 +165,9 @@ class GeluGradient(FloatOnly):
     approximate: bool
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        x, c = inputs[0], given(cotangents)
         if self.approximate:
-            raise GraphError(
-                "second gradient of the tanh gelu is not defined; use approximate=False"
-            )
+            return gradient_by_expansion(self, inputs, cotangents)
+        x, c = inputs[0], given(cotangents)
         density = exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
         through_x = c * inputs[1] * density * (2.0 - x * x)
         return [through_x, apply_one(GeluGradient(False), x, c)]
@@ -192,122 +182,132 @@ class GeluGradient(FloatOnly):
         return [g * (0.5 * (1.0 + erf(x * SQRT_HALF)) + x * density)]
 
 
-# ------------------------------------------------------------------ layer_norm
+# ------------------------------------------------------------------ silu
 
 
 @register
 @dataclass(frozen=True)
-class LayerNorm(Op):
-    """x normalised along its last dimension, times gain plus bias (Ba, Kiros, Hinton, 2016).
+class Silu(FloatOnly):
+    """x times its sigmoid (Elfwing, Uchibe, Doya, 2018; "swish": Ramachandran, Zoph, Le, 2017)."""
 
-    Operands (x, gain, bias); results (y, mean, reciprocal standard deviation), the last two in at
-    least float32.
-    """
-
-    name: ClassVar[str] = "layer_norm"
-    epsilon: float
-
-    def infer(self, inputs: Types) -> Types:
-        x, gain, bias = inputs
-        require_float(x, "layer_norm")
-        if not x.rank or gain != x.with_shape(x.shape[-1:]) or bias != gain:
-            raise ShapeError(
-                f"layer_norm of {x} has gain {gain} and bias {bias}; both need one value per "
-                f"element of the last dimension"
-            )
-        rows = TensorType(x.shape[:-1], accumulator(x.dtype))
-        return [x, rows, rows]
+    name: ClassVar[str] = "silu"
+    flops: ClassVar[int] = 12
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g = only_first("layer_norm", cotangents)
-        (x, gain, _), (_, average, scale) = inputs, outputs
-        return apply(LayerNormGradient(), x, gain, average, scale, g)
-
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        rows = " ".join(dim_names(inputs[0].rank - 1))
-        text = f"{rows} n, n, n -> {rows} n, {rows}, {rows}"
-        return Rule.parse(text, inputs, outputs, whole=["n"])
-
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        return Cost(8 * inputs[0].size, 2 * inputs[0].nbytes)
+        return [apply_one(SiluGradient(), inputs[0], given(cotangents))]
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain, bias = widened(inputs)
-        average = mean(x, -1, keepdims=True)
-        centred = x - average
-        scale = rsqrt(mean(centred * centred, -1, keepdims=True) + self.epsilon)
-        rows = x.shape[:-1]
-        y = cast(centred * scale * gain + bias, inputs[0].dtype)
-        return [y, reshape(average, rows), reshape(scale, rows)]
+        (x,) = widened(inputs)
+        return [cast(x * _sigmoid(x), inputs[0].dtype)]
 
 
 @register
 @dataclass(frozen=True)
-class LayerNormGradient(Op):
-    """The cotangents of layer_norm's operands; operands (x, gain, mean, rstd, cotangent)."""
+class SiluGradient(FloatOnly):
+    """The cotangent of silu's operand; operands (x, cotangent)."""
 
-    name: ClassVar[str] = "layer_norm_gradient"
-
-    def infer(self, inputs: Types) -> Types:
-        x, gain = inputs[0], inputs[1]
-        return [x, gain, gain]
+    name: ClassVar[str] = "silu_gradient"
+    flops: ClassVar[int] = 16
+    linear: ClassVar[tuple[tuple[int, ...], ...]] = ((1,),)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        raise GraphError("second gradient of layer_norm is not defined; write it with smaller ops")
-
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        rows = " ".join(dim_names(inputs[0].rank - 1))
-        text = f"{rows} n, n, {rows}, {rows}, {rows} n -> {rows} n, n, n"
-        return Rule.parse(text, inputs, outputs, whole=["n"], linear=((4,),))
-
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        return Cost(14 * inputs[0].size, 3 * inputs[0].nbytes)
+        return gradient_by_expansion(self, inputs, cotangents)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain, average, scale, g = widened(inputs)
-        rows = tuple(range(x.ndim - 1))
-        column = (*average.shape, 1)
-        normal = (x - reshape(average, column)) * reshape(scale, column)
-        inner = g * gain
-        dx = inner - mean(inner, -1, keepdims=True)
-        dx = dx - normal * mean(inner * normal, -1, keepdims=True)
-        found = [dx * reshape(scale, column), sum(g * normal, rows), sum(g, rows)]
-        return [cast(tensor, inputs[0].dtype) for tensor in found]
+        x, g = widened(inputs)
+        gate = _sigmoid(x)
+        return [cast(g * (gate * (1.0 + x * (1.0 - gate))), inputs[0].dtype)]
+
+
+def _sigmoid(x: Any) -> Any:
+    return 0.5 * (1.0 + tanh(0.5 * x))  # no exponential that could overflow
 
 
 # ------------------------------------------------------------------ functions over operands
 
 
 def softmax(x: AnyOperand, axis: int = -1) -> AnyOperand:
-    """Return exp(x) normalised to sum 1 along a dimension."""
+    """Return exp(x) normalised to sum 1 along a dimension.
+
+    Args:
+        x: any tensor of a float dtype; 16-bit floats are computed in float32.
+        axis: the dimension; a negative one counts from the end.
+
+    Returns:
+        The same shape and dtype as x.
+
+    Raises:
+        ShapeError: the dimension is empty or missing.
+
+    >>> import mithril as ml
+    >>> softmax(ml.NumpyBackend().array([[5.0, 5.0], [0.0, 100.0]])).numpy().tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
     return apply_one(Softmax(normalize_axis(axis, x.ndim, "softmax")), x)
 
 
 def log_softmax(x: AnyOperand, axis: int = -1) -> AnyOperand:
-    """Return the logarithm of softmax along a dimension."""
+    """Return the logarithm of softmax along a dimension.
+
+    Args:
+        x: any tensor of a float dtype; 16-bit floats are computed in float32.
+        axis: the dimension; a negative one counts from the end.
+
+    Returns:
+        The same shape and dtype as x.
+
+    Raises:
+        ShapeError: the dimension is empty or missing.
+
+    >>> import mithril as ml
+    >>> log_softmax(ml.NumpyBackend().array([0.0, -200.0])).numpy().tolist()
+    [0.0, -200.0]
+    """
     return apply_one(LogSoftmax(normalize_axis(axis, x.ndim, "log_softmax")), x)
 
 
 def gelu(x: AnyOperand, *, approximate: bool = False) -> AnyOperand:
     """Return x times the normal distribution function of x.
 
+    Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+
     Args:
-        x: any float tensor.
+        x: any tensor of a float dtype.
         approximate: use the tanh form instead of the error function.
+
+    Returns:
+        The same shape and dtype as x.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> import mithril as ml
+    >>> gelu(ml.NumpyBackend().array([-1.0, 0.0, 1.0])).numpy().round(4).tolist()
+    [-0.15870000422000885, 0.0, 0.8413000106811523]
     """
     return apply_one(Gelu(bool(approximate)), x)
 
 
-def layer_norm(x: Any, gain: Any, bias: Any, epsilon: float = 1e-5) -> Any:
-    """Return x normalised along its last dimension, times gain plus bias.
+def silu(x: AnyOperand) -> AnyOperand:
+    """Return x times its sigmoid, x / (1 + exp(-x)).
+
+    Elfwing, Uchibe and Doya, "Sigmoid-weighted linear units", 2018; as "swish": Ramachandran, Zoph
+    and Le, "Searching for Activation Functions", 2017.
 
     Args:
-        x: [..., n], of a float dtype.
-        gain: [n].
-        bias: [n].
-        epsilon: added to the variance.
+        x: any tensor of a float dtype.
+
+    Returns:
+        The same shape and dtype as x.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> import mithril as ml
+    >>> silu(ml.NumpyBackend().array([-1000.0, 0.0, 1000.0])).numpy().tolist()
+    [-0.0, 0.0, 1000.0]
     """
-    return apply(LayerNorm(float(epsilon)), x, gain, bias)[0]
+    return apply_one(Silu(), x)
 
 
 def widened(tensors: Tensors) -> Tensors:
@@ -319,7 +319,6 @@ def given(cotangents: Cotangents) -> Any:
 
 
 __all__ = [
-    "Gelu", "GeluGradient", "LayerNorm",
-    "LayerNormGradient", "LogSoftmax", "Softmax", "SoftmaxGradient", "gelu",
-    "layer_norm", "log_softmax", "softmax",
+    "Gelu", "GeluGradient", "LogSoftmax", "Silu", "SiluGradient", "Softmax", "SoftmaxGradient",
+    "gelu", "log_softmax", "silu", "softmax",
 ]  # fmt: skip

@@ -115,5 +115,6 @@ def _joined(nodes: list[Node], program: Program, hardware: Hardware) -> Node:
         consumer=f"{what} bucket",
         seconds=collective_seconds(op.name, nbytes, group, hardware),
         parts=tuple(cause.value for cause in causes),
+        instead=causes[0].instead if len({cause.instead for cause in causes}) == 1 else (),
     )
     return replace(nodes[-1], inputs=inputs, outputs=outputs, scope="", source=None, cause=cause)

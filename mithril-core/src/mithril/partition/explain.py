@@ -43,6 +43,9 @@ def _explain_row(number: int, row: Collective) -> list[str]:
     ]
     if cause.parts:
         lines.append(f"     carries   {', '.join(cause.parts)}")
+    lines += [f"     instead   {text}" for text in cause.instead]
+    if not cause.instead and not cause.parts:
+        lines.append("     instead   nothing: the shardings that are given leave no other way")
     return lines
 
 

@@ -40,6 +40,7 @@ from mithril.ops.collective import (
     TakeShard,
 )
 from mithril.ops.shape import Movement
+from mithril.partition.alternatives import alternatives
 from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
 from mithril.sharding import Choice, Constraints, Move, Option, Resharder
 from mithril.sharding.regions import lifted
@@ -67,6 +68,7 @@ class _Consumer:
 
     name: str
     phase: Phase
+    node: Node | None = None
 
 
 class _Localiser:
@@ -101,7 +103,7 @@ class _Localiser:
             self._emit_loop(node, node.op)
             return
         option = self._choice.options[node]
-        consumer = _Consumer(_label(node), node.phase)
+        consumer = _Consumer(_label(node), node.phase, node)
         ignored = self._choice.rules[node].ignored
         operands: Tensors = [
             self._form(value, None if position in ignored else sharding, consumer)
@@ -135,7 +137,7 @@ class _Localiser:
         inside = Constraints(self._mesh, inputs, {}, outputs)
         body = localise(op.body, inside, self._choice, self._resharder).graph
         first_slice = len(node.inputs) - op.stacked
-        consumer = _Consumer(_label(node), node.phase)
+        consumer = _Consumer(_label(node), node.phase, node)
         operands = [
             self._form(value, lifted(lies) if i >= first_slice else lies, consumer)
             for i, (value, lies) in enumerate(zip(node.inputs, inputs.values(), strict=True))
@@ -288,14 +290,25 @@ class _Localiser:
         cause = None
         if move.is_collective:
             seconds = self._resharder.seconds(move, value.type)
+            asks = self._producers.get(value) if start.partial else consumer.node
             cause = Cause(
-                self._name(value), start.describe(), goal.describe(), consumer.name, seconds
+                value=self._name(value),
+                produced=start.describe(),
+                required=goal.describe(),
+                consumer=consumer.name,
+                seconds=seconds,
+                instead=self._instead(asks) if asks else (),
             )
         scope, source = self._place(value, consumer)
         before = self._forms[value, move.before, self._span(value, consumer)]
         with self._builder.at(scope=scope, source=source, phase=consumer.phase, cause=cause):
             result = self._emit_move(value, move, before)
         return self._builder.named(result, value.name)
+
+    def _instead(self, node: Node) -> tuple[str, ...]:
+        if node not in self._choice.options:
+            return ()  # a loop
+        return alternatives(node, self._choice, self._resharder)
 
     def _emit_move(self, value: Value, move: Move, x: Tensor) -> Tensor:
         counts = [self._mesh.sizes[axis] for axis in move.axes]

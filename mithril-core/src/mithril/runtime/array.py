@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from mithril.types import DType, Scalar, TensorType
 
 if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
+
+
+SHOWN, EDGE = 20, 3
+"""An array of more elements is printed with so many at both ends of each dimension."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +106,11 @@ class Array(Operand):
         return value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise BackendError(
+                f"array {self.type} lies on devices and reaches NumPy as a copy only; leave "
+                f"copy=False out"
+            )
         whole = self.numpy()
         return whole if dtype is None else whole.astype(dtype)
 
@@ -114,11 +123,28 @@ class Array(Operand):
     def __bool__(self) -> bool:
         return bool(self.item())
 
+    def __index__(self) -> int:
+        if self.ndim or not self.dtype.is_integer:
+            raise ShapeError(f"array {self.type} is no index; an integer scalar is one")
+        return int(self.item())
+
+    def __iter__(self) -> Iterator[Array]:
+        """Yield the parts along the first dimension, each split as the rest of the array is."""
+        count, type = len(self), self.type.with_shape(self.shape[1:])
+        whole = self.numpy()
+        rest = Sharding(self.sharding.mesh, self.sharding.dims[1:])
+        for i in range(count):
+            row = whole[i : i + 1].reshape(type.shape)
+            yield self.backend.place(type, rest, lambda box, row=row: row[box].copy())
+
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
-        values = np.array2string(self.numpy(), separator=", ", threshold=20, edgeitems=3)
+        threshold = self.size if self.size <= SHOWN else 0
+        values = np.array2string(
+            self._glance(), separator=", ", threshold=threshold, edgeitems=EDGE
+        )
         return f"Array({values}, {self.type}, {self.sharding.describe()})"
 
     def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
@@ -126,6 +152,25 @@ class Array(Operand):
 
     def _constant(self, value: Scalar, dtype: DType) -> Array:
         return self.backend.full((), value, dtype=dtype)
+
+    def _call(self, function: str, *arguments: object, **options: object) -> Self:
+        """Apply a function of the ops; NumPy arrays are taken along."""
+        given = (self.backend.array(x) if isinstance(x, np.ndarray) else x for x in arguments)
+        return super()._call(function, *given, **options)
+
+    def _glance(self) -> np.ndarray:
+        """Return what is shown of the array: of a long dimension both ends, and one in between."""
+        picks = [np.arange(size) for size in self.shape]
+        if self.size > SHOWN:
+            ends = 2 * EDGE + 1
+            picks = [p if len(p) < ends else np.r_[p[: EDGE + 1], p[-EDGE:]] for p in picks]
+        seen = np.empty([len(p) for p in picks], self.dtype.numpy)
+        for device in self._one_of_each_box():
+            box = self.sharding.box(device, self.shape)
+            inside = [(p >= cut.start) & (p < cut.stop) for p, cut in zip(picks, box, strict=True)]
+            local = [p[i] - cut.start for p, i, cut in zip(picks, inside, box, strict=True)]
+            seen[np.ix_(*inside)] = self._part(device)[np.ix_(*local)]
+        return seen
 
     def _part(self, device: int) -> np.ndarray:
         """Return what a device holds, without padding."""

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from mithril import ops
 from mithril.compiler import Request, make_plan
-from mithril.compiler.options import BACKEND_LATER, check_uneven, refuse_later
+from mithril.compiler.options import (
+    BACKEND_LATER,
+    check_precision,
+    check_uneven,
+    read_precision,
+    refuse_later,
+)
 from mithril.cost import hardware_of
 from mithril.engine import Engine, Executable, KernelNames
 from mithril.errors import BackendError, MeshError, nearest
 from mithril.ir import Builder, Graph, Op, Operand, Plan
 from mithril.mesh import Mesh
+from mithril.options import Precision
 from mithril.plugins.opening import open_engine
 from mithril.runtime.array import Array
 from mithril.runtime.creation import Creation
+from mithril.runtime.functions import EAGER, eager
+
+EAGER_PLANS = 4096
+"""How many plans of single ops a backend keeps; the one unused for longest goes first."""
 
 
 def open_backend(
@@ -27,6 +37,12 @@ def open_backend(
     *,
     mesh_axis_names: Sequence[str] | None = None,
     uneven: str = "pad",
+    dtype: object = None,
+    param_dtype: object = None,
+    weight_dtype: object = None,
+    compute_dtype: object = None,
+    activation_dtype: object = None,
+    precision: Precision | None = None,
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -38,6 +54,13 @@ def open_backend(
             `data, tensor, pipeline`.
         uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
             `error`.
+        dtype: the float dtype of new arrays and of models, float32 by default; see `Precision`
+            for this and the next ones.
+        param_dtype: the dtype parameters are kept in.
+        weight_dtype: another name of `param_dtype`.
+        compute_dtype: the dtype of the operands of linear algebra.
+        activation_dtype: the dtype of values between layers.
+        precision: these dtypes in one; instead of them.
         options: the backend's own options.
 
     Raises:
@@ -51,8 +74,17 @@ def open_backend(
     if not isinstance(name, str):
         raise BackendError(f"backend name {name!r} is not a string; give one, such as 'numpy'")
     refuse_later(f"backend '{name}'", options, BACKEND_LATER)
+    dtypes = read_precision(
+        precision,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        weight_dtype=weight_dtype,
+        compute_dtype=compute_dtype,
+        activation_dtype=activation_dtype,
+    )
+    policy = check_uneven(uneven)
     engine = open_engine(name, read_mesh(device_mesh, mesh_axis_names), options)
-    return Backend(engine, check_uneven(uneven))
+    return Backend(engine, policy, dtypes)
 
 
 def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None) -> Mesh:
@@ -86,21 +118,16 @@ class Backend(Creation):
     `backend.argmax(x, axis=1)`.
     """
 
-    functions: ClassVar[tuple[str, ...]] = (
-        "abs", "add", "all", "any", "argmax", "broadcast_to", "cast", "concatenate",
-        "cross_entropy", "divide", "einsum", "equal", "erf", "exp", "gelu",
-        "greater", "greater_equal", "less", "less_equal",
-        "log", "log_softmax", "logical_and", "logical_not", "logical_or", "matmul", "max",
-        "maximum", "mean", "min", "minimum", "multiply", "negate", "not_equal", "one_hot", "power",
-        "relu", "reshape", "rsqrt", "sign", "softmax", "sqrt", "subtract", "sum", "take", "tanh",
-        "transpose", "where",
-    )  # fmt: skip
+    functions: ClassVar[tuple[str, ...]] = EAGER
 
-    def __init__(self, engine: Engine, uneven: str = "pad") -> None:
+    def __init__(
+        self, engine: Engine, uneven: str = "pad", precision: Precision = Precision()
+    ) -> None:
         super().__init__()
         self.engine = engine
         self.uneven = uneven
-        self._eager: dict[object, _EagerStep] = {}
+        self.precision = self.checked_precision(precision)
+        self._eager: OrderedDict[object, _EagerStep] = OrderedDict()
 
     @property
     def mesh(self) -> Mesh:
@@ -141,6 +168,18 @@ class Backend(Creation):
             )
         return x
 
+    def checked_precision(self, precision: Precision) -> Precision:
+        """Return a precision, all of whose dtypes the engine has.
+
+        Raises:
+            OptionError: it is no `Precision`.
+            BackendError: the engine lacks a dtype.
+        """
+        checked = check_precision(precision)
+        for dtype in (checked.default, checked.parameters, checked.compute, checked.activations):
+            self.check_dtype(dtype)
+        return checked
+
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""
         arrays = [self.own(x, f"operand of '{op.name}'") for x in operands]
@@ -148,6 +187,10 @@ class Backend(Creation):
         step = self._eager.get(key)
         if step is None:
             step = self._eager[key] = self._plan_op(op, arrays)
+            if len(self._eager) > EAGER_PLANS:
+                self._eager.popitem(last=False)
+        else:
+            self._eager.move_to_end(key)
         results = step.run([x.shards for x in arrays])
         program = step.plan.stages[0].program
         return tuple(
@@ -170,7 +213,7 @@ class Backend(Creation):
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in self.functions:
-            return partial(_call_eager, self, name)
+            return eager(self, name)
         if name.startswith("_"):
             raise AttributeError(name)
         known = [*self.functions, *(n for n in dir(type(self)) if not n.startswith("_"))]
@@ -208,12 +251,6 @@ class _EagerStep:
     def __init__(self, plan: Plan, run: Executable) -> None:
         self.plan = plan
         self.run = run
-
-
-def _call_eager(backend: Backend, name: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of `mithril.ops` on arrays of a backend; NumPy arrays are taken along."""
-    converted = [backend.array(x) if isinstance(x, np.ndarray) else x for x in arguments]
-    return getattr(ops, name)(*converted, **options)
 
 
 def as_array(backend: Backend, x: object, what: str) -> Array:

@@ -25,9 +25,11 @@ from mithril.mesh import Sharding
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition
 from mithril.models.trace import input_names, output_names, parameter_names
+from mithril.options import Precision
 from mithril.partition import explain
 from mithril.runtime.array import Array
-from mithril.runtime.backend import Backend, as_array
+from mithril.runtime.arrivals import Arrivals
+from mithril.runtime.backend import Backend
 from mithril.runtime.parameters import InitialArray, Parameters, initial_array
 from mithril.runtime.planner import (
     ANYWHERE,
@@ -52,6 +54,7 @@ def compile(
     inference: bool = False,
     uneven: str | None = None,
     out_shardings: OutShardings = None,
+    precision: Precision | None = None,
     **options: object,
 ) -> CompiledModel:
     """Compile a model for a backend.
@@ -67,6 +70,8 @@ def compile(
         uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
             `error`; by default as the backend does.
         out_shardings: how outputs must leave: one PartitionSpec for all, or one per output name.
+        precision: the dtypes of parameters, linear algebra and activations; by default the
+            backend's.
         options: none yet; others of the guides are refused by name.
 
     Raises:
@@ -74,7 +79,7 @@ def compile(
         MeshError: an annotation does not fit the backend's mesh.
         GraphError: the model is incomplete, or a name does not exist.
     """
-    known = ("shapes", "inference", "uneven", "out_shardings")
+    known = ("shapes", "inference", "uneven", "out_shardings", "precision")
     refuse_later("compile()", options, COMPILE_LATER)
     refuse_unknown("compile()", options, known)
     if not isinstance(backend, Backend):
@@ -84,7 +89,8 @@ def compile(
     if not isinstance(inference, bool):
         raise OptionError(f"inference={inference!r} is neither True nor False; give one of them")
     policy = backend.uneven if uneven is None else check_uneven(uneven)
-    compiled = CompiledModel(_snapshot(model), backend, inference, policy, out_shardings)
+    dtypes = backend.precision if precision is None else backend.checked_precision(precision)
+    compiled = CompiledModel(_snapshot(model), backend, inference, policy, dtypes, out_shardings)
     if shapes is not None:
         compiled.plan_for(shapes, gradients=not inference)
     return compiled
@@ -107,13 +113,18 @@ class CompiledModel:
         backend: Backend,
         inference: bool,
         uneven: str,
+        precision: Precision,
         out_shardings: OutShardings,
     ) -> None:
         self.backend = backend
+        self.precision = precision
         self.input_names: tuple[str, ...] = tuple(input_names(model))
         self.output_names: tuple[str, ...] = tuple(output_names(model))
         self.parameter_names: tuple[str, ...] = tuple(parameter_names(model))
-        self._planner = Planner(model, backend, inference, uneven, out_shardings, self.output_names)
+        self._planner = Planner(
+            model, backend, inference, uneven, precision, out_shardings, self.output_names
+        )
+        self._arrivals = Arrivals(backend)
         self._latest: Step | None = None
 
     # ------------------------------------------------------------------ running
@@ -171,7 +182,7 @@ class CompiledModel:
         check_seed(seed)
         given = self._arrays(inputs, self.input_names, "input")
         parameters = self._parameters(params)
-        gradients = self._gradients(output_gradients)
+        gradients = self._fitted(self._gradients(output_gradients), given)
         seeds = None if gradients is None else arguments_of(gradients)
         signature = Signature(arguments_of(given), arguments_of(parameters), seeds)
         step = self._step(signature)
@@ -244,7 +255,7 @@ class CompiledModel:
         mesh = self.backend.mesh
         placed = []
         for name in self.input_names:
-            spec = as_spec(shapes[name], f"input '{name}'")
+            spec = as_spec(shapes[name], f"input '{name}'", self.backend.precision.default)
             sharding = Sharding.of(mesh, spec.sharding, len(spec.shape), f"input '{name}'")
             placed.append((name, (spec.type, sharding)))
         traced = self._planner.trace(tuple((name, type) for name, (type, _) in placed))
@@ -297,14 +308,10 @@ class CompiledModel:
         self, given: Mapping[str, object], names: Sequence[str], what: str
     ) -> dict[str, Array]:
         self._check_names(given, names, what)
-        return {name: as_array(self.backend, given[name], f"{what} '{name}'") for name in names}
+        return self._arrivals.take(given, names, what)
 
     def _parameters(self, params: Mapping[str, Array]) -> dict[str, Array]:
-        self._check_names(params, self.parameter_names, "parameter")
-        return {
-            name: as_array(self.backend, params[name], f"parameter '{name}'")
-            for name in self.parameter_names
-        }
+        return self._arrays(params, self.parameter_names, "parameter")
 
     def _gradients(self, given: Mapping[str, object] | None) -> dict[str, Array] | None:
         if given is None:
@@ -320,9 +327,19 @@ class CompiledModel:
                     f"output_gradients names '{name}', which is no output"
                     f"{nearest(name, self.output_names)}; outputs: {listing(self.output_names)}"
                 )
+        return self._arrivals.take(given, given, "gradient of output")
+
+    def _fitted(
+        self, gradients: dict[str, Array] | None, inputs: Mapping[str, Array]
+    ) -> dict[str, Array] | None:
+        """Return output gradients in the float dtypes that the precision gives the outputs."""
+        if gradients is None or not self.precision.is_given:
+            return gradients
+        types = tuple((name, x.type) for name, x in inputs.items())
+        outputs = self._planner.trace(types).graph.outputs
         return {
-            name: as_array(self.backend, x, f"gradient of output '{name}'")
-            for name, x in given.items()
+            name: x.astype(outputs[name].type.dtype) if x.dtype.is_float else x
+            for name, x in gradients.items()
         }
 
     def _check_names(self, given: Mapping[str, object], names: Sequence[str], what: str) -> None:
@@ -330,6 +347,8 @@ class CompiledModel:
             raise GraphError(
                 f"{what}s are given as a {type(given).__name__}; give a mapping of names to arrays"
             )
+        if len(given) == len(names) and all(name in given for name in names):
+            return
         unknown = [name for name in given if name not in names]
         missing = [name for name in names if name not in given]
         if unknown:

@@ -1,7 +1,9 @@
 """Functions of a backend that make arrays.
 
 All of them take `dtype=` and one way to say how the array lies on the mesh: `device_mesh=` and
-`tensor_split=`, or `sharding=P(…)`; without any it is replicated. Every device makes just its part.
+`tensor_split=`, or `sharding=P(…)`; without any it is replicated, or, where it is made like another
+array, lies as that one does. Every device makes just its part. Floats are of the backend's `dtype`
+unless another one is asked for.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack, cast
 
+import ml_dtypes
 import numpy as np
 
 from mithril.engine import Engine
 from mithril.errors import BackendError, ShapeError
 from mithril.mesh import Box, PartitionSpec, Sharding
+from mithril.options import Precision
 from mithril.runtime.array import Array
 from mithril.runtime.placement import Split, read_placement
 from mithril.runtime.sampling import Key, check_seed
@@ -34,6 +38,7 @@ class Creation:
 
     engine: Engine
     uneven: str
+    precision: Precision
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
@@ -45,7 +50,7 @@ class Creation:
         """Return an array with the given values.
 
         A dtype the engine has is kept; int64 is narrowed to int32 where the values fit, and Python
-        floats and float64 become float32, unless `dtype` says otherwise.
+        floats and float64 take the backend's dtype (float32), unless `dtype` says otherwise.
 
         Args:
             values: a number, nested sequences, or anything NumPy can read.
@@ -53,7 +58,7 @@ class Creation:
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
         """
         host = _on_host(values)
-        chosen = as_dtype(dtype) if dtype is not None else _default_dtype(host)
+        chosen = as_dtype(dtype) if dtype is not None else self._default_dtype(host)
         _check_range(host, chosen)
         host = np.asarray(host, chosen.numpy)
         return self._make(host.shape, chosen, placement, lambda box: host[box].copy())
@@ -61,13 +66,13 @@ class Creation:
     def zeros(
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
-        """Return an array of zeros, float32 by default; the shape as integers or as one tuple."""
+        """Return an array of zeros; the shape as integers or as one tuple."""
         return self._filled(read_shape(shape), 0, dtype, placement)
 
     def ones(
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
-        """Return an array of ones, float32 by default; the shape as integers or as one tuple."""
+        """Return an array of ones; the shape as integers or as one tuple."""
         return self._filled(read_shape(shape), 1, dtype, placement)
 
     def full(
@@ -79,16 +84,40 @@ class Creation:
         **placement: Unpack[PlacementOptions],
     ) -> Array:
         """Return an array that holds one value everywhere."""
-        chosen = dtype if dtype is not None else _default_dtype(np.asarray(value))
+        chosen = dtype if dtype is not None else self._default_dtype(np.asarray(value))
         return self._filled(read_shape((shape,)), value, chosen, placement)
 
-    def zeros_like(self, x: Array, *, dtype: object = None) -> Array:
-        """Return zeros in the shape, dtype and sharding of an array."""
-        return self._filled(x.shape, 0, dtype or x.dtype, {"sharding": x.sharding})
+    def zeros_like(
+        self, x: Array, *, dtype: object = None, **placement: Unpack[PlacementOptions]
+    ) -> Array:
+        """Return zeros in the shape of an array, and in its dtype and sharding unless given."""
+        return self.full_like(x, 0, dtype=dtype, **placement)
 
-    def ones_like(self, x: Array, *, dtype: object = None) -> Array:
-        """Return ones in the shape, dtype and sharding of an array."""
-        return self._filled(x.shape, 1, dtype or x.dtype, {"sharding": x.sharding})
+    def ones_like(
+        self, x: Array, *, dtype: object = None, **placement: Unpack[PlacementOptions]
+    ) -> Array:
+        """Return ones in the shape of an array, and in its dtype and sharding unless given."""
+        return self.full_like(x, 1, dtype=dtype, **placement)
+
+    def full_like(
+        self,
+        x: Array,
+        value: Scalar,
+        *,
+        dtype: object = None,
+        **placement: Unpack[PlacementOptions],
+    ) -> Array:
+        """Return one value in the shape of an array, and in its dtype and sharding unless given.
+
+        Raises:
+            BackendError: `x` is no array.
+        """
+        if not isinstance(x, Array):
+            raise BackendError(
+                f"full_like takes an array to be like, not {type(x).__name__}; use full(shape, …)"
+            )
+        wanted: PlacementOptions = placement or {"sharding": x.sharding}
+        return self._filled(x.shape, value, x.dtype if dtype is None else dtype, wanted)
 
     def arange(
         self,
@@ -99,9 +128,70 @@ class Creation:
         dtype: object = None,
         **placement: Unpack[PlacementOptions],
     ) -> Array:
-        """Return evenly spaced numbers from start up to, but without, stop."""
+        """Return evenly spaced numbers from start (or 0) up to, but without, stop.
+
+        Raises:
+            ShapeError: the step is 0.
+        """
+        if step == 0:
+            raise ShapeError("arange has step 0 and would never end; give another step")
         host = np.arange(start, stop, step) if stop is not None else np.arange(0, start, step)
         return self.array(host, dtype=dtype, **placement)
+
+    def linspace(
+        self,
+        start: int | float,
+        stop: int | float,
+        num: int,
+        *,
+        endpoint: bool = True,
+        dtype: object = None,
+        **placement: Unpack[PlacementOptions],
+    ) -> Array:
+        """Return evenly spaced numbers from start to stop, the end included or not.
+
+        Args:
+            start: the first number.
+            stop: the last one, or, without `endpoint`, the one after it.
+            num: how many.
+            endpoint: whether `stop` is one of them.
+            dtype: a float dtype.
+            placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
+
+        >>> import mithril as ml
+        >>> ml.NumpyBackend().linspace(0, 1, 5).numpy()
+        array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+        """
+        (count,) = read_shape((num,) if isinstance(num, tuple | list) else ((num,),))
+        chosen = self._float_dtype("linspace", dtype)
+        host = np.linspace(start, stop, count, endpoint=endpoint)
+        return self._make((count,), chosen, placement, lambda box: host[box].copy())
+
+    def eye(
+        self,
+        rows: int,
+        columns: int | None = None,
+        *,
+        k: int = 0,
+        dtype: object = None,
+        **placement: Unpack[PlacementOptions],
+    ) -> Array:
+        """Return a matrix with ones on its k-th diagonal and zeros elsewhere.
+
+        Args:
+            rows: number of rows.
+            columns: number of columns, by default that of rows.
+            k: 0 for the main diagonal, positive above it.
+            dtype: the backend's by default.
+            placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
+        """
+        shape = read_shape((rows, rows if columns is None else columns))
+
+        def produce(box: Box) -> np.ndarray:
+            row, column = (np.arange(part.start, part.stop) for part in box)
+            return np.equal(row[:, None] + k, column)
+
+        return self._make(shape, as_dtype(dtype or self.precision.default), placement, produce)
 
     def rand(
         self,
@@ -115,12 +205,17 @@ class Creation:
         Args:
             shape: integers, or one tuple.
             seed: by default the backend's seed and the number of draws so far.
-            dtype: float32 by default.
+            dtype: a float dtype, the backend's by default.
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
         """
         sizes, key = read_shape(shape), self._key("rand", seed)
-        chosen = _float_dtype("rand", dtype)
-        return self._make(sizes, chosen, placement, lambda box: key.uniform(sizes, box))
+        chosen = self._float_dtype("rand", dtype)
+        last = 1.0 - float(ml_dtypes.finfo(chosen.numpy).epsneg)  # rounding must not give 1.0
+
+        def produce(box: Box) -> np.ndarray:
+            return np.minimum(key.uniform(sizes, box), last)
+
+        return self._make(sizes, chosen, placement, produce)
 
     def randn(
         self,
@@ -131,7 +226,7 @@ class Creation:
     ) -> Array:
         """Return numbers of the standard normal distribution; see `rand`."""
         sizes, key = read_shape(shape), self._key("randn", seed)
-        chosen = _float_dtype("randn", dtype)
+        chosen = self._float_dtype("randn", dtype)
         return self._make(sizes, chosen, placement, lambda box: key.normal(sizes, box))
 
     def randint(
@@ -171,17 +266,25 @@ class Creation:
         Raises:
             BackendError: the engine has no such dtype.
         """
-        if type.dtype not in self.engine.dtypes:
-            raise BackendError(
-                f"backend '{self.engine.name}' has no dtype {type.dtype}; use dtype='float32'"
-            )
+        self.check_dtype(type.dtype)
         shards = self.engine.put(type, sharding, produce)
         return Array(cast("Any", self), type, sharding, shards)
+
+    def check_dtype(self, dtype: DType) -> None:
+        """Raise unless the engine has a dtype.
+
+        Raises:
+            BackendError: it has not.
+        """
+        if dtype not in self.engine.dtypes:
+            raise BackendError(
+                f"backend '{self.engine.name}' has no dtype {dtype}; use dtype='float32'"
+            )
 
     def _filled(
         self, shape: Shape, value: Scalar, dtype: object, placement: PlacementOptions
     ) -> Array:
-        chosen = as_dtype(dtype or DType.float32)
+        chosen = as_dtype(dtype or self.precision.default)
         scalar = np.asarray(value, chosen.numpy)
 
         def produce(box: Box) -> np.ndarray:
@@ -201,6 +304,21 @@ class Creation:
         if self.uneven == "error":
             sharding.check_even(shape, "tensor")
         return self.place(type, sharding, produce)
+
+    def _default_dtype(self, host: np.ndarray) -> DType:
+        """float64 and int64 are narrowed; an int64 that does not fit int32 stays."""
+        if host.dtype == np.float64:
+            return self.precision.default
+        if host.dtype == np.int64:
+            fits = not host.size or (host.min() >= -(2**31) and host.max() < 2**31)
+            return DType.int32 if fits else DType.int64
+        return as_dtype(host.dtype)
+
+    def _float_dtype(self, function: str, dtype: object) -> DType:
+        chosen = as_dtype(dtype or self.precision.default)
+        if not chosen.is_float:
+            raise ShapeError(f"{function} makes floats, not {chosen}; use randint or arange")
+        return chosen
 
     def _key(self, function: str, seed: int | None) -> Key:
         if seed is not None:
@@ -226,16 +344,6 @@ def read_shape(given: Sequence[Any]) -> Shape:
     return shape
 
 
-def _default_dtype(host: np.ndarray) -> DType:
-    """float64 and int64 are narrowed; an int64 that does not fit int32 stays."""
-    if host.dtype == np.float64:
-        return DType.float32
-    if host.dtype == np.int64:
-        fits = not host.size or (host.min() >= -(2**31) and host.max() < 2**31)
-        return DType.int32 if fits else DType.int64
-    return as_dtype(host.dtype)
-
-
 def _on_host(values: object) -> np.ndarray:
     try:
         host = np.asarray(values)
@@ -258,10 +366,3 @@ def _check_range(host: np.ndarray, dtype: DType) -> None:
             f"values reach from {low} to {high}, {dtype} from {limits.min} to {limits.max}; give a "
             f"wider dtype"
         )
-
-
-def _float_dtype(function: str, dtype: object) -> DType:
-    chosen = as_dtype(dtype or DType.float32)
-    if not chosen.is_float:
-        raise ShapeError(f"{function} draws floats, not {chosen}; use randint for integers")
-    return chosen

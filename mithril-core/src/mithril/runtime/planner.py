@@ -7,7 +7,7 @@ the plan itself: the array then lies where it is needed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mithril.compiler import COMPUTED_WITH, Request
@@ -21,7 +21,8 @@ from mithril.models.composition import Composition
 from mithril.models.trace import Traced, check_patterns, trace
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, plan_on
-from mithril.transform import seed_of
+from mithril.options import Precision
+from mithril.transform import mix, seed_of
 from mithril.types import TensorType
 
 OutShardings = PartitionSpec | Mapping[str, PartitionSpec] | None
@@ -78,6 +79,7 @@ class Planner:
         backend: where it runs.
         inference: whether dropout and its like do nothing.
         uneven: `pad` or `error`: whether a dimension may be split that does not divide.
+        precision: the dtypes it keeps parameters in, multiplies in, and passes values on in.
         out_shardings: how outputs must leave.
         outputs: names of the outputs.
 
@@ -92,6 +94,7 @@ class Planner:
         backend: Backend,
         inference: bool,
         uneven: str,
+        precision: Precision,
         out_shardings: OutShardings,
         outputs: Sequence[str],
     ) -> None:
@@ -101,25 +104,36 @@ class Planner:
         self._backend = backend
         self._inference = inference
         self._uneven = uneven
+        self._precision = precision
         self._out_specs = _read_out_shardings(out_shardings, outputs, backend.mesh)
         self._traces: dict[tuple[tuple[str, TensorType], ...], Traced] = {}
         self._steps: dict[Signature, Step] = {}
+        self._last: tuple[Signature, Step] | None = None
         self._decisions: dict[tuple[str, Sharding], str] = {}
 
     def step(self, signature: Signature) -> Step:
         """Return the plan of a signature, made at its first use."""
+        if self._last is not None and self._last[0] == signature:  # without hashing it
+            return self._last[1]
         step = self._steps.get(signature)
         if step is None:
             step = self._make(signature)
             self.made += 1
             self._steps[signature] = step
             self._steps.setdefault(_settled(signature, step), step)
+        self._last = (signature, step)
         return step
 
     def trace(self, types: tuple[tuple[str, TensorType], ...]) -> Traced:
         """Return the graph for inputs of some types, traced at its first use."""
         if types not in self._traces:
-            self._traces[types] = trace(self._model, dict(types), inference=self._inference)
+            traced = trace(
+                self._model, dict(types), inference=self._inference, precision=self._precision
+            )
+            if self._precision.is_given:
+                mixed = mix(traced.graph, self._precision, traced.parameter_names)
+                traced = replace(traced, graph=mixed)
+            self._traces[types] = traced
         return self._traces[types]
 
     def remember(self, name: str, step: Step) -> Sharding:

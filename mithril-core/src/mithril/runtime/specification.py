@@ -11,7 +11,7 @@ import numpy as np
 from mithril.errors import ShapeError, ShardingError
 from mithril.mesh import PartitionSpec
 from mithril.runtime.array import Array
-from mithril.types import TensorType, as_dtype
+from mithril.types import DType, TensorType, as_dtype
 
 REPLICATED = PartitionSpec()
 
@@ -50,8 +50,13 @@ class TensorSpec:
         return TensorType(tuple(self.shape), as_dtype(self.dtype))
 
 
-def as_spec(given: object, what: str) -> TensorSpec:
+def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpec:
     """Return the TensorSpec meant by a shape, an array or a TensorSpec.
+
+    Args:
+        given: one of these.
+        what: what it describes, for messages.
+        dtype: the dtype of a mere shape.
 
     Raises:
         ShapeError: it is none of these.
@@ -63,7 +68,7 @@ def as_spec(given: object, what: str) -> TensorSpec:
     if isinstance(given, np.ndarray):
         return TensorSpec(given.shape, as_dtype(given.dtype))
     if _is_shape(given):
-        return TensorSpec(tuple(given))
+        return TensorSpec(tuple(given), dtype)
     raise ShapeError(
         f"shape of {what} is {given!r}; give a tuple of integers or ml.TensorSpec(shape, dtype)"
     )

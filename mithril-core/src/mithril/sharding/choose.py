@@ -9,7 +9,7 @@ to the earlier option. The body of a loop is part of the problem, at the price o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.cost import Hardware
@@ -30,6 +30,7 @@ class Choice:
         rules: the sharding rule of each node.
         options: the option each node takes.
         homes: the sharding each value lives in; one kept at rest has a home in each phase.
+        considered: the options each node had.
         price: predicted picoseconds of what could be chosen.
         is_exact: whether it is proved to be the cheapest.
     """
@@ -37,6 +38,7 @@ class Choice:
     rules: Mapping[Node, Rule]
     options: Mapping[Node, Option]
     homes: Mapping[Seat, Sharding]
+    considered: Mapping[Node, Sequence[Option]]
     price: float
     is_exact: bool
 
@@ -68,4 +70,4 @@ def choose(
         seat: homes[picked.get(objective.variable[seat], 0)]
         for seat, homes in objective.homes.items()
     }
-    return Choice(candidates.rules, chosen, homes, price / PRICE_UNIT, is_exact)
+    return Choice(candidates.rules, chosen, homes, objective.options, price / PRICE_UNIT, is_exact)

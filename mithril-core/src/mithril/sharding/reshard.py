@@ -82,7 +82,7 @@ class Resharder:
 
     def __init__(self, mesh: Mesh, hardware: Hardware, pads: bool = True) -> None:
         self._mesh = mesh
-        self._hardware = hardware
+        self.hardware = hardware
         self._pads = pads
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
 
@@ -121,7 +121,7 @@ class Resharder:
 
     def collective_seconds(self, kind: str, nbytes: int, group: int) -> float:
         """Return the predicted seconds of a collective."""
-        return collective_seconds(kind, nbytes, group, self._hardware)
+        return collective_seconds(kind, nbytes, group, self.hardware)
 
     def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
         order = itertools.count()  # ties go to the path found first

@@ -1,7 +1,16 @@
-"""Pure passes from graph to graph: differentiate, expand, simplify."""
+"""Pure passes from graph to graph: mix precisions, differentiate, expand, simplify."""
 
 from mithril.transform.differentiate import differentiate, gradient_of, seed_of
 from mithril.transform.expand import expand, expand_nodes
+from mithril.transform.precision import mix
 from mithril.transform.simplify import eliminate_dead
 
-__all__ = ["differentiate", "eliminate_dead", "expand", "expand_nodes", "gradient_of", "seed_of"]
+__all__ = [
+    "differentiate",
+    "eliminate_dead",
+    "expand",
+    "expand_nodes",
+    "gradient_of",
+    "mix",
+    "seed_of",
+]

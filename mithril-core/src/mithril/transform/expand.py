@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Container
 from dataclasses import replace
 
 from mithril.engine import KernelNames
-from mithril.errors import BackendError
+from mithril.errors import BackendError, listing
 from mithril.ir import Builder, Graph, Node, Repeat, Tensor, Tensors, Value
 from mithril.ir.repeat import all_nodes
 from mithril.ops.definition import UserOp
@@ -68,9 +68,11 @@ def _expanded(node: Node, operands: Tensors, kernels: Container[str]) -> Tensors
         backend = kernels.backend if isinstance(kernels, KernelNames) else "this one"
         remedy = "add a kernel"
         if isinstance(node.op, UserOp):
-            remedy = f"give define_op kernels={{'{backend}': …}}, or expand=…"
+            known = listing(node.op.definition.kernels)
+            remedy = f"it has kernels for {known}; give define_op one for '{backend}', or expand=…"
+        place = f" at {node.where()}" if node.scope or node.source else ""
         raise BackendError(
-            f"op '{node.op.name}' at {node.where()} has no kernel in backend '{backend}' and no "
-            f"expansion; {remedy}"
+            f"op '{node.op.name}'{place} has no kernel in backend '{backend}' and no expansion; "
+            f"{remedy}"
         )
     return results

@@ -7,7 +7,10 @@ from mithril.engine.kernels import (
     elementwise,
     index,
     linalg,
+    loss,
     nn,
+    normalization,
+    position,
     random,
     reduce,
     shape,
@@ -18,5 +21,6 @@ from mithril.engine.kernels.registry import KERNELS, Kernel, Run, kernel
 
 __all__ = [
     "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "index", "kernel",
-    "kernels_for", "linalg", "nn", "random", "reduce", "shape", "shard",
+    "kernels_for", "linalg", "loss", "nn", "normalization", "position", "random", "reduce",
+    "shape", "shard",
 ]  # fmt: skip

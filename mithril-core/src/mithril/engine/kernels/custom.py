@@ -8,6 +8,7 @@ share, cannot be written to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -49,7 +50,14 @@ def _guarded(backend: str) -> Kernel:
         attributes = dict(op.attributes)
 
         def run(*operands: Any) -> Any:
-            found = function(*map(_read_only, operands), **attributes)
+            try:
+                found = function(*map(_read_only, operands), **attributes)
+            except Exception as error:
+                error.add_note(
+                    f"in the {backend} kernel of op '{op.name}' for {_shown(operands)}, which it "
+                    f"cannot write to"
+                )
+                raise
             results = (found,) if len(wanted) == 1 else found
             if not _has_types(results, wanted):
                 raise ShapeError(
@@ -68,14 +76,18 @@ def _has_types(results: Any, wanted: list[tuple[tuple[int, ...], str]]) -> bool:
     if not isinstance(results, tuple | list) or len(results) != len(wanted):
         return False
     for result, (shape, dtype) in zip(results, wanted, strict=True):
-        if getattr(result, "shape", None) != shape or _dtype_name(result) != dtype:
+        if (
+            getattr(result, "shape", None) != shape
+            or _name_of(getattr(result, "dtype", None)) != dtype
+        ):
             return False
     return True
 
 
-def _dtype_name(array: Any) -> str:
+@cache
+def _name_of(dtype: Any) -> str:
     """Return `float32` for NumPy's `float32`, PyTorch's `torch.float32` and the like."""
-    return str(getattr(array, "dtype", None)).rpartition(".")[2].rstrip("_")
+    return str(dtype).rpartition(".")[2].rstrip("_")
 
 
 def _read_only(operand: Any) -> Any:
@@ -89,5 +101,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(map(_shown, value)) or "nothing"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{_dtype_name(value)}[{', '.join(map(str, value.shape))}]"
+        return f"{_name_of(value.dtype)}[{', '.join(map(str, value.shape))}]"
     return type(value).__name__

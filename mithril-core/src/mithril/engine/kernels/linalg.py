@@ -11,7 +11,7 @@ import numpy as np
 
 from mithril.engine.kernels.registry import Run, kernel
 from mithril.ops.linalg import Einsum
-from mithril.types import TensorType
+from mithril.types import Shape, TensorType
 
 
 @kernel(Einsum)
@@ -32,19 +32,22 @@ def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
 
     outer = tuple(sizes[c] for c in batch)
     arrange_left = _arrange(
-        left, [*batch, *rows, *contracted], (*outer, size(rows), size(contracted)), xp
+        left, types[0].shape, [*batch, *rows, *contracted], (*outer, size(rows), size(contracted))
     )
     arrange_right = _arrange(
-        right, [*batch, *contracted, *columns], (*outer, size(contracted), size(columns)), xp
+        right,
+        types[1].shape,
+        [*batch, *contracted, *columns],
+        (*outer, size(contracted), size(columns)),
     )
-    produced = [*batch, *rows, *columns]
-    shape = tuple(sizes[c] for c in produced)
-    order = tuple(produced.index(c) for c in result)
-    in_order = order == tuple(range(len(order)))
+    produced = "".join([*batch, *rows, *columns])
+    arrange_result = _rearrange(
+        (*outer, size(rows), size(columns)), tuple(sizes[c] for c in produced), produced, result
+    )
+    multiply = xp.matmul
 
     def run(x: Any, y: Any) -> Any:
-        z = xp.matmul(arrange_left(x), arrange_right(y)).reshape(shape)
-        return z if in_order else z.transpose(order)
+        return arrange_result(multiply(arrange_left(x), arrange_right(y)))
 
     if types[0].dtype.itemsize >= 4:
         return run
@@ -54,8 +57,17 @@ def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
     )
 
 
-def _arrange(term: str, wanted: Sequence[str], shape: tuple[int, ...], xp: ModuleType) -> Run:
+def _arrange(term: str, sizes: Shape, wanted: Sequence[str], shape: Shape) -> Run:
+    """Return the function that transposes, then reshapes; it does only what changes something."""
     order = tuple(term.index(c) for c in wanted)
-    if order == tuple(range(len(order))):
-        return lambda x: x.reshape(shape)
-    return lambda x: x.transpose(order).reshape(shape)
+    if order != tuple(range(len(order))):
+        return lambda x: x.transpose(order).reshape(shape)
+    return (lambda x: x) if shape == sizes else lambda x: x.reshape(shape)
+
+
+def _rearrange(sizes: Shape, shape: Shape, produced: str, wanted: str) -> Run:
+    """Return the function that reshapes, then transposes; it does only what changes something."""
+    order = tuple(produced.index(c) for c in wanted)
+    if order != tuple(range(len(order))):
+        return lambda x: x.reshape(shape).transpose(order)
+    return (lambda x: x) if shape == sizes else lambda x: x.reshape(shape)

@@ -13,15 +13,14 @@ from mithril import ops
 from mithril.engine.kernels.blocks import in_blocks
 from mithril.engine.kernels.elementwise import erf_kernel
 from mithril.engine.kernels.registry import Run, kernel
-from mithril.errors import ShapeError
 from mithril.ops.nn import SQRT_HALF, TANH_CUBE, TANH_SCALE
 from mithril.types import TensorType
 
 Types = Sequence[TensorType]
 
 
-def _wide(types: Types) -> np.dtype[Any]:
-    """The dtype to compute in: 16-bit floats are widened to float32."""
+def wide_dtype(types: Types) -> np.dtype[Any]:
+    """Return the dtype to compute in: 16-bit floats are widened to float32."""
     dtype = types[0].dtype
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype.numpy
 
@@ -29,7 +28,7 @@ def _wide(types: Types) -> np.dtype[Any]:
 @kernel(ops.Softmax)
 def softmax(op: ops.Softmax, types: Types, xp: ModuleType) -> Run:
     """Shifted by the maximum before exponentials are taken."""
-    axis, wide, dtype = op.axis, _wide(types), types[0].dtype.numpy
+    axis, wide, dtype = op.axis, wide_dtype(types), types[0].dtype.numpy
 
     def run(x: Any) -> Any:
         x = xp.asarray(x, dtype=wide)
@@ -43,7 +42,7 @@ def softmax(op: ops.Softmax, types: Types, xp: ModuleType) -> Run:
 @kernel(ops.SoftmaxGradient)
 def softmax_gradient(op: ops.SoftmaxGradient, types: Types, xp: ModuleType) -> Run:
     """y (g - sum(y g))."""
-    axis, wide, dtype = op.axis, _wide(types), types[0].dtype.numpy
+    axis, wide, dtype = op.axis, wide_dtype(types), types[0].dtype.numpy
 
     def run(y: Any, g: Any) -> Any:
         y, g = xp.asarray(y, dtype=wide), xp.asarray(g, dtype=wide)
@@ -55,7 +54,7 @@ def softmax_gradient(op: ops.SoftmaxGradient, types: Types, xp: ModuleType) -> R
 @kernel(ops.LogSoftmax)
 def log_softmax(op: ops.LogSoftmax, types: Types, xp: ModuleType) -> Run:
     """Shifted by the maximum before exponentials are taken."""
-    axis, wide, dtype = op.axis, _wide(types), types[0].dtype.numpy
+    axis, wide, dtype = op.axis, wide_dtype(types), types[0].dtype.numpy
 
     def run(x: Any) -> Any:
         x = xp.asarray(x, dtype=wide)
@@ -69,7 +68,7 @@ def log_softmax(op: ops.LogSoftmax, types: Types, xp: ModuleType) -> Run:
 @kernel(ops.Gelu)
 def gelu(op: ops.Gelu, types: Types, xp: ModuleType) -> Run:
     """The exact or the tanh form."""
-    wide, dtype = _wide(types), types[0].dtype.numpy
+    wide, dtype = wide_dtype(types), types[0].dtype.numpy
     step = _tanh_step(xp) if op.approximate else _erf_step(types, wide, xp)
 
     def run(x: Any) -> Any:
@@ -103,7 +102,7 @@ def _erf_step(types: Types, wide: np.dtype[Any], xp: ModuleType) -> Run:
 @kernel(ops.GeluGradient)
 def gelu_gradient(op: ops.GeluGradient, types: Types, xp: ModuleType) -> Run:
     """The derivative of gelu times the cotangent."""
-    wide, dtype = _wide(types), types[0].dtype.numpy
+    wide, dtype = wide_dtype(types), types[0].dtype.numpy
     derivative = _tanh_slope(xp) if op.approximate else _erf_slope(types, wide, xp)
 
     def run(x: Any, g: Any) -> Any:
@@ -144,94 +143,48 @@ def _erf_slope(types: Types, wide: np.dtype[Any], xp: ModuleType) -> Run:
     return slope
 
 
-@kernel(ops.LayerNorm)
-def layer_norm(op: ops.LayerNorm, types: Types, xp: ModuleType) -> Run:
-    """Two passes: mean, then variance of what is centred."""
-    wide, dtype = _wide(types), types[0].dtype.numpy
-    epsilon, count = op.epsilon, types[0].shape[-1]
+@kernel(ops.Silu)
+def silu(op: ops.Silu, types: Types, xp: ModuleType) -> Run:
+    """x / (1 + exp(-x)), the exponential kept finite."""
+    wide, dtype = wide_dtype(types), types[0].dtype.numpy
+    denominator = _one_plus_power(wide, xp)
 
-    def run(x: Any, gain: Any, bias: Any) -> Any:
+    def run(x: Any) -> Any:
         x = xp.asarray(x, dtype=wide)
-        average = xp.sum(x, axis=-1, keepdims=True)
-        average /= count
-        y = x - average
-        scale = xp.sum(y * y, axis=-1, keepdims=True)
-        scale /= count
-        scale += epsilon
-        scale = 1 / xp.sqrt(scale)
-        y *= scale
-        y *= gain
-        y += bias
-        rows = (average[..., 0], scale[..., 0])
-        return (xp.asarray(y, dtype=dtype), *rows)
+        y = denominator(x)
+        xp.divide(x, y, out=y)
+        return xp.asarray(y, dtype=dtype)
 
-    return run
+    return in_blocks(run, xp)
 
 
-@kernel(ops.LayerNormGradient)
-def layer_norm_gradient(op: ops.LayerNormGradient, types: Types, xp: ModuleType) -> Run:
-    """The closed form, with the sums over rows as matrix products."""
-    wide, dtype, count = _wide(types), types[0].dtype.numpy, types[0].shape[-1]
+@kernel(ops.SiluGradient)
+def silu_gradient(op: ops.SiluGradient, types: Types, xp: ModuleType) -> Run:
+    """With the gate s = 1 / (1 + exp(-x)): s (1 + x (1 - s)) times the cotangent."""
+    wide, dtype = wide_dtype(types), types[0].dtype.numpy
+    denominator = _one_plus_power(wide, xp)
 
-    def run(x: Any, gain: Any, average: Any, scale: Any, g: Any) -> Any:
-        x, g, column = xp.asarray(x, dtype=wide), xp.asarray(g, dtype=wide), scale[..., None]
-        normal = x - average[..., None]
-        normal *= column
-        rows = g.reshape(-1, count)
-        ones = xp.ones(rows.shape[0], dtype=wide)
-        dgain = ones @ (rows * normal.reshape(-1, count))
-        dbias = ones @ rows
-        dx = g * gain
-        along = xp.sum(dx * normal, axis=-1, keepdims=True)
-        along /= count
-        level = xp.sum(dx, axis=-1, keepdims=True)
-        level /= count
-        dx -= level
-        normal *= along
-        dx -= normal
-        dx *= column
-        return tuple(xp.asarray(part, dtype=dtype) for part in (dx, dgain, dbias))
-
-    return run
-
-
-@kernel(ops.CrossEntropy)
-def cross_entropy(op: ops.CrossEntropy, types: Types, xp: ModuleType) -> Run:
-    """log sum exp minus the logit of the target."""
-    wide, dtype, classes = _wide(types), types[0].dtype.numpy, types[0].shape[-1]
-
-    def run(logits: Any, targets: Any) -> Any:
-        _check_classes(targets, classes)
-        logits = xp.asarray(logits, dtype=wide)
-        top = xp.max(logits, axis=-1, keepdims=True)
-        powers = logits - top
-        xp.exp(powers, out=powers)
-        total = xp.log(xp.sum(powers, axis=-1)) + top[..., 0]
-        hit = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        return xp.asarray(total - hit, dtype=dtype), total
-
-    return run
-
-
-@kernel(ops.CrossEntropyGradient)
-def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types, xp: ModuleType) -> Run:
-    """(softmax - one hot) times the cotangent."""
-    wide, dtype, classes = _wide(types), types[0].dtype.numpy, types[0].shape[-1]
-
-    def run(logits: Any, targets: Any, total: Any, g: Any) -> Any:
-        slope = xp.exp(xp.asarray(logits, dtype=wide) - total[..., None])
-        flat, rows = slope.reshape(-1, classes), targets.reshape(-1)
-        flat[np.arange(rows.size), rows] -= 1
-        slope = flat.reshape(slope.shape)
-        slope *= g[..., None]
+    def run(x: Any, g: Any) -> Any:
+        x = xp.asarray(x, dtype=wide)
+        gate = denominator(x)
+        xp.divide(1, gate, out=gate)
+        slope = 1 - gate
+        slope *= x
+        slope += 1
+        slope *= gate
+        slope *= g
         return xp.asarray(slope, dtype=dtype)
 
-    return run
+    return in_blocks(run, xp)
 
 
-def _check_classes(targets: Any, classes: int) -> None:
-    if targets.size and (targets.min() < 0 or targets.max() >= classes):
-        raise ShapeError(
-            f"cross_entropy has targets from {targets.min()} to {targets.max()} for {classes} "
-            f"classes; targets must lie in [0, {classes})"
-        )
+def _one_plus_power(wide: np.dtype[Any], xp: ModuleType) -> Run:
+    limit = wide.type(math.floor(math.log(np.finfo(wide).max)))
+
+    def denominator(x: Any) -> Any:
+        y = xp.minimum(-x, limit)
+        xp.exp(y, out=y)
+        y += 1
+        return y
+
+    return denominator

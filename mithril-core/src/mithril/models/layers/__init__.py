@@ -8,9 +8,10 @@ from mithril.models.layers.embedding import Embedding, PositionalEncoding
 from mithril.models.layers.linear import FeedForward, Linear
 from mithril.models.layers.loss import CrossEntropy, MeanSquaredError
 from mithril.models.layers.normalization import LayerNorm
+from mithril.models.layers.repeat import Repeat
 
 __all__ = [
     "Add", "Conv2d", "CrossEntropy", "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu",
     "LayerNorm", "Linear", "MaxPool2d", "MeanSquaredError", "MultiHeadAttention",
-    "PositionalEncoding", "Relu",
+    "PositionalEncoding", "Relu", "Repeat",
 ]  # fmt: skip

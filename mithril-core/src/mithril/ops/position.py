@@ -1,0 +1,154 @@
+"""Rotary position embedding: pairs of a head's elements turned by an angle that grows along s.
+
+The sequence is an ordinary factor. On a shard that holds only a part of it the op gets the position
+of its first element as a further int32 operand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
+from mithril.ir.operand import Operand, apply_one
+from mithril.ir.rule import Rule
+from mithril.ops.elementwise import cast
+from mithril.ops.functions import cos, exp, sin
+from mithril.ops.index import iota
+from mithril.ops.reduce import accumulator
+from mithril.ops.shape import concatenate, reshape
+from mithril.types import DType
+
+
+@register
+@dataclass(frozen=True)
+class Rope(Op):
+    """Rotary position embedding (Su et al., "RoFormer", 2021); operands (x[, positions]).
+
+    x is [b, s, h, d]. At position p the pair number i of a head is turned by p / base**(2 i / d),
+    backwards when `inverse`. A pair is (i, i + d/2), or (2 i, 2 i + 1) when `interleaved`.
+    Positions are `offset` + 0, 1, … along s, counted from the operand `positions` if that is a
+    scalar, or they are that operand: [s] or [b, s].
+    """
+
+    name: ClassVar[str] = "rope"
+    base: float
+    offset: int
+    interleaved: bool
+    inverse: bool
+
+    def infer(self, inputs: Types) -> Types:
+        x, *positions = inputs
+        if x.rank != 4 or not x.dtype.is_float or x.shape[3] % 2:
+            raise ShapeError(
+                f"rope gets {x}; it needs [batch, sequence, heads, head_dim] of a float dtype, "
+                f"with an even head_dim"
+            )
+        if not self.base > 0:
+            raise ShapeError(f"rope has base {self.base}; choose a positive one, such as 10000.0")
+        for t in positions:
+            if not t.dtype.is_integer or t.shape not in ((), x.shape[1:2], x.shape[:2]):
+                raise ShapeError(
+                    f"rope of {x} has positions {t}; give integers of shape {x.shape[1:2]}, "
+                    f"{x.shape[:2]}, or a scalar to count from"
+                )
+        return [x]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        _, *positions = inputs
+        back = replace(self, inverse=not self.inverse)
+        g: Any = cotangents[0]
+        return [apply_one(back, g, *positions), *(None for _ in positions)]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        positions = ["", "s", "b s"][inputs[1].rank] if len(inputs) > 1 else None
+        left = "b s h d" if positions is None else f"b s h d, {positions}"
+        return Rule.parse(f"{left} -> b s h d", inputs, outputs, whole="d", linear=((0,),))
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(3 * inputs[0].size, super().cost(inputs, outputs).bytes)
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        start, (x, *positions) = shard.offset("s"), inputs
+        if start is not None and not (positions and positions[0].ndim):
+            positions = [start + cast(first, start.dtype) for first in positions] or [start]
+        return shard.apply(self, x, *positions)
+
+    def expand(self, inputs: Tensors) -> Tensors:
+        x = cast(inputs[0], accumulator(inputs[0].dtype))
+        b, s, h, d = x.shape
+        angle = self._angles(x, inputs[1:])
+        turn, tilt = cos(angle), sin(angle)
+        tilt = -tilt if self.inverse else tilt
+        if self.interleaved:
+            pairs = reshape(x, (b, s, h, d // 2, 2))
+            first, second = (reshape(pairs[..., i], (b, s, h, d // 2)) for i in (0, 1))
+        else:
+            first, second = x[..., : d // 2], x[..., d // 2 :]
+        turned = [first * turn - second * tilt, second * turn + first * tilt]
+        if self.interleaved:
+            turned = [reshape(part, (b, s, h, d // 2, 1)) for part in turned]
+        return [cast(reshape(concatenate(turned, -1), x.shape), inputs[0].dtype)]
+
+    def _angles(self, x: Any, positions: Tensors) -> Any:
+        """Return the angles, [s, 1, d/2] or [b, s, 1, d/2]."""
+        s, d = x.shape[1], x.shape[3]
+        at: Any = positions[0] if positions else None
+        if at is None or not at.ndim:
+            counted = iota(x, (s,))
+            at = counted if at is None else counted + cast(at, DType.int32)
+        at = cast(at + self.offset if self.offset else at, x.dtype)
+        speed = exp(iota(x, (d // 2,), dtype=x.dtype) * (-2.0 * math.log(self.base) / d))
+        return reshape(at, (*at.shape, 1, 1)) * speed
+
+
+def rope(
+    x: Any,
+    positions: Any = None,
+    *,
+    base: float = 10000.0,
+    offset: int = 0,
+    interleaved: bool = False,
+) -> Any:
+    """Return queries or keys with their position rotated into them.
+
+    Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021. The product of
+    two rotated vectors depends on how far apart they are. Angles are computed in at least float32.
+
+    Args:
+        x: [batch, sequence, heads, head_dim], of a float dtype; head_dim is even.
+        positions: integers [sequence] or [batch, sequence]; by default 0, 1, …. A scalar is the
+            position of the first element.
+        base: pair i turns by 1 / base**(2 i / head_dim) radians per position.
+        offset: added to all positions.
+        interleaved: pairs are neighbours (2 i, 2 i + 1), as in the paper, instead of
+            (i, i + head_dim / 2), as in GPT-NeoX and Llama.
+
+    Returns:
+        The same shape and dtype as x.
+
+    Raises:
+        ShapeError: shapes or dtypes do not fit.
+
+    >>> import mithril as ml
+    >>> x = ml.NumpyBackend().ones((1, 2, 1, 2))
+    >>> rope(x).numpy()[0, :, 0].round(4)
+    array([[ 1.    ,  1.    ],
+           [-0.3012,  1.3818]], dtype=float32)
+    """
+    op = Rope(float(base), int(offset), bool(interleaved), inverse=False)
+    return apply_one(op, x) if positions is None else apply_one(op, x, _whole(positions))
+
+
+def _whole(positions: Any) -> Any:
+    if isinstance(positions, Operand):
+        return positions
+    raise ShapeError(
+        f"rope has positions of type {type(positions).__name__}; pass a tensor of integers, or a "
+        f"number as offset="
+    )
+
+
+__all__ = ["Rope", "rope"]

@@ -1,0 +1,121 @@
+"""Typed groups of options: plain data, checked when made, with no meaning hidden elsewhere.
+
+`Precision` says in which dtypes a model keeps its parameters, multiplies, and passes values on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from mithril.errors import OptionError, ShapeError, listing, nearest
+from mithril.types import DType, as_dtype
+
+FLOATS = tuple(dtype for dtype in DType if dtype.is_float)
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """In which dtypes a model keeps its parameters, multiplies, and passes values on.
+
+    The rules, in the spirit of JAX's mixed-precision policies and of automatic mixed precision
+    (Micikevicius et al., "Mixed precision training", 2018):
+
+    * parameters are kept in `param_dtype`, and their gradients come back in it;
+    * linear algebra (matrix products, convolutions, attention: every op that contracts two float
+      operands) takes its float operands in `compute_dtype`;
+    * every other value is kept in `activation_dtype`: float inputs are converted to it on entry,
+      parameters where they meet an activation;
+    * sums accumulate in at least float32, and a scalar output (a loss) is not rounded to 16 bits
+      after that;
+    * a gradient has the dtype of what it is the gradient of, and an output's gradient may be given
+      in any float dtype;
+    * a parameter that a layer declares with a dtype, and what a layer casts itself, stay as written.
+
+    An option that is left out follows another: `param_dtype` and `compute_dtype` follow `dtype`,
+    `activation_dtype` follows `compute_dtype`. With none given, parameters are float32 and values
+    have the dtypes that inputs and parameters bring along, promoted by the array API standard.
+
+    Args:
+        dtype: the float dtype of new arrays, and what the others follow; float32 by default.
+        param_dtype: the dtype parameters are kept in.
+        compute_dtype: the dtype of the operands of linear algebra.
+        activation_dtype: the dtype of values between layers.
+
+    Raises:
+        OptionError: a dtype is unknown, or not a float.
+
+    >>> precision = Precision(compute_dtype="bfloat16")
+    >>> str(precision.parameters), str(precision.compute), str(precision.activations)
+    ('float32', 'bfloat16', 'bfloat16')
+    """
+
+    dtype: str | None = None
+    param_dtype: str | None = None
+    compute_dtype: str | None = None
+    activation_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self._given():
+            object.__setattr__(self, name, float_dtype(name, value))
+
+    @property
+    def default(self) -> DType:
+        """The float dtype of new arrays."""
+        return DType(self.dtype or DType.float32)
+
+    @property
+    def parameters(self) -> DType:
+        """The dtype parameters are kept in."""
+        return DType(self.param_dtype or self.default)
+
+    @property
+    def compute(self) -> DType:
+        """The dtype of the operands of linear algebra."""
+        return DType(self.compute_dtype or self.default)
+
+    @property
+    def activations(self) -> DType:
+        """The dtype of values between layers."""
+        return DType(self.activation_dtype or self.compute)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any option was given; otherwise values keep the dtypes they come with."""
+        return any(True for _ in self._given())
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether more than one dtype takes part."""
+        return len({self.parameters, self.compute, self.activations}) > 1
+
+    def __repr__(self) -> str:
+        return f"Precision({', '.join(f'{name}={str(value)!r}' for name, value in self._given())})"
+
+    def _given(self) -> Iterator[tuple[str, object]]:
+        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return ((name, value) for name, value in pairs if value is not None)
+
+
+def float_dtype(option: str, value: object) -> DType:
+    """Return the float dtype an option means.
+
+    Args:
+        option: the option's name, for messages.
+        value: a name, a NumPy dtype or a `DType`.
+
+    Raises:
+        OptionError: it is no dtype, or one without fractions.
+    """
+    try:
+        dtype = as_dtype(value)
+    except (ShapeError, TypeError):
+        hint = nearest(str(value), FLOATS)
+        raise OptionError(
+            f"{option}={value!r} is no dtype of Mithril{hint}; use one of {listing(FLOATS)}"
+        ) from None
+    if not dtype.is_float:
+        raise OptionError(
+            f"{option}='{dtype}' does not hold fractions; use one of {listing(FLOATS)}"
+        )
+    return dtype

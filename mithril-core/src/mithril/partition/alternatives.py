@@ -1,0 +1,65 @@
+"""What else was possible: the other ways to run the node that asks for a move, and their price.
+
+A price here is local: the work of the node plus the moves of its operands and results, everything
+around it staying as it was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mithril.errors import PlanError
+from mithril.ir import Node, Value
+from mithril.mesh import Sharding
+from mithril.sharding import Choice, Option, Resharder
+
+SHOWN = 3
+"""How many alternatives are worth reading."""
+
+
+def alternatives(node: Node, choice: Choice, resharder: Resharder) -> tuple[str, ...]:
+    """Return the other ways to run a node as lines of text, the cheapest first."""
+    taken = choice.options[node]
+    base = _price(node, taken, choice, resharder)
+    if base is None:
+        return ()
+    found = []
+    for option in choice.considered[node]:
+        if option is not taken:
+            price = _price(node, option, choice, resharder)
+            if price is not None:
+                found.append((price - base, _say(node, option)))
+    found.sort(key=lambda item: item[0])
+    return tuple(f"{text}: {_more(price)}" for price, text in found[:SHOWN])
+
+
+def _price(node: Node, option: Option, choice: Choice, resharder: Resharder) -> float | None:
+    """Return the seconds of an option where it stands, None when it cannot stand there."""
+    work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
+    parts = option.results[0].mesh.product(option.factors)
+    total = work.flops / resharder.hardware.flops / parts
+    try:
+        for start, goal, value in _moves(node, option, choice):
+            path = resharder.path(start, goal, value.type)
+            total += sum(resharder.seconds(move, value.type) for move in path.moves)
+    except PlanError:  # no path: the option would need a neighbour to change, too
+        return None
+    return total
+
+
+def _moves(
+    node: Node, option: Option, choice: Choice
+) -> Iterator[tuple[Sharding, Sharding, Value]]:
+    for value, need in zip(node.inputs, option.operands, strict=True):
+        yield choice.home(value, node.phase) or need, need, value
+    for value, made in zip(node.outputs, option.results, strict=True):
+        yield made, choice.home(value) or made, value
+
+
+def _say(node: Node, option: Option) -> str:
+    operands = ", ".join(sharding.describe() for sharding in option.operands)
+    return f"{node.op.name} on {operands}" if operands else node.op.name
+
+
+def _more(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us more" if seconds >= 0 else f"{-seconds * 1e6:.1f} us less here"

@@ -1,0 +1,52 @@
+"""What a plan's author may have meant otherwise.
+
+A weight split over the axis that also splits the activation it meets looks alike in tensor
+parallelism and in sharded storage (ZeRO). Only declared intent tells them apart: a compute spec
+makes the activation move, `at_rest` the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mithril.ir import Graph, Node, Phase, Value
+from mithril.mesh import Sharding
+from mithril.sharding import Choice, Constraints
+from mithril.sharding.regions import regions
+
+
+def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
+    """Return a remark for every parameter that was probably meant to be kept split at rest."""
+    weights = {value: given.computed[value] for value in given.compute if value in given.computed}
+    made = dict(given.inputs)
+    found: dict[str, None] = {}
+    for part in regions(graph):
+        for node in part.graph.nodes:
+            if node in choice.options:
+                made.update(zip(node.outputs, choice.options[node].results, strict=True))
+                if node.phase == Phase.forward:
+                    found.update(dict.fromkeys(_remarks(node, weights, made, choice)))
+    return tuple(found)
+
+
+def _remarks(
+    node: Node,
+    weights: Mapping[Value, Sharding],
+    made: Mapping[Value, Sharding],
+    choice: Choice,
+) -> Iterator[str]:
+    """Yield a remark where an activation must leave the axis that a weight takes."""
+    needs = dict(zip(node.inputs, choice.options[node].operands, strict=True))
+    for weight in node.inputs:
+        for other in node.inputs:
+            if weight not in weights or other in weights or other not in made:
+                continue
+            for axis in weights[weight].split_axes:
+                held, needed = (s.dimension_of(axis) for s in (made[other], needs[other]))
+                if held is not None and held != needed:
+                    where = f" at {node.where()}" if node.scope else ""
+                    yield (
+                        f"parameter '{weight.name}' and the activation it meets{where} are both "
+                        f"split over '{axis}', so the activation is moved; if the parameter is "
+                        f"only to be stored split, say at_rest instead of sharding"
+                    )

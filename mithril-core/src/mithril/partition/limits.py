@@ -1,0 +1,34 @@
+"""Limits a user puts on a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mithril.errors import PlanError
+from mithril.ir import Plan
+
+HIDDEN = ("all_gather", "all_to_all", "permute")
+"""Moves that reduce nothing: two shardings did not fit together."""
+
+
+def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = ()) -> None:
+    """Raise unless every hidden move of a plan is small enough.
+
+    Args:
+        plan: the plan.
+        max_reshard_bytes: the largest move allowed, in bytes per device and execution.
+        declared: tensors whose moves the user asked for, such as those kept at rest.
+
+    Raises:
+        PlanError: a move is larger; the message names it and its reason.
+    """
+    for row in plan.collectives():
+        if row.kind in HIDDEN and row.bytes > max_reshard_bytes and row.cause.value not in declared:
+            cause = row.cause
+            place = f" ({row.source})" if row.source else ""
+            raise PlanError(
+                f"plan moves '{cause.value}'{place} by {row.kind} over {' x '.join(row.axes)}, from "
+                f"{cause.produced} to {cause.required} for {cause.consumer}; {row.bytes} bytes, "
+                f"more than max_reshard_bytes={max_reshard_bytes}; split the two alike, or raise "
+                f"the limit"
+            )

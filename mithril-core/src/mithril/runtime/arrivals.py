@@ -1,0 +1,58 @@
+"""What a user passes into an evaluation, as arrays of a backend, without detours.
+
+A loop passes in arrays of the same shapes and dtypes again and again. How `backend.array` reads
+them (dtype, sharding, whether values fit) is worked out for the first ones; the next ones are only
+copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mithril.mesh import Sharding
+from mithril.runtime.array import Array
+from mithril.runtime.backend import Backend, as_array
+from mithril.types import Shape, TensorType
+
+
+class Arrivals:
+    """Takes in what users pass to a compiled model.
+
+    Args:
+        backend: where the arrays go.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._known: dict[tuple[Shape, np.dtype[Any]], tuple[TensorType, Sharding]] = {}
+
+    def take(
+        self, given: Mapping[str, object], names: Iterable[str], what: str
+    ) -> dict[str, Array]:
+        """Return arrays of the backend by name; NumPy arrays and numbers are replicated.
+
+        Args:
+            given: at least the names.
+            names: those to take.
+            what: what they are, for messages: `input`, say.
+
+        Raises:
+            BackendError: an array belongs to another backend, or is none.
+        """
+        return {name: self._take(given[name], what, name) for name in names}
+
+    def _take(self, x: object, what: str, name: str) -> Array:
+        if isinstance(x, Array) and x.backend is self._backend:
+            return x
+        if type(x) is not np.ndarray:
+            return as_array(self._backend, x, f"{what} '{name}'")
+        key = (x.shape, x.dtype)
+        if key in self._known:
+            return self._backend.place(*self._known[key], lambda box: x[box].copy())
+        array = as_array(self._backend, x, f"{what} '{name}'")
+        if array.dtype.numpy == x.dtype:  # values of a narrowed dtype are looked at each time
+            self._known[key] = (array.type, array.sharding)
+        return array

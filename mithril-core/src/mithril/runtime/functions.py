@@ -1,0 +1,72 @@
+"""The eager functions of a backend: which functions of `mithril.ops` it shows, and as what.
+
+Names are those of the Python array API standard. Where `mithril.ops` has a function under another
+name, often NumPy's, both are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mithril import ops
+
+if TYPE_CHECKING:
+    from mithril.runtime.backend import Backend
+
+FUNCTIONS: tuple[str, ...] = (
+    "abs", "add", "all", "any", "argmax", "argmin", "attention", "broadcast_arrays",
+    "broadcast_to", "cast", "concatenate", "convolution", "cos", "cross_entropy", "divide",
+    "einsum", "equal", "erf", "exp", "expand_dims", "gelu", "greater", "greater_equal",
+    "layer_norm", "less", "less_equal", "log", "log_softmax", "logaddexp", "logical_and",
+    "logical_not", "logical_or", "matmul", "matrix_transpose", "max", "max_pool", "maximum",
+    "mean", "min", "minimum", "moveaxis", "multiply", "negate", "not_equal", "one_hot", "outer",
+    "positive", "power", "relu", "reshape", "rms_norm", "roll", "rope", "rsqrt", "sign", "silu",
+    "sin", "softmax", "sqrt", "squeeze", "stack", "subtract", "sum", "take", "tanh", "tensordot",
+    "tile", "trace", "transpose", "tril", "triu", "unstack", "vecdot", "where",
+)  # fmt: skip
+"""Functions of `mithril.ops` that backends show under the same name."""
+
+ALIASES: dict[str, str] = {
+    "astype": "cast",
+    "concat": "concatenate",
+    "negative": "negate",
+    "permute_dims": "transpose",
+    "pow": "power",
+}
+"""Names of the array API standard for functions that `mithril.ops` calls otherwise."""
+
+EAGER = tuple(sorted({*FUNCTIONS, *ALIASES}))
+"""Every eager function a backend has."""
+
+
+def call_eager(backend: Backend, name: str, *arguments: Any, **options: Any) -> Any:
+    """Call an eager function; NumPy arrays among the arguments are put on the backend's devices."""
+    function = getattr(ops, ALIASES.get(name, name))
+    given = [_taken(backend, x) for x in arguments]
+    return function(*given, **{key: _taken(backend, x) for key, x in options.items()})
+
+
+def eager(backend: Backend, name: str) -> Callable[..., Any]:
+    """Return an eager function of a backend."""
+
+    def function(*arguments: Any, **options: Any) -> Any:
+        return call_eager(backend, name, *arguments, **options)
+
+    source = getattr(ops, ALIASES.get(name, name))
+    function.__name__, function.__doc__ = name, source.__doc__
+    return function
+
+
+def _taken(backend: Backend, x: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return backend.array(x)
+    if isinstance(x, Sequence) and not isinstance(x, str) and any(map(_is_host, x)):
+        return [_taken(backend, item) for item in x]
+    return x
+
+
+def _is_host(x: object) -> bool:
+    return isinstance(x, np.ndarray)

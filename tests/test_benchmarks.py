@@ -1,0 +1,134 @@
+"""The benchmarks' harness: its statistics, its verdicts, and both sides of each benchmark, tiny."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+
+import numpy as np
+import pytest
+from mithril.cli.gpt import Sizes
+
+from benchmarks import gpt_by_hand, numpy_gpt, numpy_mlp, planning
+from benchmarks.harness import Estimate, Limit, estimate, interleave, ratio, report
+
+
+class Clock:
+    """Stands still but for what functions take."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def function(self, *seconds: float):
+        left = itertools.cycle(seconds)
+
+        def run() -> None:
+            self.now += next(left)
+
+        return run
+
+
+def test_times_are_those_of_the_functions():
+    clock = Clock()
+    functions = {"a": clock.function(2.0), "b": clock.function(1.0, 1.0, 4.0)}
+    times = interleave(functions, rounds=6, warm_up=0, clock=clock)
+    assert times == {"a": [2.0] * 6, "b": [1.0, 1.0, 4.0, 1.0, 1.0, 4.0]}
+
+
+def test_warm_up_rounds_do_not_count_and_calls_are_shared_out():
+    clock = Clock()
+    times = interleave(
+        {"a": clock.function(9.0, 9.0, 3.0, 1.0)}, 1, warm_up=1, calls=2, clock=clock
+    )
+    assert times == {"a": [2.0]}
+
+
+def test_order_changes_from_round_to_round():
+    seen: list[str] = []
+    interleave({name: lambda name=name: seen.append(name) for name in "ab"}, 40, warm_up=0)
+    rounds = {"".join(seen[at : at + 2]) for at in range(0, len(seen), 2)}
+    assert rounds == {"ab", "ba"}
+
+
+def test_collector_rests_while_functions_run_and_works_again_after():
+    states: list[bool] = []
+    interleave({"a": lambda: states.append(gc.isenabled())}, rounds=2, warm_up=1)
+    assert states == [False] * 3
+    assert gc.isenabled()
+
+
+def test_ratio_is_taken_within_rounds():
+    # One slow round of the machine: the medians would differ by more than the ratio.
+    times = {"a": [2.0, 20.0, 2.2], "b": [1.0, 10.0, 1.0]}
+    assert ratio(times, "a", "b").median == 2.0
+
+
+@pytest.mark.parametrize(("count", "outside"), [(4, 0), (5, 0), (8, 1), (20, 5), (100, 41)])
+def test_interval_by_order_statistics(count: int, outside: int):
+    # Ranks as tabled for a 90 % interval of the median: (5, 1), (8, 2), (20, 6), (100, 42).
+    found = estimate(list(range(count))[::-1])
+    assert (found.low, found.high) == (outside, count - 1 - outside)
+    assert found.median == (count - 1) / 2
+
+
+def test_interval_covers_the_median_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    drawn = [estimate(rng.exponential(size=15)) for _ in range(2000)]
+    covered = np.mean([e.low <= np.log(2) <= e.high for e in drawn])
+    assert 0.9 <= covered <= 0.98  # at least 90 %; ranks are whole numbers
+
+
+@pytest.mark.parametrize(
+    ("found", "is_met"),
+    [
+        (Estimate(1.10, 1.05, 1.12), True),
+        (Estimate(1.20, 1.14, 1.30), True),  # 4 % above, and the interval reaches it
+        (Estimate(1.20, 1.16, 1.30), False),  # 4 % above, the interval does not
+        (Estimate(1.22, 1.00, 1.30), False),  # 6 % above
+    ],
+)
+def test_limit_is_met_at_most_5_percent_above_when_the_interval_reaches_it(
+    found: Estimate, is_met: bool
+):
+    assert Limit("step", found, 1.15).is_met is is_met
+
+
+def test_report_says_what_was_measured_and_returns_whether_all_is_met(
+    capsys: pytest.CaptureFixture[str],
+):
+    met, broken = (Limit("step", Estimate(x, x, x), 1.15) for x in (1.0, 2.0))
+    assert report("title", {"a": [0.001, 0.002, 0.003]}, [met]) == 0
+    assert report("title", {}, [met, broken]) == 1
+    text = capsys.readouterr().out
+    assert "2.000 [1.000, 3.000] ms, best 1.000 ms, 3 rounds" in text
+    assert "step: 1.000 [1.000, 1.000] x, limit 1.15 x: met" in text
+    assert "step: 2.000 [2.000, 2.000] x, limit 1.15 x: NOT MET" in text
+    assert f"NumPy {np.__version__}" in text
+
+
+# ------------------------------------------------------------------ the benchmarks, tiny
+
+
+def test_both_sides_of_the_mlp_agree():
+    numpy_mlp.contestants((6, 5, 4, 3), batch=7)
+
+
+def test_both_sides_of_the_gpt_agree():
+    sizes = Sizes(layers=2, width=8, heads=2, hidden=12, context=5, batch=3)
+    numpy_gpt.contestants(sizes, vocabulary=7)
+
+
+def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpt_by_hand, "EPSILON", np.float32(0.1))
+    sizes = Sizes(layers=1, width=8, heads=2, hidden=12, context=5, batch=3)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        numpy_gpt.contestants(sizes, vocabulary=7)
+
+
+def test_planning_of_a_shallow_gpt():
+    plan = planning.case(layers=1, data=2, tensor=2)().plan
+    assert plan.mesh.size == 4
+    assert plan.collectives()
