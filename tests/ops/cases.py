@@ -6,18 +6,18 @@ numbers or has a kink; ties have tests of their own.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from mithril import ops
 from mithril.ir import Constant, Op
-from mithril.ops.attention import Attention, AttentionGradient
 from mithril.ops.conv import Convolution as Conv
 from mithril.ops.conv import MaxPool, MaxPoolGradient
 from mithril.ops.random import RandomBits
 from mithril.types import DType
 
+from tests.ops.arrays import booleans, floats, integers, positive
+from tests.ops.cases_fused import FUSED
 from tests.ops.evaluate import apply
 
 F32, F64, I32, I64, BOOL = DType.float32, DType.float64, DType.int32, DType.int64, DType.bool_
@@ -33,63 +33,6 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.op.name}-{self.number}"
-
-
-def floats(*shape: int, seed: int = 0, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-    """Return evenly spaced numbers in random order; 0 is never among them."""
-    count = math.prod(shape)
-    spaced = low + (high - low) * (np.arange(count) + 0.5) / max(count, 1)
-    if low < 0 < high:
-        spaced += np.where(spaced < 0, -0.1, 0.1)
-    return np.random.default_rng(seed).permutation(spaced).reshape(shape)
-
-
-def positive(*shape: int, seed: int = 0) -> np.ndarray:
-    """Return numbers in [0.6, 2.5]."""
-    return floats(*shape, seed=seed, low=0.6, high=2.5)
-
-
-def integers(*shape: int, below: int = 6, seed: int = 0, dtype: str = "int32") -> np.ndarray:
-    """Return integers from 0."""
-    return np.random.default_rng(seed).integers(0, below, shape).astype(dtype)
-
-
-def booleans(*shape: int, seed: int = 0) -> np.ndarray:
-    """Return true and false in equal shares."""
-    return (
-        np.random.default_rng(seed).permutation(np.arange(math.prod(shape)) % 2 > 0).reshape(shape)
-    )
-
-
-def _attention(causal: bool, s: int, t: int) -> tuple[list, list]:
-    b, h, d, e = 2, 4, 2, 3
-    q, k, v = floats(b, s, h, d), floats(b, t, h, d, seed=1), floats(b, t, h, e, seed=2)
-    op = Attention(causal, 0.7)
-    out, total = apply(op, q, k, v)
-    gradient = AttentionGradient(causal, 0.7)
-    return [op, q, k, v], [gradient, q, k, v, out, total, floats(*out.shape, seed=3)]
-
-
-def _layer_norm(*shape: int) -> tuple[list, list]:
-    x, gain, bias = floats(*shape), floats(shape[-1], seed=1), floats(shape[-1], seed=2)
-    op = ops.LayerNorm(1e-5)
-    _, average, scale = apply(op, x, gain, bias)
-    g = floats(*shape, seed=3)
-    return [op, x, gain, bias], [ops.LayerNormGradient(), x, gain, average, scale, g]
-
-
-def _cross_entropy(*shape: int) -> tuple[list, list]:
-    logits, targets = floats(*shape), integers(*shape[:-1], below=shape[-1])
-    op = ops.CrossEntropy()
-    _, total = apply(op, logits, targets)
-    g = floats(*shape[:-1], seed=3)
-    return [op, logits, targets], [ops.CrossEntropyGradient(), logits, targets, total, g]
-
-
-def _softmax(axis: int, *shape: int) -> tuple[list, list]:
-    x = floats(*shape)
-    (y,) = apply(ops.Softmax(axis), x)
-    return [ops.Softmax(axis), x], [ops.SoftmaxGradient(axis), y, floats(*shape, seed=1)]
 
 
 def _convolution(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[list, list, list]:
@@ -224,22 +167,7 @@ _TABLE: list[list] = [
     [RandomBits((2, 3, 4), (2, 3, 4), 0), SEED],
     [RandomBits((6, 4), (6, 4), 1, 5), SEED],
     # neural networks
-    *_softmax(1, 4, 6),
-    *_softmax(1, 2, 4, 6),
-    *_softmax(0, 6),
-    *([ops.LogSoftmax(axis), CUBE] for axis in (0, 2)),
-    *([ops.Gelu(approximate), X] for approximate in (False, True)),
-    *([ops.GeluGradient(approximate), X, Y] for approximate in (False, True)),
-    *_layer_norm(4, 6),
-    *_layer_norm(2, 4, 6),
-    *_layer_norm(6),
-    *_cross_entropy(4, 6),
-    *_cross_entropy(2, 4, 6),
-    *_cross_entropy(6),
-    *_attention(False, 4, 4),
-    *_attention(True, 4, 4),
-    *_attention(False, 4, 2),
-    *_attention(True, 2, 4),
+    *FUSED,
     # convolutions
     *_convolution(Conv((1, 1), ((0, 0), (0, 0)), (1, 1), 1), (2, 4, 4, 5), (6, 4, 3, 2)),
     *_convolution(Conv((2, 1), ((1, 1), (0, 2)), (1, 2), 1), (2, 2, 5, 4), (4, 2, 3, 2)),

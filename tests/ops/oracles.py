@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tests.ops.oracles_fused import FUSED, erf
+
 ORACLES: dict[str, Callable[..., Any]] = {}
-erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def oracle(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -213,124 +213,7 @@ def _threefry(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]
     return x, y
 
 
-# ------------------------------------------------------------------ neural networks
-
-
-def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
-    return np.exp(x) / np.exp(x).sum(axis, keepdims=True)
-
-
-@oracle("softmax")
-def softmax(op, x):
-    return _softmax(x, op.axis)
-
-
-@oracle("log_softmax")
-def log_softmax(op, x):
-    return np.log(_softmax(x, op.axis))
-
-
-@oracle("softmax_gradient")
-def softmax_gradient(op, y, g):
-    """The Jacobian diag(y) - y y^T of every row times the cotangent."""
-    rows, given = np.moveaxis(y, op.axis, -1), np.moveaxis(g, op.axis, -1)
-    result = np.empty_like(rows)
-    for at in np.ndindex(rows.shape[:-1]):
-        row = rows[at]
-        result[at] = (np.diag(row) - np.outer(row, row)) @ given[at]
-    return np.moveaxis(result, -1, op.axis)
-
-
-def _normal(x: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + erf(x / math.sqrt(2)))
-
-
-def _tanh_gelu(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-@oracle("gelu")
-def gelu(op, x):
-    return _tanh_gelu(x) if op.approximate else x * _normal(x)
-
-
-@oracle("gelu_gradient")
-def gelu_gradient(op, x, g):
-    """Through a complex step, or the density for the exact form."""
-    if op.approximate:
-        return g * (_tanh_gelu(x + 1e-20j).imag / 1e-20)
-    return g * (_normal(x) + x * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi))
-
-
-@oracle("layer_norm")
-def layer_norm(op, x, gain, bias):
-    average = x.mean(-1)
-    scale = 1 / np.sqrt(x.var(-1) + op.epsilon)
-    return (x - average[..., None]) * scale[..., None] * gain + bias, average, scale
-
-
-@oracle("layer_norm_gradient")
-def layer_norm_gradient(op, x, gain, average, scale, g):
-    """The Jacobian of every row, one column of it per element."""
-    n = x.shape[-1]
-    normal = (x - average[..., None]) * scale[..., None]
-    dx = np.empty_like(x)
-    for at in np.ndindex(x.shape[:-1]):
-        row = normal[at]
-        jacobian = scale[at] * (np.eye(n) - 1 / n - np.outer(row, row) / n)
-        dx[at] = jacobian @ (g[at] * gain)
-    flat = (-1, n)
-    return dx, (g * normal).reshape(flat).sum(0), g.reshape(flat).sum(0)
-
-
-@oracle("cross_entropy")
-def cross_entropy(op, logits, targets):
-    loss = np.empty(targets.shape)
-    for at, target in np.ndenumerate(targets):
-        loss[at] = -math.log(_softmax(logits[at], 0)[target])
-    return loss, np.log(np.exp(logits).sum(-1))
-
-
-@oracle("cross_entropy_gradient")
-def cross_entropy_gradient(op, logits, targets, total, g):
-    slope = _softmax(logits, -1)
-    for at, target in np.ndenumerate(targets):
-        slope[(*at, target)] -= 1
-    return slope * g[..., None]
-
-
-def _weights(op, q: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities and their normaliser's logarithm, of one batch entry and head: [s, t], [s]."""
-    scores = op.scale * q @ k.T
-    s, t = scores.shape
-    for i, j in itertools.product(range(s), range(t)):
-        if op.causal and j > i + t - s:
-            scores[i, j] = -math.inf
-    return _softmax(scores, -1), np.log(np.exp(scores).sum(-1))
-
-
-@oracle("attention")
-def attention(op, q, k, v):
-    b, s, h, _ = q.shape
-    out, total = np.empty((b, s, h, v.shape[3])), np.empty((b, h, s))
-    for n, m in itertools.product(range(b), range(h)):
-        weights, total[n, m] = _weights(op, q[n, :, m], k[n, :, m])
-        out[n, :, m] = weights @ v[n, :, m]
-    return out, total
-
-
-@oracle("attention_gradient")
-def attention_gradient(op, q, k, v, out, total, g):
-    dq, dk, dv = np.empty_like(q), np.empty_like(k), np.empty_like(v)
-    for at in itertools.product(range(q.shape[0]), [slice(None)], range(q.shape[2])):
-        weights, _ = _weights(op, q[at], k[at])
-        dv[at] = weights.T @ g[at]
-        through = g[at] @ v[at].T
-        scores = np.stack(
-            [(np.diag(w) - np.outer(w, w)) @ t for w, t in zip(weights, through, strict=True)]
-        )
-        dq[at], dk[at] = op.scale * scores @ k[at], op.scale * scores.T @ q[at]
-    return dq, dk, dv
+ORACLES.update(FUSED)
 
 
 # ------------------------------------------------------------------ convolutions

@@ -82,8 +82,8 @@ __all__ = [
     "GraphError", "JaxBackend", "LayerNorm", "Linear", "MLXBackend", "MaxPool2d",
     "MeanSquaredError", "Mesh", "MeshError", "MithrilError", "MoE", "Model",
     "MultiHeadAttention", "Normal", "NumpyBackend", "OptionError", "P", "PartitionSpec",
-    "Pipeline", "PlanError", "PositionalEncoding", "Precision", "Relu", "Repeat", "ShapeError", "Sharding",
-    "ShardingError", "TensorSpec", "TorchBackend", "Uniform", "__version__", "compile",
+    "Pipeline", "PlanError", "PositionalEncoding", "Precision", "Relu", "Repeat", "ShapeError",
+    "Sharding", "ShardingError", "TensorSpec", "TorchBackend", "Uniform", "__version__", "compile",
     "define_op", "is_inference", "layer", "open_backend", "parameter", "seed",
 ]  # fmt: skip
 

@@ -26,11 +26,11 @@ class Precision:
       operands) takes its float operands in `compute_dtype`;
     * every other value is kept in `activation_dtype`: float inputs are converted to it on entry,
       parameters where they meet an activation;
-    * sums accumulate in at least float32, and a scalar output (a loss) is not rounded to 16 bits
+    * sums accumulate in at least float32, and a scalar output (a loss) leaves without being rounded
       after that;
     * a gradient has the dtype of what it is the gradient of, and an output's gradient may be given
       in any float dtype;
-    * a parameter that a layer declares with a dtype, and what a layer casts itself, stay as written.
+    * what a layer casts itself, and a parameter it declares with a dtype, stay as written.
 
     An option that is left out follows another: `param_dtype` and `compute_dtype` follow `dtype`,
     `activation_dtype` follows `compute_dtype`. With none given, parameters are float32 and values
@@ -95,6 +95,10 @@ class Precision:
     def _given(self) -> Iterator[tuple[str, object]]:
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ((name, value) for name, value in pairs if value is not None)
+
+
+AS_THEY_COME = Precision()
+"""No precision is asked for: values keep the dtypes they come with."""
 
 
 def float_dtype(option: str, value: object) -> DType:

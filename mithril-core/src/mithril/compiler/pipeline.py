@@ -1,6 +1,6 @@
 """The passes, in the order in which they run.
 
-    expand -> differentiate -> candidates (expand more) -> choose -> localise -> bucket
+    expand -> differentiate -> candidates (expand more) -> choose -> localise -> bucket -> prove
 
 Every step is a pure function of frozen data; `make_plan` is their composition.
 """
@@ -15,6 +15,7 @@ from mithril.ir import Graph, Plan, Program, Stage, TensorReport, Value
 from mithril.mesh import Mesh, common, refine
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.hints import hints
+from mithril.partition.proof import prove_order
 from mithril.partition.spmd import check_promises, localise
 from mithril.sharding import Candidates, Choice, Constraints, Resharder, choose, collect
 from mithril.sharding.regions import regions
@@ -54,7 +55,9 @@ def make_plan(
     inexact = () if choice.is_exact else (_INEXACT,)
     notes = (*request.notes, *inexact, *hints(graph, given, choice))
     stage = Stage("main", program, tuple(range(mesh.size)))
-    return Plan(mesh, (stage,), _reports(graph, choice, given, request), notes)
+    plan = Plan(mesh, (stage,), _reports(graph, choice, given, request), notes)
+    prove_order(plan)
+    return plan
 
 
 def open_candidates(

@@ -19,7 +19,7 @@ from mithril.models.model import Model
 from mithril.models.rules import match_rules
 from mithril.models.tracing import SEED, LayerScope, Trace
 from mithril.ops import cast
-from mithril.options import Precision
+from mithril.options import AS_THEY_COME, Precision
 from mithril.types import TensorType
 
 Traceable = Model | Composition | Layer
@@ -108,7 +108,7 @@ def trace(
     input_types: Mapping[str, TensorType],
     *,
     inference: bool = False,
-    precision: Precision = Precision(),
+    precision: Precision = AS_THEY_COME,
 ) -> Traced:
     """Return the graph of a model for inputs of these types.
 

@@ -15,7 +15,7 @@ from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.ir import Builder, Source, Tensor, Value
 from mithril.models.initializers import Initializer
 from mithril.ops import cast
-from mithril.options import Precision
+from mithril.options import AS_THEY_COME, Precision
 from mithril.types import DType, TensorType, as_dtype
 
 SEED = "seed"
@@ -46,7 +46,7 @@ class Trace:
 
     builder: Builder
     inference: bool
-    precision: Precision = Precision()
+    precision: Precision = AS_THEY_COME
     parameters: dict[str, Parameter] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     seed: Tensor | None = None
@@ -89,8 +89,8 @@ def parameter(
         name: one of the names the layer declared; inside `section("q")` the name follows `q.`.
         shape: its size in each dimension.
         initializer: the distribution of its first values.
-        dtype: element type; by default the backend's `param_dtype` (float32), and the layer gets it in
-            the backend's `activation_dtype`.
+        dtype: element type; by default the backend's `param_dtype` (float32), and the layer gets
+            the parameter in the backend's `activation_dtype`.
 
     Raises:
         GraphError: no layer is being traced, or the layer did not declare the name.

@@ -15,7 +15,6 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import Operand, apply
 from mithril.ir.rule import Rule
-from mithril.ops.arithmetic import maximum
 from mithril.ops.choice import greater_equal, stop_gradient, where
 from mithril.ops.elementwise import cast
 from mithril.ops.expansion import gradient_by_expansion, gradient_of_fused
@@ -27,7 +26,7 @@ from mithril.ops.shape import reshape, transpose
 from mithril.types import DType, TensorType
 
 UNSEEN = -1e28
-"""The largest score of a row counts as no less than this: a row with nothing to see gives zeros."""
+"""A row whose scores are all below this sees nothing: its output and its statistic are 0."""
 
 
 @register
@@ -37,8 +36,9 @@ class Attention(Op):
 
     Results: the output [b, s, h, e] and, in at least float32, the logarithm of the sum of
     exponentials [b, h, s], from which the backward op recomputes the probabilities (Dao et al.,
-    "FlashAttention", 2022). k and v have h heads, or a divisor of that; the mask is [b, h, s, t],
-    each size there or 1, of bools (true is seen) or of floats, added to the scores.
+    "FlashAttention", 2022); both are 0 in rows that see nothing. k and v have h heads, or a divisor
+    of that; the mask is [b, h, s, t], each size there or 1, of bools (true is seen) or of floats,
+    added to the scores.
     """
 
     name: ClassVar[str] = "attention"
@@ -106,7 +106,7 @@ class Attention(Op):
         q, at, key = _grouped(q, k)
         scores = _scores(q, k, inputs[3:], (self.causal, self.scale))
         top = max(scores, -1, keepdims=True)
-        top = stop_gradient(maximum(top, UNSEEN) if inputs[3:] else top)
+        top = stop_gradient(where(top < UNSEEN, 0.0, top) if inputs[3:] else top)
         weights = exp(scores - top)
         total = sum(weights, -1, keepdims=True)
         if inputs[3:]:
@@ -177,9 +177,9 @@ def attention(
 ) -> Any:
     """Return scaled dot-product attention per head.
 
-    Vaswani et al., "Attention Is All You Need", 2017; with fewer heads in k and v than in q, Ainslie
-    et al., "GQA", 2023: each of them serves `heads / groups` neighbouring heads of q. 16-bit floats
-    are computed in float32.
+    Vaswani et al., "Attention Is All You Need", 2017; with fewer heads in k and v than in q,
+    Ainslie et al., "GQA", 2023: each of them serves `heads / groups` neighbouring heads of q.
+    16-bit floats are computed in float32.
 
     Args:
         q: [batch, sequence, heads, head_dim], of a float dtype.

@@ -209,7 +209,8 @@ def positive(x: AnyOperand) -> AnyOperand:
 def _is_lower(x: AnyOperand, k: int, what: str) -> AnyOperand:
     _require_matrix(x, what)
     row, column = _places(x)
-    return greater_equal(row + k, column)
+    lower: AnyOperand = greater_equal(row + k, column)
+    return lower
 
 
 def _places(x: AnyOperand) -> tuple[AnyOperand, AnyOperand]:

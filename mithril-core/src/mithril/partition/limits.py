@@ -27,8 +27,8 @@ def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = 
             cause = row.cause
             place = f" ({row.source})" if row.source else ""
             raise PlanError(
-                f"plan moves '{cause.value}'{place} by {row.kind} over {' x '.join(row.axes)}, from "
-                f"{cause.produced} to {cause.required} for {cause.consumer}; {row.bytes} bytes, "
+                f"plan moves '{cause.value}'{place} by {row.kind} over {' x '.join(row.axes)}, "
+                f"from {cause.produced} to {cause.required} for {cause.consumer}; {row.bytes} bytes, "
                 f"more than max_reshard_bytes={max_reshard_bytes}; split the two alike, or raise "
                 f"the limit"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from mithril.engine import Shards
 from mithril.engine.shards import trimmed
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
-from mithril.mesh import Sharding
+from mithril.mesh import Box, Sharding
 from mithril.types import DType, Scalar, TensorType
 
 if TYPE_CHECKING:
@@ -134,8 +135,7 @@ class Array(Operand):
         whole = self.numpy()
         rest = Sharding(self.sharding.mesh, self.sharding.dims[1:])
         for i in range(count):
-            row = whole[i : i + 1].reshape(type.shape)
-            yield self.backend.place(type, rest, lambda box, row=row: row[box].copy())
+            yield self.backend.place(type, rest, partial(_part_of_row, whole, i))
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
@@ -185,6 +185,11 @@ class Array(Operand):
             place = tuple(mesh.index_over(device, axes) for axes in self.sharding.dims)
             found.setdefault(place, device)
         return list(found.values())
+
+
+def _part_of_row(whole: np.ndarray, row: int, box: Box) -> np.ndarray:
+    part: np.ndarray = whole[(slice(row, row + 1), *box)][0].copy()
+    return part
 
 
 class PendingArray(Array):

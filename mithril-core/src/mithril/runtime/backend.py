@@ -21,7 +21,7 @@ from mithril.engine import Engine, Executable, KernelNames
 from mithril.errors import BackendError, MeshError, nearest
 from mithril.ir import Builder, Graph, Op, Operand, Plan
 from mithril.mesh import Mesh
-from mithril.options import Precision
+from mithril.options import AS_THEY_COME, Precision
 from mithril.plugins.opening import open_engine
 from mithril.runtime.array import Array
 from mithril.runtime.creation import Creation
@@ -121,7 +121,7 @@ class Backend(Creation):
     functions: ClassVar[tuple[str, ...]] = EAGER
 
     def __init__(
-        self, engine: Engine, uneven: str = "pad", precision: Precision = Precision()
+        self, engine: Engine, uneven: str = "pad", precision: Precision = AS_THEY_COME
     ) -> None:
         super().__init__()
         self.engine = engine

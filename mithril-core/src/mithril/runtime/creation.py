@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack, cast
 
-import ml_dtypes
 import numpy as np
 
 from mithril.engine import Engine
@@ -210,10 +209,12 @@ class Creation:
         """
         sizes, key = read_shape(shape), self._key("rand", seed)
         chosen = self._float_dtype("rand", dtype)
-        last = 1.0 - float(ml_dtypes.finfo(chosen.numpy).epsneg)  # rounding must not give 1.0
+        one, zero = np.asarray([1.0, 0.0]).astype(chosen.numpy)
+        last = float(np.nextafter(one, zero))  # rounding to the dtype must not give 1.0
 
         def produce(box: Box) -> np.ndarray:
-            return np.minimum(key.uniform(sizes, box), last)
+            drawn: np.ndarray = np.minimum(key.uniform(sizes, box), last)
+            return drawn
 
         return self._make(sizes, chosen, placement, produce)
 

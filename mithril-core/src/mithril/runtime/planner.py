@@ -19,9 +19,9 @@ from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
 from mithril.models.trace import Traced, check_patterns, trace
+from mithril.options import Precision
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, plan_on
-from mithril.options import Precision
 from mithril.transform import mix, seed_of
 from mithril.types import TensorType
 

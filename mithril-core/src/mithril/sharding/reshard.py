@@ -200,8 +200,32 @@ def _moves_of_split(
         return  # only the minor-most axis can leave, and one that is in its place stays
     without = _with_dim(here, held, axes[:-1])
     yield Move("all_gather", (axis,), here, without)
+    for first in range(len(axes) - 1):
+        yield from _joint_all_to_all(here, goal, held, axes[first:], type, pads)
     if goal.dimension_of(axis) != held and _can_append(without, goal, axis, type, pads):
         yield Move("all_to_all", (axis,), here, _appended(without, goal, axis))
+
+
+def _joint_all_to_all(
+    here: Sharding,
+    goal: Sharding,
+    held: int,
+    axes: tuple[str, ...],
+    type: TensorType,
+    pads: bool,
+) -> Iterator[Move]:
+    """Yield the move of several minor axes at once, where the goal has them in the same order."""
+    target = goal.dimension_of(axes[0])
+    if target is None or target == held:
+        return
+    before = here.dims[target]
+    after = (*before, *axes)
+    if goal.dims[target][: len(after)] != after:
+        return
+    moved = _with_dim(here, held, here.dims[held][: -len(axes)])
+    moved = _with_dim(moved, target, after)
+    if pads or type.shape[target] % moved.shards_along(target) == 0:
+        yield Move("all_to_all", axes, here, moved)
 
 
 def _moves_of_partial(

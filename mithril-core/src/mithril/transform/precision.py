@@ -68,7 +68,7 @@ class _Mixer:
         return self.made[value]
 
     def unrounded(self, value: Value) -> Tensor:
-        """Return an output; a scalar, such as a loss, as it was before it was rounded to 16 bits."""
+        """Return an output; a scalar, such as a loss, as it was before it was rounded."""
         node = self._producers.get(value)
         if node is None or not isinstance(node.op, Cast) or value.type.rank:
             return self.tensor(value)

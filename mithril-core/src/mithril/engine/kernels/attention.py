@@ -50,7 +50,7 @@ def attention(op: Attention, types: Types, xp: ModuleType) -> Run:
     (b, s, h, _), (_, _, groups, e) = types[0].shape, types[2].shape
     wide, dtype = _wide(types), types[0].dtype.numpy
     parts, hide = _parts(op.causal, types), _hide(op.causal, types, types[3:], xp)
-    factor, lowest = wide.type(op.scale), wide.type(UNSEEN)
+    factor = wide.type(op.scale)
 
     def run(q: Any, k: Any, v: Any, *masks: Any) -> Any:
         q, k, v = (xp.asarray(x, dtype=wide) for x in (q, k, v))
@@ -62,7 +62,7 @@ def attention(op: Attention, types: Types, xp: ModuleType) -> Run:
             hide(weights, part, *masks)
             top = xp.max(weights, axis=-1, keepdims=True)
             if masks:
-                xp.maximum(top, lowest, out=top)
+                top[top < UNSEEN] = 0
             weights -= top
             xp.exp(weights, out=weights)
             total = xp.sum(weights, axis=-1, keepdims=True)

@@ -1,0 +1,51 @@
+"""The proof that no plan can hang: a group's devices issue the same collectives in one order.
+
+All devices of a stage run one program. A program has no branches, and its only loops run a number
+of times that is written in it; so two devices can differ only in which group of a collective they
+belong to. What is left to show is that the groups of each collective are a partition of the
+devices, and that all members agree on its size and on who sends to whom.
+"""
+
+from __future__ import annotations
+
+from mithril.errors import PlanError
+from mithril.ir import Node, Plan, Program
+from mithril.ir.repeat import all_nodes
+from mithril.ops.collective import AllReduce, Collective, Permute
+
+
+def prove_order(plan: Plan) -> None:
+    """Raise unless all devices of each group issue the same collectives in the same order.
+
+    Raises:
+        PlanError: a collective does not fit its mesh, or two stages share devices; a fault of
+            Mithril.
+    """
+    taken: set[int] = set()
+    for stage in plan.stages:
+        if len(stage.devices) != stage.program.mesh.size or taken.intersection(stage.devices):
+            raise _fault(f"stage '{stage.name}' runs on devices {stage.devices}")
+        taken.update(stage.devices)
+        for node in all_nodes(stage.program.graph):
+            if isinstance(node.op, Collective):
+                _check(node, node.op, stage.program)
+
+
+def _check(node: Node, op: Collective, program: Program) -> None:
+    sizes = program.mesh.sizes
+    if len(set(op.axes)) < len(op.axes) or not op.axes or set(op.axes) - set(sizes):
+        raise _fault(f"{op.name} at {node.where()} runs over axes {op.axes} of {program.mesh!r}")
+    group = program.mesh.product(op.axes)
+    if isinstance(op, Permute):
+        senders, receivers = zip(*op.pairs, strict=True) if op.pairs else ((), ())
+        members = list(range(group))
+        if sorted(senders) != members or sorted(receivers) != members:
+            raise _fault(f"permute at {node.where()} sends {op.pairs} in a group of {group}")
+    elif not isinstance(op, AllReduce) and op.attributes["count"] != group:
+        raise _fault(
+            f"{op.name} at {node.where()} counts {op.attributes['count']} members of {group}"
+        )
+
+
+def _fault(what: str) -> PlanError:
+    return PlanError(f"{what}; this is a fault of Mithril, please report it")

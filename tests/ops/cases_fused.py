@@ -1,0 +1,102 @@
+"""Example cases of the fused ops: rows of the table in `cases`."""
+
+from __future__ import annotations
+
+import numpy as np
+from mithril import ops
+from mithril.ops.attention import Attention, AttentionGradient
+
+from tests.ops.arrays import booleans, floats, integers
+from tests.ops.evaluate import apply
+
+X, Y = floats(4, 6), floats(4, 6, seed=1) + 0.031
+CUBE = floats(2, 4, 6, seed=5)
+
+
+def _attention(
+    causal: bool, s: int, t: int, *, groups: int = 4, mask: np.ndarray | None = None
+) -> tuple[list, list]:
+    b, h, d, e = 2, 4, 2, 3
+    q, k = floats(b, s, h, d), floats(b, t, groups, d, seed=1)
+    v = floats(b, t, groups, e, seed=2)
+    masks = [] if mask is None else [mask]
+    op = Attention(causal, 0.7)
+    out, total = apply(op, q, k, v, *masks)
+    gradient = AttentionGradient(causal, 0.7)
+    g = floats(*out.shape, seed=3)
+    return [op, q, k, v, *masks], [gradient, q, k, v, out, total, g, *masks]
+
+
+def _layer_norm(*shape: int) -> tuple[list, list]:
+    x, gain, bias = floats(*shape), floats(shape[-1], seed=1), floats(shape[-1], seed=2)
+    op = ops.LayerNorm(1e-5)
+    _, average, scale = apply(op, x, gain, bias)
+    g = floats(*shape, seed=3)
+    return [op, x, gain, bias], [ops.LayerNormGradient(), x, gain, average, scale, g]
+
+
+def _rms_norm(*shape: int) -> tuple[list, list]:
+    x, gain = floats(*shape), floats(shape[-1], seed=1)
+    op = ops.RmsNorm(1e-2)
+    _, scale = apply(op, x, gain)
+    return [op, x, gain], [ops.RmsNormGradient(), x, gain, scale, floats(*shape, seed=3)]
+
+
+def _cross_entropy(*shape: int, dtype: str = "int32") -> tuple[list, list]:
+    logits, targets = floats(*shape), integers(*shape[:-1], below=shape[-1], dtype=dtype)
+    op = ops.CrossEntropy()
+    _, total = apply(op, logits, targets)
+    g = floats(*shape[:-1], seed=3)
+    return [op, logits, targets], [ops.CrossEntropyGradient(), logits, targets, total, g]
+
+
+def _softmax(axis: int, *shape: int) -> tuple[list, list]:
+    x = floats(*shape)
+    (y,) = apply(ops.Softmax(axis), x)
+    return [ops.Softmax(axis), x], [ops.SoftmaxGradient(axis), y, floats(*shape, seed=1)]
+
+
+HEADS = floats(2, 4, 3, 6)
+NOTHING_SEEN = np.array([[False] * 4, [True] * 4, [True, False] * 2, [False, True, True, True]])
+
+FUSED: list[list] = [
+    *_softmax(1, 4, 6),
+    *_softmax(1, 2, 4, 6),
+    *_softmax(0, 6),
+    *([ops.LogSoftmax(axis), CUBE] for axis in (0, 2)),
+    *([ops.Gelu(approximate), X] for approximate in (False, True)),
+    *([ops.GeluGradient(approximate), X, Y] for approximate in (False, True)),
+    [ops.Silu(), X],
+    [ops.SiluGradient(), X, Y],
+    *_layer_norm(4, 6),
+    *_layer_norm(2, 4, 6),
+    *_layer_norm(6),
+    *_rms_norm(4, 6),
+    *_rms_norm(2, 4, 6),
+    *_rms_norm(6),
+    *_cross_entropy(4, 6),
+    *_cross_entropy(2, 4, 6),
+    *_cross_entropy(6),
+    *_cross_entropy(2, 300, dtype="uint8"),
+    *_attention(False, 4, 4),
+    *_attention(True, 4, 4),
+    *_attention(False, 4, 2),
+    *_attention(True, 2, 4),
+    *_attention(False, 4, 2, groups=2),
+    *_attention(True, 4, 4, groups=2),
+    *_attention(True, 2, 4, groups=1),
+    *_attention(False, 4, 4, mask=NOTHING_SEEN.reshape(1, 1, 4, 4)),
+    *_attention(True, 4, 4, groups=2, mask=booleans(2, 4, 4, 4)),
+    *_attention(False, 4, 2, groups=2, mask=floats(2, 4, 4, 2, seed=4)),
+    *_attention(False, 2, 4, groups=1, mask=floats(1, 4, 1, 4, seed=4)),
+    *_attention(True, 4, 4, mask=floats(2, 1, 4, 4, seed=4)),
+    *_attention(False, 4, 4, mask=booleans(2, 1, 1, 4, seed=2)),
+    *(
+        [ops.Rope(100.0, 0, interleaved, inverse), HEADS]
+        for interleaved in (False, True)
+        for inverse in (False, True)
+    ),
+    [ops.Rope(100.0, 3, False, False), HEADS, integers(4, below=9)],
+    [ops.Rope(10.0, 0, True, True), HEADS, integers(2, 4, below=9, dtype="int64")],
+    [ops.Rope(10.0, 1, False, True), HEADS, np.asarray(5, np.int32)],
+]

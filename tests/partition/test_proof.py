@@ -1,0 +1,72 @@
+"""The proof of one order refuses plans on which devices would wait for one another forever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from mithril import ops
+from mithril.errors import PlanError
+from mithril.ir import Builder, Graph, Node, Op, Plan, Stage
+from mithril.ir.repeat import all_nodes
+from mithril.mesh import Mesh, P
+from mithril.ops.collective import AllGather, AllReduce, Permute
+from mithril.partition.proof import prove_order
+
+from tests.graphs import run, values_for
+from tests.transform.test_repeat import CASES, PARAMETERS, stack
+
+
+def plan(case: str = "both") -> Plan:
+    mesh, inputs, options = CASES[case]
+    graph = stack(True)
+    return run(graph, mesh, values_for(graph), inputs, differentiated=PARAMETERS, **options).plan
+
+
+def with_op(plan: Plan, op: Op) -> Plan:
+    """Return the plan with its last collective replaced."""
+    (stage,) = plan.stages
+    graph = stage.program.graph
+    last = [node for node in graph.nodes if node.op.is_collective][-1]
+    nodes: list[Node] = [replace(n, op=op) if n is last else n for n in graph.nodes]
+    program = replace(stage.program, graph=Graph(graph.inputs, tuple(nodes), graph.outputs))
+    return replace(plan, stages=(replace(stage, program=program),))
+
+
+def test_plans_pass_loops_included() -> None:
+    for case in CASES:
+        made = plan(case)
+        prove_order(made)
+        assert any(n.op.is_collective for n in all_nodes(made.stages[0].program.graph))
+
+
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        (AllReduce(("nowhere",), "sum"), r"runs over axes \('nowhere',\) of Mesh\(data=2, t=2\)"),
+        (AllReduce(("data", "data"), "sum"), r"runs over axes \('data', 'data'\)"),
+        (AllReduce((), "sum"), r"runs over axes \(\)"),
+        (AllGather(("data",), 0, 4), "all_gather .* counts 4 members of 2"),
+        (Permute(("data",), ((0, 1),)), r"permute .* sends \(\(0, 1\),\) in a group of 2"),
+        (Permute(("data",), ((0, 1), (1, 1))), "in a group of 2"),
+    ],
+)
+def test_a_collective_that_does_not_fit_is_refused(op: Op, text: str) -> None:
+    with pytest.raises(PlanError, match=text + ".*; this is a fault of Mithril"):
+        prove_order(with_op(plan(), op))
+
+
+def test_stages_that_share_devices_are_refused() -> None:
+    made = plan()
+    (stage,) = made.stages
+    twice = replace(made, stages=(stage, Stage("again", stage.program, stage.devices)))
+    with pytest.raises(PlanError, match="stage 'again' runs on devices"):
+        prove_order(twice)
+
+
+def test_the_order_is_the_same_on_every_device_when_executed() -> None:
+    builder = Builder()
+    x = builder.input(stack(True).inputs[0].type, "x")
+    graph = builder.build({"y": ops.sum(x)})
+    ran = run(graph, Mesh(data=2, tensor=2), values_for(graph), {"x": P("data", "tensor")})
+    assert tuple(ran.executed) == ran.plan.issued()
