@@ -108,13 +108,31 @@ def test_padding_of_a_convolution_is_not_split() -> None:
     assert rule_of(case).splittable == ("b", "i", "o")
 
 
-@pytest.mark.parametrize("name", ["attention", "softmax", "layer_norm", "cross_entropy"])
-def test_fused_ops_keep_what_they_normalise_whole(name: str) -> None:
-    whole = {
-        "attention": {"s", "t"},
-        "softmax": {"d1"},
-        "layer_norm": {"n"},
-        "cross_entropy": {"v"},
-    }
-    case = next(case for case in CASES if case.op.name == name)
-    assert whole[name] <= rule_of(case).whole
+NORMALISED = {
+    "attention": {"s", "t", "d", "e"},
+    "softmax": {"d1"},
+    "log_softmax": {"d0"},
+    "layer_norm": {"n"},
+    "rms_norm": {"n"},
+    "cross_entropy": {"v"},
+}
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+@pytest.mark.parametrize("suffix", ["", "_gradient"])
+def test_fused_ops_keep_what_they_normalise_whole(name: str, suffix: str) -> None:
+    for case in [case for case in CASES if case.op.name == name + suffix][:1]:
+        rule = rule_of(case)
+        assert NORMALISED[name] == rule.whole
+        assert rule.expandable == (set() if name == "attention" else rule.whole)
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "splittable"),
+    [(4, 4, {"b", "h"}), (4, 2, {"b", "g", "r"}), (4, 1, {"b", "r"})],
+)
+def test_heads_of_attention_are_split_by_group_and_within(heads, groups, splittable) -> None:
+    q, k = floats(2, 4, heads, 3), floats(2, 4, groups, 3)
+    op = ops.Attention(False, 1.0)
+    types = [type_of(x) for x in (q, k, k)]
+    assert set(op.rule(types, op.infer(types)).splittable) == splittable

@@ -65,8 +65,8 @@ _HOMES = {
     "mithril.models": (
         "Add", "Constant", "Conv2d", "CrossEntropy", "Dropout", "Embedding", "FeedForward",
         "Flatten", "Gelu", "LayerNorm", "Linear", "MaxPool2d", "MeanSquaredError", "MoE", "Model",
-        "MultiHeadAttention", "Normal", "Pipeline", "PositionalEncoding", "Relu", "Repeat", "Uniform",
-        "is_inference", "layer", "parameter", "seed",
+        "MultiHeadAttention", "Normal", "Pipeline", "PositionalEncoding", "Relu", "Repeat",
+        "Uniform", "is_inference", "layer", "parameter", "seed",
     ),
     "mithril.ops.custom": ("define_op",),
     "mithril.options": ("Precision",),
@@ -80,11 +80,11 @@ __all__ = [
     "Add", "Array", "Backend", "BackendError", "CheckpointError", "CompiledModel", "Constant",
     "Conv2d", "CrossEntropy", "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu",
     "GraphError", "JaxBackend", "LayerNorm", "Linear", "MLXBackend", "MaxPool2d",
-    "MeanSquaredError", "Mesh", "MeshError", "MithrilError", "MoE", "Model",
-    "MultiHeadAttention", "Normal", "NumpyBackend", "OptionError", "P", "PartitionSpec",
-    "Pipeline", "PlanError", "PositionalEncoding", "Precision", "Relu", "Repeat", "ShapeError",
-    "Sharding", "ShardingError", "TensorSpec", "TorchBackend", "Uniform", "__version__", "compile",
-    "define_op", "is_inference", "layer", "open_backend", "parameter", "seed",
+    "MeanSquaredError", "Mesh", "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention",
+    "Normal", "NumpyBackend", "OptionError", "P", "PartitionSpec", "Pipeline", "PlanError",
+    "PositionalEncoding", "Precision", "Relu", "Repeat", "ShapeError", "Sharding", "ShardingError",
+    "TensorSpec", "TorchBackend", "Uniform", "__version__", "compile", "define_op", "is_inference",
+    "layer", "open_backend", "parameter", "seed",
 ]  # fmt: skip
 
 

@@ -34,6 +34,6 @@ __all__ = [
     "Add", "Check", "Component", "Composition", "Connected", "Constant", "Conv2d", "CrossEntropy",
     "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu", "Initializer", "Layer", "LayerNorm",
     "Linear", "MaxPool2d", "MeanSquaredError", "MoE", "Model", "MultiHeadAttention", "Normal",
-    "Pipeline", "PositionalEncoding", "Relu", "Repeat", "Uniform", "is_inference", "layer", "layer_path",
-    "parameter", "section", "seed",
+    "Pipeline", "PositionalEncoding", "Relu", "Repeat", "Uniform", "is_inference", "layer",
+    "layer_path", "parameter", "section", "seed",
 ]  # fmt: skip

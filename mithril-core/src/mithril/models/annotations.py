@@ -114,6 +114,17 @@ def read_annotations(
     return {name: Annotation(entry, shape, flags, place) for name, entry in chosen.items()}
 
 
+def read_at_rest(
+    layer: str, parameters: Sequence[str], given: object, place: str
+) -> dict[str, Annotation]:
+    """Return how each parameter is kept between uses, from a layer's option `at_rest`.
+
+    Raises:
+        OptionError: the option has a value of the wrong form.
+    """
+    return {} if given is None else _from_sharding(layer, parameters, given, place, "at_rest")
+
+
 def _from_weight_spec(
     layer: str, groups: Sequence[Sequence[str]], spec: object
 ) -> dict[str, WeightSpec]:
@@ -177,12 +188,16 @@ def _refuse_lone(layer: str, why: str, mesh: object, partition: object) -> None:
 
 
 def _from_sharding(
-    layer: str, parameters: Sequence[str], sharding: object, place: str
+    layer: str,
+    parameters: Sequence[str],
+    sharding: object,
+    place: str,
+    option: str = "sharding",
 ) -> dict[str, Annotation]:
     if not isinstance(sharding, Mapping):
         raise OptionError(
-            f"{layer} option sharding is {sharding!r}; give a mapping from parameter to spec, such "
-            f'as sharding={{"weight": P("tensor", None)}}'
+            f"{layer} option {option} is {sharding!r}; give a mapping from parameter to spec, such "
+            f'as {option}={{"weight": P("tensor", None)}}'
         )
     found = {}
     for name, spec in sharding.items():
@@ -193,7 +208,7 @@ def _from_sharding(
             )
         if not isinstance(spec, PartitionSpec):
             raise OptionError(
-                f"{layer} option sharding gives '{name}' {spec!r}; give a partition spec, such as "
+                f"{layer} option {option} gives '{name}' {spec!r}; give a partition spec, such as "
                 f'P("tensor", None)'
             )
         found[name] = Annotation(spec, place=place)

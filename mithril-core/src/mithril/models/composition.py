@@ -52,11 +52,17 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ShardRule:
-    """`model.shard({pattern: spec})`, as said at a place."""
+    """`model.shard({pattern: spec})` or `model.at_rest(…)`, as said at a place."""
 
     pattern: str
     spec: PartitionSpec
     place: Source | None
+    at_rest: bool = False
+
+    @property
+    def call(self) -> str:
+        """The method that was called, for messages."""
+        return "model.at_rest" if self.at_rest else "model.shard"
 
 
 @dataclass(frozen=True, eq=False)

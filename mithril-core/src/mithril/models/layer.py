@@ -21,16 +21,21 @@ from typing import Any, ClassVar, overload
 
 from mithril.errors import GraphError, MithrilError, OptionError, listing, nearest
 from mithril.ir import Source, Tensor
-from mithril.models.annotations import Annotation, read_annotations
+from mithril.models.annotations import Annotation, read_annotations, read_at_rest
 from mithril.models.caller import at, user_source
 from mithril.models.component import Component, check_name
 from mithril.models.definition import Check, Declared, Definition, define
 from mithril.models.tracing import LayerScope, inside
 
-SHARDING_OPTIONS = ("weight_shard_spec", "device_mesh", "device_mesh_partition", "sharding")
+SHARDING_OPTIONS = (
+    "weight_shard_spec",
+    "device_mesh",
+    "device_mesh_partition",
+    "sharding",
+    "at_rest",
+)
 NOT_YET = {
     "device_id": "placing layers on devices",
-    "at_rest": "storing parameters split between uses",
 }
 
 
@@ -42,15 +47,17 @@ class Layer(Component):
         name: what the layer is called in a model; counted per class otherwise (`linear_0`).
         options: the layer's options by name, and how its parameters are split:
             `sharding={"weight": P("tensor", None)}`, or `weight_shard_spec` with `device_mesh` and
-            `device_mesh_partition` as in the guides.
+            `device_mesh_partition` as in the guides; `at_rest={"weight": P("data")}` says how they
+            are kept between uses.
 
     Raises:
         OptionError: an option is unknown, missing, has a wrong value or is not available yet.
     """
 
-    __slots__ = ("annotations", "config", "given_name", "parameters", "source")
+    __slots__ = ("annotations", "at_rest", "config", "given_name", "parameters", "source")
     definition: ClassVar[Definition]
     annotations: Mapping[str, Annotation]
+    at_rest: Mapping[str, Annotation]
     config: Mapping[str, Any]
     given_name: str | None
     parameters: tuple[str, ...]
@@ -70,6 +77,7 @@ class Layer(Component):
         self.annotations = read_annotations(
             definition.name, parameters, definition.weights, options, at(source)
         )
+        self.at_rest = read_at_rest(definition.name, parameters, options.get("at_rest"), at(source))
 
     @property
     def label(self) -> str:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Self
 
 from mithril.errors import GraphError, ShardingError
+from mithril.ir import Source
 from mithril.mesh import PartitionSpec
 from mithril.models.caller import at, user_source
 from mithril.models.component import Component, Connected, check_name
@@ -90,19 +91,38 @@ class Model(Component):
         Raises:
             ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.
         """
-        place = user_source()
+        self._add_rules(rules, user_source(), at_rest=False)
+
+    def at_rest(self, rules: Mapping[str, PartitionSpec]) -> None:
+        """Say how parameters are kept between uses, by patterns over their full names.
+
+        `model.at_rest({"*": P("data")})` stores every parameter, its gradient and its optimizer
+        state split over `data` (ZeRO-3, fully sharded data parallel): a parameter is gathered
+        when a phase needs it, and its gradient scattered. How it is computed with is another
+        matter, and said by `shard`.
+
+        Args:
+            rules: partition specs by pattern, as in `shard`; patterns match parameters only.
+
+        Raises:
+            ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.
+        """
+        self._add_rules(rules, user_source(), at_rest=True)
+
+    def _add_rules(self, rules: object, place: Source | None, *, at_rest: bool) -> None:
+        call = "model.at_rest" if at_rest else "model.shard"
         if not isinstance(rules, Mapping):
             raise ShardingError(
-                f"model.shard got {rules!r}{at(place)}; give a mapping from name patterns to "
+                f"{call} got {rules!r}{at(place)}; give a mapping from name patterns to "
                 f'partition specs, such as {{"*.weight": P("tensor", None)}}'
             )
         for pattern, spec in rules.items():
             if not isinstance(pattern, str) or not isinstance(spec, PartitionSpec):
                 raise ShardingError(
-                    f"model.shard got {pattern!r}: {spec!r}{at(place)}; give a name pattern and a "
+                    f"{call} got {pattern!r}: {spec!r}{at(place)}; give a name pattern and a "
                     f'partition spec, such as {{"*.weight": P("tensor", None)}}'
                 )
-        added = tuple(ShardRule(pattern, spec, place) for pattern, spec in rules.items())
+        added = tuple(ShardRule(pattern, spec, place, at_rest) for pattern, spec in rules.items())
         self._state = replace(self._state, rules=(*self._state.rules, *added))
 
     def freeze(self) -> Composition:

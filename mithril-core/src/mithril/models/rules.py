@@ -1,4 +1,4 @@
-"""`model.shard` patterns matched against the names of a traced model.
+"""`model.shard` and `model.at_rest` patterns matched against the names of a traced model.
 
 Rules of a nested model speak of the names inside it, and come before those of the model around it;
 the last rule that matches a name wins.
@@ -16,24 +16,29 @@ from mithril.models.caller import at
 from mithril.models.composition import Composition, ShardRule
 
 
-def match_rules(composition: Composition, names: Sequence[str]) -> list[tuple[str, Annotation]]:
+def match_rules(
+    composition: Composition, names: Sequence[str], *, at_rest: bool = False
+) -> list[tuple[str, Annotation]]:
     """Return every name a rule matches with its annotation; later pairs overrule earlier ones.
 
     Args:
         composition: the model with its rules, nested ones included.
         names: full names of all parameters and values.
+        at_rest: match the rules of `model.at_rest` instead of those of `model.shard`.
 
     Raises:
         ShardingError: a pattern matches no name.
     """
     found: list[tuple[str, Annotation]] = []
-    for prefix, rule in _rules(composition, ""):
+    rules = (pair for pair in _rules(composition, "") if pair[1].at_rest == at_rest)
+    for prefix, rule in rules:
         inner = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
         hits = [name for name in inner if fnmatchcase(name, rule.pattern)]
         if not hits:
             raise ShardingError(
-                f"pattern '{rule.pattern}' of model.shard{at(rule.place)} matches no parameter or "
-                f"value; near names: {listing(_near(rule.pattern, inner))}"
+                f"pattern '{rule.pattern}' of {rule.call}{at(rule.place)} matches no "
+                f"{'parameter' if at_rest else 'parameter or value'}; near names: "
+                f"{listing(_near(rule.pattern, inner))}"
             )
         annotation = Annotation(rule.spec, place=at(rule.place))
         found += [(prefix + name, annotation) for name in hits]

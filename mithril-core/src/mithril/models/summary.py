@@ -20,7 +20,10 @@ def summarize(composition: Composition) -> str:
     outputs = ", ".join(composition.output_ports) or "none"
     layers = sum(1 for row in rows if row[1] != _MODEL)
     title = f"{composition.label}: {layers} layers, inputs {inputs}, outputs {outputs}"
-    rules = [f"shard {rule.pattern}: {rule.spec!r}" for rule in composition.rules]
+    rules = [
+        f"{'at rest' if rule.at_rest else 'shard'} {rule.pattern}: {rule.spec!r}"
+        for rule in composition.rules
+    ]
     return "\n".join([title, *_table([_HEADER, *rows]), *rules]) if rows else title
 
 
@@ -49,10 +52,12 @@ def _parameters(layer: Layer, path: str, first: dict[int, str]) -> str:
     owner = first.setdefault(id(layer), path)
     if owner != path and layer.parameters:
         return f"shared with {owner}"
-    return ", ".join(
-        f"{name} {layer.annotations[name]}" if name in layer.annotations else name
-        for name in layer.parameters
-    )
+    return ", ".join(_parameter(layer, name) for name in layer.parameters)
+
+
+def _parameter(layer: Layer, name: str) -> str:
+    kept = f" at rest {layer.at_rest[name]}" if name in layer.at_rest else ""
+    return f"{name} {layer.annotations[name]}{kept}" if name in layer.annotations else name + kept
 
 
 def _table(rows: Sequence[Row]) -> list[str]:

@@ -35,6 +35,7 @@ class Traced:
         parameter_names: full names of the parameters, in order.
         initializers: how each parameter starts.
         annotations: the user's wish for each parameter that has one.
+        at_rest: how parameters are kept between uses, where the user says so.
         value_names: the value of every connection, layer output and single-output layer path.
         value_annotations: the user's wish for inputs and results, by `model.shard`.
         uses_seed: whether the graph has the hidden input `seed`.
@@ -45,6 +46,7 @@ class Traced:
     parameter_names: tuple[str, ...]
     initializers: Mapping[str, Initializer]
     annotations: Mapping[str, Annotation]
+    at_rest: Mapping[str, Annotation]
     value_names: Mapping[str, Value]
     value_annotations: Mapping[Value, Annotation]
     uses_seed: bool
@@ -81,14 +83,16 @@ def parameter_names(model: Traceable) -> tuple[str, ...]:
 
 
 def check_patterns(model: Traceable) -> None:
-    """Raise unless every pattern of `model.shard` matches some name; needs no shapes.
+    """Raise unless every pattern of shard and at_rest matches some name; needs no shapes.
 
     Raises:
         ShardingError: a pattern matches no parameter, layer or connection.
     """
     component = component_of(model)
     if isinstance(component, Composition):
-        match_rules(component, [*parameter_names(component), *_value_names(component, "")])
+        names = parameter_names(component)
+        match_rules(component, [*names, *_value_names(component, "")])
+        match_rules(component, names, at_rest=True)
 
 
 def _value_names(composition: Composition, prefix: str) -> Iterator[str]:
@@ -176,6 +180,23 @@ def wishes(component: Composition | Layer) -> dict[str, Annotation]:
     return found
 
 
+def resting(
+    component: Composition | Layer, aliases: Mapping[str, str] | None = None
+) -> dict[str, Annotation]:
+    """Return how the parameters of a component are kept between uses; needs no shapes."""
+    also = aliases or {}
+    found = {
+        prefix + name: annotation
+        for layer, prefix in _parameter_prefixes(component).items()
+        for name, annotation in layer.at_rest.items()
+    }
+    if isinstance(component, Composition):
+        names = [*parameter_names(component), *also]
+        rules = match_rules(component, names, at_rest=True)
+        found |= {also.get(name, name): annotation for name, annotation in rules}
+    return found
+
+
 @dataclass(slots=True)
 class _Walk:
     """Goes through a model in order of its connections and collects what names mean."""
@@ -259,6 +280,7 @@ def _finished(
         parameter_names=names,
         initializers={name: run.parameters[name].initializer for name in names},
         annotations=_parameter_annotations(run, walk.prefixes, matched),
+        at_rest=resting(component, run.aliases),
         value_names=walk.values,
         value_annotations={walk.values[n]: a for n, a in matched if n in walk.values},
         uses_seed=run.seed is not None,

@@ -28,7 +28,7 @@ def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = 
             place = f" ({row.source})" if row.source else ""
             raise PlanError(
                 f"plan moves '{cause.value}'{place} by {row.kind} over {' x '.join(row.axes)}, "
-                f"from {cause.produced} to {cause.required} for {cause.consumer}; {row.bytes} bytes, "
-                f"more than max_reshard_bytes={max_reshard_bytes}; split the two alike, or raise "
-                f"the limit"
+                f"from {cause.produced} to {cause.required} for {cause.consumer}; {row.bytes} "
+                f"bytes, more than max_reshard_bytes={max_reshard_bytes}; split the two alike, or "
+                f"raise the limit"
             )

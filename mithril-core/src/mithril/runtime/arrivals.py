@@ -8,7 +8,6 @@ copied.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,8 @@ from mithril.mesh import Sharding
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, as_array
 from mithril.types import Shape, TensorType
+
+_NUMBER: tuple[Shape, object] = ((), float)
 
 
 class Arrivals:
@@ -27,7 +28,7 @@ class Arrivals:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[tuple[Shape, np.dtype[Any]], tuple[TensorType, Sharding]] = {}
+        self._known: dict[tuple[Shape, object], tuple[TensorType, Sharding]] = {}
 
     def take(
         self, given: Mapping[str, object], names: Iterable[str], what: str
@@ -47,12 +48,16 @@ class Arrivals:
     def _take(self, x: object, what: str, name: str) -> Array:
         if isinstance(x, Array) and x.backend is self._backend:
             return x
-        if type(x) is not np.ndarray:
-            return as_array(self._backend, x, f"{what} '{name}'")
-        key = (x.shape, x.dtype)
-        if key in self._known:
-            return self._backend.place(*self._known[key], lambda box: x[box].copy())
+        if type(x) is np.ndarray:
+            known = self._known.get((x.shape, x.dtype))
+            if known is not None:
+                return self._backend.place(*known, lambda box: x[box].copy())
+        elif type(x) is float and _NUMBER in self._known:
+            return self._backend.place(*self._known[_NUMBER], lambda box: np.asarray(x))
         array = as_array(self._backend, x, f"{what} '{name}'")
-        if array.dtype.numpy == x.dtype:  # values of a narrowed dtype are looked at each time
-            self._known[key] = (array.type, array.sharding)
+        if type(x) is float:
+            self._known[_NUMBER] = (array.type, array.sharding)
+        elif type(x) is np.ndarray and array.dtype.numpy == x.dtype != np.int64:
+            # int64 is narrowed where its values fit: they are looked at each time.
+            self._known[x.shape, x.dtype] = (array.type, array.sharding)
         return array

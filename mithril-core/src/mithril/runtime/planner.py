@@ -14,7 +14,7 @@ from mithril.compiler import COMPUTED_WITH, Request
 from mithril.engine import Executable
 from mithril.errors import GraphError, ShapeError, ShardingError, listing, nearest
 from mithril.ir import Plan
-from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.mesh import Mesh, PartitionSpec, Sharding, coarsen
 from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
@@ -157,13 +157,15 @@ class Planner:
             if type is not None and sharding is not None
         }
         decided = dict.fromkeys(inputs, PASSED_IN)
-        parameters = self._parameters(traced, signature.parameters, decided)
+        at_rest = self._resting(traced, signature.parameters, decided)
+        parameters = self._parameters(traced, signature.parameters, at_rest, decided)
         outputs = {name: value.type for name, value in traced.graph.outputs.items()}
         seeds = dict(signature.gradients or ())
         arrays = (*signature.inputs, *signature.parameters)
         placed = {name for name, (_, sharding) in arrays if sharding is not None}
         placed |= {seed_of(name) for name, (_, sharding) in seeds.items() if sharding is not None}
-        free = {name for name, _ in signature.parameters if name not in parameters}
+        known = {*parameters, *at_rest}
+        free = {name for name, _ in signature.parameters if name not in known}
         free |= {seed_of(name) for name, (_, sharding) in seeds.items() if sharding is None}
         arriving = {
             name: sharding or self._sharding(PartitionSpec(), outputs[name], name)
@@ -186,25 +188,49 @@ class Planner:
             ),
             homes=self._homes(traced),
             free=frozenset(free),
+            at_rest=at_rest,
             pads=self._uneven == "pad",
             notes=self._notes(traced),
         )
 
     def _parameters(
-        self, traced: Traced, parameters: Arguments, decided: dict[str, str]
+        self,
+        traced: Traced,
+        parameters: Arguments,
+        at_rest: Mapping[str, Sharding],
+        decided: dict[str, str],
     ) -> dict[str, Sharding]:
-        """Return the shardings of the parameters that have one, and note who decided each."""
+        """Return the shardings of the parameters that have one, and note who decided each.
+
+        Of a parameter kept at rest it is the one it is computed with.
+        """
         found = {}
         for name, (_, sharding) in parameters:
             annotation = traced.annotations.get(name)
-            if sharding is not None:
+            if sharding is not None and name not in at_rest:
                 type = traced.graph.input(name).type
                 found[name] = self._checked(sharding, type, f"parameter '{name}'")
                 decided[name] = self._decisions.get((name, sharding), PASSED_IN)
             elif annotation is not None and self._backend.mesh.size > 1:
                 type = traced.graph.input(name).type
                 found[name] = self._annotated(annotation, type, name, "parameter")
-                decided[name] = f"the annotation {annotation}{annotation.place}"
+                decided.setdefault(name, f"the annotation {annotation}{annotation.place}")
+        return found
+
+    def _resting(
+        self, traced: Traced, parameters: Arguments, decided: dict[str, str]
+    ) -> dict[str, Sharding]:
+        """Return where parameters live between uses; an array that lies otherwise stays so."""
+        found = {}
+        for name, (_, sharding) in parameters:
+            annotation = traced.at_rest.get(name)
+            if annotation is None or self._backend.mesh.size == 1:
+                continue
+            type = traced.graph.input(name).type
+            resting = self._annotated(annotation, type, name, "parameter")
+            if sharding in (None, resting):
+                found[name] = resting
+                decided[name] = f"at_rest {annotation}{annotation.place}"
         return found
 
     def _homes(self, traced: Traced) -> dict[str, Sharding]:
@@ -220,7 +246,7 @@ class Planner:
         self, annotation: Annotation, type: TensorType, name: str, kind: str
     ) -> Sharding:
         sharding = resolve(annotation, self._backend.mesh, type, name)
-        return self._checked(sharding, type, f"{kind} '{name}'")
+        return self._checked(coarsen(sharding, type.shape), type, f"{kind} '{name}'")
 
     def _sharding(self, spec: PartitionSpec, type: TensorType, what: str) -> Sharding:
         sharding = Sharding.of(self._backend.mesh, spec, type.rank, what)
@@ -233,7 +259,7 @@ class Planner:
         return sharding
 
     def _notes(self, traced: Traced) -> tuple[str, ...]:
-        ignored = len(traced.annotations) + len(traced.value_annotations)
+        ignored = len(traced.annotations) + len(traced.value_annotations) + len(traced.at_rest)
         if self._backend.mesh.size > 1 or not ignored:
             return ()
         return (f"annotations ignored, because the backend has one device: {ignored}",)

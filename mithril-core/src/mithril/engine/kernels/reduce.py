@@ -41,11 +41,11 @@ def _product_with_ones(
     terms = math.prod(x.shape[i] for i in axes)
     if not 1 < terms <= _MATMUL_TERMS or x.rank == len(axes):
         return None
-    ones, shape = xp.ones(terms, dtype=x.dtype.numpy), result.shape
+    ones, shape, multiply = xp.ones(terms, dtype=x.dtype.numpy), result.shape, xp.matmul
     if axes == tuple(range(x.rank - len(axes), x.rank)):
-        return lambda x: xp.reshape(xp.matmul(xp.reshape(x, (-1, terms)), ones), shape)
+        return lambda x: multiply(x.reshape(-1, terms), ones).reshape(shape)
     if axes == tuple(range(len(axes))):
-        return lambda x: xp.reshape(xp.matmul(ones, xp.reshape(x, (terms, -1))), shape)
+        return lambda x: multiply(ones, x.reshape(terms, -1)).reshape(shape)
     return None
 
 

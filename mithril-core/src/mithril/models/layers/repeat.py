@@ -14,10 +14,10 @@ from mithril.models.composition import Composition
 from mithril.models.definition import POSITIVE, define
 from mithril.models.layer import Layer
 from mithril.models.model import Model
-from mithril.models.trace import component_of, parameter_names, trace_inside, wishes
-from mithril.models.tracing import SEED, Trace, current, parameter, seed
+from mithril.models.trace import component_of, parameter_names, resting, trace_inside, wishes
+from mithril.models.tracing import Trace, current, parameter, seed
 from mithril.ops import cast, iota
-from mithril.types import DType, TensorType
+from mithril.types import DType
 
 SEED_STEP = 0x9E3779B9
 """Distance of the seeds of two iterations: 2**32 over the golden ratio, so that none come close."""
@@ -95,6 +95,8 @@ class Repeat(Layer):
         super().__init__(frozen, count, **options)
         inside = {name: _stacked(wish) for name, wish in wishes(frozen).items()}
         self.annotations = {**inside, **self.annotations}
+        kept = {name: _stacked(wish) for name, wish in resting(frozen).items()}
+        self.at_rest = {**kept, **self.at_rest}
 
     def __repr__(self) -> str:
         block = self.config["block"]

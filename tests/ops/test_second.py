@@ -1,0 +1,163 @@
+"""Second gradients, and gradients through saved statistics and masks, by differences in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from mithril import ops
+from mithril.ir import Builder, Graph
+from mithril.ops.expansion import gradient_by_expansion
+from mithril.transform import differentiate, gradient_of, seed_of
+
+from tests.ops.arrays import booleans, floats, integers
+from tests.ops.evaluate import assert_close, evaluate, type_of
+
+STEP = 1e-3
+TARGETS = integers(4, below=6)
+MASK = floats(1, 1, 4, 4, seed=4)
+SEEN = booleans(2, 1, 4, 4, seed=2)
+SEEN[:, :, 0] = False
+
+Function = Callable[..., object]
+FUNCTIONS: dict[str, tuple[Function, tuple[np.ndarray, ...]]] = {
+    "softmax": (ops.softmax, (floats(4, 6),)),
+    "log_softmax": (ops.log_softmax, (floats(4, 6),)),
+    "gelu": (ops.gelu, (floats(4, 6),)),
+    "gelu of tanh": (lambda x: ops.gelu(x, approximate=True), (floats(4, 6),)),
+    "silu": (ops.silu, (floats(4, 6),)),
+    "layer_norm": (ops.layer_norm, (floats(4, 6), floats(6, seed=1), floats(6, seed=2))),
+    "rms_norm": (ops.rms_norm, (floats(4, 6), floats(6, seed=1))),
+    "cross_entropy": (
+        lambda x: ops.cross_entropy(x, ops.cast(ops.iota(x, (4,)), "int32")),
+        (floats(4, 6),),
+    ),
+    "rope": (lambda x: ops.tanh(ops.rope(x)), (floats(2, 4, 1, 6),)),
+    "attention": (
+        lambda q, k, v: ops.attention(q, k, v, causal=True),
+        tuple(floats(2, 4, heads, 2, seed=heads) for heads in (4, 2, 2)),
+    ),
+    "attention of one tensor": (lambda x: ops.attention(x, x, x), (floats(1, 4, 2, 2),)),
+    "attention with a mask": (
+        lambda q, mask: ops.attention(q, q, q, mask=mask),
+        (floats(1, 4, 2, 2), MASK),
+    ),
+}
+
+
+def steep(function: Function, arrays: tuple[np.ndarray, ...]) -> tuple[Graph, list[str]]:
+    """Return the graph of the sum of the squared gradients of a function, and its inputs."""
+    names = [f"x{i}" for i in range(len(arrays))]
+    builder = Builder()
+    inputs = [builder.input(type_of(a), n) for a, n in zip(arrays, names, strict=True)]
+    y = function(*inputs)
+    joint = differentiate(builder.build({"y": ops.sum(y * y)}), ["y"], names)
+    extended = Builder.extending(joint)
+    total = None
+    for name in names:
+        slope = type(y)(extended, joint.outputs[gradient_of(name)])
+        square = ops.sum(slope * slope)
+        total = square if total is None else total + square
+    return extended.build({"z": total}), names
+
+
+def differences(value: Callable[[np.ndarray], float], x: np.ndarray) -> np.ndarray:
+    """Return central differences of fourth order."""
+    slopes = np.empty(x.shape)
+    for index in np.ndindex(x.shape):
+
+        def at(step: float, index: tuple[int, ...] = index) -> float:
+            moved = x.copy()
+            moved[index] += step
+            return value(moved)
+
+        near, far = at(STEP) - at(-STEP), at(2 * STEP) - at(-2 * STEP)
+        slopes[index] = (8 * near - far) / (12 * STEP)
+    return slopes
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradient_of_a_gradient_equals_central_differences(name: str) -> None:
+    function, arrays = FUNCTIONS[name]
+    graph, names = steep(function, arrays)
+    one = {seed_of("y"): np.ones(())}
+    values = dict(zip(names, arrays, strict=True))
+    joint = differentiate(graph, ["z"], names)
+    found = evaluate(joint, {**values, **one, seed_of("z"): np.ones(())})
+    for which in names:
+
+        def value(x: np.ndarray, which: str = which) -> float:
+            return float(evaluate(graph, {**values, **one, which: x})["z"])
+
+        # Differences of differences lose digits: their own error is what is compared here.
+        expected = differences(value, values[which])
+        np.testing.assert_allclose(found[gradient_of(which)], expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_float_mask_has_a_gradient_of_its_own_shape() -> None:
+    q, mask = floats(2, 4, 2, 2), floats(1, 2, 1, 4, seed=3)
+    builder = Builder()
+    x, m = builder.input(type_of(q), "x"), builder.input(type_of(mask), "m")
+    graph = builder.build({"y": ops.sum(ops.attention(x, x, x, mask=m) ** 2)})
+    values = {"x": q, "m": mask, seed_of("y"): np.ones(())}
+    found = evaluate(differentiate(graph, ["y"], ["m"]), values)[gradient_of("m")]
+
+    def value(m: np.ndarray) -> float:
+        return float(evaluate(graph, {"x": q, "m": m})["y"])
+
+    assert_close(found, differences(value, mask))
+
+
+def test_the_gradient_of_a_mask_costs_nothing_unless_asked_for() -> None:
+    q, mask = floats(2, 4, 2, 2), floats(1, 2, 1, 4, seed=3)
+    builder = Builder()
+    x, m = builder.input(type_of(q), "x"), builder.input(type_of(mask), "m")
+    graph = builder.build({"y": ops.attention(x, x, x, mask=m)})
+    joint = differentiate(graph, ["y"], ["x"])
+    assert [node.op.name for node in joint.nodes].count("exp") == 0
+    assert len(joint.nodes) <= 4
+
+
+def test_rows_that_see_nothing_have_gradients_of_zero() -> None:
+    q = floats(2, 4, 2, 2)
+    builder = Builder()
+    x, seen = builder.input(type_of(q), "x"), builder.input(type_of(SEEN), "seen")
+    y = ops.attention(x, ops.stop_gradient(x), ops.stop_gradient(x), mask=seen)
+    joint = differentiate(builder.build({"y": y}), ["y"], ["x"])
+    given = {"x": q, "seen": SEEN, seed_of("y"): np.ones((2, 4, 2, 2))}
+    found = evaluate(joint, given)[gradient_of("x")]
+    assert np.isfinite(found).all()
+    assert not found[:, 0].any()
+    assert found[:, 1:].any()
+
+
+def test_a_tensor_passed_twice_gets_each_share_once() -> None:
+    x = floats(1, 4, 2, 2)
+    builder = Builder()
+    tensor = builder.input(type_of(x), "x")
+    op = ops.Attention(False, 0.5)
+    out, _ = builder.apply(op, tensor, tensor, tensor)
+    shares = gradient_by_expansion(op, [tensor] * 3, [out, None])
+    graph = builder.build({f"d{i}": share for i, share in enumerate(shares)})
+    found = evaluate(graph, {"x": x})
+    fused = ops.AttentionGradient(False, 0.5)
+    both = Builder()
+    tensor = both.input(type_of(x), "x")
+    out, total = both.apply(op, tensor, tensor, tensor)
+    results = both.apply(fused, tensor, tensor, tensor, out, total, out)
+    expected = evaluate(both.build({f"d{i}": y for i, y in enumerate(results)}), {"x": x})
+    for name, value in expected.items():
+        assert_close(found[name], value)
+
+
+def test_operands_no_gradient_reaches_have_none() -> None:
+    builder = Builder()
+    logits = builder.input(type_of(floats(4, 6)), "x")
+    targets = builder.input(type_of(TARGETS), "t")
+    op = ops.CrossEntropy()
+    loss, total = builder.apply(op, logits, targets)
+    through_loss = op.gradient([logits, targets], [loss, total], [loss, None])
+    assert through_loss[0] is not None
+    assert through_loss[1] is None
+    assert op.gradient([logits, targets], [loss, total], [None, total])[1] is None

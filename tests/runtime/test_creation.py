@@ -1,0 +1,119 @@
+"""Creation functions: values, dtypes and placements, equal on every mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril import P
+from mithril.types import DType
+
+MADE: dict[str, tuple[Callable[..., ml.Array], np.ndarray | None]] = {
+    "array": (lambda b, **o: b.array(np.arange(24.0).reshape(6, 4), **o), np.arange(24.0).reshape(6, 4)),
+    "zeros": (lambda b, **o: b.zeros(6, 4, **o), np.zeros((6, 4))),
+    "ones": (lambda b, **o: b.ones((6, 4), **o), np.ones((6, 4))),
+    "full": (lambda b, **o: b.full((6, 4), 2.5, **o), np.full((6, 4), 2.5)),
+    "zeros_like": (lambda b, **o: b.zeros_like(b.ones(6, 4), **o), np.zeros((6, 4))),
+    "ones_like": (lambda b, **o: b.ones_like(b.zeros(6, 4), **o), np.ones((6, 4))),
+    "full_like": (lambda b, **o: b.full_like(b.zeros(6, 4), 7, **o), np.full((6, 4), 7)),
+    "arange": (lambda b, **o: b.arange(0.0, 6.0, **o), np.arange(6.0)),
+    "linspace": (lambda b, **o: b.linspace(-1, 1, 6, **o), np.linspace(-1, 1, 6)),
+    "eye": (lambda b, **o: b.eye(6, 4, k=-1, **o), np.eye(6, 4, -1)),
+    "rand": (lambda b, **o: b.rand(6, 4, seed=1, **o), None),
+    "randn": (lambda b, **o: b.randn(6, 4, seed=1, **o), None),
+    "randint": (lambda b, **o: b.randint(0, 9, (6, 4), seed=1, **o), None),
+}  # fmt: skip
+PLACEMENTS: list[tuple[dict[str, Any], int]] = [
+    ({}, 6),
+    ({"device_mesh": (2, 1)}, 3),
+    ({"tensor_split": (None, 0)}, 3),
+    ({"sharding": P("data")}, 3),
+    ({"sharding": P(("data", "model"))}, 2),
+]
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize(("placement", "rows"), PLACEMENTS, ids=str)
+def test_a_new_array_has_its_values_wherever_it_lies(
+    name: str, placement: dict[str, Any], rows: int
+) -> None:
+    make, values = MADE[name]
+    x = make(ml.NumpyBackend(device_mesh=(2, 2)), **placement)
+    assert x.addressable_shards[0].data.shape[0] == rows
+    whole = make(ml.NumpyBackend()).numpy() if values is None else values.astype(np.float32)
+    np.testing.assert_array_equal(x.numpy(), whole)
+    for shard in x.addressable_shards:
+        np.testing.assert_array_equal(shard.data, whole[shard.index])
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int16"])
+def test_a_new_array_has_the_dtype_asked_for(name: str, dtype: str) -> None:
+    make, values = MADE[name]
+    if dtype == "int16" and name in ("rand", "randn", "linspace"):
+        with pytest.raises(ml.ShapeError, match=f"{name} makes floats, not int16"):
+            make(ml.NumpyBackend(), dtype=dtype)
+        return
+    x = make(ml.NumpyBackend(), dtype=dtype)
+    assert x.dtype == dtype
+    if values is not None and dtype != "int16":
+        np.testing.assert_array_equal(x.numpy(), values.astype(DType(dtype).numpy))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", sorted({*MADE} - {"randint", "zeros_like"}))
+def test_the_dtype_of_a_backend_is_the_default(name: str, dtype: str) -> None:
+    assert MADE[name][0](ml.NumpyBackend(dtype=dtype)).dtype == dtype
+
+
+def test_other_dtypes_are_kept_under_a_default() -> None:
+    backend = ml.NumpyBackend(dtype="float64")
+    assert backend.array(np.ones(2, np.float32)).dtype == "float32"
+    assert backend.array([1, 2]).dtype == "int32"
+    assert backend.array(np.ones(2)).dtype == "float64"
+    assert backend.full((2,), 3).dtype == "int32"
+    assert backend.full((2,), True).dtype == "bool"
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_two_forms_of_placement_are_refused(name: str) -> None:
+    backend = ml.NumpyBackend(device_mesh=(2,))
+    with pytest.raises(ml.OptionError, match="sharding= is given together with device_mesh="):
+        MADE[name][0](backend, sharding=P("data"), device_mesh=(2,))
+
+
+def test_like_follows_dtype_and_sharding_unless_told() -> None:
+    backend = ml.NumpyBackend(device_mesh=(2, 2))
+    x = backend.ones(6, 4, dtype="float16", sharding=P("data", "model"))
+    same = backend.full_like(x, 3)
+    assert (same.dtype, same.sharding) == (x.dtype, x.sharding)
+    other = backend.zeros_like(x, dtype="int32", sharding=P("model"))
+    assert other.dtype == "int32"
+    assert other.sharding.spec == P("model")
+
+
+def test_uneven_parts_make_up_the_whole() -> None:
+    backend = ml.NumpyBackend(device_mesh=(4,))
+    for x in (backend.eye(6, tensor_split=(0,)), backend.linspace(0, 1, 7, tensor_split=(0,))):
+        parts = [shard.data for shard in x.addressable_shards]
+        np.testing.assert_array_equal(np.concatenate(parts), x.numpy())
+    np.testing.assert_array_equal(backend.eye(6, tensor_split=(0,)).numpy(), np.eye(6))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_uniform_numbers_stay_below_one(dtype: str) -> None:
+    x = ml.NumpyBackend().rand(20000, dtype=dtype).numpy().astype(np.float64)
+    assert 0 <= x.min() < 0.01
+    assert 0.99 < x.max() < 1
+
+
+def test_linspace_with_and_without_its_end() -> None:
+    backend = ml.NumpyBackend()
+    np.testing.assert_array_equal(
+        backend.linspace(0, 1, 4, endpoint=False).numpy(), [0, 0.25, 0.5, 0.75]
+    )
+    assert backend.linspace(3, 4, 1).numpy().tolist() == [3]
+    assert backend.linspace(3, 4, 0).shape == (0,)
