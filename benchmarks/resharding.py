@@ -1,6 +1,6 @@
 """Print what every reshard on a (4, 2) mesh moves, beside gathering everything.
 
-    python benchmarks/resharding.py
+python benchmarks/resharding.py
 """
 
 from __future__ import annotations

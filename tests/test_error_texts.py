@@ -16,10 +16,6 @@ PACKAGES = (
     "mesh", "ir", "transform", "engine", "sharding", "partition", "compiler", "runtime",
 )  # fmt: skip
 
-INTERNAL = {
-    "; this is a fault of Mithril, please report it": "a fault of the partitioner",
-}
-"""Texts that no input can bring about: whose fault they are."""
 ENOUGH = 10
 """Characters in a row, of one error text only, that a test must have."""
 STAND_IN = "\N{REPLACEMENT CHARACTER}"
@@ -84,15 +80,7 @@ def is_tested(text: str) -> bool:
 @pytest.mark.parametrize("site", SITES)
 def test_an_error_text_is_tested(site: str) -> None:
     text = SITES[site]
-    assert is_tested(text) or any(piece in text for piece in INTERNAL), (
-        f"no test has the text {text.replace(STAND_IN, '…')!r}"
-    )
-
-
-@pytest.mark.parametrize("piece", INTERNAL)
-def test_an_exempt_text_exists_and_is_untested(piece: str) -> None:
-    (text,) = [text for text in SITES.values() if piece in text]
-    assert not is_tested(text), "it can be brought about; take it off the list"
+    assert is_tested(text), f"no test has the text {text.replace(STAND_IN, '…')!r}"
 
 
 def test_raises_are_found() -> None:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mithril import ops
+from mithril.engine.kernels import blocks, position
 from mithril.engine.kernels.blocks import BLOCK
+from mithril.types import DType
 
-from tests.ops.evaluate import apply
+from tests.ops.cases import CASES, Case
+from tests.ops.evaluate import apply, assert_close
+from tests.ops.oracles import ORACLES
+
+BY_ROWS = {
+    "cross_entropy", "cross_entropy_gradient", "layer_norm", "layer_norm_gradient", "log_softmax",
+    "rms_norm", "rms_norm_gradient", "rope", "softmax", "softmax_gradient",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("approximate", [False, True])
@@ -27,3 +36,31 @@ def test_blocks_take_operands_in_any_layout() -> None:
     (straight,) = apply(ops.Gelu(False), x)
     (turned,) = apply(ops.Gelu(False), x.T)
     np.testing.assert_array_equal(turned.T, straight)
+
+
+@pytest.mark.parametrize("block", [1, 12, 30])
+@pytest.mark.parametrize("case", [c for c in CASES if c.op.name in BY_ROWS], ids=str)
+def test_some_rows_at_a_time_give_what_all_give(case: Case, block: int, monkeypatch) -> None:
+    monkeypatch.setattr(blocks, "ROWS_BLOCK", block)
+    monkeypatch.setattr(position, "ROWS_BLOCK", block)
+    expected = ORACLES[case.op.name](case.op, *case.arrays)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for found, wanted in zip(apply(case.op, *case.arrays), expected, strict=True):
+        assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_over_blocks_of_rows_are_kept_in_float32(dtype: str, monkeypatch) -> None:
+    monkeypatch.setattr(blocks, "ROWS_BLOCK", 4)
+    g = np.ones((5000, 2)).astype(DType(dtype).numpy)
+    rows, gain = np.zeros(5000, np.float32), g[0]
+    _, _, dbias = apply(ops.LayerNormGradient(), g, gain, rows, rows, g)
+    assert_close(dbias.astype(np.float64), np.full(2, 5000.0), DType(dtype))
+
+
+def test_no_rows_have_no_results() -> None:
+    x, gain = np.zeros((0, 3, 4)), np.ones(4)
+    for y in apply(ops.LayerNorm(1e-5), x, gain, gain):
+        assert y.shape[:2] == (0, 3)
+    _, dgain = apply(ops.RmsNormGradient(), x, gain, np.zeros((0, 3)), x)
+    assert_close(dgain, np.zeros(4))

@@ -9,9 +9,10 @@ from mithril import ops
 from mithril.errors import PlanError
 from mithril.ir import Builder, Graph, Node, Op, Plan, Stage
 from mithril.ir.repeat import all_nodes
-from mithril.mesh import Mesh, P
+from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllGather, AllReduce, Permute
 from mithril.partition.proof import prove_order
+from mithril.partition.spmd import check_promises
 
 from tests.graphs import run, values_for
 from tests.transform.test_repeat import CASES, PARAMETERS, stack
@@ -62,6 +63,18 @@ def test_stages_that_share_devices_are_refused() -> None:
     twice = replace(made, stages=(stage, Stage("again", stage.program, stage.devices)))
     with pytest.raises(PlanError, match="stage 'again' runs on devices"):
         prove_order(twice)
+
+
+def test_a_port_that_does_not_fit_its_value_is_refused() -> None:
+    program = plan().stages[0].program
+    check_promises(program)
+    first = program.inputs[0]
+    wrong = replace(first, sharding=Sharding.replicated(first.sharding.mesh, first.type.rank))
+    broken = replace(program, inputs=(wrong, *program.inputs[1:]))
+    with pytest.raises(
+        PlanError, match=r"'x' of the plan is P\(None, None\) with local shape \(4, 8"
+    ):
+        check_promises(broken)
 
 
 def test_the_order_is_the_same_on_every_device_when_executed() -> None:

@@ -24,7 +24,7 @@ BACKEND_LATER = frozenset({
 COMPILE_LATER = frozenset({
     "activation_checkpointing", "activation_offload", "auto_partition", "checkpointing",
     "communication_optimization", "gradient_accumulation", "gradient_accumulation_steps",
-    "load_balancing", "load_balancing_algorithm", "max_memory_per_device", "max_reshard_bytes",
+    "load_balancing", "load_balancing_algorithm", "max_memory_per_device",
     "memory_planning", "mixed_precision_policy", "offload_threshold", "partition_constraints",
     "partition_hooks", "partition_objective", "partition_search_space", "partition_strategy",
     "pipeline_schedule", "profiling_based_partitioning", "recomputation_granularity",

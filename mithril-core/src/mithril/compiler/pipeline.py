@@ -2,7 +2,8 @@
 
     expand -> differentiate -> candidates (expand more) -> choose -> localise -> bucket -> prove
 
-Every step is a pure function of frozen data; `make_plan` is their composition.
+Every step is a pure function of frozen data; `make_plan` is their composition. Before them a model
+is traced, and casts are put in where it mixes precisions (`transform.precision.mix`).
 """
 
 from __future__ import annotations

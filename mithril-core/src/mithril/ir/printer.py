@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from mithril.ir.graph import Graph, Node, Phase, Value
 from mithril.ir.plan import Collective, Plan, Port, Program
 from mithril.ir.repeat import Repeat
@@ -39,6 +42,27 @@ def print_collectives(plan: Plan) -> str:
     total = plan.bytes_by_axis()
     shown = ", ".join(f"{axes}: {moved}" for axes, moved in total.items()) or "none"
     return "\n".join([*lines, f"bytes per device by mesh axis: {shown}"])
+
+
+def print_shapes(plan: Plan, parameters: Sequence[str]) -> str:
+    """Return what each device holds of the parameters of a plan, one a line, and the totals.
+
+    Args:
+        plan: a plan.
+        parameters: names of the parameters.
+    """
+    ports = {port.name: port for stage in plan.stages for port in stage.program.inputs}
+    known = [ports[name] for name in parameters if name in ports]
+    held = [port.sharding.local_shape(port.type.shape) for port in known]
+    total = sum(port.type.size for port in known)
+    local = sum(math.prod(s) * p.type.dtype.itemsize for s, p in zip(held, known, strict=True))
+    return "\n".join(
+        [
+            f"{len(known)} parameters, {total} numbers, {local} bytes on each of "
+            f"{plan.mesh.size} devices",
+            *map(_port, known),
+        ]
+    )
 
 
 def times_of(row: Collective) -> str:

@@ -2,12 +2,13 @@
 
 A loop passes in arrays of the same shapes and dtypes again and again. How `backend.array` reads
 them (dtype, sharding, whether values fit) is worked out for the first ones; the next ones are only
-copied.
+copied, and the very number that was passed in last is not even that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,6 @@ from mithril.mesh import Sharding
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, as_array
 from mithril.types import Shape, TensorType
-
-_NUMBER: tuple[Shape, object] = ((), float)
 
 
 class Arrivals:
@@ -28,7 +27,8 @@ class Arrivals:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[tuple[Shape, object], tuple[TensorType, Sharding]] = {}
+        self._known: dict[tuple[Shape, np.dtype[Any]], tuple[TensorType, Sharding]] = {}
+        self._number: tuple[float, Array] | None = None
 
     def take(
         self, given: Mapping[str, object], names: Iterable[str], what: str
@@ -52,11 +52,11 @@ class Arrivals:
             known = self._known.get((x.shape, x.dtype))
             if known is not None:
                 return self._backend.place(*known, lambda box: x[box].copy())
-        elif type(x) is float and _NUMBER in self._known:
-            return self._backend.place(*self._known[_NUMBER], lambda box: np.asarray(x))
+        elif self._number is not None and x is self._number[0]:
+            return self._number[1]
         array = as_array(self._backend, x, f"{what} '{name}'")
-        if type(x) is float:
-            self._known[_NUMBER] = (array.type, array.sharding)
+        if type(x) is float:  # such as the 1.0 that a loop gives as the gradient of its loss
+            self._number = (x, array)
         elif type(x) is np.ndarray and array.dtype.numpy == x.dtype != np.int64:
             # int64 is narrowed where its values fit: they are looked at each time.
             self._known[x.shape, x.dtype] = (array.type, array.sharding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -26,6 +25,7 @@ from mithril.plugins.opening import open_engine
 from mithril.runtime.array import Array
 from mithril.runtime.creation import Creation
 from mithril.runtime.functions import EAGER, eager
+from mithril.runtime.recent import Recent
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
@@ -127,7 +127,7 @@ class Backend(Creation):
         self.engine = engine
         self.uneven = uneven
         self.precision = self.checked_precision(precision)
-        self._eager: OrderedDict[object, _EagerStep] = OrderedDict()
+        self._eager: Recent[object, _EagerStep] = Recent(EAGER_PLANS)
 
     @property
     def mesh(self) -> Mesh:
@@ -186,11 +186,8 @@ class Backend(Creation):
         key = (op, *((x.type, x.sharding) for x in arrays))
         step = self._eager.get(key)
         if step is None:
-            step = self._eager[key] = self._plan_op(op, arrays)
-            if len(self._eager) > EAGER_PLANS:
-                self._eager.popitem(last=False)
-        else:
-            self._eager.move_to_end(key)
+            step = self._plan_op(op, arrays)
+            self._eager.put(key, step)
         results = step.run([x.shards for x in arrays])
         program = step.plan.stages[0].program
         return tuple(

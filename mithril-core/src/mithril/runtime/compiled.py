@@ -20,10 +20,11 @@ from mithril.compiler.options import (
 from mithril.engine import Observer
 from mithril.errors import BackendError, GraphError, OptionError, PlanError, listing, nearest
 from mithril.ir import Plan, Port
-from mithril.ir.printer import print_collectives
+from mithril.ir.printer import print_collectives, print_shapes
 from mithril.mesh import Sharding
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition
+from mithril.models.summary import summarize
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import Precision
 from mithril.partition import explain
@@ -33,13 +34,19 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.parameters import InitialArray, Parameters, initial_array
 from mithril.runtime.planner import (
     ANYWHERE,
-    OutShardings,
     Planner,
     Signature,
     Step,
     arguments_of,
 )
 from mithril.runtime.sampling import check_seed
+from mithril.runtime.settings import (
+    OutShardings,
+    Settings,
+    read_differentiable,
+    read_limit,
+    read_out_shardings,
+)
 from mithril.runtime.specification import as_spec
 from mithril.transform import gradient_of, seed_of
 
@@ -55,6 +62,8 @@ def compile(
     uneven: str | None = None,
     out_shardings: OutShardings = None,
     precision: Precision | None = None,
+    differentiable: Sequence[str] = (),
+    max_reshard_bytes: int | None = None,
     **options: object,
 ) -> CompiledModel:
     """Compile a model for a backend.
@@ -72,14 +81,22 @@ def compile(
         out_shardings: how outputs must leave: one PartitionSpec for all, or one per output name.
         precision: the dtypes of parameters, linear algebra and activations; by default the
             backend's.
+        differentiable: inputs whose gradients are wanted, too; they come with the parameters'.
+        max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
+            because two shardings do not fit together (reductions and what is kept at rest aside).
         options: none yet; others of the guides are refused by name.
 
     Raises:
         OptionError: an option is unknown or not available yet.
         MeshError: an annotation does not fit the backend's mesh.
         GraphError: the model is incomplete, or a name does not exist.
+        PlanError: a hidden move is larger than `max_reshard_bytes`; with `shapes`, or at the first
+            evaluation.
     """
-    known = ("shapes", "inference", "uneven", "out_shardings", "precision")
+    known = (
+        "shapes", "inference", "uneven", "out_shardings", "precision", "differentiable",
+        "max_reshard_bytes",
+    )  # fmt: skip
     refuse_later("compile()", options, COMPILE_LATER)
     refuse_unknown("compile()", options, known)
     if not isinstance(backend, Backend):
@@ -90,7 +107,16 @@ def compile(
         raise OptionError(f"inference={inference!r} is neither True nor False; give one of them")
     policy = backend.uneven if uneven is None else check_uneven(uneven)
     dtypes = backend.precision if precision is None else backend.checked_precision(precision)
-    compiled = CompiledModel(_snapshot(model), backend, inference, policy, dtypes, out_shardings)
+    snapshot = _snapshot(model)
+    settings = Settings(
+        inference=inference,
+        uneven=policy,
+        precision=dtypes,
+        out_shardings=read_out_shardings(out_shardings, output_names(snapshot), backend.mesh),
+        differentiable=read_differentiable(differentiable, input_names(snapshot)),
+        max_reshard_bytes=read_limit(max_reshard_bytes),
+    )
+    compiled = CompiledModel(snapshot, backend, settings)
     if shapes is not None:
         compiled.plan_for(shapes, gradients=not inference)
     return compiled
@@ -107,23 +133,14 @@ def _snapshot(model: object) -> Composition | Layer:
 class CompiledModel:
     """A model ready to run on a backend; made by `compile`."""
 
-    def __init__(
-        self,
-        model: Composition | Layer,
-        backend: Backend,
-        inference: bool,
-        uneven: str,
-        precision: Precision,
-        out_shardings: OutShardings,
-    ) -> None:
+    def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
         self.backend = backend
-        self.precision = precision
+        self.settings = settings
         self.input_names: tuple[str, ...] = tuple(input_names(model))
         self.output_names: tuple[str, ...] = tuple(output_names(model))
         self.parameter_names: tuple[str, ...] = tuple(parameter_names(model))
-        self._planner = Planner(
-            model, backend, inference, uneven, precision, out_shardings, self.output_names
-        )
+        self._model = model
+        self._planner = Planner(model, backend, settings)
         self._arrivals = Arrivals(backend)
         self._latest: Step | None = None
 
@@ -186,7 +203,8 @@ class CompiledModel:
         seeds = None if gradients is None else arguments_of(gradients)
         signature = Signature(arguments_of(given), arguments_of(parameters), seeds)
         step = self._step(signature)
-        self._materialise(parameters, step)
+        if any(placed is ANYWHERE for _, placed in signature.parameters):
+            self._materialise(parameters, step)
         handles = {name: x.shards for name, x in {**given, **parameters}.items()}
         for name, x in (gradients or {}).items():
             handles[seed_of(name)] = x.shards
@@ -200,7 +218,8 @@ class CompiledModel:
         outputs = {name: arrays[name] for name in self.output_names}
         if gradients is None:
             return outputs
-        wanted = (name for name in parameters if gradient_of(name) in arrays)
+        names = (*parameters, *self.settings.differentiable)
+        wanted = (name for name in names if gradient_of(name) in arrays)
         return outputs, {name: arrays[gradient_of(name)] for name in wanted}
 
     def randomize_params(self, seed: int = 0) -> Parameters:
@@ -263,6 +282,17 @@ class CompiledModel:
         types = {name: traced.graph.outputs[name].type for name in self.output_names}
         seeds = tuple((name, ANYWHERE) for name, type in types.items() if type.dtype.is_float)
         return self._step(Signature(tuple(placed), parameters, seeds if gradients else None)).plan
+
+    def summary(self) -> str:
+        """Return the model as a table, and what the last plan makes of it, if there is one."""
+        described = (
+            summarize(self._model)
+            if isinstance(self._model, Composition)
+            else f"{self._model!r}: parameters {', '.join(self.parameter_names) or 'none'}"
+        )
+        if self._latest is None:
+            return f"{described}\non {self.backend!r}; no shapes are known yet"
+        return f"{described}\n{print_shapes(self.plan, self.parameter_names)}"
 
     def plan_summary(self) -> str:
         """Return the last plan's collectives, each with its reason, and the bytes per mesh axis."""
@@ -333,7 +363,7 @@ class CompiledModel:
         self, gradients: dict[str, Array] | None, inputs: Mapping[str, Array]
     ) -> dict[str, Array] | None:
         """Return output gradients in the float dtypes that the precision gives the outputs."""
-        if gradients is None or not self.precision.is_given:
+        if gradients is None or not self.settings.precision.is_given:
             return gradients
         types = tuple((name, x.type) for name, x in inputs.items())
         outputs = self._planner.trace(types).graph.outputs

@@ -6,29 +6,32 @@ the plan itself: the array then lies where it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mithril.compiler import COMPUTED_WITH, Request
 from mithril.engine import Executable
-from mithril.errors import GraphError, ShapeError, ShardingError, listing, nearest
+from mithril.errors import ShapeError
 from mithril.ir import Plan
-from mithril.mesh import Mesh, PartitionSpec, Sharding, coarsen
+from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
 from mithril.models.trace import Traced, check_patterns, trace
-from mithril.options import Precision
+from mithril.partition.limits import check_moves
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, plan_on
+from mithril.runtime.recent import Recent
+from mithril.runtime.settings import Settings
 from mithril.transform import mix, seed_of
 from mithril.types import TensorType
 
-OutShardings = PartitionSpec | Mapping[str, PartitionSpec] | None
 Placed = tuple[TensorType | None, Sharding | None]  # None: as the plan needs it
 Arguments = tuple[tuple[str, Placed], ...]
 ANYWHERE: Placed = (None, None)
+KEPT = 256
+"""How many traces and plans a compiled model keeps."""
 PASSED_IN = "the array that was passed in"
 
 
@@ -77,37 +80,20 @@ class Planner:
     Args:
         model: the snapshot of a model, or a layer.
         backend: where it runs.
-        inference: whether dropout and its like do nothing.
-        uneven: `pad` or `error`: whether a dimension may be split that does not divide.
-        precision: the dtypes it keeps parameters in, multiplies in, and passes values on in.
-        out_shardings: how outputs must leave.
-        outputs: names of the outputs.
+        settings: how it is planned.
 
     Raises:
-        GraphError: `out_shardings` names no output.
         ShardingError: a pattern of `model.shard` matches nothing.
     """
 
-    def __init__(
-        self,
-        model: Composition | Layer,
-        backend: Backend,
-        inference: bool,
-        uneven: str,
-        precision: Precision,
-        out_shardings: OutShardings,
-        outputs: Sequence[str],
-    ) -> None:
+    def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
         check_patterns(model)
         self.made = 0
         self._model = model
         self._backend = backend
-        self._inference = inference
-        self._uneven = uneven
-        self._precision = precision
-        self._out_specs = _read_out_shardings(out_shardings, outputs, backend.mesh)
-        self._traces: dict[tuple[tuple[str, TensorType], ...], Traced] = {}
-        self._steps: dict[Signature, Step] = {}
+        self._settings = settings
+        self._traces: Recent[tuple[tuple[str, TensorType], ...], Traced] = Recent(KEPT)
+        self._steps: Recent[Signature, Step] = Recent(2 * KEPT)
         self._last: tuple[Signature, Step] | None = None
         self._decisions: dict[tuple[str, Sharding], str] = {}
 
@@ -119,22 +105,29 @@ class Planner:
         if step is None:
             step = self._make(signature)
             self.made += 1
-            self._steps[signature] = step
-            self._steps.setdefault(_settled(signature, step), step)
+            self._steps.put(signature, step)
+            settled = _settled(signature, step)
+            if self._steps.get(settled) is None:
+                self._steps.put(settled, step)
         self._last = (signature, step)
         return step
 
     def trace(self, types: tuple[tuple[str, TensorType], ...]) -> Traced:
         """Return the graph for inputs of some types, traced at its first use."""
-        if types not in self._traces:
+        traced = self._traces.get(types)
+        if traced is None:
+            settings = self._settings
             traced = trace(
-                self._model, dict(types), inference=self._inference, precision=self._precision
+                self._model,
+                dict(types),
+                inference=settings.inference,
+                precision=settings.precision,
             )
-            if self._precision.is_given:
-                mixed = mix(traced.graph, self._precision, traced.parameter_names)
+            if settings.precision.is_given:
+                mixed = mix(traced.graph, settings.precision, traced.parameter_names)
                 traced = replace(traced, graph=mixed)
-            self._traces[types] = traced
-        return self._traces[types]
+            self._traces.put(types, traced)
+        return traced
 
     def remember(self, name: str, step: Step) -> Sharding:
         """Return the sharding a plan takes a parameter in, and remember who decided it."""
@@ -148,6 +141,8 @@ class Planner:
         _check_types(traced, signature)
         request = self._request(traced, signature)
         plan = plan_on(self._backend.engine, traced.graph, request)
+        if self._settings.max_reshard_bytes is not None:
+            check_moves(plan, self._settings.max_reshard_bytes, request.at_rest)
         return Step(plan, traced, self._backend)
 
     def _request(self, traced: Traced, signature: Signature) -> Request:
@@ -175,23 +170,25 @@ class Planner:
             inputs={**inputs, **parameters},
             outputs={
                 name: self._sharding(spec, outputs[name], f"output '{name}'")
-                for name, spec in self._out_specs.items()
+                for name, spec in self._settings.out_shardings.items()
             },
             compute=frozenset(name for name in parameters if decided[name] != COMPUTED_WITH),
             placed=frozenset(placed),
             decided_by=decided,
             output_gradients=None if signature.gradients is None else arriving,
-            differentiated=tuple(
-                name
-                for name, _ in signature.parameters
-                if traced.graph.input(name).type.dtype.is_float
-            ),
+            differentiated=self._differentiated(traced, signature),
             homes=self._homes(traced),
             free=frozenset(free),
             at_rest=at_rest,
-            pads=self._uneven == "pad",
+            pads=self._settings.uneven == "pad",
             notes=self._notes(traced),
         )
+
+    def _differentiated(self, traced: Traced, signature: Signature) -> tuple[str, ...]:
+        """Return what gradients are wanted of: float parameters, and the inputs that were named."""
+        names = [name for name, _ in signature.parameters]
+        floats = (n for n in names if traced.graph.input(n).type.dtype.is_float)
+        return (*floats, *self._settings.differentiable)
 
     def _parameters(
         self,
@@ -254,7 +251,7 @@ class Planner:
         return self._checked(sharding, type, what)
 
     def _checked(self, sharding: Sharding, type: TensorType, what: str) -> Sharding:
-        if self._uneven == "error":
+        if self._settings.uneven == "error":
             sharding.check_even(type.shape, what)
         return sharding
 
@@ -296,28 +293,3 @@ def _check_types(traced: Traced, signature: Signature) -> None:
                 f"gradient of output '{name}' is {type}; the output is {expected}; give one of its "
                 f"shape and dtype"
             )
-
-
-def _read_out_shardings(
-    given: OutShardings, names: Sequence[str], mesh: Mesh
-) -> dict[str, PartitionSpec]:
-    if given is None:
-        return {}
-    found = dict.fromkeys(names, given) if isinstance(given, PartitionSpec) else given
-    if not isinstance(found, Mapping):
-        raise ShardingError(
-            f"out_shardings={given!r} is no partition spec; give P(…), or a mapping from output "
-            f"names to such specs"
-        )
-    for name, spec in found.items():
-        if name not in names:
-            raise GraphError(
-                f"out_shardings names '{name}', which is no output{nearest(name, names)}; outputs: "
-                f"{listing(names)}"
-            )
-        if not isinstance(spec, PartitionSpec):
-            raise ShardingError(f"out_shardings of '{name}' is {spec!r}; give a spec, such as P()")
-        for dimension in range(len(spec)):
-            for axis in spec.axes(dimension):
-                mesh.require(axis)
-    return dict(found)

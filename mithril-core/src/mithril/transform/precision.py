@@ -110,10 +110,11 @@ class _Mixer:
             self.made[result] = self.builder.named(self._cast(source, op.dtype), result.name)
 
     def _put_off(self, value: Value, raw: Tensor) -> None:
-        """Remember a value before its cast; one with a name passes between layers, and is cast."""
-        self.raw[value] = raw
+        """Remember a value before its cast; one with a name passes between layers: cast."""
         if value.name:
             self.made[value] = self.builder.named(self._cast(raw, value.type.dtype), value.name)
+        else:
+            self.raw[value] = raw
 
     def _only_moves(self, node: Node) -> bool:
         floats = [value for value in node.inputs if value.type.dtype.is_float]
@@ -153,6 +154,8 @@ class _Mixer:
             dtype = operands[-1].dtype
             tensor = inner.builder.input(TensorType(value.type.shape, dtype), value.name)
             (inner.made if raw is None else inner.raw)[value] = tensor
+            if outer in self.parameters:
+                inner.parameters.add(value)
         inner.visit_all()
         outputs = {name: inner.tensor(value) for name, value in op.body.outputs.items()}
         body = replace(op, body=inner.builder.build(outputs))

@@ -1,17 +1,22 @@
-"""Elementwise work of many steps, cut into blocks that stay in the processor's cache.
+"""Work of many steps, cut into blocks that stay in the processor's cache.
 
 NumPy makes one pass over memory for each step; a polynomial of twenty steps on a large array waits
-for memory most of the time. On blocks it is several times faster.
+for memory most of the time, and for the system to hand out pages for every large temporary. On
+blocks it is several times faster.
 """
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any
 
 from mithril.engine.kernels.registry import Run
+from mithril.types import Shape
 
 BLOCK = 1 << 15
+ROWS_BLOCK = 1 << 17
+"""Elements at a time: of elementwise work, and of whole rows."""
 
 
 def in_blocks(step: Run, xp: ModuleType) -> Run:
@@ -34,3 +39,59 @@ def in_blocks(step: Run, xp: ModuleType) -> Run:
         return xp.reshape(result, first.shape)
 
     return run
+
+
+def in_row_blocks(
+    step: Run, lead: Shape, width: int, kinds: tuple[str, str], xp: ModuleType
+) -> Run:
+    """Return the same function of rows, run on some of them at a time.
+
+    Args:
+        step: takes operands whose rows stand along the first dimension, and returns a tuple.
+        lead: the dimensions of the operands that count rows.
+        width: elements of a row.
+        kinds: for each operand and for each result a letter: `r` has rows, `w` is passed whole,
+            `+` is added up over the blocks.
+        xp: the array namespace.
+    """
+    rows, (given, made) = math.prod(lead), kinds
+    size = max(1, ROWS_BLOCK // max(1, width))
+    parts = [slice(i, i + size) for i in range(0, rows, size)]
+
+    def run(*operands: Any) -> Any:
+        flat = [
+            xp.reshape(x, (rows, *x.shape[len(lead) :])) if kind == "r" else x
+            for x, kind in zip(operands, given, strict=True)
+        ]
+        if len(parts) <= 1:
+            results = step(*flat)
+        else:
+            results = None
+            for part in parts:
+                found = step(
+                    *(x[part] if k == "r" else x for x, k in zip(flat, given, strict=True))
+                )
+                results = results or _room(found, made, rows, xp)
+                _collect(found, results, made, part)
+        return tuple(
+            xp.reshape(y, (*lead, *y.shape[1:])) if kind == "r" else y
+            for y, kind in zip(results, made, strict=True)
+        )
+
+    return run
+
+
+def _room(found: Any, kinds: str, rows: int, xp: ModuleType) -> list[Any]:
+    """Return arrays for the results of all rows, like those of some."""
+    return [
+        xp.empty((rows, *y.shape[1:]), dtype=y.dtype) if kind == "r" else xp.zeros_like(y)
+        for y, kind in zip(found, kinds, strict=True)
+    ]
+
+
+def _collect(found: Any, results: list[Any], kinds: str, part: slice) -> None:
+    for y, result, kind in zip(found, results, kinds, strict=True):
+        if kind == "r":
+            result[part] = y
+        else:
+            result += y

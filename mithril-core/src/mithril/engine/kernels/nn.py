@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mithril import ops
-from mithril.engine.kernels.blocks import in_blocks
+from mithril.engine.kernels.blocks import in_blocks, in_row_blocks
 from mithril.engine.kernels.elementwise import erf_kernel
 from mithril.engine.kernels.registry import Run, kernel
 from mithril.ops.nn import SQRT_HALF, TANH_CUBE, TANH_SCALE
@@ -30,13 +30,14 @@ def softmax(op: ops.Softmax, types: Types, xp: ModuleType) -> Run:
     """Shifted by the maximum before exponentials are taken."""
     axis, wide, dtype = op.axis, wide_dtype(types), types[0].dtype.numpy
 
-    def run(x: Any) -> Any:
+    def step(x: Any, axis: int = axis) -> Any:
         x = xp.asarray(x, dtype=wide)
-        y = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
+        y = x - xp.max(x, axis=axis, keepdims=True)
+        xp.exp(y, out=y)
         y /= xp.sum(y, axis=axis, keepdims=True)
         return xp.asarray(y, dtype=dtype)
 
-    return run
+    return _along(step, op.axis, types, xp)
 
 
 @kernel(ops.SoftmaxGradient)
@@ -44,11 +45,15 @@ def softmax_gradient(op: ops.SoftmaxGradient, types: Types, xp: ModuleType) -> R
     """y (g - sum(y g))."""
     axis, wide, dtype = op.axis, wide_dtype(types), types[0].dtype.numpy
 
-    def run(y: Any, g: Any) -> Any:
+    def step(y: Any, g: Any, axis: int = axis) -> Any:
         y, g = xp.asarray(y, dtype=wide), xp.asarray(g, dtype=wide)
-        return xp.asarray(y * (g - xp.sum(y * g, axis=axis, keepdims=True)), dtype=dtype)
+        dx = y * g
+        total = xp.sum(dx, axis=axis, keepdims=True)
+        xp.subtract(g, total, out=dx)
+        dx *= y
+        return xp.asarray(dx, dtype=dtype)
 
-    return run
+    return _along(step, op.axis, types, xp)
 
 
 @kernel(ops.LogSoftmax)
@@ -56,13 +61,23 @@ def log_softmax(op: ops.LogSoftmax, types: Types, xp: ModuleType) -> Run:
     """Shifted by the maximum before exponentials are taken."""
     axis, wide, dtype = op.axis, wide_dtype(types), types[0].dtype.numpy
 
-    def run(x: Any) -> Any:
+    def step(x: Any, axis: int = axis) -> Any:
         x = xp.asarray(x, dtype=wide)
         y = x - xp.max(x, axis=axis, keepdims=True)
         y -= xp.log(xp.sum(xp.exp(y), axis=axis, keepdims=True))
         return xp.asarray(y, dtype=dtype)
 
-    return run
+    return _along(step, op.axis, types, xp)
+
+
+def _along(step: Run, axis: int, types: Types, xp: ModuleType) -> Run:
+    """Return the step on rows if it goes along the last dimension, else on everything at once."""
+    *lead, width = types[0].shape
+    if axis < len(lead):
+        return step
+    rows = "r" * len(types)
+    run = in_row_blocks(lambda *x: (step(*x, axis=-1),), tuple(lead), width, (rows, "r"), xp)
+    return lambda *operands: run(*operands)[0]
 
 
 @kernel(ops.Gelu)
@@ -145,13 +160,14 @@ def _erf_slope(types: Types, wide: np.dtype[Any], xp: ModuleType) -> Run:
 
 @kernel(ops.Silu)
 def silu(op: ops.Silu, types: Types, xp: ModuleType) -> Run:
-    """x / (1 + exp(-x)), the exponential kept finite."""
+    """x / (1 + exp(-x)); far below zero, x stays where the exponential is finite."""
     wide, dtype = wide_dtype(types), types[0].dtype.numpy
-    denominator = _one_plus_power(wide, xp)
+    lowest = _lowest_exponent(wide)
 
     def run(x: Any) -> Any:
-        x = xp.asarray(x, dtype=wide)
-        y = denominator(x)
+        x = xp.maximum(xp.asarray(x, dtype=wide), lowest)
+        y = xp.exp(-x)
+        y += 1
         xp.divide(x, y, out=y)
         return xp.asarray(y, dtype=dtype)
 
@@ -162,11 +178,12 @@ def silu(op: ops.Silu, types: Types, xp: ModuleType) -> Run:
 def silu_gradient(op: ops.SiluGradient, types: Types, xp: ModuleType) -> Run:
     """With the gate s = 1 / (1 + exp(-x)): s (1 + x (1 - s)) times the cotangent."""
     wide, dtype = wide_dtype(types), types[0].dtype.numpy
-    denominator = _one_plus_power(wide, xp)
+    lowest = _lowest_exponent(wide)
 
     def run(x: Any, g: Any) -> Any:
-        x = xp.asarray(x, dtype=wide)
-        gate = denominator(x)
+        x = xp.maximum(xp.asarray(x, dtype=wide), lowest)
+        gate = xp.exp(-x)
+        gate += 1
         xp.divide(1, gate, out=gate)
         slope = 1 - gate
         slope *= x
@@ -178,13 +195,6 @@ def silu_gradient(op: ops.SiluGradient, types: Types, xp: ModuleType) -> Run:
     return in_blocks(run, xp)
 
 
-def _one_plus_power(wide: np.dtype[Any], xp: ModuleType) -> Run:
-    limit = wide.type(math.floor(math.log(np.finfo(wide).max)))
-
-    def denominator(x: Any) -> Any:
-        y = xp.minimum(-x, limit)
-        xp.exp(y, out=y)
-        y += 1
-        return y
-
-    return denominator
+def _lowest_exponent(wide: np.dtype[Any]) -> Any:
+    """Return an x for which exp(-x) is finite, and x / exp(-x) as good as zero."""
+    return wide.type(-math.floor(math.log(np.finfo(wide).max)))

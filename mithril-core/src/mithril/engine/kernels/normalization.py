@@ -1,4 +1,4 @@
-"""Kernels of layer_norm and rms_norm; temporaries are reused in place."""
+"""Kernels of layer_norm and rms_norm, some rows at a time; temporaries are reused in place."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from mithril import ops
+from mithril.engine.kernels.blocks import in_row_blocks
 from mithril.engine.kernels.nn import wide_dtype
 from mithril.engine.kernels.registry import Run, kernel
-from mithril.engine.kernels.rows import row_sum
 from mithril.types import TensorType
 
 Types = Sequence[TensorType]
@@ -19,66 +21,63 @@ Types = Sequence[TensorType]
 def layer_norm(op: ops.LayerNorm, types: Types, xp: ModuleType) -> Run:
     """Two passes: mean, then variance of what is centred."""
     wide, dtype = wide_dtype(types), types[0].dtype.numpy
-    epsilon, count = op.epsilon, types[0].shape[-1]
-    add = row_sum(count, wide, xp)
+    epsilon, (*lead, count) = op.epsilon, types[0].shape
 
-    def run(x: Any, gain: Any, bias: Any) -> Any:
+    def step(x: Any, gain: Any, bias: Any) -> Any:
         x = xp.asarray(x, dtype=wide)
-        average = add(x)
+        average = xp.sum(x, axis=-1, keepdims=True)
         average /= count
         y = x - average
-        scale = add(y * y)
+        scale = xp.sum(y * y, axis=-1, keepdims=True)
         scale /= count
         scale += epsilon
         scale = 1 / xp.sqrt(scale)
         y *= scale
         y *= gain
         y += bias
-        rows = (average[..., 0], scale[..., 0])
-        return (xp.asarray(y, dtype=dtype), *rows)
+        return xp.asarray(y, dtype=dtype), average[..., 0], scale[..., 0]
 
-    return run
+    return in_row_blocks(step, tuple(lead), count, ("rww", "rrr"), xp)
 
 
 @kernel(ops.LayerNormGradient)
 def layer_norm_gradient(op: ops.LayerNormGradient, types: Types, xp: ModuleType) -> Run:
     """The closed form, with the sums over rows as matrix products."""
-    wide, dtype, count = wide_dtype(types), types[0].dtype.numpy, types[0].shape[-1]
-    add = row_sum(count, wide, xp)
+    wide, dtype, (*lead, count) = wide_dtype(types), types[0].dtype.numpy, types[0].shape
 
-    def run(x: Any, gain: Any, average: Any, scale: Any, g: Any) -> Any:
+    def step(x: Any, gain: Any, average: Any, scale: Any, g: Any) -> Any:
         x, g, column = xp.asarray(x, dtype=wide), xp.asarray(g, dtype=wide), scale[..., None]
         normal = x - average[..., None]
         normal *= column
-        rows = g.reshape(-1, count)
-        ones = xp.ones(rows.shape[0], dtype=wide)
-        dgain = ones @ (rows * normal.reshape(-1, count))
-        dbias = ones @ rows
-        dx = g * gain
-        along = add(dx * normal)
+        ones = xp.ones(x.shape[0], dtype=wide)
+        dx = g * normal
+        dgain, dbias = ones @ dx, ones @ g
+        dx *= gain
+        along = xp.sum(dx, axis=-1, keepdims=True)
         along /= count
-        level = add(dx)
+        xp.multiply(g, gain, out=dx)
+        level = xp.sum(dx, axis=-1, keepdims=True)
         level /= count
         dx -= level
         normal *= along
         dx -= normal
         dx *= column
-        return tuple(xp.asarray(part, dtype=dtype) for part in (dx, dgain, dbias))
+        return xp.asarray(dx, dtype=dtype), dgain, dbias
 
-    return run
+    run = in_row_blocks(step, tuple(lead), count, ("rwrrr", "r++"), xp)
+    return _rounded(run, dtype, xp)
 
 
 @kernel(ops.RmsNorm)
 def rms_norm(op: ops.RmsNorm, types: Types, xp: ModuleType) -> Run:
     """x over the root of its mean square."""
     wide, dtype = wide_dtype(types), types[0].dtype.numpy
-    epsilon, count = op.epsilon, types[0].shape[-1]
-    add = row_sum(count, wide, xp)
+    epsilon, (*lead, count) = op.epsilon, types[0].shape
 
-    def run(x: Any, gain: Any) -> Any:
+    def step(x: Any, gain: Any) -> Any:
         x = xp.asarray(x, dtype=wide)
         y = x * x
-        scale = add(y)
+        scale = xp.sum(y, axis=-1, keepdims=True)
         scale /= count
         scale += epsilon
         scale = 1 / xp.sqrt(scale)
@@ -86,28 +85,32 @@ def rms_norm(op: ops.RmsNorm, types: Types, xp: ModuleType) -> Run:
         y *= gain
         return xp.asarray(y, dtype=dtype), scale[..., 0]
 
-    return run
+    return in_row_blocks(step, tuple(lead), count, ("rw", "rr"), xp)
 
 
 @kernel(ops.RmsNormGradient)
 def rms_norm_gradient(op: ops.RmsNormGradient, types: Types, xp: ModuleType) -> Run:
     """The closed form, with the sum over rows as a matrix product."""
-    wide, dtype, count = wide_dtype(types), types[0].dtype.numpy, types[0].shape[-1]
-    add = row_sum(count, wide, xp)
+    wide, dtype, (*lead, count) = wide_dtype(types), types[0].dtype.numpy, types[0].shape
 
-    def run(x: Any, gain: Any, scale: Any, g: Any) -> Any:
-        column = scale[..., None]
+    def step(x: Any, gain: Any, scale: Any, g: Any) -> Any:
+        g, column = xp.asarray(g, dtype=wide), scale[..., None]
         normal = xp.asarray(x, dtype=wide) * column
-        work = normal * g
-        rows = work.reshape(-1, count)
-        dgain = xp.ones(rows.shape[0], dtype=wide) @ rows
-        work *= gain
-        along = add(work)
+        dx = normal * g
+        dgain = xp.ones(dx.shape[0], dtype=wide) @ dx
+        dx *= gain
+        along = xp.sum(dx, axis=-1, keepdims=True)
         along /= count
         normal *= along
-        xp.multiply(g, gain, out=work)
-        work -= normal
-        work *= column
-        return tuple(xp.asarray(part, dtype=dtype) for part in (work, dgain))
+        xp.multiply(g, gain, out=dx)
+        dx -= normal
+        dx *= column
+        return xp.asarray(dx, dtype=dtype), dgain
 
-    return run
+    run = in_row_blocks(step, tuple(lead), count, ("rwrr", "r+"), xp)
+    return _rounded(run, dtype, xp)
+
+
+def _rounded(run: Run, dtype: np.dtype[Any], xp: ModuleType) -> Run:
+    """Return the results in the operands' dtype, sums too, which are kept in a wider one."""
+    return lambda *operands: tuple(xp.asarray(y, dtype=dtype) for y in run(*operands))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mithril.engine.kernels.blocks import ROWS_BLOCK
 from mithril.engine.kernels.registry import Run, kernel
 from mithril.ops.position import Rope
 from mithril.types import TensorType
@@ -17,7 +18,7 @@ Types = Sequence[TensorType]
 
 @kernel(Rope)
 def rope(op: Rope, types: Types, xp: ModuleType) -> Run:
-    """Angles in float64, once where no operand changes them; then four products per pair."""
+    """Angles in float64, once if no operand changes them; then four products for each pair."""
     b, s, h, d = types[0].shape
     dtype = types[0].dtype.numpy
     wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
@@ -35,15 +36,20 @@ def rope(op: Rope, types: Types, xp: ModuleType) -> Run:
         turn, tilt = xp.cos(angle), -tilt if op.inverse else tilt
         return xp.asarray(turn, dtype=wide), xp.asarray(tilt, dtype=wide)
 
+    step = max(1, ROWS_BLOCK // max(1, b * h * d))
+
     def rotate(x: Any, turn: Any, tilt: Any) -> Any:
         result = xp.empty((b, s, h, d), dtype=dtype)
-        left, right = (xp.asarray(x[half], dtype=wide) for half in (first, second))
-        part = left * turn
-        part -= right * tilt
-        result[first] = part
-        part = right * turn
-        part += left * tilt
-        result[second] = part
+        for start in range(0, s, step):
+            rows = (..., slice(start, start + step), slice(None), slice(None))
+            here, there, cosine, sine = x[rows], result[rows], turn[rows], tilt[rows]
+            left, right = (xp.asarray(here[half], dtype=wide) for half in (first, second))
+            part = left * cosine
+            part -= right * sine
+            there[first] = part
+            part = right * cosine
+            part += left * sine
+            there[second] = part
         return result
 
     if len(types) > 1:

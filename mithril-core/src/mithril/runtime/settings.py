@@ -1,0 +1,101 @@
+"""Settings of a compiled model: what `ml.compile` was told besides model and backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mithril.errors import GraphError, OptionError, ShardingError, listing, nearest
+from mithril.mesh import Mesh, PartitionSpec
+from mithril.options import Precision
+
+OutShardings = PartitionSpec | Mapping[str, PartitionSpec] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a model is planned.
+
+    Args:
+        inference: whether dropout and its like do nothing.
+        uneven: `pad` or `error`: whether a dimension may be split that does not divide.
+        precision: the dtypes it keeps parameters in, multiplies in, and passes values on in.
+        out_shardings: how outputs must leave, by name.
+        differentiable: inputs whose gradients are given besides those of the parameters.
+        max_reshard_bytes: the largest hidden move a plan may have, None for any.
+    """
+
+    inference: bool
+    uneven: str
+    precision: Precision
+    out_shardings: Mapping[str, PartitionSpec]
+    differentiable: tuple[str, ...] = ()
+    max_reshard_bytes: int | None = None
+
+
+def read_limit(limit: object) -> int | None:
+    """Return the limit that `max_reshard_bytes=` means.
+
+    Raises:
+        OptionError: it is no integer of 0 or more.
+    """
+    if limit is None:
+        return None
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise OptionError(
+            f"max_reshard_bytes={limit!r} is no number of bytes; give an integer of 0 or more"
+        )
+    return limit
+
+
+def read_differentiable(given: object, inputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the inputs that `differentiable=` names.
+
+    Raises:
+        OptionError: it is no sequence of names.
+        GraphError: it names something that is no input.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise OptionError(
+            f"differentiable={given!r} is no list of inputs; give their names, such as "
+            f'differentiable=["input"]'
+        )
+    for name in given:
+        if name not in inputs:
+            raise GraphError(
+                f"differentiable names '{name}', which is no input{nearest(str(name), inputs)}; "
+                f"inputs: {listing(inputs)}"
+            )
+    return tuple(given)
+
+
+def read_out_shardings(
+    given: OutShardings, names: Sequence[str], mesh: Mesh
+) -> dict[str, PartitionSpec]:
+    """Return the spec that `out_shardings=` means for each output it speaks of.
+
+    Raises:
+        ShardingError: it is no spec, nor a mapping of specs.
+        GraphError: it names something that is no output.
+        MeshError: the mesh lacks an axis.
+    """
+    if given is None:
+        return {}
+    found = dict.fromkeys(names, given) if isinstance(given, PartitionSpec) else given
+    if not isinstance(found, Mapping):
+        raise ShardingError(
+            f"out_shardings={given!r} is no partition spec; give P(…), or a mapping from output "
+            f"names to such specs"
+        )
+    for name, spec in found.items():
+        if name not in names:
+            raise GraphError(
+                f"out_shardings names '{name}', which is no output{nearest(name, names)}; outputs: "
+                f"{listing(names)}"
+            )
+        if not isinstance(spec, PartitionSpec):
+            raise ShardingError(f"out_shardings of '{name}' is {spec!r}; give a spec, such as P()")
+        for dimension in range(len(spec)):
+            for axis in spec.axes(dimension):
+                mesh.require(axis)
+    return dict(found)
