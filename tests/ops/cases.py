@@ -18,6 +18,7 @@ from mithril.types import DType
 
 from tests.ops.arrays import booleans, floats, integers, positive
 from tests.ops.cases_fused import FUSED
+from tests.ops.cases_primitive import PRIMITIVE
 from tests.ops.evaluate import apply
 
 F32, F64, I32, I64, BOOL = DType.float32, DType.float64, DType.int32, DType.int64, DType.bool_
@@ -166,6 +167,8 @@ _TABLE: list[list] = [
     [RandomBits((4, 6), (4, 6), 3), SEED],
     [RandomBits((2, 3, 4), (2, 3, 4), 0), SEED],
     [RandomBits((6, 4), (6, 4), 1, 5), SEED],
+    # more of numbers, order and positions
+    *PRIMITIVE,
     # neural networks
     *FUSED,
     # convolutions

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.ops.oracles_fused import FUSED, erf
+from tests.ops.oracles_primitive import PRIMITIVE
 
 ORACLES: dict[str, Callable[..., Any]] = {}
 
@@ -28,7 +29,6 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "subtract": lambda x, y: x - y,
     "multiply": lambda x, y: x * y,
     "divide": lambda x, y: x / y,
-    "power": lambda x, y: x**y,
     "maximum": lambda x, y: np.where(x > y, x, y),
     "minimum": lambda x, y: np.where(x < y, x, y),
     "negate": lambda x: 0 - x,
@@ -214,6 +214,7 @@ def _threefry(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]
 
 
 ORACLES.update(FUSED)
+ORACLES.update(PRIMITIVE)
 
 
 # ------------------------------------------------------------------ convolutions

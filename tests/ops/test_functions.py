@@ -111,7 +111,8 @@ def test_functions_and_operators_are_numpys(function, expected) -> None:
         (lambda n: n + 1, "int8"),
         (lambda n: n * 0.5, "float32"),
         (lambda n: n / n, "float32"),
-        (lambda n: n**2, "float32"),
+        (lambda n: n**2, "int8"),
+        (lambda n: n**0.5, "float32"),
         (lambda n: (n > 0) + 1, "int32"),
         (lambda n: n.astype("int16") + n, "int16"),
         (lambda n: n.mean(), "float32"),
@@ -162,6 +163,9 @@ def test_layer_norm_softmax_gelu_and_cross_entropy_build_their_ops() -> None:
     assert op_of(ops.softmax, CUBE) == ops.Softmax(2)
     assert op_of(lambda x: ops.log_softmax(x, 0), CUBE) == ops.LogSoftmax(0)
     assert op_of(lambda x: ops.gelu(x, approximate=True), X) == ops.Gelu(True)
+    assert op_of(ops.rms_norm, X, gain) == ops.RmsNorm(1e-6)
+    assert op_of(ops.silu, X) == ops.Silu()
+    assert op_of(ops.rope, floats(1, 4, 2, 6)) == ops.Rope(10000.0, 0, False, False)
     assert op_of(ops.cross_entropy, X, integers(4)) == ops.CrossEntropy()
     found = call(ops.cross_entropy, X, integers(4))
     assert_close(found, apply(ops.CrossEntropy(), X, integers(4))[0])
@@ -205,7 +209,17 @@ def test_dropout_keeps_its_share_and_its_mean(rate: float) -> None:
 def test_public_names_do_not_leak_helpers() -> None:
     import importlib
 
-    for name in ("attention", "conv", "index", "nn", "random", "reduce"):
+    for name in (
+        "attention",
+        "conv",
+        "index",
+        "loss",
+        "nn",
+        "normalization",
+        "position",
+        "random",
+        "reduce",
+    ):
         module = importlib.import_module(f"mithril.ops.{name}")
         for public in module.__all__:
             assert getattr(module, public).__module__ == module.__name__, public

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mithril import ops
 from mithril.engine.kernels import KERNELS
 from mithril.engine.kernels import attention as kernels
@@ -32,6 +34,41 @@ def test_attention_in_parts_is_attention(case: Case, block: int, monkeypatch) ->
     expected = ORACLES[case.op.name](case.op, *case.arrays)
     for found, wanted in zip(apply(case.op, *case.arrays), expected, strict=True):
         assert_close(found, wanted)
+
+
+@st.composite
+def attentions(draw) -> tuple[ops.Attention, list[np.ndarray]]:
+    """Draw attention of any shape, with or without a mask that hides whole rows now and then."""
+    b, s, g, r, d, e = (draw(st.integers(1, 3)) for _ in range(6))
+    causal = draw(st.booleans())
+    t = draw(st.integers(s if causal else 1, 5))
+    shapes = [(b, s, g * r, d), (b, t, g, d), (b, t, g, e)]
+    arrays = [floats(*shape, seed=i) for i, shape in enumerate(shapes)]
+    kind = draw(st.sampled_from(["none", "bool", "float"]))
+    if kind != "none":
+        shape = [n if draw(st.booleans()) else 1 for n in (b, g * r, s, t)]
+        make = floats if kind == "float" else booleans
+        arrays.append(make(*shape, seed=draw(st.integers(0, 9))))
+    return ops.Attention(causal, draw(st.sampled_from([0.5, 1.0]))), arrays
+
+
+@given(attentions(), st.integers(1, 40))
+def test_any_attention_equals_plain_numpy_and_its_expansion(case, block: int) -> None:
+    op, arrays = case
+    back = ops.AttentionGradient(op.causal, op.scale)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "BLOCK", block)
+        patch.setattr(kernels, "FEWEST_ROWS", 1)
+        out, total = apply(op, *arrays)
+        given_back = [*arrays[:3], out, total, floats(*out.shape, seed=5), *arrays[3:]]
+        for chosen, operands in ((op, arrays), (back, given_back)):
+            found = apply(chosen, *operands)
+            graph = graph_of(chosen, [type_of(x) for x in operands])
+            smaller = evaluate(expand(graph, set(KERNELS) - {chosen.name}), inputs_of(operands))
+            expected = ORACLES[chosen.name](chosen, *operands)
+            for y, wanted, other in zip(found, expected, smaller.values(), strict=True):
+                assert_close(y, wanted)
+                assert_close(other, wanted)
 
 
 def test_parts_are_heads_if_one_fits_and_rows_if_not() -> None:

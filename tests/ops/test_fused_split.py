@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from mithril import ops
+from mithril.engine.kernels import KERNELS
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P
 from mithril.types import DType, TensorType
@@ -65,11 +66,25 @@ def test_rows_of_rms_norm_are_a_batch() -> None:
 
 @pytest.mark.parametrize("s", [8, 6, 5])
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rope_needs_no_exchange_along_the_sequence(interleaved: bool, s: int) -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_rope_needs_no_exchange_along_the_sequence(interleaved: bool, fused: bool, s: int) -> None:
     graph, names = graph_of(lambda x: ops.rope(x, offset=2, interleaved=interleaved), (2, s, 3, 4))
-    ran = checked(graph, TENSOR, {"x0": P(None, "tensor")}, tuple(names), compute=["x0"])
+    kernels = frozenset(KERNELS) - (set() if fused else {"rope"})
+    specs = {"x0": P(None, "tensor")}
+    ran = checked(graph, TENSOR, specs, tuple(names), compute=names, kernels=kernels)
     assert ran.rows("forward") == ran.rows("backward") == []
-    assert "rope" in ops_of(ran)
+    assert ("rope" in ops_of(ran)) == fused
+
+
+def test_positions_are_split_with_the_sequence() -> None:
+    def turned(x: Tensor) -> Tensor:
+        steps = ops.iota(x, (6,))
+        return ops.rope(x, steps * steps) + ops.rope(x, ops.iota(x, (2, 6)))
+
+    graph, names = graph_of(turned, (2, 6, 1, 4))
+    specs = {"x0": P(None, "tensor")}
+    ran = checked(graph, Mesh(tensor=3), specs, tuple(names), compute=names)
+    assert ran.rows("forward") == ran.rows("backward") == []
 
 
 def test_silu_is_split_anywhere() -> None:
@@ -113,15 +128,18 @@ def grouped(masked: bool) -> Graph:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_groups_of_heads_are_split_over_an_axis(masked: bool) -> None:
+@pytest.mark.parametrize("expanded", [set(), {"attention", "attention_gradient"}], ids=str)
+def test_groups_of_heads_are_split_over_an_axis(masked: bool, expanded: set[str]) -> None:
     specs = {**dict.fromkeys(("q", "k", "v"), P("tensor")), "o": P(None, "tensor")}
     if masked:
         specs["mask"] = P(None, "tensor")
     wanted = ("q", "k", "v", "o", "x")
-    ran = checked(grouped(masked), Mesh(tensor=2), specs, wanted, compute=list(specs))
+    kernels = frozenset(KERNELS) - expanded
+    graph, mesh = grouped(masked), Mesh(tensor=2)
+    ran = checked(graph, mesh, specs, wanted, compute=list(specs), kernels=kernels)
     assert ran.rows("forward") == [all_reduce("tensor", 4 * B * S * D)]
     assert ran.rows("backward") == [all_reduce("tensor", 4 * B * S * D)]
-    assert "attention" in ops_of(ran)
+    assert ("attention" in ops_of(ran)) == (not expanded)
 
 
 def test_heads_of_a_group_are_split_too() -> None:

@@ -23,7 +23,7 @@ RELATIONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, op
 
 @pytest.mark.parametrize("operation", [*ARITHMETIC, *RELATIONS])
 def test_operators_are_elementwise_from_both_sides(
-    operation: operator.Callable,
+    operation: Callable[..., Any],
     x: ml.Array,  # type: ignore[name-defined]
 ) -> None:
     other = VALUES[::-1].copy()
@@ -32,6 +32,55 @@ def test_operators_are_elementwise_from_both_sides(
     np.testing.assert_allclose(operation(x, other).numpy(), expected, rtol=1e-6)
     np.testing.assert_allclose(operation(7, x).numpy(), operation(7, VALUES), rtol=1e-6)
     np.testing.assert_allclose(operation(x, 7).numpy(), operation(VALUES, 7), rtol=1e-6)
+
+
+INTEGERS = [
+    operator.floordiv, operator.mod, operator.and_, operator.or_, operator.xor, operator.lshift,
+    operator.rshift,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", INTEGERS)
+def test_operators_of_integers(operation: Callable[..., Any]) -> None:
+    left, right = np.arange(-6, 6, dtype=np.int32), np.tile(np.int32([1, 2, 3]), 4)
+    backend = ml.NumpyBackend(device_mesh=(2,))
+    x, y = (backend.array(a, tensor_split=(0,)) for a in (left, right))
+    np.testing.assert_array_equal(operation(x, y).numpy(), operation(left, right))
+    np.testing.assert_array_equal(operation(x, 3).numpy(), operation(left, 3))
+    np.testing.assert_array_equal(operation(7, y).numpy(), operation(7, right))
+    np.testing.assert_array_equal(operation(x, right).numpy(), operation(left, right))
+
+
+def test_operators_of_one_operand(x: ml.Array) -> None:
+    np.testing.assert_array_equal((-x).numpy(), -VALUES)
+    np.testing.assert_array_equal((+x).numpy(), VALUES)
+    np.testing.assert_array_equal(abs(-x).numpy(), VALUES)
+    np.testing.assert_array_equal((~(x > 9)).numpy(), VALUES <= 9)
+    np.testing.assert_array_equal(((x > 9) & (x < 20) | (x == 1)).numpy(), (VALUES > 9) & (VALUES < 20) | (VALUES == 1))
+    np.testing.assert_array_equal((x**2).numpy(), VALUES**2)
+    np.testing.assert_allclose((x @ x.T).numpy(), VALUES @ VALUES.T, rtol=1e-6)
+
+
+PLACES = np.array([2, 0, 1, 2])
+INDICES = [
+    1, -2, slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(3, 0, -2), ..., None,
+    (1, 5), (..., -1), (slice(None), None, 3), (slice(0, 0),), PLACES, (slice(None), PLACES),
+    (..., PLACES), (slice(1, None), PLACES.reshape(2, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_indexing_is_that_of_numpy(index: Any, x: ml.Array) -> None:
+    def put(item: Any) -> Any:
+        return x.backend.array(item) if isinstance(item, np.ndarray) else item
+
+    given = tuple(map(put, index)) if isinstance(index, tuple) else put(index)
+    np.testing.assert_array_equal(x[given].numpy(), VALUES[index])
+
+
+def test_a_numpy_array_may_be_the_index(x: ml.Array) -> None:
+    np.testing.assert_array_equal(x[PLACES].numpy(), VALUES[PLACES])
+    np.testing.assert_array_equal(x[:, PLACES].numpy(), VALUES[:, PLACES])
 
 
 def test_numpy_on_the_left_gives_way(x: ml.Array) -> None:

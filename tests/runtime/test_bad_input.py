@@ -222,7 +222,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "compile without backend": (lambda: ml.compile(mlp(), "numpy"), ml.BackendError, r"compile\(\) takes a backend, not 'numpy'; open one"),
     "inference no flag": (lambda: ml.compile(mlp(), backend(), inference="no"), ml.OptionError, r"inference='no' is neither True nor False"),
     "shard no mapping": (lambda: mlp().shard("x"), ml.ShardingError, r"model.shard got 'x'.*; give a mapping from name patterns"),
-    "index by an array": (lambda: (ONE.ones(3))[ONE.array([1])], ml.ShapeError, r"cannot index float32\[3\] with a Array; use integers and slices, or take"),
+    "index by two arrays": (lambda: ONE.ones(3, 3)[ONE.array([1]), ONE.array([1])], ml.ShapeError, r"cannot index float32\[3, 3\] with a tensor together with another tensor or an integer; index twice"),
+    "index by floats": (lambda: ONE.ones(3)[ONE.ones(2)], ml.ShapeError, r"op 'take' needs integer ids, not float32"),
     "axis of another kind": (lambda: ONE.sum(ONE.ones(3), axis="a"), ml.ShapeError, r"sum names dimension 'a' of a tensor of rank 1"),
     "unknown name": (lambda: ml.Linaer, AttributeError, r"no 'Linaer'; did you mean 'Linear'"),
 }  # fmt: skip

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import mithril as ml
 import numpy as np
 import pytest
-from mithril import P
+from mithril import P, ops
 from mithril.runtime import backend as backend_module
+from mithril.runtime.functions import ALIASES
+from mithril.types import DType
 
 from tests.tolerances import TOLERANCE
 
@@ -25,6 +28,8 @@ IDS = np.array([3, 0, 2, 5], np.int32)
 QKV = RNG.uniform(-1, 1, (3, 4, 6, 2, 2)).astype(np.float32)
 IMAGE = RNG.uniform(-1, 1, (4, 2, 6)).astype(np.float32)
 ERF = np.vectorize(math.erf)
+ODD = np.array([[1.0, np.inf], [np.nan, -np.inf]], np.float32)
+PLACES = RNG.integers(0, 6, (4, 2)).astype(np.int32)
 Case = tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -53,6 +58,12 @@ def rope(x: np.ndarray) -> np.ndarray:
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
     a, b = x[..., :half], x[..., half:]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def top_k(x: np.ndarray, k: int, axis: int) -> list[np.ndarray]:
+    order = np.argsort(-x, axis, stable=True)
+    places = np.take(order, np.arange(k), axis)
+    return [np.take_along_axis(x, places, axis), places]
 
 
 def convolution(x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -150,6 +161,45 @@ CASES: list[Case] = [
     ("vecdot", lambda x, y: (x * y).sum(-1), (X, Y), {}),
     ("where", np.where, (B, X, Y), {}),
     ("where", np.where, (B, X, 0.0), {}),
+    ("arctan", np.arctan, (X,), {}),
+    ("atan", np.arctan, (X,), {}),
+    ("argsort", lambda x, axis: np.argsort(x, axis, stable=True), (N,), {"axis": 0}),
+    ("avg_pool", lambda x, _: (x[..., ::2] + x[..., 1::2]) / 2, (IMAGE, (2,)), {}),
+    ("bitwise_and", np.bitwise_and, (N, 6), {}),
+    ("bitwise_invert", np.bitwise_invert, (N,), {}),
+    ("bitwise_left_shift", np.bitwise_left_shift, (N, 2), {}),
+    ("bitwise_or", np.bitwise_or, (N, N[::-1].copy()), {}),
+    ("bitwise_right_shift", np.bitwise_right_shift, (N, 1), {}),
+    ("bitwise_xor", np.bitwise_xor, (N, N[::-1].copy()), {}),
+    ("ceil", np.ceil, (X,), {}),
+    ("clip", np.clip, (X, -0.5, 1.0), {}),
+    ("cosh", np.cosh, (X,), {}),
+    ("cumsum", np.cumsum, (X,), {"axis": 1}),
+    ("cumulative_sum", np.cumsum, (X,), {"axis": 0}),
+    ("expm1", np.expm1, (X,), {}),
+    ("flip", np.flip, (X,), {"axis": 1}),
+    ("floor", np.floor, (X,), {}),
+    ("floor_divide", np.floor_divide, (N, 3), {}),
+    ("isfinite", np.isfinite, (ODD,), {}),
+    ("isinf", np.isinf, (ODD,), {}),
+    ("isnan", np.isnan, (ODD,), {}),
+    ("log1p", np.log1p, (Y,), {}),
+    ("logical_xor", np.logical_xor, (B, C), {}),
+    ("prod", np.prod, (X,), {"axis": 0}),
+    ("reciprocal", np.reciprocal, (Y,), {}),
+    ("remainder", np.remainder, (N, 3), {}),
+    ("round", np.round, (X,), {}),
+    ("sigmoid", lambda x: 1 / (1 + np.exp(-x)), (X,), {}),
+    ("sinh", np.sinh, (X,), {}),
+    ("sort", np.sort, (X,), {"axis": 0}),
+    ("square", np.square, (X,), {}),
+    ("std", np.std, (X,), {"axis": 1}),
+    ("take_along", np.take_along_axis, (X, PLACES, 1), {}),
+    ("take_along_axis", np.take_along_axis, (X, PLACES), {"axis": 1}),
+    ("tan", np.tan, (X * 0.5,), {}),
+    ("top_k", top_k, (X, 2), {"axis": 0}),
+    ("trunc", np.trunc, (X,), {}),
+    ("var", np.var, (X,), {"axis": (0, 1)}),
 ]  # fmt: skip
 ORACLE_ARGUMENTS = {"rms_norm": 2}  # how many of them the oracle takes; all unless said
 SPECS = {0: P(), 1: P("data"), 2: P("data", "model"), 3: P("data"), 4: P("data", None, "model")}
@@ -177,7 +227,7 @@ def check(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-@pytest.mark.parametrize("shape", [(), (2, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(), (2, 2), (3, 4)], ids=str)
 def test_an_eager_function_is_that_of_numpy(shape: tuple[int, ...], case: Case) -> None:
     name, oracle, arguments, options = case
     backend = ml.NumpyBackend(device_mesh=shape or (1, 1))
@@ -187,6 +237,36 @@ def test_an_eager_function_is_that_of_numpy(shape: tuple[int, ...], case: Case) 
 
 def test_every_eager_function_is_tested() -> None:
     assert {case[0] for case in CASES} == set(ml.Backend.functions)
+
+
+ONLY_TRACED = {
+    "accumulator": "about dtypes, not arrays",
+    "after": "orders the nodes of a plan",
+    "bernoulli": "draws from the seed of a model; backends have rand",
+    "dropout": "draws from the seed of a model",
+    "getitem": "written x[...]",
+    "iota": "backends have arange",
+    "normal": "draws from the seed of a model; backends have randn",
+    "randint": "draws from the seed of a model; backends have their own",
+    "random_bits": "draws from the seed of a model; backends have randint",
+    "repeat": "a loop of a plan",
+    "scatter_add": "the gradient of take",
+    "trace_body": "makes the body of a loop",
+    "stop_gradient": "eager functions have no gradients",
+    "window_sizes": "about the windows of a pooling",
+    "uniform": "draws from the seed of a model; backends have rand",
+}
+"""Functions of `mithril.ops` that backends do not show, and why."""
+
+
+def test_backends_show_every_function_of_the_ops() -> None:
+    public = {
+        name
+        for name, value in vars(ops).items()
+        if isinstance(value, FunctionType) and value.__module__.startswith("mithril.ops.")
+    }
+    shown = {*ml.Backend.functions} - {*ALIASES} | {*ALIASES.values()}
+    assert public - {*ONLY_TRACED} == shown, "add it to FUNCTIONS with a case here, or say why not"
 
 
 def test_numpy_arrays_are_taken_along() -> None:
@@ -222,3 +302,38 @@ def test_plans_of_single_ops_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert planned == ["exp", "sin", "cos", "tanh"]
     backend.sin(x)
     assert planned[-1] == "sin"
+
+
+HAVE_THEIR_OWN = ("cast", "astype", "one_hot")
+"""Functions whose dtype is an argument."""
+
+
+def in_dtype(x: Any, dtype: str) -> Any:
+    """Return float arrays, in lists too, rounded to a dtype."""
+    if isinstance(x, list):
+        return [in_dtype(item, dtype) for item in x]
+    is_float = isinstance(x, np.ndarray) and x.dtype == np.float32
+    return x.astype(DType(dtype).numpy) if is_float else x
+
+
+def widened(x: Any) -> Any:
+    if isinstance(x, list):
+        return [widened(item) for item in x]
+    return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind in "fV" else x
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_an_eager_function_is_right_in_other_float_dtypes(dtype: str, case: Case) -> None:
+    name, oracle, arguments, options = case
+    backend = ml.NumpyBackend(device_mesh=(2, 2), dtype=dtype)
+    given = [in_dtype(x, dtype) for x in arguments]
+    found = getattr(backend, name)(*(on_mesh(backend, x) for x in given), **options)
+    exact = oracle(*map(widened, given[: ORACLE_ARGUMENTS.get(name)]), **options)
+    rtol, atol = TOLERANCE[dtype]
+    several = isinstance(found, tuple | list)
+    for one, other in zip(
+        found if several else [found], exact if several else [exact], strict=True
+    ):
+        assert one.dtype == dtype or not one.dtype.is_float or name in HAVE_THEIR_OWN
+        np.testing.assert_allclose(one.numpy().astype(np.float64), other, rtol=rtol, atol=atol)

@@ -148,14 +148,56 @@ class Operand:
     def __ge__(self, other: Any) -> Self:
         return self._call("greater_equal", self, other)
 
+    def __floordiv__(self, other: Any) -> Self:
+        return self._call("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        return self._call("floor_divide", other, self)
+
+    def __mod__(self, other: Any) -> Self:
+        return self._call("remainder", self, other)
+
+    def __rmod__(self, other: Any) -> Self:
+        return self._call("remainder", other, self)
+
+    def __abs__(self) -> Self:
+        return self._call("abs", self)
+
+    def __pos__(self) -> Self:
+        return self
+
     def __and__(self, other: Any) -> Self:
-        return self._call("logical_and", self, other)
+        return self._call("bitwise_and", self, other)
+
+    def __rand__(self, other: Any) -> Self:
+        return self._call("bitwise_and", other, self)
 
     def __or__(self, other: Any) -> Self:
-        return self._call("logical_or", self, other)
+        return self._call("bitwise_or", self, other)
+
+    def __ror__(self, other: Any) -> Self:
+        return self._call("bitwise_or", other, self)
+
+    def __xor__(self, other: Any) -> Self:
+        return self._call("bitwise_xor", self, other)
+
+    def __rxor__(self, other: Any) -> Self:
+        return self._call("bitwise_xor", other, self)
+
+    def __lshift__(self, other: Any) -> Self:
+        return self._call("bitwise_left_shift", self, other)
+
+    def __rlshift__(self, other: Any) -> Self:
+        return self._call("bitwise_left_shift", other, self)
+
+    def __rshift__(self, other: Any) -> Self:
+        return self._call("bitwise_right_shift", self, other)
+
+    def __rrshift__(self, other: Any) -> Self:
+        return self._call("bitwise_right_shift", other, self)
 
     def __invert__(self) -> Self:
-        return self._call("logical_not", self)
+        return self._call("bitwise_invert", self)
 
     def __getitem__(self, index: Any) -> Self:
         return self._call("getitem", self, index)

@@ -15,10 +15,14 @@ from mithril.ops.conv import *
 from mithril.ops.elementwise import *
 from mithril.ops.functions import *
 from mithril.ops.index import *
+from mithril.ops.integer import *
 from mithril.ops.linalg import *
 from mithril.ops.loss import *
 from mithril.ops.nn import *
 from mithril.ops.normalization import *
+from mithril.ops.numbers import *
+from mithril.ops.order import *
+from mithril.ops.pool import *
 from mithril.ops.position import *
 from mithril.ops.random import *
 from mithril.ops.reduce import *

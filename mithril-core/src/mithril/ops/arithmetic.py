@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import equal, where
 from mithril.ops.elementwise import Elementwise, FloatOnly, binary, cast, floating, given, sum_to
 from mithril.ops.functions import log
+from mithril.types import DType
 
 
 @register
@@ -67,10 +70,16 @@ class Divide(FloatOnly):
 
 @register
 @dataclass(frozen=True)
-class Power(FloatOnly):
-    """x ** y for floats."""
+class Power(Elementwise):
+    """x ** y; of integers the whole part, so 0 for a negative exponent unless x is 1 or -1."""
 
     name: ClassVar[str] = "power"
+    flops: ClassVar[int] = 8
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        if DType.bool_ in dtypes:
+            raise ShapeError("op 'power' needs numbers, not bool; cast it first")
+        return Elementwise.result_dtype(self, dtypes)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         g, x, y = given(cotangents), *inputs
@@ -141,8 +150,8 @@ def divide(x: Any, y: Any) -> Any:
 
 
 def power(x: Any, y: Any) -> Any:
-    """Return x ** y; integers are taken as float32."""
-    return binary(Power(), *floating(x, y))
+    """Return x ** y; of two integers the result is an integer, cut off at the point."""
+    return binary(Power(), x, y)
 
 
 def maximum(x: Any, y: Any) -> Any:

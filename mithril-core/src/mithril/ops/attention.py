@@ -167,13 +167,7 @@ class AttentionGradient(Op):
 
 
 def attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    mask: Any = None,
-    causal: bool = False,
-    scale: float | None = None,
+    q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False, scale: float | None = None
 ) -> Any:
     """Return scaled dot-product attention per head.
 

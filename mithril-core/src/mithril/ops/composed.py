@@ -14,9 +14,10 @@ from mithril.ir.operand import AnyOperand, Operand
 from mithril.ops.arithmetic import maximum
 from mithril.ops.choice import greater_equal, logical_not, where
 from mithril.ops.elementwise import broadcast_shape, meet
-from mithril.ops.functions import abs, exp, log
+from mithril.ops.functions import abs, exp
 from mithril.ops.index import iota
 from mithril.ops.linalg import matmul
+from mithril.ops.numbers import log1p
 from mithril.ops.reduce import sum
 from mithril.ops.shape import broadcast_to, concatenate, normalize_axis, reshape, transpose
 from mithril.types import DType
@@ -191,7 +192,7 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
 def logaddexp(x: Any, y: Any) -> Any:
     """Return log(exp(x) + exp(y)), without overflow."""
     left, right = meet(x, y)
-    return maximum(left, right) + log(exp(-abs(left - right)) + 1.0)
+    return maximum(left, right) + log1p(exp(-abs(left - right)))
 
 
 def trace(x: Any) -> Any:

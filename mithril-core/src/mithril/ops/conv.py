@@ -182,6 +182,8 @@ class ConvolutionWeightGradient(Convolving):
 class Pooling(Op):
     """Base of the pooling ops: a window that slides over every channel by itself."""
 
+    what: ClassVar[str] = "max_pool"
+    """What messages call it."""
     window: Shape
     stride: Shape
     padding: Padding
@@ -189,16 +191,16 @@ class Pooling(Op):
     def _result(self, x: TensorType) -> TensorType:
         if x.rank < 3 or not (x.dtype.is_float or x.dtype.is_integer):
             raise ShapeError(
-                f"max_pool takes numbers of shape [batch, channels, *spatial], not {x}; add the "
-                f"missing dimensions or cast it"
+                f"{self.what} takes numbers of shape [batch, channels, *spatial], not {x}; add "
+                f"the missing dimensions or cast it"
             )
-        _check_attributes("max_pool", x, self.stride, self.padding, self.window)
+        _check_attributes(self.what, x, self.stride, self.padding, self.window)
         if any(max(pad) >= size for pad, size in zip(self.padding, self.window, strict=True)):
             raise ShapeError(
-                f"max_pool has padding {self.padding} for window {self.window}; pad by less than "
-                f"the window, so that every window meets the input"
+                f"{self.what} has padding {self.padding} for window {self.window}; pad by less "
+                f"than the window, so that every window meets the input"
             )
-        spatial = _result_sizes("max_pool", x, self.window, self.stride, self.padding)
+        spatial = _result_sizes(self.what, x, self.window, self.stride, self.padding)
         return x.with_shape((*x.shape[:2], *spatial))
 
     def _sides(self) -> tuple[str, str, list[str]]:
@@ -286,9 +288,9 @@ def convolution(
     """
     dtype, rank = promote(x.dtype, w.dtype), x.ndim - 2
     op = Convolution(
-        _each("stride", stride, rank),
-        _pairs(padding, rank),
-        _each("dilation", dilation, rank),
+        each("stride", stride, rank),
+        pairs(padding, rank),
+        each("dilation", dilation, rank),
         groups,
     )
     return apply_one(op, x.astype(dtype), w.astype(dtype))
@@ -313,15 +315,20 @@ def max_pool(
         ShapeError: input and attributes do not fit.
     """
     rank = x.ndim - 2
-    sizes = _each("window", window, rank)
-    steps = sizes if stride is None else _each("stride", stride, rank)
-    return apply_one(MaxPool(sizes, steps, _pairs(padding, rank)), x)
+    sizes = each("window", window, rank)
+    steps = sizes if stride is None else each("stride", stride, rank)
+    return apply_one(MaxPool(sizes, steps, pairs(padding, rank)), x)
 
 
 # ------------------------------------------------------------------ shared pieces
 
 
-def _each(what: str, value: int | Sequence[int], rank: int) -> Shape:
+def each(what: str, value: int | Sequence[int], rank: int) -> Shape:
+    """Return one number for each spatial dimension.
+
+    Raises:
+        ShapeError: another number of them is given.
+    """
     sizes = (value,) * rank if isinstance(value, int) else tuple(value)
     if len(sizes) != rank:
         raise ShapeError(
@@ -331,7 +338,12 @@ def _each(what: str, value: int | Sequence[int], rank: int) -> Shape:
     return sizes
 
 
-def _pairs(padding: Widths, rank: int) -> Padding:
+def pairs(padding: Widths, rank: int) -> Padding:
+    """Return padding (before, after) for each spatial dimension.
+
+    Raises:
+        ShapeError: it is given for another number of them.
+    """
     widths = (padding,) * rank if isinstance(padding, int) else tuple(padding)
     pairs = tuple((w, w) if isinstance(w, int) else (w[0], w[1]) for w in widths)
     if len(pairs) != rank:
@@ -353,8 +365,8 @@ def _check_attributes(
         )
     if min((*stride, *steps)) < 1 or min(min(pair) for pair in padding) < 0:
         raise ShapeError(
-            f"{what} has stride {stride}, {'window' if what == 'max_pool' else 'dilation'} {steps} "
-            f"and padding {padding}; steps must be 1 or more, padding 0 or more"
+            f"{what} has stride {stride}, {'window' if what.endswith('pool') else 'dilation'} "
+            f"{steps} and padding {padding}; steps must be 1 or more, padding 0 or more"
         )
 
 

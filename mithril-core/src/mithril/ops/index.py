@@ -16,7 +16,7 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ir.rule import FactorDims, Rule
-from mithril.ops.shape import normalize_axis
+from mithril.ops.shape import normalize_axis, transpose
 from mithril.types import DType, Shape, TensorType, as_dtype
 
 
@@ -148,12 +148,20 @@ class Iota(Op):
 # ------------------------------------------------------------------ functions over operands
 
 
-def take(x: AnyOperand, indices: AnyOperand) -> AnyOperand:
-    """Return the rows of x (along its first dimension) that integer indices name.
+def take(x: AnyOperand, indices: AnyOperand, axis: int = 0) -> AnyOperand:
+    """Return the rows of x that integer indices name, along a dimension, the first by default.
 
-    An index outside 0…rows-1 is an error when the rows are run: ShapeError.
+    The dimensions of the indices take the place of that one. An index outside 0…rows-1 is an error
+    when the rows are run: ShapeError.
     """
-    return apply_one(Take(), x, indices)
+    at = normalize_axis(axis, x.ndim, "take") if x.ndim else 0
+    if not at:
+        return apply_one(Take(), x, indices)
+    rest = [i for i in range(x.ndim) if i != at]
+    rows = apply_one(Take(), transpose(x, (at, *rest)), indices)
+    picked = range(indices.ndim)
+    behind = range(indices.ndim, rows.ndim)
+    return transpose(rows, (*behind[:at], *picked, *behind[at:]))
 
 
 def scatter_add(ids: AnyOperand, updates: AnyOperand, rows: int) -> AnyOperand:

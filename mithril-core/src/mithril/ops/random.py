@@ -6,6 +6,7 @@ same on every mesh, and the forward and backward computation of one seed agree.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,7 +16,12 @@ from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.choice import greater, greater_equal, where
 from mithril.ops.elementwise import cast
+from mithril.ops.functions import cos, log, sqrt
+from mithril.ops.integer import remainder
 from mithril.types import DType, Shape, TensorType
+
+_OTHER = 0x5BD1E995
+"""Turns a salt into one for a second draw."""
 
 
 @register
@@ -113,6 +119,42 @@ def bernoulli(seed: Any, shape: Shape, probability: float, salt: int = 0) -> Any
     return greater_equal(bits, bound) if bound < 2**32 else greater(bits, 2**32 - 1)
 
 
+def normal(seed: Any, shape: Shape, salt: int = 0) -> Any:
+    """Return float32 numbers of the standard normal distribution, by Box and Muller's method.
+
+    Box and Muller, "A note on the generation of random normal deviates" (1958).
+
+    Args:
+        seed: a uint32 scalar.
+        shape: sizes of the result.
+        salt: tells apart draws from one seed.
+    """
+    positive = 1.0 - uniform(seed, shape, salt)  # never 0
+    angle = uniform(seed, shape, salt ^ _OTHER) * (2.0 * math.pi)
+    return sqrt(log(positive) * -2.0) * cos(angle)
+
+
+def randint(seed: Any, shape: Shape, low: int, high: int, salt: int = 0) -> Any:
+    """Return int32 numbers in [low, high); each as likely as the others up to one in 2**32 / range.
+
+    Args:
+        seed: a uint32 scalar.
+        shape: sizes of the result.
+        low: the smallest number.
+        high: one more than the largest number.
+        salt: tells apart draws from one seed.
+
+    Raises:
+        OptionError: the range is empty, or no range of int32.
+    """
+    if not -(2**31) <= low < high <= 2**31 or high - low >= 2**31:
+        raise OptionError(
+            f"randint draws from [{low}, {high}); give the smaller int32 first, less than 2**31 "
+            f"apart"
+        )
+    return cast(remainder(random_bits(seed, shape, salt), high - low), DType.int32) + low
+
+
 def dropout(x: Any, seed: Any, rate: float, salt: int = 0) -> Any:
     """Return x with a share of its elements set to zero and the others scaled up to make up for it.
 
@@ -135,4 +177,4 @@ def dropout(x: Any, seed: Any, rate: float, salt: int = 0) -> Any:
     return where(kept, x * (1.0 / (1.0 - rate)), 0.0)
 
 
-__all__ = ["RandomBits", "bernoulli", "dropout", "random_bits", "uniform"]
+__all__ = ["RandomBits", "bernoulli", "dropout", "normal", "randint", "random_bits", "uniform"]

@@ -198,27 +198,27 @@ class Argmin(ArgExtremum):
 
 def sum(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return the sum over some dimensions, all by default; bool and small integers in int32."""
-    return apply_one(Sum(_axes(axis, x.ndim, "sum"), keepdims), x)
+    return apply_one(Sum(read_axes(axis, x.ndim, "sum"), keepdims), x)
 
 
 def max(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return the largest element over some dimensions, all by default."""
-    return apply_one(Max(_axes(axis, x.ndim, "max"), keepdims), x)
+    return apply_one(Max(read_axes(axis, x.ndim, "max"), keepdims), x)
 
 
 def min(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return the smallest element over some dimensions, all by default."""
-    return apply_one(Min(_axes(axis, x.ndim, "min"), keepdims), x)
+    return apply_one(Min(read_axes(axis, x.ndim, "min"), keepdims), x)
 
 
 def any(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return whether any element is true (or not 0) over some dimensions, all by default."""
-    return apply_one(AnyTrue(_axes(axis, x.ndim, "any"), keepdims), _truth(x))
+    return apply_one(AnyTrue(read_axes(axis, x.ndim, "any"), keepdims), _truth(x))
 
 
 def all(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
     """Return whether all elements are true (or not 0) over some dimensions, all by default."""
-    return apply_one(AllTrue(_axes(axis, x.ndim, "all"), keepdims), _truth(x))
+    return apply_one(AllTrue(read_axes(axis, x.ndim, "all"), keepdims), _truth(x))
 
 
 def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
@@ -227,7 +227,7 @@ def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     Raises:
         ShapeError: there is nothing to average.
     """
-    axes = _axes(axis, x.ndim, "mean")
+    axes = read_axes(axis, x.ndim, "mean")
     _require_elements("mean", x.type, axes)
     count = math.prod(x.shape[i] for i in axes)
     # A sum of 16-bit floats may be out of their range where its mean is not.
@@ -267,7 +267,12 @@ def _truth(x: AnyOperand) -> AnyOperand:
     return x if x.dtype == DType.bool_ else not_equal(x, 0)
 
 
-def _axes(axis: Axes, rank: int, what: str) -> tuple[int, ...]:
+def read_axes(axis: Axes, rank: int, what: str) -> tuple[int, ...]:
+    """Return the dimensions that `axis=` means, in order; None means all.
+
+    Raises:
+        ShapeError: a dimension does not exist, or is named twice.
+    """
     if axis is None:
         return tuple(range(rank))
     given = (axis,) if isinstance(axis, int) else tuple(axis)

@@ -9,6 +9,8 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule
+from mithril.ops.index import take
+from mithril.ops.order import flip
 from mithril.ops.shape import Movement, reshape
 from mithril.types import TensorType
 
@@ -94,11 +96,15 @@ class Pad(Movement):
 
 
 def getitem(x: AnyOperand, index: Any) -> AnyOperand:
-    """Return a part of x by integers, slices with positive steps, `...` and None, as in NumPy.
+    """Return a part of x by integers, slices, `...`, None, and one integer tensor, as in NumPy.
+
+    An integer tensor picks along the dimension it stands for; its dimensions take that one's place.
 
     Raises:
         ShapeError: an index is out of range or of another kind.
     """
+    if isinstance(index, Operand):
+        index = (index,)
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(1 for item in items if item is not None and item is not Ellipsis)
     dots = [position for position, item in enumerate(items) if item is Ellipsis]
@@ -107,6 +113,9 @@ def getitem(x: AnyOperand, index: Any) -> AnyOperand:
     fill = [slice(None)] * (x.ndim - taken)
     at = dots[0] if dots else len(items)
     items[at : at + 1] = fill
+    if any(isinstance(item, Operand) for item in items):
+        return _picked(x, items)
+    x, items = _turned(x, items)
     bounds, shape, dimension = [], [], 0
     for item in items:
         if item is None:
@@ -123,12 +132,41 @@ def getitem(x: AnyOperand, index: Any) -> AnyOperand:
     return reshape(part, shape)
 
 
+def _picked(x: AnyOperand, items: list[Any]) -> AnyOperand:
+    """Return x indexed by slices and one integer tensor."""
+    tensors = [position for position, item in enumerate(items) if isinstance(item, Operand)]
+    if len(tensors) > 1 or any(isinstance(item, int) for item in items):
+        raise ShapeError(
+            f"cannot index {x.type} with a tensor together with another tensor or an integer; "
+            f"index twice"
+        )
+    (position,) = tensors
+    whole = [slice(None) if i == position else item for i, item in enumerate(items)]
+    rows: Any = take(getitem(x, tuple(whole)), items[position], position)
+    picked: AnyOperand = rows
+    return picked
+
+
+def _turned(x: AnyOperand, items: list[Any]) -> tuple[AnyOperand, list[Any]]:
+    """Return x flipped where a slice runs backwards, and the slices that run forwards instead."""
+    turned, flipped, dimension = [], [], 0
+    for item in items:
+        if isinstance(item, slice) and isinstance(item.step, int) and item.step < 0:
+            size = x.shape[dimension]
+            start, stop, step = item.indices(size)
+            flipped.append(dimension)
+            item = slice(size - 1 - start, size - 1 - stop, -step)
+        turned.append(item)
+        dimension += item is not None
+    return (flip(x, flipped) if flipped else x), turned
+
+
 def _bounds(item: object, x: Operand, dimension: int) -> tuple[int, int, int]:
     size = x.shape[dimension]
     if isinstance(item, slice):
+        if item.step == 0:
+            raise ShapeError(f"cannot index {x.type} with step 0; use another step")
         start, stop, step = item.indices(size)
-        if step < 1:
-            raise ShapeError(f"cannot index {x.type} with step {step}; use a positive step")
         return min(start, size), max(min(start, size), stop), step
     if isinstance(item, int) and not isinstance(item, bool):
         if not -size <= item < size:

@@ -17,24 +17,31 @@ if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
 
 FUNCTIONS: tuple[str, ...] = (
-    "abs", "add", "all", "any", "argmax", "argmin", "attention", "broadcast_arrays",
-    "broadcast_to", "cast", "concatenate", "convolution", "cos", "cross_entropy", "divide",
-    "einsum", "equal", "erf", "exp", "expand_dims", "gelu", "greater", "greater_equal",
-    "layer_norm", "less", "less_equal", "log", "log_softmax", "logaddexp", "logical_and",
-    "logical_not", "logical_or", "matmul", "matrix_transpose", "max", "max_pool", "maximum",
-    "mean", "min", "minimum", "moveaxis", "multiply", "negate", "not_equal", "one_hot", "outer",
-    "positive", "power", "relu", "reshape", "rms_norm", "roll", "rope", "rsqrt", "sign", "silu",
-    "sin", "softmax", "sqrt", "squeeze", "stack", "subtract", "sum", "take", "tanh", "tensordot",
-    "tile", "trace", "transpose", "tril", "triu", "unstack", "vecdot", "where",
+    "abs", "add", "all", "any", "arctan", "argmax", "argmin", "argsort", "attention", "avg_pool",
+    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "broadcast_arrays", "broadcast_to", "cast", "ceil", "clip", "concatenate",
+    "convolution", "cos", "cosh", "cross_entropy", "cumsum", "divide", "einsum", "equal", "erf",
+    "exp", "expand_dims", "expm1", "flip", "floor", "floor_divide", "gelu", "greater",
+    "greater_equal", "isfinite", "isinf", "isnan", "layer_norm", "less", "less_equal", "log",
+    "log1p", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "matmul", "matrix_transpose", "max", "max_pool", "maximum", "mean", "min", "minimum",
+    "moveaxis", "multiply", "negate", "not_equal", "one_hot", "outer", "positive", "power", "prod",
+    "reciprocal", "relu", "remainder", "reshape", "rms_norm", "roll", "rope", "round", "rsqrt",
+    "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square", "squeeze",
+    "stack", "std", "subtract", "sum", "take", "take_along", "tan", "tanh", "tensordot", "tile",
+    "top_k", "trace", "transpose", "tril", "triu", "trunc", "unstack", "var", "vecdot", "where",
 )  # fmt: skip
 """Functions of `mithril.ops` that backends show under the same name."""
 
 ALIASES: dict[str, str] = {
     "astype": "cast",
+    "atan": "arctan",
     "concat": "concatenate",
+    "cumulative_sum": "cumsum",
     "negative": "negate",
     "permute_dims": "transpose",
     "pow": "power",
+    "take_along_axis": "take_along",
 }
 """Names of the array API standard for functions that `mithril.ops` calls otherwise."""
 

@@ -10,6 +10,9 @@ from mithril.engine.kernels import (
     loss,
     nn,
     normalization,
+    numbers,
+    order,
+    pool,
     position,
     random,
     reduce,
@@ -21,6 +24,6 @@ from mithril.engine.kernels.registry import KERNELS, Kernel, Run, kernel
 
 __all__ = [
     "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "index", "kernel",
-    "kernels_for", "linalg", "loss", "nn", "normalization", "position", "random", "reduce",
-    "shape", "shard",
+    "kernels_for", "linalg", "loss", "nn", "normalization", "numbers", "order", "pool", "position",
+    "random", "reduce", "shape", "shard",
 ]  # fmt: skip

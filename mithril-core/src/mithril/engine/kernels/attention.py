@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.rows import row_sum
 from mithril.ops.attention import UNSEEN, Attention, AttentionGradient
 from mithril.types import TensorType
 
@@ -51,6 +52,7 @@ def attention(op: Attention, types: Types, xp: ModuleType) -> Run:
     wide, dtype = _wide(types), types[0].dtype.numpy
     parts, hide = _parts(op.causal, types), _hide(op.causal, types, types[3:], xp)
     factor = wide.type(op.scale)
+    add = row_sum(xp)
 
     def run(q: Any, k: Any, v: Any, *masks: Any) -> Any:
         q, k, v = (xp.asarray(x, dtype=wide) for x in (q, k, v))
@@ -65,7 +67,7 @@ def attention(op: Attention, types: Types, xp: ModuleType) -> Run:
                 top[top < UNSEEN] = 0
             weights -= top
             xp.exp(weights, out=weights)
-            total = xp.sum(weights, axis=-1, keepdims=True)
+            total = add(weights)
             if masks:
                 total[total == 0] = 1
             seen = weights @ v[part.heads]
@@ -84,10 +86,11 @@ def attention_gradient(op: AttentionGradient, types: Types, xp: ModuleType) -> R
     wide, dtype = _wide(types), types[0].dtype.numpy
     parts, hide = _parts(op.causal, types), _hide(op.causal, types, types[6:], xp)
     factor = wide.type(op.scale)
+    add = row_sum(xp)
 
     def run(q: Any, k: Any, v: Any, out: Any, total: Any, g: Any, *masks: Any) -> Any:
         q, k, v, g = (xp.asarray(x, dtype=wide) for x in (q, k, v, g))
-        along = _rows(xp.sum(g * out, axis=-1, keepdims=True), groups)
+        along = _rows(add(g * out), groups)
         lines = total.reshape(b, groups, h // groups, s, 1)
         found = (xp.empty(q.shape, dtype=dtype), *(xp.zeros(x.shape, dtype=wide) for x in (k, v)))
         dq, (dk, dv) = _rows(found[0], groups), (x.transpose(HEADS_FIRST) for x in found[1:])

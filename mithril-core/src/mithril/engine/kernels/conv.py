@@ -29,7 +29,7 @@ def convolution(op: ops.Convolution, types: Types, xp: ModuleType) -> Run:
     """Gather columns [batch, group, channels x window, positions] and multiply by the weight."""
     x_type, w_type = types
     (result,) = op.infer(types)
-    dtype, groups = _accumulator(result.dtype), op.groups
+    dtype, groups = accumulator(result.dtype), op.groups
     gather = _gather(op, x_type, w_type.shape[2:], result.shape[2:], xp)
     rows, positions = math.prod(w_type.shape[1:]), math.prod(result.shape[2:])
     w_shape = (groups, w_type.shape[0] // groups, rows)
@@ -47,7 +47,7 @@ def input_gradient(op: ops.ConvolutionInputGradient, types: Types, xp: ModuleTyp
     """Multiply by the transposed weight and add the columns up where they came from."""
     dy_type, w_type = types
     (result,) = op.infer(types)
-    dtype, groups, batch = _accumulator(result.dtype), op.groups, dy_type.shape[0]
+    dtype, groups, batch = accumulator(result.dtype), op.groups, dy_type.shape[0]
     window, out = w_type.shape[2:], dy_type.shape[2:]
     taps = list(_taps(op.size, out, window, op.stride, op.padding, op.dilation))
     w_shape = (groups, w_type.shape[0] // groups, math.prod(w_type.shape[1:]))
@@ -71,7 +71,7 @@ def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types, xp: ModuleT
     """Multiply the result's gradient by the columns, summing over batch and positions at once."""
     x_type, dy_type = types
     (result,) = op.infer(types)
-    dtype, groups, batch = _accumulator(result.dtype), op.groups, x_type.shape[0]
+    dtype, groups, batch = accumulator(result.dtype), op.groups, x_type.shape[0]
     gather = _gather(op, x_type, op.size, dy_type.shape[2:], xp)
     rows, out = math.prod(result.shape[1:]), result.shape[0] // groups
     positions = math.prod(dy_type.shape[2:])
@@ -91,7 +91,7 @@ def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types, xp: ModuleT
 def max_pool(op: ops.MaxPool, types: Types, xp: ModuleType) -> Run:
     """The running maximum over the taps."""
     (result,) = op.infer(types)
-    taps, dtype = _pool_taps(op, types[0], result), result.dtype
+    taps, dtype = pool_taps(op, types[0], result), result.dtype
     lowest = _lowest(dtype, xp)
 
     def run(x: Any) -> Any:
@@ -108,7 +108,7 @@ def max_pool(op: ops.MaxPool, types: Types, xp: ModuleType) -> Run:
 def max_pool_gradient(op: ops.MaxPoolGradient, types: Types, xp: ModuleType) -> Run:
     """Hand each gradient to the first tap that equals the maximum."""
     x_type, y_type = types[:2]
-    taps, dtype = _pool_taps(op, x_type, y_type), x_type.dtype.numpy
+    taps, dtype = pool_taps(op, x_type, y_type), x_type.dtype.numpy
 
     def run(x: Any, y: Any, dy: Any) -> Any:
         dx = xp.zeros(x.shape, dtype=dtype)
@@ -127,7 +127,7 @@ def _gather(
     op: ops.Convolving, x_type: TensorType, window: Shape, out: Shape, xp: ModuleType
 ) -> Run:
     """Return the function from an input to its columns [batch, channels, *window, *out]."""
-    dtype = _accumulator(x_type.dtype)
+    dtype = accumulator(x_type.dtype)
     taps = list(_taps(x_type.shape[2:], out, window, op.stride, op.padding, op.dilation))
     shape = (*x_type.shape[:2], *window, *out)
     if math.prod(window) == 1 and x_type.shape[2:] == out and not any(map(any, op.padding)):
@@ -143,9 +143,10 @@ def _gather(
     return run
 
 
-def _pool_taps(
+def pool_taps(
     op: ops.Pooling, x: TensorType, y: TensorType
 ) -> list[tuple[tuple[int, ...], Index, Index]]:
+    """Return the taps of a pooling op: element of the window, what it reads, what it goes into."""
     dense = (1,) * len(op.window)
     return list(_taps(x.shape[2:], y.shape[2:], op.window, op.stride, op.padding, dense))
 
@@ -183,6 +184,6 @@ def _lowest(dtype: DType, xp: ModuleType) -> Any:
     return xp.asarray(0 if "u" in dtype else -(2 ** (8 * dtype.itemsize - 1)), dtype=dtype.numpy)
 
 
-def _accumulator(dtype: DType) -> np.dtype[np.generic]:
+def accumulator(dtype: DType) -> np.dtype[np.generic]:
     """16-bit floats are multiplied and summed in float32."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype.numpy

@@ -18,7 +18,7 @@ Types = Sequence[TensorType]
 
 _SAME_NAME = {
     ops.Add: "add", ops.Subtract: "subtract", ops.Multiply: "multiply", ops.Divide: "divide",
-    ops.Power: "power", ops.Maximum: "maximum", ops.Minimum: "minimum", ops.Negate: "negative",
+    ops.Maximum: "maximum", ops.Minimum: "minimum", ops.Negate: "negative",
     ops.Exp: "exp", ops.Log: "log", ops.Sqrt: "sqrt", ops.Tanh: "tanh", ops.Sin: "sin", ops.Cos:
     "cos", ops.Abs: "abs", ops.Sign: "sign", ops.Equal: "equal", ops.NotEqual: "not_equal",
     ops.Less: "less", ops.LessEqual: "less_equal", ops.Greater: "greater", ops.GreaterEqual:

@@ -12,6 +12,7 @@ from mithril import ops
 from mithril.engine.kernels.blocks import in_row_blocks
 from mithril.engine.kernels.nn import wide_dtype
 from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.rows import row_sum
 from mithril.types import TensorType
 
 Types = Sequence[TensorType]
@@ -22,13 +23,14 @@ def layer_norm(op: ops.LayerNorm, types: Types, xp: ModuleType) -> Run:
     """Two passes: mean, then variance of what is centred."""
     wide, dtype = wide_dtype(types), types[0].dtype.numpy
     epsilon, (*lead, count) = op.epsilon, types[0].shape
+    add = row_sum(xp)
 
     def step(x: Any, gain: Any, bias: Any) -> Any:
         x = xp.asarray(x, dtype=wide)
-        average = xp.sum(x, axis=-1, keepdims=True)
+        average = add(x)
         average /= count
         y = x - average
-        scale = xp.sum(y * y, axis=-1, keepdims=True)
+        scale = add(y * y)
         scale /= count
         scale += epsilon
         scale = 1 / xp.sqrt(scale)
@@ -44,6 +46,7 @@ def layer_norm(op: ops.LayerNorm, types: Types, xp: ModuleType) -> Run:
 def layer_norm_gradient(op: ops.LayerNormGradient, types: Types, xp: ModuleType) -> Run:
     """The closed form, with the sums over rows as matrix products."""
     wide, dtype, (*lead, count) = wide_dtype(types), types[0].dtype.numpy, types[0].shape
+    add = row_sum(xp)
 
     def step(x: Any, gain: Any, average: Any, scale: Any, g: Any) -> Any:
         x, g, column = xp.asarray(x, dtype=wide), xp.asarray(g, dtype=wide), scale[..., None]
@@ -53,10 +56,10 @@ def layer_norm_gradient(op: ops.LayerNormGradient, types: Types, xp: ModuleType)
         dx = g * normal
         dgain, dbias = ones @ dx, ones @ g
         dx *= gain
-        along = xp.sum(dx, axis=-1, keepdims=True)
+        along = add(dx)
         along /= count
         xp.multiply(g, gain, out=dx)
-        level = xp.sum(dx, axis=-1, keepdims=True)
+        level = add(dx)
         level /= count
         dx -= level
         normal *= along
@@ -73,11 +76,12 @@ def rms_norm(op: ops.RmsNorm, types: Types, xp: ModuleType) -> Run:
     """x over the root of its mean square."""
     wide, dtype = wide_dtype(types), types[0].dtype.numpy
     epsilon, (*lead, count) = op.epsilon, types[0].shape
+    add = row_sum(xp)
 
     def step(x: Any, gain: Any) -> Any:
         x = xp.asarray(x, dtype=wide)
         y = x * x
-        scale = xp.sum(y, axis=-1, keepdims=True)
+        scale = add(y)
         scale /= count
         scale += epsilon
         scale = 1 / xp.sqrt(scale)
@@ -92,6 +96,7 @@ def rms_norm(op: ops.RmsNorm, types: Types, xp: ModuleType) -> Run:
 def rms_norm_gradient(op: ops.RmsNormGradient, types: Types, xp: ModuleType) -> Run:
     """The closed form, with the sum over rows as a matrix product."""
     wide, dtype, (*lead, count) = wide_dtype(types), types[0].dtype.numpy, types[0].shape
+    add = row_sum(xp)
 
     def step(x: Any, gain: Any, scale: Any, g: Any) -> Any:
         g, column = xp.asarray(g, dtype=wide), scale[..., None]
@@ -99,7 +104,7 @@ def rms_norm_gradient(op: ops.RmsNormGradient, types: Types, xp: ModuleType) -> 
         dx = normal * g
         dgain = xp.ones(dx.shape[0], dtype=wide) @ dx
         dx *= gain
-        along = xp.sum(dx, axis=-1, keepdims=True)
+        along = add(dx)
         along /= count
         normal *= along
         xp.multiply(g, gain, out=dx)

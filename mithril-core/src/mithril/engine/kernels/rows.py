@@ -14,19 +14,23 @@ from mithril.engine.kernels.registry import Run
 LONGEST = 16384
 
 
-def row_sum(length: int, dtype: Any, xp: ModuleType) -> Run:
+def row_sum(xp: ModuleType) -> Run:
     """Return the function that sums over the last dimension and keeps it, with size 1.
 
+    It takes floats of at least 32 bits.
+
     Args:
-        length: size of the last dimension.
-        dtype: of operand and result, at least float32.
         xp: the array namespace.
     """
-    if not 0 < length <= LONGEST:
-        return lambda x: xp.sum(x, axis=-1, keepdims=True)
-    ones = xp.ones((length, 1), dtype=dtype)
+    columns: dict[tuple[int, Any], Any] = {}  # of ones, each made once
 
     def run(x: Any) -> Any:
-        return xp.matmul(x.reshape(-1, length), ones).reshape(*x.shape[:-1], 1)
+        length = x.shape[-1]
+        if not 0 < length <= LONGEST:
+            return xp.sum(x, axis=-1, keepdims=True)
+        key = (length, x.dtype)
+        if key not in columns:
+            columns[key] = xp.ones((length, 1), dtype=x.dtype)
+        return xp.matmul(x.reshape(-1, length), columns[key]).reshape(*x.shape[:-1], 1)
 
     return run

@@ -1,0 +1,136 @@
+"""Kernels of the ops along one dimension: order, running sums, picking by position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mithril.engine.kernels.index import check_ids
+from mithril.engine.kernels.registry import Run, kernel
+from mithril.ops import order as ops
+from mithril.types import TensorType
+
+Types = Sequence[TensorType]
+
+
+@kernel(ops.Prod)
+def prod(op: ops.Prod, types: Types, xp: ModuleType) -> Run:
+    """A product; of 16-bit floats in float32."""
+    (result,) = op.infer(types)
+    dtype, wide = result.dtype.numpy, _wide(result)
+    return lambda x: xp.asarray(
+        xp.prod(xp.asarray(x, dtype=wide), axis=op.axes, keepdims=op.keepdims, dtype=wide),
+        dtype=dtype,
+    )
+
+
+@kernel(ops.Cumsum)
+def cumsum(op: ops.Cumsum, types: Types, xp: ModuleType) -> Run:
+    """A running sum; of 16-bit floats in float32."""
+    (result,) = op.infer(types)
+    dtype, wide = result.dtype.numpy, _wide(result)
+
+    def run(x: Any) -> Any:
+        x = xp.flip(x, axis=op.axis) if op.reverse else x
+        total = xp.cumsum(x, axis=op.axis, dtype=wide)
+        return xp.asarray(xp.flip(total, axis=op.axis) if op.reverse else total, dtype=dtype)
+
+    return run
+
+
+@kernel(ops.Flip)
+def flip(op: ops.Flip, types: Types, xp: ModuleType) -> Run:
+    """A view from the other end."""
+    return lambda x: xp.flip(x, axis=op.axes)
+
+
+@kernel(ops.Argsort)
+def argsort(op: ops.Argsort, types: Types, xp: ModuleType) -> Run:
+    """Positions by a stable sort."""
+    order = _order(op.axis, op.descending, xp)
+    return lambda x: xp.asarray(order(x), dtype=np.int32)
+
+
+@kernel(ops.Sort)
+def sort(op: ops.Sort, types: Types, xp: ModuleType) -> Run:
+    """Sorted rows; in descending order NaN still comes last."""
+    order = _order(op.axis, op.descending, xp)
+    if op.descending:
+        return lambda x: np.take_along_axis(x, order(x), op.axis)
+    return lambda x: xp.sort(x, axis=op.axis)
+
+
+@kernel(ops.TopK)
+def top_k(op: ops.TopK, types: Types, xp: ModuleType) -> Run:
+    """The first k of a stable descending sort."""
+    order = _order(op.axis, True, xp)
+    first = (*(slice(None),) * op.axis, slice(op.k))
+
+    def run(x: Any) -> Any:
+        positions = order(x)[first]
+        return np.take_along_axis(x, positions, op.axis), xp.asarray(positions, dtype=np.int32)
+
+    return run
+
+
+@kernel(ops.TakeAlong)
+def take_along(op: ops.TakeAlong, types: Types, xp: ModuleType) -> Run:
+    """Elements by position, row by row."""
+    size = types[0].shape[op.axis]
+
+    def run(x: Any, indices: Any) -> Any:
+        check_ids("take_along", indices, size, xp)
+        return np.take_along_axis(x, xp.asarray(indices, dtype=np.int64), op.axis)
+
+    return run
+
+
+@kernel(ops.ScatterAlong)
+def scatter_along(op: ops.ScatterAlong, types: Types, xp: ModuleType) -> Run:
+    """Sums of the updates that go to one place, in float32 for 16-bit floats."""
+    (result,) = op.infer(types)
+    dtype, wide = result.dtype.numpy, _wide(result)
+    rows = math.prod(n for i, n in enumerate(result.shape) if i != op.axis)
+
+    def run(indices: Any, updates: Any) -> Any:
+        check_ids("scatter_along", indices, op.size, xp)
+        total = xp.zeros((rows, op.size), dtype=wide)
+        at = np.moveaxis(indices, op.axis, -1).reshape(rows, -1)
+        values = np.moveaxis(updates, op.axis, -1).reshape(rows, -1)
+        np.add.at(total, (np.arange(rows)[:, None], at), values)
+        outer = [n for i, n in enumerate(result.shape) if i != op.axis]
+        return xp.asarray(np.moveaxis(total.reshape(*outer, op.size), -1, op.axis), dtype=dtype)
+
+    return run
+
+
+def _order(axis: int, descending: bool, xp: ModuleType) -> Run:
+    """Return the function that gives the positions of rows in order, equal elements as they are."""
+    if not descending:
+        return lambda x: np.argsort(x, axis=axis, kind="stable")
+
+    def run(x: Any) -> Any:
+        # A stable ascending sort from the other end, read backwards, is a stable descending one.
+        size = x.shape[axis]
+        backwards = np.argsort(np.flip(x, axis=axis), axis=axis, kind="stable")
+        order = size - 1 - np.flip(backwards, axis=axis)
+        return _nan_last(x, order, axis) if x.dtype.kind not in "biu" else order
+
+    return run
+
+
+def _nan_last(x: Any, order: Any, axis: int) -> Any:
+    sorted_ = np.take_along_axis(x, order, axis)
+    is_nan = np.isnan(sorted_.astype(np.float32) if sorted_.dtype.itemsize == 2 else sorted_)
+    if not is_nan.any():
+        return order
+    return np.take_along_axis(order, np.argsort(is_nan, axis=axis, kind="stable"), axis)
+
+
+def _wide(result: TensorType) -> np.dtype[Any]:
+    small = result.dtype.is_float and result.dtype.itemsize == 2
+    return np.dtype(np.float32) if small else result.dtype.numpy

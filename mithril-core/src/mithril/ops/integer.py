@@ -1,0 +1,179 @@
+"""Whole-number arithmetic: division with remainder, and the bits of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cotangents, Tensors, register
+from mithril.ir.operand import AnyOperand, apply_one
+from mithril.ops.choice import Logical, logical_and, logical_not, logical_or
+from mithril.ops.elementwise import Elementwise, binary, given, sum_to
+from mithril.ops.numbers import floor
+from mithril.types import DType
+
+
+@dataclass(frozen=True)
+class Division(Elementwise):
+    """Base of the two halves of division with remainder, for integers and floats."""
+
+    flops: ClassVar[int] = 4
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        if DType.bool_ in dtypes:
+            raise ShapeError(f"op '{self.name}' needs numbers, not bool; cast it first")
+        return Elementwise.result_dtype(self, dtypes)
+
+
+@register
+@dataclass(frozen=True)
+class FloorDivide(Division):
+    """The largest whole number not above x / y; no gradient flows."""
+
+    name: ClassVar[str] = "floor_divide"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None, None]
+
+
+@register
+@dataclass(frozen=True)
+class Remainder(Division):
+    """x - y * floor(x / y): it has the sign of y, as in Python."""
+
+    name: ClassVar[str] = "remainder"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        g, (x, y) = given(cotangents), inputs
+        return [sum_to(g, x.shape), sum_to(-g * floor(x / y), y.shape)]
+
+
+@dataclass(frozen=True)
+class Bitwise(Elementwise):
+    """An operation on the bits of integers; no gradient flows."""
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        if not all(dtype.is_integer for dtype in dtypes):
+            raise ShapeError(f"op '{self.name}' needs integers, not {', '.join(dtypes)}; cast them")
+        return Elementwise.result_dtype(self, dtypes)
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None] * len(inputs)
+
+
+@register
+@dataclass(frozen=True)
+class BitwiseAnd(Bitwise):
+    """The bits that both x and y have."""
+
+    name: ClassVar[str] = "bitwise_and"
+
+
+@register
+@dataclass(frozen=True)
+class BitwiseOr(Bitwise):
+    """The bits that x or y has."""
+
+    name: ClassVar[str] = "bitwise_or"
+
+
+@register
+@dataclass(frozen=True)
+class BitwiseXor(Bitwise):
+    """The bits that one of x and y has."""
+
+    name: ClassVar[str] = "bitwise_xor"
+
+
+@register
+@dataclass(frozen=True)
+class BitwiseInvert(Bitwise):
+    """The bits that x does not have."""
+
+    name: ClassVar[str] = "bitwise_invert"
+
+
+@register
+@dataclass(frozen=True)
+class LeftShift(Bitwise):
+    """The bits of x moved up by y places; zeros come in below."""
+
+    name: ClassVar[str] = "bitwise_left_shift"
+
+
+@register
+@dataclass(frozen=True)
+class RightShift(Bitwise):
+    """The bits of x moved down by y places; the sign comes in above."""
+
+    name: ClassVar[str] = "bitwise_right_shift"
+
+
+@register
+@dataclass(frozen=True)
+class LogicalXor(Logical):
+    """x or y, but not both."""
+
+    name: ClassVar[str] = "logical_xor"
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def floor_divide(x: Any, y: Any) -> Any:
+    """Return the largest whole number not above x / y."""
+    return binary(FloorDivide(), x, y)
+
+
+def remainder(x: Any, y: Any) -> Any:
+    """Return what floor_divide leaves of x; it has the sign of y."""
+    return binary(Remainder(), x, y)
+
+
+def bitwise_and(x: Any, y: Any) -> Any:
+    """Return the bits of both integers; of booleans, whether both are true."""
+    return logical_and(x, y) if _are_bool(x, y) else binary(BitwiseAnd(), x, y)
+
+
+def bitwise_or(x: Any, y: Any) -> Any:
+    """Return the bits of either integer; of booleans, whether one is true."""
+    return logical_or(x, y) if _are_bool(x, y) else binary(BitwiseOr(), x, y)
+
+
+def bitwise_xor(x: Any, y: Any) -> Any:
+    """Return the bits of one of two integers; of booleans, whether they differ."""
+    return logical_xor(x, y) if _are_bool(x, y) else binary(BitwiseXor(), x, y)
+
+
+def bitwise_invert(x: AnyOperand) -> AnyOperand:
+    """Return the bits an integer does not have; of booleans, the opposite."""
+    return logical_not(x) if _are_bool(x) else apply_one(BitwiseInvert(), x)
+
+
+def bitwise_left_shift(x: Any, y: Any) -> Any:
+    """Return the bits of x moved up by y places, from 0 to less than their number."""
+    return binary(LeftShift(), x, y)
+
+
+def bitwise_right_shift(x: Any, y: Any) -> Any:
+    """Return the bits of x moved down by y places, from 0 to less than their number."""
+    return binary(RightShift(), x, y)
+
+
+def logical_xor(x: Any, y: Any) -> Any:
+    """Return whether one of two booleans is true, but not both."""
+    return binary(LogicalXor(), x, y)
+
+
+def _are_bool(*operands: Any) -> bool:
+    return all(isinstance(x, bool) or getattr(x, "dtype", None) == DType.bool_ for x in operands)
+
+
+__all__ = [
+    "Bitwise", "BitwiseAnd", "BitwiseInvert", "BitwiseOr", "BitwiseXor", "Division", "FloorDivide",
+    "LeftShift", "LogicalXor", "Remainder", "RightShift", "bitwise_and", "bitwise_invert",
+    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "floor_divide",
+    "logical_xor", "remainder",
+]  # fmt: skip

@@ -1,0 +1,281 @@
+"""More functions of one number: rounding, hyperbolic functions, and what a number is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cotangents, Tensors, register
+from mithril.ir.operand import AnyOperand, apply_one
+from mithril.ops.arithmetic import divide, multiply
+from mithril.ops.choice import greater, less, where
+from mithril.ops.elementwise import Comparison, Elementwise, FloatOnly, given
+from mithril.ops.functions import cos, exp
+from mithril.types import DType, Scalar
+
+
+@register
+@dataclass(frozen=True)
+class Sigmoid(FloatOnly):
+    """1 / (1 + e ** -x), the logistic function."""
+
+    name: ClassVar[str] = "sigmoid"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        y = outputs[0]
+        return [given(cotangents) * y * (1.0 - y)]
+
+
+@register
+@dataclass(frozen=True)
+class Expm1(FloatOnly):
+    """e ** x - 1, exact where x is small."""
+
+    name: ClassVar[str] = "expm1"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) * exp(inputs[0])]
+
+
+@register
+@dataclass(frozen=True)
+class Log1p(FloatOnly):
+    """The natural logarithm of 1 + x, exact where x is small."""
+
+    name: ClassVar[str] = "log1p"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) / (inputs[0] + 1.0)]
+
+
+@register
+@dataclass(frozen=True)
+class Tan(FloatOnly):
+    """The tangent of x, in radians."""
+
+    name: ClassVar[str] = "tan"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        c = cos(inputs[0])
+        return [given(cotangents) / (c * c)]
+
+
+@register
+@dataclass(frozen=True)
+class Arctan(FloatOnly):
+    """The angle whose tangent is x, in radians."""
+
+    name: ClassVar[str] = "arctan"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        x = inputs[0]
+        return [given(cotangents) / (x * x + 1.0)]
+
+
+@register
+@dataclass(frozen=True)
+class Sinh(FloatOnly):
+    """The hyperbolic sine of x."""
+
+    name: ClassVar[str] = "sinh"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) * cosh(inputs[0])]
+
+
+@register
+@dataclass(frozen=True)
+class Cosh(FloatOnly):
+    """The hyperbolic cosine of x."""
+
+    name: ClassVar[str] = "cosh"
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [given(cotangents) * sinh(inputs[0])]
+
+
+@dataclass(frozen=True)
+class Rounding(Elementwise):
+    """A step function of numbers: whole numbers stay as they are, and no gradient flows."""
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        if dtypes[0] == DType.bool_:
+            raise ShapeError(f"op '{self.name}' needs numbers, not bool; cast it first")
+        return dtypes[0]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None]
+
+
+@register
+@dataclass(frozen=True)
+class Floor(Rounding):
+    """The largest whole number not above x."""
+
+    name: ClassVar[str] = "floor"
+
+
+@register
+@dataclass(frozen=True)
+class Ceil(Rounding):
+    """The smallest whole number not below x."""
+
+    name: ClassVar[str] = "ceil"
+
+
+@register
+@dataclass(frozen=True)
+class Round(Rounding):
+    """The nearest whole number; the even one of two equally near ones."""
+
+    name: ClassVar[str] = "round"
+
+
+@register
+@dataclass(frozen=True)
+class Trunc(Rounding):
+    """The whole part of x."""
+
+    name: ClassVar[str] = "trunc"
+
+
+@dataclass(frozen=True)
+class Kind(Comparison):
+    """A question about a float; the result is bool and no gradient flows."""
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        if not dtypes[0].is_float:
+            raise ShapeError(f"op '{self.name}' asks about floats, not {dtypes[0]}; cast it first")
+        return DType.bool_
+
+
+@register
+@dataclass(frozen=True)
+class IsNan(Kind):
+    """Whether x is not a number."""
+
+    name: ClassVar[str] = "isnan"
+
+
+@register
+@dataclass(frozen=True)
+class IsInf(Kind):
+    """Whether x is infinite."""
+
+    name: ClassVar[str] = "isinf"
+
+
+@register
+@dataclass(frozen=True)
+class IsFinite(Kind):
+    """Whether x is a number and not infinite."""
+
+    name: ClassVar[str] = "isfinite"
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def sigmoid(x: AnyOperand) -> AnyOperand:
+    """Return 1 / (1 + e ** -x)."""
+    return apply_one(Sigmoid(), x)
+
+
+def expm1(x: AnyOperand) -> AnyOperand:
+    """Return e ** x - 1."""
+    return apply_one(Expm1(), x)
+
+
+def log1p(x: AnyOperand) -> AnyOperand:
+    """Return the natural logarithm of 1 + x."""
+    return apply_one(Log1p(), x)
+
+
+def tan(x: AnyOperand) -> AnyOperand:
+    """Return the tangent of x, in radians."""
+    return apply_one(Tan(), x)
+
+
+def arctan(x: AnyOperand) -> AnyOperand:
+    """Return the angle whose tangent is x, in radians."""
+    return apply_one(Arctan(), x)
+
+
+def sinh(x: AnyOperand) -> AnyOperand:
+    """Return the hyperbolic sine of x."""
+    return apply_one(Sinh(), x)
+
+
+def cosh(x: AnyOperand) -> AnyOperand:
+    """Return the hyperbolic cosine of x."""
+    return apply_one(Cosh(), x)
+
+
+def floor(x: AnyOperand) -> AnyOperand:
+    """Return the largest whole number not above x."""
+    return apply_one(Floor(), x)
+
+
+def ceil(x: AnyOperand) -> AnyOperand:
+    """Return the smallest whole number not below x."""
+    return apply_one(Ceil(), x)
+
+
+def round(x: AnyOperand) -> AnyOperand:
+    """Return the nearest whole number; the even one of two equally near ones."""
+    return apply_one(Round(), x)
+
+
+def trunc(x: AnyOperand) -> AnyOperand:
+    """Return the whole part of x."""
+    return apply_one(Trunc(), x)
+
+
+def isnan(x: AnyOperand) -> AnyOperand:
+    """Return whether x is not a number."""
+    return apply_one(IsNan(), x)
+
+
+def isinf(x: AnyOperand) -> AnyOperand:
+    """Return whether x is infinite."""
+    return apply_one(IsInf(), x)
+
+
+def isfinite(x: AnyOperand) -> AnyOperand:
+    """Return whether x is a number and not infinite."""
+    return apply_one(IsFinite(), x)
+
+
+def square(x: AnyOperand) -> AnyOperand:
+    """Return x * x."""
+    result: AnyOperand = multiply(x, x)
+    return result
+
+
+def reciprocal(x: AnyOperand) -> AnyOperand:
+    """Return 1 / x."""
+    result: AnyOperand = divide(1.0, x)
+    return result
+
+
+def clip(x: Any, min: Scalar | None = None, max: Scalar | None = None) -> Any:
+    """Return x held between two bounds; at a bound the gradient still flows, as in PyTorch.
+
+    Args:
+        x: any numbers.
+        min: the lower bound, a number or a tensor; None for none.
+        max: the upper bound.
+    """
+    if min is not None:
+        x = where(less(x, min), min, x)
+    return x if max is None else where(greater(x, max), max, x)
+
+
+__all__ = [
+    "Arctan", "Ceil", "Cosh", "Expm1", "Floor", "IsFinite", "IsInf", "IsNan", "Kind", "Log1p",
+    "Round", "Rounding", "Sigmoid", "Sinh", "Tan", "Trunc", "arctan", "ceil", "clip", "cosh",
+    "expm1", "floor", "isfinite", "isinf", "isnan", "log1p", "reciprocal", "round", "sigmoid",
+    "sinh", "square", "tan", "trunc",
+]  # fmt: skip

@@ -1,0 +1,374 @@
+"""Ops along one dimension that is whole: products, running sums, order, and picking by position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
+from mithril.ir.operand import AnyOperand, apply, apply_one
+from mithril.ir.rule import FactorDims, Rule
+from mithril.ops.choice import equal, logical_and, where
+from mithril.ops.elementwise import cast, given
+from mithril.ops.functions import sqrt
+from mithril.ops.reduce import Axes, Reduction, mean, read_axes, sum
+from mithril.ops.shape import Movement, normalize_axis
+from mithril.types import DType, TensorType
+
+
+@register
+@dataclass(frozen=True)
+class Prod(Reduction):
+    """The product over some dimensions, which are whole."""
+
+    name: ClassVar[str] = "prod"
+
+    def result_dtype(self, dtype: DType) -> DType:
+        small = dtype == DType.bool_ or (dtype.is_integer and dtype.itemsize < 4)
+        return DType.int32 if small else dtype
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        x: Any = inputs[0]
+        if not x.dtype.is_float:
+            return [None]
+        # The product of the others: that of all by x, except where x is the only zero.
+        is_zero = equal(x, 0.0)
+        safe = where(is_zero, 1.0, x)
+        rest = self.spread(apply_one(replace(self), safe), x.shape)
+        zeros = self.spread(sum(is_zero, self.axes, keepdims=self.keepdims), x.shape)
+        only = where(logical_and(equal(zeros, 1), is_zero), rest, 0.0)
+        others = where(equal(zeros, 0), rest / safe, only)
+        return [self.spread(given(cotangents), x.shape) * others]
+
+
+@dataclass(frozen=True)
+class AlongAxis(Op):
+    """Base of ops that work along one dimension of one operand, which is whole."""
+
+    axis: int
+
+    def infer(self, inputs: Types) -> Types:
+        normalize_axis(self.axis, inputs[0].rank, self.name)
+        return [inputs[0]]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _along(self.axis, inputs, outputs)
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        size = inputs[0].shape[self.axis]
+        steps = max(1, math.ceil(math.log2(size))) if size > 1 else 1
+        return Cost(steps * inputs[0].size, sum_bytes(inputs, outputs))
+
+
+@register
+@dataclass(frozen=True)
+class Cumsum(AlongAxis):
+    """The sum of all elements up to each one; from the end with `reverse`."""
+
+    name: ClassVar[str] = "cumsum"
+    reverse: bool = False
+
+    def infer(self, inputs: Types) -> Types:
+        (x,) = AlongAxis.infer(self, inputs)
+        small = x.dtype == DType.bool_ or (x.dtype.is_integer and x.dtype.itemsize < 4)
+        return [TensorType(x.shape, DType.int32 if small else x.dtype)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        if not inputs[0].dtype.is_float:
+            return [None]
+        return [apply_one(Cumsum(self.axis, not self.reverse), given(cotangents))]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        linear = () if inputs[0].dtype == DType.bool_ else ((0,),)
+        return replace(AlongAxis.rule(self, inputs, outputs), linear=linear)
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(inputs[0].size, sum_bytes(inputs, outputs))
+
+
+@register
+@dataclass(frozen=True)
+class Sort(AlongAxis):
+    """The elements of every row in order, ascending unless `descending`; NaN comes last."""
+
+    name: ClassVar[str] = "sort"
+    descending: bool = False
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        if not inputs[0].dtype.is_float:
+            return [None]
+        order = apply_one(Argsort(self.axis, self.descending), inputs[0])
+        size = inputs[0].shape[self.axis]
+        return [apply_one(ScatterAlong(self.axis, size), order, given(cotangents))]
+
+
+@register
+@dataclass(frozen=True)
+class Argsort(AlongAxis):
+    """The int32 positions that put every row in order; equal elements keep theirs."""
+
+    name: ClassVar[str] = "argsort"
+    descending: bool = False
+
+    def infer(self, inputs: Types) -> Types:
+        (x,) = AlongAxis.infer(self, inputs)
+        return [TensorType(x.shape, DType.int32)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None]
+
+
+@register
+@dataclass(frozen=True)
+class TopK(AlongAxis):
+    """The k largest elements of every row, the largest first, and their int32 positions.
+
+    Of equal elements the first one comes first.
+    """
+
+    name: ClassVar[str] = "top_k"
+    k: int
+
+    def infer(self, inputs: Types) -> Types:
+        (x,) = AlongAxis.infer(self, inputs)
+        size = x.shape[self.axis]
+        if not 1 <= self.k <= size:
+            raise ShapeError(
+                f"cannot take the top {self.k} of dimension {self.axis} of {x}; k must be from 1 "
+                f"to {size}"
+            )
+        shape = tuple(self.k if i == self.axis else n for i, n in enumerate(x.shape))
+        return [x.with_shape(shape), TensorType(shape, DType.int32)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        if not inputs[0].dtype.is_float or cotangents[0] is None:
+            return [None]
+        size = inputs[0].shape[self.axis]
+        return [apply_one(ScatterAlong(self.axis, size), outputs[1], cotangents[0])]
+
+
+@register
+@dataclass(frozen=True)
+class Flip(Movement):
+    """The elements in the opposite order along some dimensions, which are whole."""
+
+    name: ClassVar[str] = "flip"
+    axes: tuple[int, ...]
+
+    def infer(self, inputs: Types) -> Types:
+        return [inputs[0]]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [apply_one(self, given(cotangents))]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        dims, sizes = _dims(inputs[0])
+        whole = frozenset(f"d{i}" for i in self.axes)
+        return Rule(sizes, (dims,), (dims,), whole=whole, linear=((0,),))
+
+
+@register
+@dataclass(frozen=True)
+class TakeAlong(Op):
+    """The elements at given positions along a dimension, row by row; operands (x, indices)."""
+
+    name: ClassVar[str] = "take_along"
+    indices: ClassVar[tuple[int, ...]] = (1,)
+    axis: int
+
+    def infer(self, inputs: Types) -> Types:
+        x, at = inputs
+        _check_positions(self.name, x, at, self.axis)
+        return [x.with_shape(at.shape)]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        x, at = inputs
+        if not x.dtype.is_float:
+            return [None, None]
+        scattered = ScatterAlong(self.axis, x.shape[self.axis])
+        return [apply_one(scattered, at, given(cotangents)), None]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _picking(self.axis, inputs[0], inputs[1], "xi -> i", ((0,),))
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(0, inputs[1].nbytes + 2 * outputs[0].nbytes)
+
+
+@register
+@dataclass(frozen=True)
+class ScatterAlong(Op):
+    """Zeros with updates added at positions along a dimension; operands (indices, updates)."""
+
+    name: ClassVar[str] = "scatter_along"
+    indices: ClassVar[tuple[int, ...]] = (0,)
+    axis: int
+    size: int
+
+    def infer(self, inputs: Types) -> Types:
+        at, updates = inputs
+        if at.shape != updates.shape:
+            raise ShapeError(
+                f"cannot scatter {updates} to positions {at}; give one position for each update"
+            )
+        shape = tuple(self.size if i == self.axis else n for i, n in enumerate(at.shape))
+        result = updates.with_shape(shape)
+        _check_positions(self.name, result, at, self.axis)
+        return [result]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        return [None, apply_one(TakeAlong(self.axis), given(cotangents), inputs[0])]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _picking(self.axis, outputs[0], inputs[0], "ii -> x", ((1,),))
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(inputs[1].size, inputs[0].nbytes + inputs[1].nbytes + outputs[0].nbytes)
+
+
+# ------------------------------------------------------------------ functions over operands
+
+
+def prod(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
+    """Return the product over some dimensions, all by default."""
+    return apply_one(Prod(read_axes(axis, x.ndim, "prod"), keepdims), x)
+
+
+def cumsum(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperand:
+    """Return the sum of all elements up to each one along a dimension."""
+    return apply_one(Cumsum(normalize_axis(axis, x.ndim, "cumsum"), reverse), x)
+
+
+def sort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOperand:
+    """Return the elements in order along a dimension."""
+    return apply_one(Sort(normalize_axis(axis, x.ndim, "sort"), bool(descending)), x)
+
+
+def argsort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOperand:
+    """Return the int32 positions that put the elements in order; equal ones keep theirs."""
+    return apply_one(Argsort(normalize_axis(axis, x.ndim, "argsort"), bool(descending)), x)
+
+
+def top_k(x: AnyOperand, k: int, axis: int = -1) -> tuple[AnyOperand, AnyOperand]:
+    """Return the k largest elements along a dimension, largest first, and their positions.
+
+    Raises:
+        ShapeError: k is not from 1 to the size of the dimension.
+    """
+    values, positions = apply(TopK(normalize_axis(axis, x.ndim, "top_k"), k), x)
+    return values, positions
+
+
+def flip(x: AnyOperand, axis: int | Sequence[int] | None = None) -> AnyOperand:
+    """Return the elements in the opposite order along some dimensions, all by default."""
+    return apply_one(Flip(read_axes(axis, x.ndim, "flip")), x)
+
+
+def take_along(x: AnyOperand, indices: AnyOperand, axis: int = -1) -> AnyOperand:
+    """Return the elements at positions along a dimension, row by row.
+
+    Args:
+        x: any tensor.
+        indices: integers from 0, in the shape of x except along the dimension.
+        axis: the dimension.
+
+    Raises:
+        ShapeError: the shapes do not fit, or the indices are not integers.
+    """
+    return apply_one(TakeAlong(normalize_axis(axis, x.ndim, "take_along")), x, indices)
+
+
+def var(
+    x: AnyOperand, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
+) -> AnyOperand:
+    """Return the mean squared distance from the mean over some dimensions, all by default.
+
+    Args:
+        x: numbers; integers are taken as float32.
+        axis: the dimensions.
+        correction: what is taken off the number of elements that is divided by.
+        keepdims: whether they stay, with size 1.
+
+    Raises:
+        ShapeError: there are not more elements than `correction`.
+    """
+    axes = read_axes(axis, x.ndim, "var")
+    count = math.prod(x.shape[i] for i in axes)
+    if count <= correction:
+        raise ShapeError(
+            f"cannot take the variance of {count} elements with correction {correction}; it needs "
+            f"more of them"
+        )
+    wide: Any = x if x.dtype.is_float else cast(x, DType.float32)
+    away = wide - mean(wide, axes, keepdims=True)
+    result: AnyOperand = mean(away * away, axes, keepdims=keepdims) * (count / (count - correction))
+    return result
+
+
+def std(
+    x: AnyOperand, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
+) -> AnyOperand:
+    """Return the square root of the variance; see `var`."""
+    return sqrt(var(x, axis, correction=correction, keepdims=keepdims))
+
+
+def _dims(x: TensorType) -> tuple[FactorDims, dict[str, int]]:
+    sizes = {f"d{i}": size for i, size in enumerate(x.shape)}
+    return tuple((name,) if size > 1 else () for name, size in sizes.items()), sizes
+
+
+def _along(axis: int, inputs: Types, outputs: Types) -> Rule:
+    """Return the rule of an op whose dimension `axis` is whole, and may change its size."""
+    dims, sizes = _dims(inputs[0])
+    made = []
+    for result in outputs:
+        own = list(dims)
+        if result.shape[axis] != inputs[0].shape[axis]:
+            sizes["k"] = result.shape[axis]
+            own[axis] = ("k",) if sizes["k"] > 1 else ()
+        made.append(tuple(own))
+    whole = frozenset({f"d{axis}", *({"k"} & set(sizes))})
+    return Rule(sizes, (dims,), tuple(made), whole=whole)
+
+
+def _picking(
+    axis: int, x: TensorType, at: TensorType, order: str, linear: tuple[tuple[int, ...], ...]
+) -> Rule:
+    """Return the rule of an op between x (whole along the axis) and what lies like the indices."""
+    rows, sizes = _dims(x)
+    own = list(rows)
+    sizes["k"] = at.shape[axis]
+    own[axis] = ("k",) if sizes["k"] > 1 else ()
+    sides = {"x": rows, "i": tuple(own)}
+    left, right = order.split(" -> ")
+    operands, results = (tuple(sides[letter] for letter in side) for side in (left, right))
+    return Rule(sizes, operands, results, whole=frozenset({f"d{axis}"}), linear=linear)
+
+
+def _check_positions(what: str, x: TensorType, at: TensorType, axis: int) -> None:
+    fits = x.rank == at.rank and all(
+        a == b for i, (a, b) in enumerate(zip(x.shape, at.shape, strict=False)) if i != axis
+    )
+    if not at.dtype.is_integer or not fits:
+        raise ShapeError(
+            f"{what} along dimension {axis} of {x} has positions {at}; they must be integers in "
+            f"the same shape except along that dimension"
+        )
+
+
+def sum_bytes(inputs: Types, outputs: Types) -> int:
+    """Return the bytes an op reads and writes."""
+    total = 0
+    for t in (*inputs, *outputs):
+        total += t.nbytes
+    return total
+
+
+__all__ = [
+    "AlongAxis", "Argsort", "Cumsum", "Flip", "Prod", "ScatterAlong", "Sort", "TakeAlong", "TopK",
+    "argsort", "cumsum", "flip", "prod", "sort", "std",
+    "take_along", "top_k", "var",
+]  # fmt: skip
