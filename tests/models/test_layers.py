@@ -342,8 +342,8 @@ def test_add_needs_two() -> None:
         ),
         (lambda: ml.Conv2d(3, 3, padding=-1), "option 'padding' is -1"),
         (
-            lambda: ml.FeedForward(3, "silu"),
-            "option 'activation' is 'silu'; it must be 'gelu' or 'relu'",
+            lambda: ml.FeedForward(3, "selu"),
+            "option 'activation' is 'selu'; it must be 'gelu', 'relu', 'silu' or 'swiglu'",
         ),
         (lambda: ml.LayerNorm(0), "option 'epsilon' is 0; it must be a positive number"),
         (lambda: ml.Linear(4, device_id=0), "Linear option device_id=0 is not available yet"),

@@ -10,8 +10,13 @@ from mithril.models.initializers import Constant, Initializer, Normal, Uniform
 from mithril.models.layer import Layer, layer
 from mithril.models.layers import (
     Add,
+    AvgPool2d,
+    BatchNorm,
+    Concat,
+    Conv1d,
     Conv2d,
     CrossEntropy,
+    Divide,
     Dropout,
     Embedding,
     FeedForward,
@@ -19,21 +24,35 @@ from mithril.models.layers import (
     Gelu,
     LayerNorm,
     Linear,
+    MatMul,
     MaxPool2d,
+    Mean,
     MeanSquaredError,
     MultiHeadAttention,
+    Multiply,
     PositionalEncoding,
     Relu,
     Repeat,
+    Reshape,
+    RMSNorm,
+    Sigmoid,
+    Silu,
+    Softmax,
+    Split,
+    Subtract,
+    Tanh,
+    Transpose,
 )
 from mithril.models.model import Model
 from mithril.models.tracing import is_inference, layer_path, parameter, section, seed
 from mithril.models.unavailable import MoE, Pipeline
 
 __all__ = [
-    "Add", "Check", "Component", "Composition", "Connected", "Constant", "Conv2d", "CrossEntropy",
-    "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu", "Initializer", "Layer", "LayerNorm",
-    "Linear", "MaxPool2d", "MeanSquaredError", "MoE", "Model", "MultiHeadAttention", "Normal",
-    "Pipeline", "PositionalEncoding", "Relu", "Repeat", "Uniform", "is_inference", "layer",
-    "layer_path", "parameter", "section", "seed",
+    "Add", "AvgPool2d", "BatchNorm", "Check", "Component", "Composition", "Concat", "Connected",
+    "Constant", "Conv1d", "Conv2d", "CrossEntropy", "Divide", "Dropout", "Embedding", "FeedForward",
+    "Flatten", "Gelu", "Initializer", "Layer", "LayerNorm", "Linear", "MatMul", "MaxPool2d", "Mean",
+    "MeanSquaredError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal", "Pipeline",
+    "PositionalEncoding", "RMSNorm", "Relu", "Repeat", "Reshape", "Sigmoid", "Silu", "Softmax",
+    "Split", "Subtract", "Tanh", "Transpose", "Uniform", "is_inference", "layer", "layer_path",
+    "parameter", "section", "seed",
 ]  # fmt: skip

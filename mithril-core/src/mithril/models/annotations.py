@@ -107,7 +107,8 @@ def read_annotations(
     if spec is None:
         _refuse_lone(layer, "without weight_shard_spec", mesh, partition)
         return {}
-    groups = [group for group in weights if set(group) & set(parameters)]
+    groups = [[name for name in group if name in parameters] for group in weights]
+    groups = [group for group in groups if group]
     shape = None if mesh is None else as_shape(mesh, "device_mesh")
     flags = _flags(layer, partition, shape)
     chosen = _from_weight_spec(layer, groups, spec)

@@ -59,7 +59,7 @@ class Definition:
         inputs: names of its tensor arguments.
         variadic: name of its `*args`, when it takes any number of tensors.
         options: its keyword-only arguments, the configuration.
-        outputs: names of what it returns.
+        outputs: names of what it returns, or a function of options that returns them.
         parameters: names of its parameters, or a function of options that returns them.
         weights: which parameters each entry of `weight_shard_spec` is for.
         checks: what the value of an option must be.
@@ -70,7 +70,7 @@ class Definition:
     inputs: Names
     variadic: str | None
     options: tuple[inspect.Parameter, ...]
-    outputs: Names
+    outputs: Declared
     parameters: Declared
     weights: tuple[Names, ...]
     checks: Mapping[str, Check] = field(default_factory=dict)
@@ -105,18 +105,19 @@ class Definition:
 
     def parameter_names(self, config: Mapping[str, Any]) -> Names:
         """Return the parameters a layer with this configuration has."""
-        declared = self.parameters
-        if callable(declared):
-            wanted = inspect.signature(declared).parameters
-            declared = declared(**{name: config[name] for name in wanted})
-        names = tuple(declared)
+        names = _declared(self.parameters, config)
+        ports = (*self.inputs, *self.output_names(config), self.variadic)
         for name in names:
-            if name in (*self.inputs, *self.outputs, self.variadic) or names.count(name) > 1:
+            if name in ports or names.count(name) > 1:
                 raise GraphError(
                     f"layer {self.name} has two things called '{name}' among its inputs, outputs "
                     f"and parameters; rename one"
                 )
         return names
+
+    def output_names(self, config: Mapping[str, Any]) -> Names:
+        """Return the outputs a layer with this configuration has."""
+        return _declared(self.outputs, config)
 
     def usage(self) -> str:
         """Return how the layer is written, for messages.
@@ -128,7 +129,8 @@ class Definition:
         required = [o.name for o in self.options if o.default is inspect.Parameter.empty]
         config = ", ".join(f"{name}=…" for name in required)
         variadic = [f"{self.variadic}=[…]"] if self.variadic else []
-        wires = [f"{name}=…" for name in self.inputs] + variadic + [f"{n}=…" for n in self.outputs]
+        wires = [f"{name}=…" for name in self.inputs] + variadic
+        wires += ["output_0=…"] if callable(self.outputs) else [f"{n}=…" for n in self.outputs]
         return f"{self.name}({config})({', '.join(wires)})"
 
     def _check(self, name: str, value: Any) -> None:
@@ -140,10 +142,17 @@ class Definition:
             )
 
 
+def _declared(declared: Declared, config: Mapping[str, Any]) -> Names:
+    if callable(declared):
+        wanted = inspect.signature(declared).parameters
+        declared = declared(**{name: config[name] for name in wanted})
+    return tuple(declared)
+
+
 def define(
     function: Callable[..., Any],
     parameters: Declared,
-    outputs: Sequence[str],
+    outputs: Declared,
     weights: Sequence[Sequence[str]] | None,
     checks: Mapping[str, Check] | None,
 ) -> Definition:
@@ -165,7 +174,8 @@ def define(
             )
         else:
             inputs.append(argument.name)
-    ports = [*inputs, *([variadic] if variadic else []), *outputs]
+    fixed = () if callable(outputs) else tuple(outputs)
+    ports = [*inputs, *([variadic] if variadic else []), *fixed]
     repeated = sorted({port for port in ports if ports.count(port) > 1})
     if repeated:
         raise GraphError(f"layer {name} has an input and an output '{repeated[0]}'; rename one")
@@ -183,8 +193,8 @@ def define(
         )
     groups = (("weight",),) if weights is None else tuple(tuple(group) for group in weights)
     return Definition(
-        name, function, tuple(inputs), variadic, tuple(options), tuple(outputs), parameters,
-        groups, dict(checks or {}),
+        name, function, tuple(inputs), variadic, tuple(options),
+        outputs if callable(outputs) else fixed, parameters, groups, dict(checks or {}),
     )  # fmt: skip
 
 

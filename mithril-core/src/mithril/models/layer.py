@@ -9,7 +9,17 @@ def Scale(input: Tensor, *, start: float = 1.0) -> Tensor:
 
 Tensor arguments are the layer's inputs, keyword-only arguments its options; `Scale(start=2.0)` then
 makes a layer. A layer is immutable and holds no numbers. The same layer used twice shares its
-parameters.
+parameters. The same as a class with one method, `apply`, options being its annotated attributes:
+
+```python
+@ml.layer(parameters=("scale",))
+class Scale:
+    "Multiply every feature by a learned number."
+    start: float = 1.0
+
+    def apply(self, input: Tensor) -> Tensor:
+        return input * ml.parameter("scale", input.shape[-1:], Constant(self.start))
+```
 """
 
 from __future__ import annotations
@@ -17,6 +27,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, overload
 
 from mithril.errors import GraphError, MithrilError, OptionError, listing, nearest
@@ -54,12 +65,21 @@ class Layer(Component):
         OptionError: an option is unknown, missing, has a wrong value or is not available yet.
     """
 
-    __slots__ = ("annotations", "at_rest", "config", "given_name", "parameters", "source")
+    __slots__ = (
+        "annotations",
+        "at_rest",
+        "config",
+        "given_name",
+        "output_ports",
+        "parameters",
+        "source",
+    )
     definition: ClassVar[Definition]
     annotations: Mapping[str, Annotation]
     at_rest: Mapping[str, Annotation]
     config: Mapping[str, Any]
     given_name: str | None
+    output_ports: tuple[str, ...]
     parameters: tuple[str, ...]
     source: Source | None
 
@@ -72,6 +92,7 @@ class Layer(Component):
         parameters = definition.parameter_names(config)
         self.given_name = None if name is None else check_name(name, f"name of {definition.name}")
         self.config = config
+        self.output_ports = definition.output_names(config)
         self.parameters = parameters
         self.source = source
         self.annotations = read_annotations(
@@ -98,11 +119,6 @@ class Layer(Component):
     def variadic_input(self) -> str | None:
         """Name of the input that takes any number of tensors."""
         return self.definition.variadic
-
-    @property
-    def output_ports(self) -> tuple[str, ...]:
-        """Names of the outputs."""
-        return self.definition.outputs
 
     connect = Component.__call__
 
@@ -163,7 +179,7 @@ def layer(function: Callable[..., Any], /) -> type[Layer]: ...
 def layer(
     *,
     parameters: Declared = (),
-    outputs: Sequence[str] = ("output",),
+    outputs: Declared = ("output",),
     weights: Sequence[Sequence[str]] | None = None,
     checks: Mapping[str, Check] | None = None,
 ) -> Callable[[Callable[..., Any]], type[Layer]]: ...
@@ -174,7 +190,7 @@ def layer(
     /,
     *,
     parameters: Declared = (),
-    outputs: Sequence[str] = ("output",),
+    outputs: Declared = ("output",),
     weights: Sequence[Sequence[str]] | None = None,
     checks: Mapping[str, Check] | None = None,
 ) -> type[Layer] | Callable[[Callable[..., Any]], type[Layer]]:
@@ -186,10 +202,11 @@ def layer(
     arguments its options. Inside, `ml.parameter(name, shape, initializer)` gives a parameter.
 
     Args:
-        function: the function, when the decorator is used bare.
+        function: the function (or class with a method `apply`), when the decorator is used bare.
         parameters: names of the parameters, or a function from options to names, such as
             `lambda bias: ("weight", "bias") if bias else ("weight",)`.
-        outputs: names of the outputs; the function returns a dict when there are several.
+        outputs: names of the outputs, or a function from options to names; the layer's function
+            returns a dict when there are several.
         weights: which parameters each entry of a `weight_shard_spec` list is for; by default the
             one called `weight`.
         checks: what the value of an option must be.
@@ -199,6 +216,8 @@ def layer(
     """
 
     def decorate(function: Callable[..., Any]) -> type[Layer]:
+        if isinstance(function, type):
+            function = function_of(function)
         definition = define(function, parameters, outputs, weights, checks)
         body = {
             "__slots__": (),
@@ -211,6 +230,44 @@ def layer(
         return type(definition.name, (Layer,), body)
 
     return decorate if function is None else decorate(function)
+
+
+def function_of(cls: type) -> Callable[..., Any]:
+    """Return the layer function a class with a method `apply` stands for.
+
+    Raises:
+        GraphError: the class has no such method, or it takes options.
+    """
+    method = vars(cls).get("apply")
+    if not callable(method):
+        raise GraphError(
+            f"class {cls.__name__} has no method 'apply'; write def apply(self, input), with the "
+            f"tensors it takes, or make a layer of a function"
+        )
+    inputs = list(inspect.signature(method).parameters.values())[1:]
+    if any(argument.kind is inspect.Parameter.KEYWORD_ONLY for argument in inputs):
+        raise GraphError(
+            f"method 'apply' of class {cls.__name__} takes options; make them attributes of the "
+            f"class, such as start: float = 1.0"
+        )
+    made: Any = dataclass(frozen=True, kw_only=True)(cls)
+    options = [
+        inspect.Parameter(
+            item.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if item.default is MISSING else item.default,
+            annotation=item.type,
+        )
+        for item in fields(made)
+    ]
+
+    def function(*tensors: Tensor, **config: Any) -> Any:
+        return made(**config).apply(*tensors)
+
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(function, name, getattr(cls, name))
+    function.__signature__ = inspect.Signature([*inputs, *options])  # type: ignore[attr-defined]
+    return function
 
 
 def snake_case(name: str) -> str:

@@ -9,7 +9,7 @@ from mithril.models.definition import FRACTION
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.tracing import is_inference, layer_path, seed
-from mithril.ops import dropout, gelu, relu
+from mithril.ops import dropout, gelu, relu, sigmoid, silu, softmax, tanh
 
 
 @layer()
@@ -46,6 +46,83 @@ def Gelu(input: Tensor, *, approximate: bool = False) -> Tensor:  # noqa: N802
     Gelu(approximate=True)
     """
     return gelu(input, approximate=approximate)
+
+
+@layer
+def Silu(input: Tensor) -> Tensor:  # noqa: N802
+    """Multiply each number by its sigmoid (Elfwing et al., 2017), also called swish.
+
+    Args:
+        input: any shape, floats.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ShapeError: the input is not of floats.
+
+    >>> Silu()
+    Silu()
+    """
+    return silu(input)
+
+
+@layer
+def Sigmoid(input: Tensor) -> Tensor:  # noqa: N802
+    """Map each number to 1 / (1 + e ** -x), between 0 and 1.
+
+    Args:
+        input: any shape, floats.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ShapeError: the input is not of floats.
+
+    >>> Sigmoid()
+    Sigmoid()
+    """
+    return sigmoid(input)
+
+
+@layer
+def Tanh(input: Tensor) -> Tensor:  # noqa: N802
+    """Map each number to its hyperbolic tangent, between -1 and 1.
+
+    Args:
+        input: any shape, floats.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ShapeError: the input is not of floats.
+
+    >>> Tanh()
+    Tanh()
+    """
+    return tanh(input)
+
+
+@layer
+def Softmax(input: Tensor, *, axis: int = -1) -> Tensor:  # noqa: N802
+    """Turn numbers along a dimension into probabilities: e ** x over the sum of all of them.
+
+    Args:
+        input: any shape but a scalar, floats.
+        axis: the dimension; the last by default.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ShapeError: the input is not of floats, or has no such dimension.
+
+    >>> Softmax()
+    Softmax()
+    """
+    return softmax(input, axis)
 
 
 @layer(checks={"rate": FRACTION})

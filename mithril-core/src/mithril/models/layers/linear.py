@@ -10,10 +10,10 @@ from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.tracing import parameter, section
-from mithril.ops import einsum, gelu, relu
+from mithril.ops import einsum, gelu, relu, silu
 
-_ACTIVATIONS = {"gelu": gelu, "relu": relu}
-_ACTIVATION = Check("'gelu' or 'relu'", lambda value: value in _ACTIVATIONS)
+_ACTIVATIONS = {"gelu": gelu, "relu": relu, "silu": silu, "swiglu": silu}
+_ACTIVATION = Check("'gelu', 'relu', 'silu' or 'swiglu'", lambda value: value in _ACTIVATIONS)
 
 
 def affine(input: Tensor, dimension: int, *, bias: bool = True) -> Tensor:
@@ -54,22 +54,33 @@ def Linear(input: Tensor, *, dimension: int, bias: bool = True) -> Tensor:  # no
     return affine(input, dimension, bias=bias)
 
 
+def _feed_forward(activation: str, bias: bool) -> tuple[str, ...]:
+    parts = ("up", "gate", "down") if activation == "swiglu" else ("up", "down")
+    kinds = ("weight", "bias") if bias else ("weight",)
+    return tuple(f"{part}.{kind}" for part in parts for kind in kinds)
+
+
 @layer(
-    parameters=("up.weight", "up.bias", "down.weight", "down.bias"),
-    weights=(("up.weight",), ("down.weight",)),
+    parameters=_feed_forward,
+    weights=(("up.weight", "gate.weight"), ("down.weight",)),
     checks={"hidden_dim": POSITIVE, "activation": _ACTIVATION},
 )
-def FeedForward(input: Tensor, *, hidden_dim: int, activation: str = "gelu") -> Tensor:  # noqa: N802
+def FeedForward(  # noqa: N802
+    input: Tensor, *, hidden_dim: int, activation: str = "gelu", bias: bool = True
+) -> Tensor:
     """Widen the features, apply an activation, and return to their number.
 
     Parameters are `up.weight` (hidden_dim, features), `up.bias`, `down.weight` (features,
-    hidden_dim) and `down.bias`. A `weight_shard_spec` list gives the spec of `up.weight`, then that
-    of `down.weight`.
+    hidden_dim) and `down.bias`. With "swiglu" (Shazeer, "GLU variants improve transformer", 2020)
+    `gate.weight` and `gate.bias` are like those of `up`, and what comes down is
+    silu(gate) * up. A `weight_shard_spec` list gives the spec of `up.weight` and `gate.weight`,
+    then that of `down.weight`.
 
     Args:
         input: [..., features], floats.
         hidden_dim: number of features in between.
-        activation: "gelu" or "relu".
+        activation: "gelu", "relu", "silu" or "swiglu".
+        bias: whether to add biases.
 
     Returns:
         [..., features].
@@ -82,6 +93,12 @@ def FeedForward(input: Tensor, *, hidden_dim: int, activation: str = "gelu") -> 
     """
     require_features(input)
     with section("up"):
-        hidden = _ACTIVATIONS[activation](affine(input, hidden_dim))
+        hidden = affine(input, hidden_dim, bias=bias)
+    if activation == "swiglu":
+        with section("gate"):
+            hidden = silu(affine(input, hidden_dim, bias=bias)) * hidden
+    else:
+        with section("up"):
+            hidden = _ACTIVATIONS[activation](hidden)
     with section("down"):
-        return affine(hidden, input.shape[-1])
+        return affine(hidden, input.shape[-1], bias=bias)

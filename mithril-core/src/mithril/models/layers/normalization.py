@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from mithril.errors import ShapeError
 from mithril.ir import Tensor
-from mithril.models.definition import POSITIVE_NUMBER
+from mithril.models.definition import POSITIVE_NUMBER, Check
 from mithril.models.initializers import Constant
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
-from mithril.models.tracing import parameter
-from mithril.ops import layer_norm
+from mithril.models.tracing import is_inference, layer_path, parameter
+from mithril.ops import layer_norm, mean, rms_norm, rsqrt, stop_gradient
+
+_SHARE = Check(
+    "a number from 0 to 1",
+    lambda value: (
+        isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    ),
+)
 
 
 @layer(parameters=("weight", "bias"), checks={"epsilon": POSITIVE_NUMBER})
@@ -36,3 +44,120 @@ def LayerNorm(input: Tensor, *, epsilon: float = 1e-5) -> Tensor:  # noqa: N802
     bias = parameter("bias", features, Constant(0.0))
     output: Tensor = layer_norm(input, gain, bias, epsilon)
     return output
+
+
+@layer(parameters=("weight",), checks={"epsilon": POSITIVE_NUMBER})
+def RMSNorm(input: Tensor, *, epsilon: float = 1e-6) -> Tensor:  # noqa: N802
+    """Bring the features of each position to a mean square of 1, then scale them.
+
+    Zhang and Sennrich, "Root mean square layer normalization" (2019). The parameter is `weight`
+    (features,), starting at 1.
+
+    Args:
+        input: [..., features], floats.
+        epsilon: added to the mean square.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ShapeError: the input is a scalar or not of floats.
+
+    >>> RMSNorm()
+    RMSNorm()
+    """
+    require_features(input)
+    output: Tensor = rms_norm(input, parameter("weight", input.shape[-1:], Constant(1.0)), epsilon)
+    return output
+
+
+@layer(
+    parameters=("weight", "bias"),
+    outputs=("output", "new_mean", "new_variance"),
+    checks={"momentum": _SHARE, "epsilon": POSITIVE_NUMBER},
+)
+def BatchNorm(  # noqa: N802
+    input: Tensor,
+    running_mean: Tensor,
+    running_variance: Tensor,
+    *,
+    momentum: float = 0.1,
+    epsilon: float = 1e-5,
+) -> dict[str, Tensor]:
+    """Bring each channel to mean 0 and variance 1 over the batch, then scale and shift it.
+
+    Ioffe and Szegedy, "Batch normalization" (2015). The running statistics are no hidden state:
+    they come in as inputs and go out as outputs, and the next evaluation is given what this one
+    returned (zeros and ones at first). Compiled for inference the layer uses them instead of the
+    batch's, and returns them unchanged. A batch split over devices is one batch.
+
+    Parameters are `weight` (channels,), starting at 1, and `bias` (channels,), starting at 0.
+
+    Args:
+        input: [batch, channels, ...], floats.
+        running_mean: (channels,), the mean over the batches so far.
+        running_variance: (channels,), their variance.
+        momentum: share of this batch in the new statistics.
+        epsilon: added to the variance.
+
+    Returns:
+        `output`, of the input's shape, `new_mean` and `new_variance`.
+
+    Raises:
+        ShapeError: the input has no channels or is not of floats, the statistics have another
+            shape, or, in training, there is only one element of a channel.
+
+    >>> BatchNorm().output_ports
+    ('output', 'new_mean', 'new_variance')
+    """
+    require_features(input)
+    channels = _channels(input, running_mean, running_variance)
+    gain = parameter("weight", (channels,), Constant(1.0))
+    bias = parameter("bias", (channels,), Constant(0.0))
+    column = (channels,) + (1,) * (input.ndim - 2)
+
+    def scaled(average: Tensor, variance: Tensor) -> Tensor:
+        scale: Tensor = rsqrt(variance + epsilon) * gain
+        return (input - average.reshape(column)) * scale.reshape(column) + bias.reshape(column)
+
+    if is_inference():
+        output = scaled(running_mean, running_variance)
+        return {"output": output, "new_mean": running_mean, "new_variance": running_variance}
+    axes = (0, *range(2, input.ndim))
+    count = input.size // channels
+    if count < 2:
+        raise ShapeError(
+            f"layer '{layer_path()}' has {count} element per channel in {input.type}; the variance "
+            f"of a batch needs two, or compile with inference=True"
+        )
+    average: Tensor = mean(input, axes)
+    away = input - average.reshape(column)
+    variance: Tensor = mean(away * away, axes)
+    unbiased = variance * (count / (count - 1))
+    return {
+        "output": scaled(average, variance),
+        "new_mean": _moved(running_mean, average, momentum),
+        "new_variance": _moved(running_variance, unbiased, momentum),
+    }
+
+
+def _moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
+    """The statistics learn nothing: no gradient flows through them."""
+    held: Tensor = stop_gradient(batch)
+    return running * (1.0 - momentum) + held * momentum
+
+
+def _channels(input: Tensor, *statistics: Tensor) -> int:
+    if input.ndim < 2:
+        raise ShapeError(
+            f"layer '{layer_path()}' needs an input [batch, channels, ...], not {input.type}; "
+            f"reshape it"
+        )
+    channels = input.shape[1]
+    for given in statistics:
+        if given.shape != (channels,):
+            raise ShapeError(
+                f"layer '{layer_path()}' has running statistics {given.type} for {channels} "
+                f"channels; give one number for each channel"
+            )
+    return channels
