@@ -6,7 +6,7 @@ DEMO_VENV ?= .venv-demo
 DEMO ?=
 PACKAGES := $(wildcard mithril-*/pyproject.toml)
 
-.PHONY: demo test check format wheels startup clean
+.PHONY: demo test check format wheels startup bench clean
 
 # The core alone: trains a small GPT on simulated devices. `make demo DEMO="--mesh data=4"`
 demo: $(DEMO_VENV)/.ready
@@ -32,6 +32,13 @@ wheels: $(VENV)/.ready
 
 startup: $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/startup.py
+
+# Ratios against code written by hand, in one run each; minutes, not part of CI.
+bench: $(VENV)/.ready
+	$(VENV)/bin/python -m benchmarks.numpy_mlp
+	$(VENV)/bin/python -m benchmarks.numpy_gpt
+	$(VENV)/bin/python -m benchmarks.planning
+	$(VENV)/bin/python benchmarks/resharding.py
 
 clean:
 	rm -rf $(VENV) $(DEMO_VENV)

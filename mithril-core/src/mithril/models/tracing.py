@@ -42,6 +42,7 @@ class Trace:
         seed: the hidden input, once a layer asked for it.
         seed_user: the first layer that did.
         inner: values inside loops, by full name.
+        prefix: of a loop's body, what the names of its parameters begin with outside.
     """
 
     builder: Builder
@@ -52,6 +53,7 @@ class Trace:
     seed: Tensor | None = None
     seed_user: str = ""
     inner: dict[str, Value] = field(default_factory=dict)
+    prefix: str = ""
 
 
 @dataclass(slots=True)
@@ -184,7 +186,7 @@ def inside(scope: LayerScope) -> Iterator[None]:
 def _tensor(scope: LayerScope, local: str, type: TensorType, initializer: Initializer) -> Tensor:
     name, parameters = scope.prefix + local, scope.trace.parameters
     if name not in parameters:
-        tensor = scope.trace.builder.input(type, name)
+        tensor = scope.trace.builder.input(type, scope.trace.prefix + name)
         parameters[name] = Parameter(name, tensor, initializer)
     if scope.own_prefix != scope.prefix:
         scope.trace.aliases[scope.own_prefix + local] = name

@@ -31,7 +31,12 @@ def parameter_names_of(block: Any) -> tuple[str, ...]:
 def _repeated(input: Tensor, *, block: Any, count: int) -> Tensor:
     scope = current("Repeat")
     outer = scope.trace.builder
-    run = Trace(Builder(inside=outer), scope.trace.inference, scope.trace.precision)
+    run = Trace(
+        Builder(inside=outer),
+        scope.trace.inference,
+        scope.trace.precision,
+        prefix=scope.trace.prefix + scope.prefix,
+    )
     with run.builder.at(scope=scope.path, source=scope.source):
         carry = run.builder.input(input.type, block.input_ports[0])
         outputs, names = trace_inside(run, block, {carry.value.name: carry}, f"{scope.path}.")
