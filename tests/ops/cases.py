@@ -12,7 +12,7 @@ import numpy as np
 from mithril import ops
 from mithril.ir import Constant, Op
 from mithril.ops.conv import Convolution as Conv
-from mithril.ops.conv import MaxPool, MaxPoolGradient
+from mithril.ops.pool import MaxPool, MaxPoolGradient
 from mithril.ops.random import RandomBits
 from mithril.types import DType
 

@@ -134,7 +134,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (calls(lambda x: ops.moveaxis(x, (0, 1), 0), f(2, 3)), ShapeError, "moveaxis moves 2 dimensions to 1 positions; give one position each"),
     (calls(lambda x: ops.tile(x, (-1,)), f(2)), ShapeError, "tile repeats (-1,) times; numbers of repetitions are 0 or more"),
     (calls(lambda x, y: ops.tensordot(x, y, 1), f(2, 3), f(2, 3)), ShapeError, "tensordot contracts dimensions (1,) of float32[2, 3] with (0,) of float32[2, 3]; their sizes must be equal"),
-    (calls(lambda x, y: ops.outer(x, y), f(2, 3), f(3)), ShapeError, "outer takes two vectors, not float32[2, 3]; reshape it first"),
+    (calls(ops.outer, f(2, 3), f(3)), ShapeError, "outer takes two vectors, not float32[2, 3]; reshape it first"),
     (calls(ops.tril, f(2)), ShapeError, "tril takes matrices, not float32[2]; it needs two dimensions"),
     (calls(lambda x: ops.expand_dims(x, (0, 0)), f(2)), ShapeError, "expand_dims names a position twice in (0, 0); name each once"),
     (calls(lambda x: x[:, 3], f(2, 3)), ShapeError, "index 3 is out of range for dimension 1 of float32[2, 3]"),

@@ -11,8 +11,7 @@ from mithril.ir import Builder, Graph, Node, Op, Plan, Stage
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllGather, AllReduce, Permute
-from mithril.partition.proof import prove_order
-from mithril.partition.spmd import check_promises
+from mithril.partition.proof import check_promises, prove_order
 
 from tests.graphs import run, values_for
 from tests.transform.test_repeat import CASES, PARAMETERS, stack

@@ -16,8 +16,8 @@ from mithril.ir import Graph, Plan, Program, Stage, TensorReport, Value
 from mithril.mesh import Mesh, common, refine
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.hints import hints
-from mithril.partition.proof import prove_order
-from mithril.partition.spmd import check_promises, localise
+from mithril.partition.proof import check_promises, prove_order
+from mithril.partition.spmd import localise
 from mithril.sharding import Candidates, Choice, Constraints, Resharder, choose, collect
 from mithril.sharding.regions import regions
 from mithril.transform import (

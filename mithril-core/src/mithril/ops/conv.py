@@ -1,4 +1,4 @@
-"""Convolution and max pooling over any number of spatial dimensions, and their gradients.
+"""Convolution over any number of spatial dimensions, and its gradients.
 
 Layouts are PyTorch's: inputs [batch, channels, *spatial], weights [out, in / groups, *window].
 The three convolution ops are each other's gradients, so they can be differentiated any number of
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from mithril.errors import GraphError, ShapeError
+from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
@@ -52,7 +52,7 @@ class Convolving(Op):
     def _result(self, x: TensorType, w: TensorType) -> TensorType:
         self._check(x, w)
         extents = [d * (k - 1) + 1 for d, k in zip(self.dilation, w.shape[2:], strict=True)]
-        spatial = _result_sizes("convolution", x, tuple(extents), self.stride, self.padding)
+        spatial = result_sizes("convolution", x, tuple(extents), self.stride, self.padding)
         return x.with_shape((x.shape[0], w.shape[0], *spatial))
 
     def _check(self, x: TensorType, w: TensorType) -> None:
@@ -65,7 +65,7 @@ class Convolving(Op):
             raise ShapeError(
                 f"convolution needs equal float dtypes, not {x} and {w}; cast one side"
             )
-        _check_attributes("convolution", x, self.stride, self.padding, self.dilation)
+        check_attributes("convolution", x, self.stride, self.padding, self.dilation)
         if self.groups < 1 or w.shape[0] % self.groups:
             raise ShapeError(
                 f"convolution has {w.shape[0]} output channels in {self.groups} groups; choose a "
@@ -133,7 +133,7 @@ class ConvolutionInputGradient(Convolving):
     def infer(self, inputs: Types) -> Types:
         dy, w = inputs
         x = w.with_shape((dy.shape[0], w.shape[1] * self.groups, *self.size))
-        _check_cotangent(self.name, dy, self._result(x, w))
+        check_cotangent(self.name, dy, self._result(x, w))
         return [x]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
@@ -161,7 +161,7 @@ class ConvolutionWeightGradient(Convolving):
     def infer(self, inputs: Types) -> Types:
         x, dy = inputs
         w = x.with_shape((dy.shape[1], x.shape[1] // self.groups, *self.size))
-        _check_cotangent(self.name, dy, self._result(x, w))
+        check_cotangent(self.name, dy, self._result(x, w))
         return [w]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
@@ -176,88 +176,6 @@ class ConvolutionWeightGradient(Convolving):
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return _cost(inputs[1], outputs[0], inputs, outputs)
-
-
-@dataclass(frozen=True)
-class Pooling(Op):
-    """Base of the pooling ops: a window that slides over every channel by itself."""
-
-    what: ClassVar[str] = "max_pool"
-    """What messages call it."""
-    window: Shape
-    stride: Shape
-    padding: Padding
-
-    def _result(self, x: TensorType) -> TensorType:
-        if x.rank < 3 or not (x.dtype.is_float or x.dtype.is_integer):
-            raise ShapeError(
-                f"{self.what} takes numbers of shape [batch, channels, *spatial], not {x}; add "
-                f"the missing dimensions or cast it"
-            )
-        _check_attributes(self.what, x, self.stride, self.padding, self.window)
-        if any(max(pad) >= size for pad, size in zip(self.padding, self.window, strict=True)):
-            raise ShapeError(
-                f"{self.what} has padding {self.padding} for window {self.window}; pad by less "
-                f"than the window, so that every window meets the input"
-            )
-        spatial = _result_sizes(self.what, x, self.window, self.stride, self.padding)
-        return x.with_shape((*x.shape[:2], *spatial))
-
-    def _sides(self) -> tuple[str, str, list[str]]:
-        s = [f"s{i}" for i in range(len(self.window))]
-        t = [f"t{i}" for i in range(len(self.window))]
-        return f"b c {' '.join(s)}", f"b c {' '.join(t)}", [*s, *t]
-
-
-@register
-@dataclass(frozen=True)
-class MaxPool(Pooling):
-    """The largest element of a window that slides over the input; padding never wins."""
-
-    name: ClassVar[str] = "max_pool"
-
-    def infer(self, inputs: Types) -> Types:
-        return [self._result(inputs[0])]
-
-    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        op = MaxPoolGradient(self.window, self.stride, self.padding)
-        return [apply_one(op, inputs[0], outputs[0], _given(cotangents))]
-
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        x, y, whole = self._sides()
-        return Rule.parse(f"{x} -> {y}", inputs, outputs, whole=whole)
-
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        flops = outputs[0].size * math.prod(self.window)
-        return Cost(flops, inputs[0].nbytes + outputs[0].nbytes)
-
-
-@register
-@dataclass(frozen=True)
-class MaxPoolGradient(Pooling):
-    """The gradient of a max pool's input, given to each window's first maximum; (x, y, dy)."""
-
-    name: ClassVar[str] = "max_pool_gradient"
-
-    def infer(self, inputs: Types) -> Types:
-        x, y, dy = inputs
-        expected = self._result(x)
-        _check_cotangent(self.name, y, expected)
-        _check_cotangent(self.name, dy, expected)
-        return [x]
-
-    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        raise GraphError(
-            "max_pool has no second derivative here; differentiate it once, or pool with mean()"
-        )
-
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        x, y, whole = self._sides()
-        return Rule.parse(f"{x}, {y}, {y} -> {x}", inputs, outputs, whole=whole, linear=((2,),))
-
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        flops = 2 * inputs[1].size * math.prod(self.window)
-        return Cost(flops, sum(t.nbytes for t in (*inputs, *outputs)))
 
 
 # ------------------------------------------------------------------ functions over operands
@@ -296,30 +214,6 @@ def convolution(
     return apply_one(op, x.astype(dtype), w.astype(dtype))
 
 
-def max_pool(
-    x: Any,
-    window: int | Sequence[int],
-    *,
-    stride: int | Sequence[int] | None = None,
-    padding: Widths = 0,
-) -> Any:
-    """Return the largest element of every window of an input.
-
-    Args:
-        x: input [batch, channels, *spatial].
-        window: sizes of the window, for all or for each spatial dimension.
-        stride: step of the window; by default the window itself.
-        padding: what to add around the input, as for `convolution`; it never wins.
-
-    Raises:
-        ShapeError: input and attributes do not fit.
-    """
-    rank = x.ndim - 2
-    sizes = each("window", window, rank)
-    steps = sizes if stride is None else each("stride", stride, rank)
-    return apply_one(MaxPool(sizes, steps, pairs(padding, rank)), x)
-
-
 # ------------------------------------------------------------------ shared pieces
 
 
@@ -354,9 +248,10 @@ def pairs(padding: Widths, rank: int) -> Padding:
     return pairs
 
 
-def _check_attributes(
+def check_attributes(
     what: str, x: TensorType, stride: Shape, padding: Padding, steps: Shape
 ) -> None:
+    """Raise a ShapeError unless the attributes are possible for the spatial dimensions of x."""
     lengths = {len(stride), len(padding), len(steps)}
     if lengths != {x.rank - 2}:
         raise ShapeError(
@@ -370,9 +265,14 @@ def _check_attributes(
         )
 
 
-def _result_sizes(
+def result_sizes(
     what: str, x: TensorType, extents: Shape, stride: Shape, padding: Padding
 ) -> Shape:
+    """Return the spatial sizes of a result.
+
+    Raises:
+        ShapeError: a window is larger than the padded input.
+    """
     sizes = tuple(
         (size + before + after - extent) // step + 1
         for size, (before, after), extent, step in zip(
@@ -387,7 +287,8 @@ def _result_sizes(
     return sizes
 
 
-def _check_cotangent(what: str, given: TensorType, expected: TensorType) -> None:
+def check_cotangent(what: str, given: TensorType, expected: TensorType) -> None:
+    """Raise a ShapeError unless a cotangent has the type of the result."""
     if given != expected:
         raise ShapeError(f"{what} gets {given} where the result is {expected}; pass its type")
 
@@ -403,6 +304,5 @@ def _given(cotangents: Cotangents) -> Any:
 
 
 __all__ = [
-    "Convolution", "ConvolutionInputGradient", "ConvolutionWeightGradient", "MaxPool",
-    "MaxPoolGradient", "convolution", "max_pool",
+    "Convolution", "ConvolutionInputGradient", "ConvolutionWeightGradient", "convolution",
 ]  # fmt: skip

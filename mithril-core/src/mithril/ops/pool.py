@@ -1,4 +1,4 @@
-"""Mean pooling over any number of spatial dimensions, and its gradient.
+"""Pooling over any number of spatial dimensions: the largest element or the mean of a window.
 
 Layouts are those of convolution: [batch, channels, *spatial]; spatial dimensions are whole.
 """
@@ -10,12 +10,102 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mithril.errors import ShapeError
-from mithril.ir.op import Cost, Cotangents, Tensors, Types, register
+from mithril.errors import GraphError, ShapeError
+from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
-from mithril.ops.conv import Pooling, Widths, each, pairs
+from mithril.ops.conv import (
+    Padding,
+    Widths,
+    check_attributes,
+    check_cotangent,
+    each,
+    pairs,
+    result_sizes,
+)
 from mithril.types import Shape, TensorType
+
+
+@dataclass(frozen=True)
+class Pooling(Op):
+    """Base of the pooling ops: a window that slides over every channel by itself."""
+
+    what: ClassVar[str] = "max_pool"
+    """What messages call it."""
+    window: Shape
+    stride: Shape
+    padding: Padding
+
+    def _result(self, x: TensorType) -> TensorType:
+        if x.rank < 3 or not (x.dtype.is_float or x.dtype.is_integer):
+            raise ShapeError(
+                f"{self.what} takes numbers of shape [batch, channels, *spatial], not {x}; add "
+                f"the missing dimensions or cast it"
+            )
+        check_attributes(self.what, x, self.stride, self.padding, self.window)
+        if any(max(pad) >= size for pad, size in zip(self.padding, self.window, strict=True)):
+            raise ShapeError(
+                f"{self.what} has padding {self.padding} for window {self.window}; pad by less "
+                f"than the window, so that every window meets the input"
+            )
+        spatial = result_sizes(self.what, x, self.window, self.stride, self.padding)
+        return x.with_shape((*x.shape[:2], *spatial))
+
+    def _sides(self) -> tuple[str, str, list[str]]:
+        s = [f"s{i}" for i in range(len(self.window))]
+        t = [f"t{i}" for i in range(len(self.window))]
+        return f"b c {' '.join(s)}", f"b c {' '.join(t)}", [*s, *t]
+
+
+@register
+@dataclass(frozen=True)
+class MaxPool(Pooling):
+    """The largest element of a window that slides over the input; padding never wins."""
+
+    name: ClassVar[str] = "max_pool"
+
+    def infer(self, inputs: Types) -> Types:
+        return [self._result(inputs[0])]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        op = MaxPoolGradient(self.window, self.stride, self.padding)
+        return [apply_one(op, inputs[0], outputs[0], cotangents[0])]  # type: ignore[type-var]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        x, y, whole = self._sides()
+        return Rule.parse(f"{x} -> {y}", inputs, outputs, whole=whole)
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        flops = outputs[0].size * math.prod(self.window)
+        return Cost(flops, inputs[0].nbytes + outputs[0].nbytes)
+
+
+@register
+@dataclass(frozen=True)
+class MaxPoolGradient(Pooling):
+    """The gradient of a max pool's input, given to each window's first maximum; (x, y, dy)."""
+
+    name: ClassVar[str] = "max_pool_gradient"
+
+    def infer(self, inputs: Types) -> Types:
+        x, y, dy = inputs
+        expected = self._result(x)
+        check_cotangent(self.name, y, expected)
+        check_cotangent(self.name, dy, expected)
+        return [x]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        raise GraphError(
+            "max_pool has no second derivative here; differentiate it once, or pool with mean()"
+        )
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        x, y, whole = self._sides()
+        return Rule.parse(f"{x}, {y}, {y} -> {x}", inputs, outputs, whole=whole, linear=((2,),))
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        flops = 2 * inputs[1].size * math.prod(self.window)
+        return Cost(flops, sum(t.nbytes for t in (*inputs, *outputs)))
 
 
 @dataclass(frozen=True)
@@ -85,6 +175,30 @@ class AvgPoolGradient(MeanPooling):
         return Cost(inputs[0].size * math.prod(self.window), inputs[0].nbytes + outputs[0].nbytes)
 
 
+def max_pool(
+    x: Any,
+    window: int | Sequence[int],
+    *,
+    stride: int | Sequence[int] | None = None,
+    padding: Widths = 0,
+) -> Any:
+    """Return the largest element of every window of an input.
+
+    Args:
+        x: input [batch, channels, *spatial].
+        window: sizes of the window, for all or for each spatial dimension.
+        stride: step of the window; by default the window itself.
+        padding: what to add around the input, as for `convolution`; it never wins.
+
+    Raises:
+        ShapeError: input and attributes do not fit.
+    """
+    rank = x.ndim - 2
+    sizes = each("window", window, rank)
+    steps = sizes if stride is None else each("stride", stride, rank)
+    return apply_one(MaxPool(sizes, steps, pairs(padding, rank)), x)
+
+
 def avg_pool(
     x: Any,
     window: int | Sequence[int],
@@ -123,4 +237,7 @@ def window_sizes(op: MeanPooling, x: TensorType, y: TensorType) -> list[list[int
     return counts
 
 
-__all__ = ["AvgPool", "AvgPoolGradient", "MeanPooling", "avg_pool", "window_sizes"]
+__all__ = [
+    "AvgPool", "AvgPoolGradient", "MaxPool", "MaxPoolGradient", "MeanPooling", "Pooling",
+    "avg_pool", "max_pool", "window_sizes",
+]  # fmt: skip

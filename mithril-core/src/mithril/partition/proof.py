@@ -47,5 +47,22 @@ def _check(node: Node, op: Collective, program: Program) -> None:
         )
 
 
+def check_promises(program: Program) -> None:
+    """Raise unless every input and output is a whole value of the shape its port says.
+
+    Raises:
+        PlanError: one is partial or has another shape; a fault of Mithril's.
+    """
+    graph = program.graph
+    values = (*graph.inputs, *(graph.outputs[port.name] for port in program.outputs))
+    for port, value in zip((*program.inputs, *program.outputs), values, strict=True):
+        expected = port.sharding.local_shape(port.type.shape)
+        if port.sharding.partial or value.type.shape != expected:
+            raise PlanError(
+                f"'{port.name}' of the plan is {port.sharding.describe()} with local shape "
+                f"{value.type.shape}; this is a fault of Mithril, please report it"
+            )
+
+
 def _fault(what: str) -> PlanError:
     return PlanError(f"{what}; this is a fault of Mithril, please report it")

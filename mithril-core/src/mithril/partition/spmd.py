@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mithril.errors import PlanError
 from mithril.ir import (
     Builder,
     Cause,
@@ -42,6 +41,7 @@ from mithril.ops.collective import (
 from mithril.ops.shape import Movement
 from mithril.partition.alternatives import alternatives
 from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
+from mithril.partition.words import first_uses, label
 from mithril.sharding import Choice, Constraints, Move, Option, Resharder
 from mithril.sharding.regions import lifted
 from mithril.types import Scalar
@@ -81,7 +81,7 @@ class _Localiser:
         self._choice = choice
         self._resharder = resharder
         self._producers = graph.producers()
-        self._first_use = _first_uses(graph)
+        self._first_use = first_uses(graph)
         self._moved_on = {
             node.inputs[0]: node.outputs[0]
             for node in graph.nodes
@@ -103,7 +103,7 @@ class _Localiser:
             self._emit_loop(node, node.op)
             return
         option = self._choice.options[node]
-        consumer = _Consumer(_label(node), node.phase, node)
+        consumer = _Consumer(label(node), node.phase, node)
         ignored = self._choice.rules[node].ignored
         operands: Tensors = [
             self._form(value, None if position in ignored else sharding, consumer)
@@ -137,7 +137,7 @@ class _Localiser:
         inside = Constraints(self._mesh, inputs, {}, outputs)
         body = localise(op.body, inside, self._choice, self._resharder).graph
         first_slice = len(node.inputs) - op.stacked
-        consumer = _Consumer(_label(node), node.phase, node)
+        consumer = _Consumer(label(node), node.phase, node)
         operands = [
             self._form(value, lifted(lies) if i >= first_slice else lies, consumer)
             for i, (value, lies) in enumerate(zip(node.inputs, inputs.values(), strict=True))
@@ -393,35 +393,3 @@ def _permute(mesh: Mesh, move: Move) -> Permute:
     group = mesh.groups(held)[0]
     pairs = tuple((mesh.index_over(device, wanted), member) for member, device in enumerate(group))
     return Permute(held, pairs)
-
-
-def _first_uses(graph: Graph) -> dict[Value, str]:
-    """Return who uses each value first: a node or an output."""
-    uses: dict[Value, str] = {}
-    for node in graph.nodes:
-        for value in node.inputs:
-            uses.setdefault(value, _label(node))
-    for name, value in graph.outputs.items():
-        uses.setdefault(value, f"output '{name}'")
-    return uses
-
-
-def _label(node: Node) -> str:
-    return f"{node.scope}.{node.op.name}" if node.scope else node.op.name
-
-
-def check_promises(program: Program) -> None:
-    """Raise unless every input and output is a whole value of the shape its port says.
-
-    Raises:
-        PlanError: one is partial or has another shape; a fault of Mithril's.
-    """
-    graph = program.graph
-    values = (*graph.inputs, *(graph.outputs[port.name] for port in program.outputs))
-    for port, value in zip((*program.inputs, *program.outputs), values, strict=True):
-        expected = port.sharding.local_shape(port.type.shape)
-        if port.sharding.partial or value.type.shape != expected:
-            raise PlanError(
-                f"'{port.name}' of the plan is {port.sharding.describe()} with local shape "
-                f"{value.type.shape}; this is a fault of Mithril, please report it"
-            )

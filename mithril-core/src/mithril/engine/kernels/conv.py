@@ -49,7 +49,7 @@ def input_gradient(op: ops.ConvolutionInputGradient, types: Types, xp: ModuleTyp
     (result,) = op.infer(types)
     dtype, groups, batch = accumulator(result.dtype), op.groups, dy_type.shape[0]
     window, out = w_type.shape[2:], dy_type.shape[2:]
-    taps = list(_taps(op.size, out, window, op.stride, op.padding, op.dilation))
+    taps = list(taps_of(op.size, out, window, op.stride, op.padding, op.dilation))
     w_shape = (groups, w_type.shape[0] // groups, math.prod(w_type.shape[1:]))
     dy_shape = (batch, groups, w_shape[1], math.prod(out))
     column_shape = (batch, result.shape[1], *window, *out)
@@ -87,48 +87,12 @@ def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types, xp: ModuleT
     return run
 
 
-@kernel(ops.MaxPool)
-def max_pool(op: ops.MaxPool, types: Types, xp: ModuleType) -> Run:
-    """The running maximum over the taps."""
-    (result,) = op.infer(types)
-    taps, dtype = pool_taps(op, types[0], result), result.dtype
-    lowest = _lowest(dtype, xp)
-
-    def run(x: Any) -> Any:
-        y = xp.full(result.shape, lowest, dtype=dtype.numpy)
-        for _, read, written in taps:
-            here = (*ALL, *written)
-            y[here] = xp.maximum(y[here], x[(*ALL, *read)])
-        return y
-
-    return run
-
-
-@kernel(ops.MaxPoolGradient)
-def max_pool_gradient(op: ops.MaxPoolGradient, types: Types, xp: ModuleType) -> Run:
-    """Hand each gradient to the first tap that equals the maximum."""
-    x_type, y_type = types[:2]
-    taps, dtype = pool_taps(op, x_type, y_type), x_type.dtype.numpy
-
-    def run(x: Any, y: Any, dy: Any) -> Any:
-        dx = xp.zeros(x.shape, dtype=dtype)
-        is_open = xp.ones(y.shape, dtype=bool)
-        for _, read, written in taps:
-            here, there = (*ALL, *written), (*ALL, *read)
-            wins = xp.logical_and(is_open[here], x[there] == y[here])
-            dx[there] += xp.where(wins, dy[here], xp.zeros((), dtype=dtype))
-            is_open[here] = xp.logical_and(is_open[here], ~wins)
-        return dx
-
-    return run
-
-
 def _gather(
     op: ops.Convolving, x_type: TensorType, window: Shape, out: Shape, xp: ModuleType
 ) -> Run:
     """Return the function from an input to its columns [batch, channels, *window, *out]."""
     dtype = accumulator(x_type.dtype)
-    taps = list(_taps(x_type.shape[2:], out, window, op.stride, op.padding, op.dilation))
+    taps = list(taps_of(x_type.shape[2:], out, window, op.stride, op.padding, op.dilation))
     shape = (*x_type.shape[:2], *window, *out)
     if math.prod(window) == 1 and x_type.shape[2:] == out and not any(map(any, op.padding)):
         return lambda x: xp.asarray(x, dtype=dtype).reshape(shape)  # 1 x 1: the input itself
@@ -143,15 +107,7 @@ def _gather(
     return run
 
 
-def pool_taps(
-    op: ops.Pooling, x: TensorType, y: TensorType
-) -> list[tuple[tuple[int, ...], Index, Index]]:
-    """Return the taps of a pooling op: element of the window, what it reads, what it goes into."""
-    dense = (1,) * len(op.window)
-    return list(_taps(x.shape[2:], y.shape[2:], op.window, op.stride, op.padding, dense))
-
-
-def _taps(
+def taps_of(
     size: Shape, out: Shape, window: Shape, stride: Shape, padding: ops.Padding, dilation: Shape
 ) -> Iterator[tuple[tuple[int, ...], Index, Index]]:
     """Yield (element of the window, slice of the input, slice of the results), row-major."""
@@ -175,13 +131,6 @@ def _tap(start: int, size: int, out: int, stride: int) -> tuple[slice, slice] | 
         return None
     begin = start + stride * first
     return slice(begin, start + stride * last + 1, stride), slice(first, last + 1)
-
-
-def _lowest(dtype: DType, xp: ModuleType) -> Any:
-    """Return what every number of a dtype is at least."""
-    if dtype.is_float:
-        return xp.asarray(-math.inf, dtype=dtype.numpy)
-    return xp.asarray(0 if "u" in dtype else -(2 ** (8 * dtype.itemsize - 1)), dtype=dtype.numpy)
 
 
 def accumulator(dtype: DType) -> np.dtype[np.generic]:
