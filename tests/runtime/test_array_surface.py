@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
 
+from tests.tolerances import TOLERANCE
+
+CLOSE = dict(zip(("rtol", "atol"), TOLERANCE["float32"], strict=True))
 VALUES = np.arange(48, dtype=np.float32).reshape(4, 12) + 1
 
 
@@ -23,15 +28,14 @@ RELATIONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, op
 
 @pytest.mark.parametrize("operation", [*ARITHMETIC, *RELATIONS])
 def test_operators_are_elementwise_from_both_sides(
-    operation: Callable[..., Any],
-    x: ml.Array,  # type: ignore[name-defined]
+    operation: Callable[..., Any], x: ml.Array
 ) -> None:
     other = VALUES[::-1].copy()
     expected = operation(VALUES, other)
-    np.testing.assert_allclose(operation(x, x.backend.array(other)).numpy(), expected, rtol=1e-6)
-    np.testing.assert_allclose(operation(x, other).numpy(), expected, rtol=1e-6)
-    np.testing.assert_allclose(operation(7, x).numpy(), operation(7, VALUES), rtol=1e-6)
-    np.testing.assert_allclose(operation(x, 7).numpy(), operation(VALUES, 7), rtol=1e-6)
+    np.testing.assert_allclose(operation(x, x.backend.array(other)).numpy(), expected, **CLOSE)
+    np.testing.assert_allclose(operation(x, other).numpy(), expected, **CLOSE)
+    np.testing.assert_allclose(operation(7, x).numpy(), operation(7, VALUES), **CLOSE)
+    np.testing.assert_allclose(operation(x, 7).numpy(), operation(VALUES, 7), **CLOSE)
 
 
 INTEGERS = [
@@ -56,9 +60,11 @@ def test_operators_of_one_operand(x: ml.Array) -> None:
     np.testing.assert_array_equal((+x).numpy(), VALUES)
     np.testing.assert_array_equal(abs(-x).numpy(), VALUES)
     np.testing.assert_array_equal((~(x > 9)).numpy(), VALUES <= 9)
-    np.testing.assert_array_equal(((x > 9) & (x < 20) | (x == 1)).numpy(), (VALUES > 9) & (VALUES < 20) | (VALUES == 1))
+    np.testing.assert_array_equal(
+        ((x > 9) & (x < 20) | (x == 1)).numpy(), (VALUES > 9) & (VALUES < 20) | (VALUES == 1)
+    )
     np.testing.assert_array_equal((x**2).numpy(), VALUES**2)
-    np.testing.assert_allclose((x @ x.T).numpy(), VALUES @ VALUES.T, rtol=1e-6)
+    np.testing.assert_allclose((x @ x.T).numpy(), VALUES @ VALUES.T, **CLOSE)
 
 
 PLACES = np.array([2, 0, 1, 2])

@@ -115,6 +115,11 @@ class Array(Operand):
         whole = self.numpy()
         return whole if dtype is None else whole.astype(dtype)
 
+    def __getitem__(self, index: Any) -> Self:
+        items = index if isinstance(index, tuple) else (index,)
+        taken = [self.backend.array(i) if isinstance(i, np.ndarray) else i for i in items]
+        return super().__getitem__(tuple(taken))
+
     def __float__(self) -> float:
         return float(self.item())
 
