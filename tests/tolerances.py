@@ -6,3 +6,6 @@ TOLERANCE = {
     "bfloat16": (2e-2, 2e-2),
     "float16": (2e-3, 2e-3),
 }
+
+DIFFERENCES = (1e-5, 1e-7)
+"""Of a slope taken from two float64 evaluations: half the digits cancel in their difference."""

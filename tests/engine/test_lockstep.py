@@ -28,6 +28,9 @@ from tests.engine.programs import (
     program_of,
 )
 from tests.graphs import BLOCK_PARAMETERS, MEGATRON_BLOCK, block, run, values_for
+from tests.tolerances import TOLERANCE
+
+CLOSE = dict(zip(("rtol", "atol"), TOLERANCE["float32"], strict=True))
 
 MESH = Mesh(a=2, b=3)
 
@@ -196,7 +199,7 @@ def test_outputs_live_on() -> None:
     assert peak_of(kept, Mesh(), x=f32(4)) == 2
     values = [np.zeros(4, np.float32)]
     found, _ = execute(program_of(Mesh(), graph_of(kept, x=f32(4))), {"x": values})
-    np.testing.assert_allclose(found["y1"][0], np.e, rtol=1e-4)
+    np.testing.assert_allclose(found["y1"][0], np.e, **CLOSE)
 
 
 def test_results_nobody_uses_are_freed_at_once() -> None:

@@ -14,6 +14,9 @@ from mithril.types import DType, TensorType
 
 from tests.engine.programs import f32, graph_of, program_of
 from tests.mesh.strategies import shardings
+from tests.tolerances import TOLERANCE
+
+CLOSE = dict(zip(("rtol", "atol"), TOLERANCE["float32"], strict=True))
 
 Drawn = tuple[Sharding, tuple[int, ...]]
 Box = tuple[slice, ...]
@@ -84,7 +87,7 @@ def test_running_a_program_leaves_its_inputs_as_they_are() -> None:
     for shard in shards:
         shard.flags.writeable = False
     (found,) = engine.lower(program)([shards])
-    np.testing.assert_allclose(found, np.full((2, 2), np.e + 1), rtol=1e-4)
+    np.testing.assert_allclose(found, np.full((2, 2), np.e + 1), **CLOSE)
     np.testing.assert_array_equal(shards, np.ones((2, 2)))
 
 

@@ -11,9 +11,10 @@ from mithril.errors import GraphError, OptionError, ShapeError
 from mithril.ir import Tensor
 
 from tests.models.evaluate import random, run
-from tests.tolerances import TOLERANCE
+from tests.tolerances import DIFFERENCES, TOLERANCE
 
 RTOL, ATOL = TOLERANCE["float32"]
+SLOPE = dict(zip(("rtol", "atol"), DIFFERENCES, strict=True))
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> None:
@@ -314,7 +315,7 @@ def test_gradients_agree_with_finite_differences(layer) -> None:
             moved.append(loss({n: given[n] for n in params}, given["input"]))
         slope = (moved[0] - moved[1]) / 2e-6
         np.testing.assert_allclose(
-            (gradients[name].numpy() * direction).sum(), slope, rtol=1e-5, atol=1e-9, err_msg=name
+            (gradients[name].numpy() * direction).sum(), slope, **SLOPE, err_msg=name
         )
 
 
@@ -377,3 +378,22 @@ def test_a_product_needs_two_tensors() -> None:
     model |= ml.Multiply()(inputs=["a"], output="b")
     with pytest.raises(ShapeError, match="multiplies 1 tensor; give at least two"):
         run(model, a=X)
+
+
+def test_a_summary_with_shapes_says_what_layers_make_and_learn() -> None:
+    model = ml.Model()
+    model |= ml.Embedding(10, 4, name="table")(input="tokens", output="x")
+    model += ml.Repeat(ml.Linear(4), 3, name="deep")(input="x", output="y")
+    model |= ml.Split(2)(input="y", output_0="a", output_1="b")
+    text = model.summary({"tokens": np.zeros((2, 5), np.int32)})
+    lines = [line.split("  ") for line in text.splitlines()]
+    rows = {row[0].strip(): [cell.strip() for cell in row if cell.strip()] for row in lines}
+    assert "100 numbers to learn" in text.splitlines()[0]
+    assert rows["table"][3:] == ["float32[2, 5, 4]", "weight", "40"]
+    assert rows["deep"][3:] == ["float32[2, 5, 4]", "weight, bias", "60"]
+    assert rows["split_0"][3:] == ["float32[2, 5, 2], float32[2, 5, 2]"]
+    assert "makes" not in model.summary()
+    with pytest.raises(ShapeError, match="shape of input 'tokens' is 3; give a tuple of integers"):
+        model.summary({"tokens": 3})
+    with pytest.raises(GraphError, match="needs input 'tokens'"):
+        model.summary({})

@@ -14,6 +14,9 @@ from mithril.models.definition import POSITIVE
 from mithril.models.trace import input_names, output_names, parameter_names, trace
 
 from tests.models.evaluate import floats, integers, random, run
+from tests.tolerances import TOLERANCE
+
+CLOSE = dict(zip(("rtol", "atol"), TOLERANCE["float32"], strict=True))
 
 
 def cnn() -> ml.Model:
@@ -116,7 +119,7 @@ def test_a_tied_table_and_head_computes_with_one_parameter() -> None:
     x = random(2, 4)
     out, p = run(model, x=x)
     weight = p["linear_0.weight"]
-    np.testing.assert_allclose(out["y"], x @ weight.T @ weight.T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out["y"], x @ weight.T @ weight.T, **CLOSE)
 
 
 # ------------------------------------------------------------------ names and places
@@ -222,7 +225,7 @@ def test_a_user_layer_looks_like_the_others() -> None:
     assert repr(Scale(start=2.0, name="s")) == "Scale(start=2.0, name='s')"
     x = random(2, 3)
     out, p = run(Scale(times=3), input=x)
-    np.testing.assert_allclose(out["output"], 3 * x * p["scale"], rtol=1e-6)
+    np.testing.assert_allclose(out["output"], 3 * x * p["scale"], **CLOSE)
 
 
 def test_a_layer_with_several_outputs() -> None:

@@ -127,6 +127,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(ops.AvgPool((2,), (1,), ((0, 0),), True), i(2, 3, 4)), ShapeError, "avg_pool takes floats, not int32[2, 3, 4]; cast it first"),
     (infers(ops.AvgPoolGradient((2,), (1,), ((0, 0),), True, (4,)), f(2, 3, 4)), ShapeError, "avg_pool_gradient gets float32[2, 3, 4] where the result is float32[2, 3, 3]; pass its type"),
     (lambda: ops.randint(None, (2,), 3, 3), OptionError, "randint draws from [3, 3); give the smaller int32 first, less than 2**31 apart"),
+    (calls(lambda x: ops.pad(x, [(1, 1)]), f(2, 3)), ShapeError, "cannot pad float32[2, 3] by [(1, 1)]; give (before, after) for each dimension"),
     # compositions
     (lambda: ops.stack([]), ShapeError, "cannot stack no tensors; pass at least one"),
     (calls(lambda x, y: ops.stack([x, y]), f(2), f(3)), ShapeError, "cannot stack float32[2] and float32[3]; the shapes must be equal"),

@@ -13,8 +13,10 @@ from mithril.transform import differentiate, gradient_of, seed_of
 
 from tests.ops.arrays import booleans, floats, integers
 from tests.ops.evaluate import assert_close, evaluate, type_of
+from tests.tolerances import DIFFERENCES
 
 STEP = 1e-3
+SLOPE = dict(zip(("rtol", "atol"), DIFFERENCES, strict=True))
 TARGETS = integers(4, below=6)
 MASK = floats(1, 1, 4, 4, seed=4)
 SEEN = booleans(2, 1, 4, 4, seed=2)
@@ -92,7 +94,7 @@ def test_gradient_of_a_gradient_equals_central_differences(name: str) -> None:
 
         # Differences of differences lose digits: their own error is what is compared here.
         expected = differences(value, values[which])
-        np.testing.assert_allclose(found[gradient_of(which)], expected, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(found[gradient_of(which)], expected, **SLOPE)
 
 
 def test_a_float_mask_has_a_gradient_of_its_own_shape() -> None:

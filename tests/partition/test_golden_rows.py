@@ -209,8 +209,9 @@ def test_contraction_split_on_one_side(with_x: bool) -> None:
 # ------------------------------------------------------------------ key and value heads < tensor
 
 
-def grouped_query(b: int = 2, s: int = 4, h: int = 8, g: int = 2, e: int = 4, d: int = 32) -> Graph:
+def grouped_query(fused: bool) -> Graph:
     """Attention with 8 query heads over 2 key and value heads, projections included."""
+    b, s, h, g, e, d = 2, 4, 8, 2, 4, 32
     builder = Builder()
 
     def parameter(name: str, *shape: int) -> Tensor:
@@ -224,26 +225,35 @@ def grouped_query(b: int = 2, s: int = 4, h: int = 8, g: int = 2, e: int = 4, d:
         with builder.at(scope=name):
             return ops.einsum("bsi,oi->bso", value, weights[name])
 
-    q = project("q", x).reshape(b, s, g, h // g, e)
-    k, v = (project(name, x).reshape(b, s, g, e) for name in ("k", "v"))
-    seen = ops.softmax(ops.einsum("bsgre,btge->bgrst", q, k))
-    mixed = ops.einsum("bgrst,btge->bsgre", seen, v).reshape(b, s, h * e)
+    if fused:
+        q = project("q", x).reshape(b, s, h, e)
+        k, v = (project(name, x).reshape(b, s, g, e) for name in ("k", "v"))
+        mixed = ops.attention(q, k, v, causal=True).reshape(b, s, h * e)
+    else:
+        q = project("q", x).reshape(b, s, g, h // g, e)
+        k, v = (project(name, x).reshape(b, s, g, e) for name in ("k", "v"))
+        seen = ops.softmax(ops.einsum("bsgre,btge->bgrst", q, k))
+        mixed = ops.einsum("bgrst,btge->bsgre", seen, v).reshape(b, s, h * e)
     return builder.build({"y": project("o", mixed)})
 
 
-def test_key_value_heads_lie_over_a_part_of_the_axis() -> None:
+@pytest.mark.parametrize("fused", [False, True], ids=["einsum", "attention"])
+def test_key_value_heads_lie_over_a_part_of_the_axis(fused: bool) -> None:
     heads = Sharding.of(refine(TENSOR, {"tensor": (2, 2)}), P("tensor.0"), 2)
     specs = {"q": P("tensor"), "k": heads, "v": heads, "o": P(None, "tensor")}
     wanted = ("q", "k", "v", "o", "x")
-    ran = checked(grouped_query(), TENSOR, specs, wanted, compute=list(specs))
+    ran = checked(grouped_query(fused), TENSOR, specs, wanted, compute=list(specs))
     assert ran.rows("forward") == [all_reduce("tensor", 4 * 2 * 4 * 32)]
     inside = all_reduce("tensor.1", 4 * 2 * 4 * 1 * 4)  # dk and dv of one head, in the sub-group
     assert ran.rows("backward") == [inside, inside, all_reduce("tensor", 4 * 2 * 4 * 32)]
 
 
-def test_key_value_weights_over_the_whole_axis_are_gathered_in_sub_groups() -> None:
+@pytest.mark.parametrize("fused", [False, True], ids=["einsum", "attention"])
+def test_key_value_weights_over_the_whole_axis_are_gathered_in_sub_groups(fused: bool) -> None:
     specs = {**dict.fromkeys(("q", "k", "v"), P("tensor")), "o": P(None, "tensor")}
-    ran = checked(grouped_query(), TENSOR, specs, ("q", "k", "v", "o", "x"), compute=list(specs))
+    ran = checked(
+        grouped_query(fused), TENSOR, specs, ("q", "k", "v", "o", "x"), compute=list(specs)
+    )
     head = 4 * 2 * 4 * 1 * 4
     gathers = [("all_gather", ("tensor.1",), head)] * 2
     assert ran.rows("forward") == [*gathers, all_reduce("tensor", 4 * 2 * 4 * 32)]

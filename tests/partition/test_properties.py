@@ -13,6 +13,7 @@ from mithril.compiler.request import Request, constraints
 from mithril.cost import SIMULATED
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding, carry, refine
+from mithril.mesh.refinement import has_same_layout
 from mithril.sharding import Resharder, choose, collect
 from mithril.sharding.objective import PRICE_UNIT, Objective
 from mithril.types import DType, TensorType
@@ -136,6 +137,7 @@ def test_sharded_equals_one_device(
         port = next(p for p in program.outputs if p.name == name)
         promised = Sharding.of(mesh, spec, 3)
         assert carry(port.sharding, program.mesh) == carry(promised, program.mesh)
+        assert has_same_layout(port.sharding, promised, port.type.shape)
 
 
 @given(cases(), st.randoms(use_true_random=False))

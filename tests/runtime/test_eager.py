@@ -147,6 +147,8 @@ CASES: list[Case] = [
     ("squeeze", np.squeeze, (X[:, None, :, None],), {"axis": 1}),
     ("stack", np.stack, ([X, Y],), {"axis": -1}),
     ("subtract", np.subtract, (X, Y), {}),
+    ("pad", np.pad, (X, ((1, 0), (0, 2))), {}),
+    ("pad", lambda x, w, v: np.pad(x, w, constant_values=v), (ODD, ((1, 0), (0, 2)), 3.0), {}),
     ("sum", np.sum, (X,), {"axis": (0, 1)}),
     ("take", lambda x, i: x[i], (W, IDS), {}),
     ("tanh", np.tanh, (X,), {}),

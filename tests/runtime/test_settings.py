@@ -9,6 +9,8 @@ from mithril import P
 from mithril.runtime import planner
 from mithril.runtime.recent import Recent
 
+from tests.tolerances import DIFFERENCES
+
 X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 
 
@@ -29,20 +31,22 @@ def backend(**axes: int) -> ml.Backend:
 
 @pytest.mark.parametrize("mesh", [{}, {"data": 4}, {"data": 3}])
 def test_gradients_of_inputs(mesh: dict[str, int]) -> None:
-    on = backend(**mesh)
+    on = ml.NumpyBackend(ml.Mesh(mesh), dtype="float64")
     compiled = ml.compile(mlp(), on, differentiable=["input"])
     params = compiled.randomize_params()
-    x = on.array(X, sharding=P("data") if mesh else P())
-    ones = np.ones((8, 4), np.float32)
+    wide = X.astype(np.float64)
+    x = on.array(wide, sharding=P("data") if mesh else P())
+    ones = np.ones((8, 4))
     _, gradients = compiled.evaluate(params, {"input": x}, {"output": ones})
     assert list(gradients) == [*params, "input"]
     assert gradients["input"].sharding == x.sharding
     rng = np.random.default_rng(1)
-    direction = rng.standard_normal(X.shape).astype(np.float32)
-    up, down = (compiled.evaluate(params, {"input": X + s * direction}) for s in (1e-2, -1e-2))
-    slope = (up["output"].numpy() - down["output"].numpy()).sum() / 2e-2
+    direction = rng.standard_normal(X.shape)
+    up, down = (compiled.evaluate(params, {"input": wide + s * direction}) for s in (1e-6, -1e-6))
+    slope = (up["output"].numpy() - down["output"].numpy()).sum() / 2e-6
     found = (gradients["input"].numpy() * direction).sum()
-    np.testing.assert_allclose(found, slope, rtol=1e-2)
+    rtol, atol = DIFFERENCES
+    np.testing.assert_allclose(found, slope, rtol=rtol, atol=atol)
 
 
 def test_integer_inputs_have_no_gradient() -> None:

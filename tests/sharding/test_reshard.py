@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import mithril as ml
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.shards import trimmed
 from mithril.errors import PlanError
 from mithril.ir import Builder
-from mithril.mesh import Mesh, P, Sharding
+from mithril.mesh import Mesh, P, Sharding, refine
 from mithril.sharding import Resharder
 from mithril.types import DType, TensorType
 
@@ -70,6 +71,38 @@ def test_any_spec_reaches_any_other_with_the_same_values(
         np.testing.assert_array_equal(trimmed(part, box), values[box])
     expected = [kind for kind in kinds(start, goal, type) if kind not in ("slice", "to_partial")]
     assert moved == expected
+
+
+@st.composite
+def placements(draw: st.DrawFn, mesh: Mesh, rank: int) -> Sharding:
+    """A sharding on a mesh, or on a refinement of it."""
+    wide = [axis.name for axis in mesh.axes if axis.size == 4]
+    if wide and draw(st.booleans()):
+        mesh = refine(mesh, {wide[0]: (2, 2)})
+    dims: list[tuple[str, ...]] = [()] * rank
+    for axis in draw(st.permutations(mesh.names)):
+        where = draw(st.integers(-1, rank - 1))
+        if where >= 0:
+            dims[where] += (axis,)
+    return Sharding.of(mesh, P(*dims), rank)
+
+
+@given(st.data())
+def test_there_and_back_is_the_identity(data: st.DataObject) -> None:
+    mesh = data.draw(st.sampled_from([MESH, Mesh(a=4, b=4), Mesh(a=2, b=3, c=2)]))
+    shape = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 3)))
+    start, goal = (data.draw(placements(mesh, 3)) for _ in range(2))
+    backend = ml.NumpyBackend(mesh)
+    values = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    x = backend.array(values, sharding=start)
+    there = backend.reshard(x, goal)
+    np.testing.assert_array_equal(there.numpy(), values)
+    back = backend.reshard(there, x.sharding)
+    if x.sharding.is_even(shape):
+        assert back.sharding == x.sharding
+    for one, other in zip(back.addressable_shards, x.addressable_shards, strict=True):
+        assert one.index == other.index
+        np.testing.assert_array_equal(one.data, other.data)
 
 
 @pytest.mark.parametrize("type", [TYPE, UNEVEN], ids=["even", "uneven"])

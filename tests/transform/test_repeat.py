@@ -20,10 +20,11 @@ from mithril.transform import differentiate, eliminate_dead, gradient_of
 from mithril.types import DType, TensorType
 
 from tests.graphs import on_one_device, run, values_for
-from tests.tolerances import TOLERANCE
+from tests.tolerances import DIFFERENCES, TOLERANCE
 
 F64 = DType.float64
 N, D, H = 3, 8, 16
+SLOPE = dict(zip(("rtol", "atol"), DIFFERENCES, strict=True))
 PARAMETERS = ("x", "up", "down", "shared")
 
 
@@ -115,7 +116,7 @@ def test_gradients_agree_with_finite_differences(reverse: bool) -> None:
                 changed[name][index] += step_size
                 moved.append(run(graph, Mesh(), changed).outputs["loss"])
             slope = (moved[0] - moved[1]) / 2e-6 * seed
-            np.testing.assert_allclose(found[gradient_of(name)][index], slope, rtol=1e-5, atol=1e-8)
+            np.testing.assert_allclose(found[gradient_of(name)][index], slope, **SLOPE)
 
 
 def test_loops_in_loops_and_second_gradients() -> None:

@@ -92,7 +92,14 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
             inputs[value] = _met(before[value.name], wanted, value)
             if inputs[value] != wanted:
                 ports[value] = before[value.name]
-    outputs, tied, resting, exits = dict(fine.outputs), {}, set(), {}
+    outputs: dict[str, Sharding] = {}
+    exits: dict[str, Sharding] = {}
+    tied: dict[str, Value] = {}
+    resting: set[str] = set()
+    for name, wanted in fine.outputs.items():
+        outputs[name] = _met(request.outputs[name], wanted, graph.outputs[name])
+        if outputs[name] != wanted:
+            exits[name] = request.outputs[name]
     for name in fine.differentiated if fine.output_gradients is not None else ():
         source, gradient = graph.input(name), gradient_of(name)
         if source in free:

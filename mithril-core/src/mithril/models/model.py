@@ -13,11 +13,11 @@ at that moment. An operation that fails leaves it as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from mithril.errors import GraphError, ShardingError
+from mithril.errors import GraphError, ShapeError, ShardingError
 from mithril.ir import Source
 from mithril.mesh import PartitionSpec
 from mithril.models.caller import at, user_source
@@ -26,6 +26,7 @@ from mithril.models.composition import Composition, ShardRule
 from mithril.models.joining import joined, linked
 from mithril.models.layer import Layer
 from mithril.models.summary import summarize
+from mithril.types import TensorType, as_dtype
 
 
 class Model(Component):
@@ -129,9 +130,23 @@ class Model(Component):
         """Return the model as it is now; later changes do not reach it."""
         return self._state
 
-    def summary(self) -> str:
-        """Return a table of the layers, their connections, parameters and shardings."""
-        return summarize(self._state)
+    def summary(self, shapes: Mapping[str, object] | None = None) -> str:
+        """Return a table of the layers, their connections, parameters and shardings.
+
+        Args:
+            shapes: for each input a shape (of float32) or anything with `shape` and `dtype`; then
+                the table also says what each layer makes, and how many numbers it learns.
+
+        Raises:
+            GraphError: an input is missing or unknown, or the model is incomplete.
+            ShapeError: the shapes do not fit; the message names the layer.
+        """
+        if shapes is None:
+            return summarize(self._state)
+        from mithril.models.trace import trace
+
+        types = {name: _type_of(name, given) for name, given in shapes.items()}
+        return summarize(self._state, trace(self, types))
 
     def __str__(self) -> str:
         return self.summary()
@@ -161,3 +176,13 @@ class Model(Component):
             f"{self._state.label} takes layers and models, not {type(other).__name__}"
             f"{at(user_source())}; add one with model += ml.Relu()"
         )
+
+
+def _type_of(name: str, given: object) -> TensorType:
+    """Return the type of an input given as a shape, or as something that has one."""
+    shape = getattr(given, "shape", given)
+    if not isinstance(shape, Sequence) or not all(isinstance(size, int) for size in shape):
+        raise ShapeError(
+            f"shape of input '{name}' is {given!r}; give a tuple of integers, or an array"
+        )
+    return TensorType(tuple(shape), as_dtype(getattr(given, "dtype", "float32")))

@@ -1,42 +1,89 @@
-"""A model as a plain-text table: layers, connections, parameters, shardings."""
+"""A model as a plain-text table: layers, connections, shapes, parameters, shardings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from mithril.models.composition import Composition, Member
 from mithril.models.layer import Layer
+from mithril.types import TensorType
 
-_HEADER = ("name", "layer", "connections", "parameters")
+if TYPE_CHECKING:
+    from mithril.models.trace import Traced
+
+_HEADER = ("name", "layer", "connections", "makes", "parameters", "numbers")
+_BY_SHAPES = (3, 5)
+"""Columns that are known only with the shapes."""
 _MODEL = "Model"
-Row = tuple[str, str, str, str]
+Row = tuple[str, ...]
 
 
-def summarize(composition: Composition) -> str:
-    """Return the table of a model, one row a layer, nested models indented by their path."""
-    first: dict[int, str] = {}
-    rows = list(_rows(composition, "", first))
+def summarize(composition: Composition, traced: Traced | None = None) -> str:
+    """Return the table of a model, one row a layer, nested models indented by their path.
+
+    Args:
+        composition: the model.
+        traced: the model traced for some shapes; without it, columns that need them are left out.
+    """
+    rows = list(_Rows(traced).of(composition, ""))
     inputs = ", ".join(composition.input_ports) or "none"
     outputs = ", ".join(composition.output_ports) or "none"
     layers = sum(1 for row in rows if row[1] != _MODEL)
     title = f"{composition.label}: {layers} layers, inputs {inputs}, outputs {outputs}"
+    if traced is not None:
+        title += f", {_count(traced, traced.parameter_names)} numbers to learn"
     rules = [
         f"{'at rest' if rule.at_rest else 'shard'} {rule.pattern}: {rule.spec!r}"
         for rule in composition.rules
     ]
-    return "\n".join([title, *_table([_HEADER, *rows]), *rules]) if rows else title
+    hidden = () if traced is not None else _BY_SHAPES
+    return "\n".join([title, *_table([_HEADER, *rows], hidden), *rules]) if rows else title
 
 
-def _rows(composition: Composition, prefix: str, first: dict[int, str]) -> Iterator[Row]:
-    for member in composition.members:
-        path = prefix + member.name
-        component = member.component
-        wires = f"{_sources(composition, member)} -> {_names(composition, member)}"
-        if isinstance(component, Composition):
-            yield (path, _MODEL, wires, "")
-            yield from _rows(component, f"{path}.", first)
-        else:
-            yield (path, repr(component), wires, _parameters(component, path, first))
+class _Rows:
+    """Makes the rows; remembers which layer was met where, for shared ones."""
+
+    def __init__(self, traced: Traced | None) -> None:
+        self._traced = traced
+        self._first: dict[int, str] = {}
+
+    def of(self, composition: Composition, prefix: str) -> Iterator[Row]:
+        """Yield the rows of a model whose path begins with a prefix."""
+        for member in composition.members:
+            path = prefix + member.name
+            component = member.component
+            wires = f"{_sources(composition, member)} -> {_names(composition, member)}"
+            made = self._made(member, path)
+            if isinstance(component, Composition):
+                yield (path, _MODEL, wires, made, "", "")
+                yield from self.of(component, f"{path}.")
+            else:
+                parameters, numbers = self._parameters(component, path)
+                yield (path, repr(component), wires, made, parameters, numbers)
+
+    def _made(self, member: Member, path: str) -> str:
+        if self._traced is None:
+            return ""
+        names = [path, *(f"{path}.{port}" for port, _ in member.outputs)]
+        found = dict.fromkeys(
+            self._traced.value_names[name] for name in names if name in self._traced.value_names
+        )
+        return ", ".join(str(value.type) for value in found)
+
+    def _parameters(self, layer: Layer, path: str) -> tuple[str, str]:
+        owner = self._first.setdefault(id(layer), path)
+        if owner != path and layer.parameters:
+            return f"shared with {owner}", ""
+        shown = ", ".join(_parameter(layer, name) for name in layer.parameters)
+        if self._traced is None or not layer.parameters:
+            return shown, ""
+        return shown, str(_count(self._traced, [f"{path}.{name}" for name in layer.parameters]))
+
+
+def _count(traced: Traced, names: Sequence[str]) -> int:
+    types: dict[str, TensorType] = {value.name: value.type for value in traced.graph.inputs}
+    return sum(types[name].size for name in names)
 
 
 def _sources(composition: Composition, member: Member) -> str:
@@ -48,21 +95,14 @@ def _names(composition: Composition, member: Member) -> str:
     return ", ".join(composition.shown.get(name, name) for _, name in member.outputs)
 
 
-def _parameters(layer: Layer, path: str, first: dict[int, str]) -> str:
-    owner = first.setdefault(id(layer), path)
-    if owner != path and layer.parameters:
-        return f"shared with {owner}"
-    return ", ".join(_parameter(layer, name) for name in layer.parameters)
-
-
 def _parameter(layer: Layer, name: str) -> str:
     kept = f" at rest {layer.at_rest[name]}" if name in layer.at_rest else ""
     return f"{name} {layer.annotations[name]}{kept}" if name in layer.annotations else name + kept
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+def _table(rows: Sequence[Row], hidden: Sequence[int]) -> list[str]:
+    columns = [column for column in range(len(_HEADER)) if column not in hidden]
+    widths = {column: max(len(row[column]) for row in rows) for column in columns}
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+        "  ".join(row[column].ljust(widths[column]) for column in columns).rstrip() for row in rows
     ]

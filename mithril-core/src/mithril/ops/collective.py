@@ -140,3 +140,9 @@ def _scaled(t: TensorType, dimension: int, times: int, over: int) -> TensorType:
         size * times // over if i == dimension else size for i, size in enumerate(t.shape)
     )
     return t.with_shape(shape)
+
+
+__all__ = [
+    "AllGather", "AllReduce", "AllToAll", "AxisIndex", "Collective", "KeepFirst", "Permute",
+    "ReduceScatter", "TakeShard",
+]  # fmt: skip

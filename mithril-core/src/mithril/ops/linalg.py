@@ -146,3 +146,6 @@ def _same_batch(x: Any, y: Any) -> tuple[Any, Any]:
 
 def _show(operand: object) -> str:
     return str(operand.type) if isinstance(operand, Operand) else repr(operand)
+
+
+__all__ = ["Einsum", "einsum", "matmul"]

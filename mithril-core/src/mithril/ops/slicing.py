@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -9,10 +10,11 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule
+from mithril.ops.choice import equal, not_equal, where
 from mithril.ops.index import take
 from mithril.ops.order import flip
 from mithril.ops.shape import Movement, reshape
-from mithril.types import TensorType
+from mithril.types import Scalar, TensorType
 
 
 @register
@@ -132,6 +134,31 @@ def getitem(x: AnyOperand, index: Any) -> AnyOperand:
     return reshape(part, shape)
 
 
+def pad(x: AnyOperand, widths: Sequence[tuple[int, int]], value: Scalar = 0) -> AnyOperand:
+    """Return x with elements before and after it in every dimension.
+
+    Args:
+        x: any tensor.
+        widths: for each dimension how many elements come before and after.
+        value: what they are.
+
+    Raises:
+        ShapeError: there is not one pair of widths of 0 or more for each dimension.
+    """
+    if len(widths) != x.ndim or any(len(pair) != 2 for pair in widths):
+        raise ShapeError(
+            f"cannot pad {x.type} by {widths}; give (before, after) for each dimension"
+        )
+    before, after = (tuple(pair[side] for pair in widths) for side in (0, 1))
+    between = (0,) * x.ndim
+    if not value:
+        return apply_one(Pad(before, after, between), x)
+    # Zeros around x - value, and the value added again, would lose digits and turn inf into nan.
+    inside = apply_one(Pad(before, after, between), equal(x, x) | not_equal(x, x))
+    padded: AnyOperand = where(inside, apply_one(Pad(before, after, between), x), value)
+    return padded
+
+
 def _picked(x: AnyOperand, items: list[Any]) -> AnyOperand:
     """Return x indexed by slices and one integer tensor."""
     tensors = [position for position, item in enumerate(items) if isinstance(item, Operand)]
@@ -193,4 +220,4 @@ def _only(op: Op, x: Any) -> Any:
     return apply_one(op, x)
 
 
-__all__ = ["Pad", "Slice", "getitem"]
+__all__ = ["Pad", "Slice", "getitem", "pad"]

@@ -19,12 +19,13 @@ from mithril.cost import hardware_of
 from mithril.engine import Engine, Executable, KernelNames
 from mithril.errors import BackendError, MeshError, nearest
 from mithril.ir import Builder, Graph, Op, Operand, Plan
-from mithril.mesh import Mesh
+from mithril.mesh import Mesh, PartitionSpec, Sharding
 from mithril.options import AS_THEY_COME, Precision
 from mithril.plugins.opening import open_engine
 from mithril.runtime.array import Array
 from mithril.runtime.creation import Creation
 from mithril.runtime.functions import EAGER, eager
+from mithril.runtime.placement import read_placement
 from mithril.runtime.recent import Recent
 
 EAGER_PLANS = 4096
@@ -179,6 +180,36 @@ class Backend(Creation):
         for dtype in (checked.default, checked.parameters, checked.compute, checked.activations):
             self.check_dtype(dtype)
         return checked
+
+    def reshard(self, x: Array, sharding: PartitionSpec | Sharding) -> Array:
+        """Return an array laid out otherwise on the mesh, by the cheapest moves.
+
+        Args:
+            x: an array of this backend.
+            sharding: how it shall lie.
+
+        Raises:
+            BackendError: the array belongs to another backend.
+            MeshError: the mesh lacks an axis.
+        """
+        self.own(x, "array")
+        wanted = read_placement(self.mesh, x.type, sharding=sharding)
+        if wanted == x.sharding:
+            return x
+        key = ("reshard", x.type, x.sharding, wanted)
+        step = self._eager.get(key)
+        if step is None:
+            builder = Builder()
+            graph = builder.build({"result": builder.input(x.type, "x")})
+            request = Request(
+                inputs={"x": x.sharding}, outputs={"result": wanted}, placed=frozenset("x")
+            )
+            plan = plan_on(self.engine, graph, request)
+            step = _EagerStep(plan, self.engine.lower(plan.stages[0].program))
+            self._eager.put(key, step)
+        (shards,) = step.run([x.shards])
+        (port,) = step.plan.stages[0].program.outputs
+        return Array(self, x.type, port.sharding, shards)
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""

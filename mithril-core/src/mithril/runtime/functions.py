@@ -25,11 +25,12 @@ FUNCTIONS: tuple[str, ...] = (
     "greater_equal", "isfinite", "isinf", "isnan", "layer_norm", "less", "less_equal", "log",
     "log1p", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
     "matmul", "matrix_transpose", "max", "max_pool", "maximum", "mean", "min", "minimum",
-    "moveaxis", "multiply", "negate", "not_equal", "one_hot", "outer", "positive", "power", "prod",
-    "reciprocal", "relu", "remainder", "reshape", "rms_norm", "roll", "rope", "round", "rsqrt",
-    "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square", "squeeze",
-    "stack", "std", "subtract", "sum", "take", "take_along", "tan", "tanh", "tensordot", "tile",
-    "top_k", "trace", "transpose", "tril", "triu", "trunc", "unstack", "var", "vecdot", "where",
+    "moveaxis", "multiply", "negate", "not_equal", "one_hot", "outer", "pad", "positive", "power",
+    "prod", "reciprocal", "relu", "remainder", "reshape", "rms_norm", "roll", "rope", "round",
+    "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square",
+    "squeeze", "stack", "std", "subtract", "sum", "take", "take_along", "tan", "tanh", "tensordot",
+    "tile", "top_k", "trace", "transpose", "tril", "triu", "trunc", "unstack", "var", "vecdot",
+    "where",
 )  # fmt: skip
 """Functions of `mithril.ops` that backends show under the same name."""
 

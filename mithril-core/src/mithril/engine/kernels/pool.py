@@ -1,4 +1,4 @@
-"""Kernels of pooling."""
+"""Kernels of pooling: tap by tap, an element of the window for all windows at once."""
 
 from __future__ import annotations
 
