@@ -1,4 +1,4 @@
-"""Hypothesis strategies for small meshes, axes of them, and shardings that divide evenly."""
+"""Hypothesis strategies for small meshes, axes of them, specs, and shardings."""
 
 from __future__ import annotations
 
@@ -31,3 +31,14 @@ def shardings(draw: st.DrawFn) -> tuple[Sharding, tuple[int, ...]]:
     sharding = Sharding.of(mesh, P(*dims), rank)
     parts = draw(st.tuples(*[st.integers(1, 2)] * rank))
     return sharding, tuple(n * sharding.shards_along(d) for d, n in enumerate(parts))
+
+
+@st.composite
+def specs(draw: st.DrawFn, mesh: Mesh, rank: int) -> P:
+    """A spec that uses each axis at most once."""
+    entries: list[list[str]] = [[] for _ in range(rank)]
+    for axis in draw(st.permutations(mesh.names)):
+        place = draw(st.integers(-2, rank - 1))
+        if place >= 0:
+            entries[place].append(axis)
+    return P(*(tuple(entry) or None for entry in entries))

@@ -19,6 +19,7 @@ from mithril.sharding.objective import PRICE_UNIT, Objective
 from mithril.types import DType, TensorType
 
 from tests.graphs import on_one_device, run, values_for
+from tests.mesh.strategies import specs
 from tests.tolerances import TOLERANCE
 
 F64 = DType.float64
@@ -66,17 +67,6 @@ def build(steps: list[str], rows: int = 8, columns: int = 8, features: int = 8) 
         with builder.at(scope=f"{step}_{number}"):
             x = STEPS[step](x, builder, number)
     return builder.build({"y": x, "loss": ops.mean(x)})
-
-
-@st.composite
-def specs(draw: st.DrawFn, mesh: Mesh, rank: int) -> P:
-    """A spec that uses each axis at most once."""
-    entries: list[list[str]] = [[] for _ in range(rank)]
-    for axis in draw(st.permutations(mesh.names)):
-        place = draw(st.integers(-2, rank - 1))
-        if place >= 0:
-            entries[place].append(axis)
-    return P(*(tuple(entry) or None for entry in entries))
 
 
 @st.composite

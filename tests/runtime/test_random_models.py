@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
 
+from tests.mesh.strategies import specs
 from tests.tolerances import TOLERANCE
 
 MESHES = [ml.Mesh(a=2), ml.Mesh(a=3), ml.Mesh(a=4), ml.Mesh(a=2, b=2), ml.Mesh(a=2, b=3)]
@@ -47,17 +48,6 @@ def build(blocks: list[str], vocabulary: int) -> ml.Model:
     model |= ml.Linear(vocabulary, name="head")(input=f"w{len(blocks)}", output="logits")
     model |= ml.CrossEntropy()(input="logits", target="targets", output="loss")
     return model
-
-
-@st.composite
-def specs(draw: st.DrawFn, mesh: ml.Mesh, rank: int) -> P:
-    """A spec that uses each axis at most once."""
-    entries: list[list[str]] = [[] for _ in range(rank)]
-    for axis in draw(st.permutations(mesh.names)):
-        place = draw(st.integers(-2, rank - 1))
-        if place >= 0:
-            entries[place].append(axis)
-    return P(*(tuple(entry) or None for entry in entries))
 
 
 @settings(max_examples=40)

@@ -20,6 +20,7 @@ from mithril.transform import differentiate, eliminate_dead, gradient_of
 from mithril.types import DType, TensorType
 
 from tests.graphs import on_one_device, run, values_for
+from tests.mesh.strategies import specs
 from tests.tolerances import DIFFERENCES, TOLERANCE
 
 F64 = DType.float64
@@ -236,16 +237,6 @@ def test_planning_sees_the_body_once() -> None:
     assert nodes(2) == nodes(12)
 
 
-def spec(data: st.DataObject, mesh: Mesh, rank: int) -> P:
-    """Draw a spec that uses each axis at most once."""
-    entries: list[list[str]] = [[] for _ in range(rank)]
-    for axis in mesh.names:
-        place = data.draw(st.integers(-1, rank - 1))
-        if place >= 0:
-            entries[place].append(axis)
-    return P(*(tuple(entry) or None for entry in entries))
-
-
 @settings(max_examples=40)
 @given(
     st.lists(st.sampled_from(["up", "norm", "tanh", "swap", "softmax"]), min_size=1, max_size=4),
@@ -271,7 +262,7 @@ def test_random_bodies_equal_one_device(steps: list[str], mesh: Mesh, data: st.D
     gain = builder.input(TensorType((3, 6), F64), "gain")
     y, means = ops.repeat(body, x, stacked=(square, gain))
     graph = builder.build({"y": y, "means": means})
-    inputs = {value.name: spec(data, mesh, value.type.rank) for value in graph.inputs}
+    inputs = {value.name: data.draw(specs(mesh, value.type.rank)) for value in graph.inputs}
     compute = [name for name in ("square", "gain") if data.draw(st.booleans(), label=name)]
     values, wanted = values_for(graph), ("x", "square", "gain")
     ran = run(graph, mesh, values, inputs, compute=compute, differentiated=wanted)

@@ -14,7 +14,7 @@ from mithril.ir.rule import FactorDims, Rule
 from mithril.ops.choice import equal, logical_and, where
 from mithril.ops.elementwise import cast, given
 from mithril.ops.functions import sqrt
-from mithril.ops.reduce import Axes, Reduction, mean, read_axes, sum
+from mithril.ops.reduce import Axes, Reduction, mean, read_axes, sum, total_dtype
 from mithril.ops.shape import Movement, normalize_axis
 from mithril.types import DType, TensorType
 
@@ -27,8 +27,7 @@ class Prod(Reduction):
     name: ClassVar[str] = "prod"
 
     def result_dtype(self, dtype: DType) -> DType:
-        small = dtype == DType.bool_ or (dtype.is_integer and dtype.itemsize < 4)
-        return DType.int32 if small else dtype
+        return total_dtype(dtype)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         x: Any = inputs[0]
@@ -73,8 +72,7 @@ class Cumsum(AlongAxis):
 
     def infer(self, inputs: Types) -> Types:
         (x,) = AlongAxis.infer(self, inputs)
-        small = x.dtype == DType.bool_ or (x.dtype.is_integer and x.dtype.itemsize < 4)
-        return [TensorType(x.shape, DType.int32 if small else x.dtype)]
+        return [TensorType(x.shape, total_dtype(x.dtype))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         if not inputs[0].dtype.is_float:

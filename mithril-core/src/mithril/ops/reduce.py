@@ -70,8 +70,7 @@ class Sum(Reduction):
     name: ClassVar[str] = "sum"
 
     def result_dtype(self, dtype: DType) -> DType:
-        small = dtype == DType.bool_ or (dtype.is_integer and dtype.itemsize < 4)
-        return DType.int32 if small else dtype
+        return total_dtype(dtype)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         flows = inputs[0].dtype.is_float
@@ -244,6 +243,12 @@ def argmax(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) ->
 def argmin(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
     """Return the int32 index of the first smallest element along a dimension, or of all."""
     return _arg_extremum(Argmin, x, axis, keepdims)
+
+
+def total_dtype(dtype: DType) -> DType:
+    """Return the dtype of sums and products: int32 for booleans and smaller integers."""
+    small = dtype == DType.bool_ or (dtype.is_integer and dtype.itemsize < 4)
+    return DType.int32 if small else dtype
 
 
 def accumulator(dtype: DType) -> DType:

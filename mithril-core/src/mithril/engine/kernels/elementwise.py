@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from mithril import ops
-from mithril.engine.kernels.registry import KERNELS, Run, kernel
+from mithril.engine.kernels.registry import Run, kernel, same_name
 from mithril.ir import Constant
 from mithril.types import TensorType
 
 Types = Sequence[TensorType]
 
-_SAME_NAME = {
+same_name({
     ops.Add: "add", ops.Subtract: "subtract", ops.Multiply: "multiply", ops.Divide: "divide",
     ops.Maximum: "maximum", ops.Minimum: "minimum", ops.Negate: "negative",
     ops.Exp: "exp", ops.Log: "log", ops.Sqrt: "sqrt", ops.Tanh: "tanh", ops.Sin: "sin", ops.Cos:
@@ -24,19 +24,7 @@ _SAME_NAME = {
     ops.Less: "less", ops.LessEqual: "less_equal", ops.Greater: "greater", ops.GreaterEqual:
     "greater_equal", ops.LogicalAnd: "logical_and", ops.LogicalOr: "logical_or", ops.LogicalNot:
     "logical_not",
-}  # fmt: skip
-
-
-def _named(function: str) -> Any:
-    def factory(op: object, types: Types, xp: ModuleType) -> Run:
-        run: Run = getattr(xp, function)
-        return run
-
-    return factory
-
-
-for _op, _function in _SAME_NAME.items():
-    KERNELS[_op.name] = _named(_function)
+})  # fmt: skip
 
 
 @kernel(Constant)

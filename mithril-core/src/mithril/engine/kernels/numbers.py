@@ -7,31 +7,19 @@ from types import ModuleType
 from typing import Any
 
 from mithril import ops
-from mithril.engine.kernels.registry import KERNELS, Run, kernel
+from mithril.engine.kernels.registry import Run, kernel, same_name
 from mithril.types import TensorType
 
 Types = Sequence[TensorType]
 
-_SAME_NAME = {
+same_name({
     ops.Expm1: "expm1", ops.Log1p: "log1p", ops.Tan: "tan", ops.Arctan: "atan", ops.Sinh: "sinh",
     ops.Cosh: "cosh", ops.IsNan: "isnan", ops.IsInf: "isinf", ops.IsFinite: "isfinite",
     ops.FloorDivide: "floor_divide", ops.Remainder: "remainder", ops.BitwiseAnd: "bitwise_and",
     ops.BitwiseOr: "bitwise_or", ops.BitwiseXor: "bitwise_xor", ops.BitwiseInvert:
     "bitwise_invert", ops.LeftShift: "bitwise_left_shift", ops.RightShift: "bitwise_right_shift",
     ops.LogicalXor: "logical_xor",
-}  # fmt: skip
-
-
-def _named(function: str) -> Any:
-    def factory(op: object, types: Types, xp: ModuleType) -> Run:
-        run: Run = getattr(xp, function)
-        return run
-
-    return factory
-
-
-for _op, _function in _SAME_NAME.items():
-    KERNELS[_op.name] = _named(_function)
+})  # fmt: skip
 
 
 @kernel(ops.Floor, ops.Ceil, ops.Round, ops.Trunc)

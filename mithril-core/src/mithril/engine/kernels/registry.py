@@ -7,7 +7,7 @@ whatever depends only on attributes and shapes is worked out beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +17,20 @@ from mithril.types import TensorType
 Run = Callable[..., Any]
 Kernel = Callable[[Any, Sequence[TensorType], ModuleType], Run]
 KERNELS: dict[str, Kernel] = {}
+
+
+def same_name(table: Mapping[type[Op], str]) -> None:
+    """Register kernels that are a function of the namespace, by its name."""
+    for op_class, function in table.items():
+        KERNELS[op_class.name] = _named(function)
+
+
+def _named(function: str) -> Kernel:
+    def factory(op: object, types: Sequence[TensorType], xp: ModuleType) -> Run:
+        run: Run = getattr(xp, function)
+        return run
+
+    return factory
 
 
 def kernel(*op_classes: type[Op]) -> Callable[[Kernel], Kernel]:

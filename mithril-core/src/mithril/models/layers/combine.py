@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from mithril.errors import ShapeError
@@ -47,12 +48,7 @@ def Add(*inputs: Tensor) -> Tensor:  # noqa: N802
     >>> Add()
     Add()
     """
-    if len(inputs) < 2:
-        raise ShapeError(
-            f"layer '{layer_path()}' adds {len(inputs)} tensor; give at least two, such as "
-            f'inputs=["a", "b"]'
-        )
-    return functools.reduce(operator.add, inputs)
+    return functools.reduce(operator.add, _several("adds", inputs))
 
 
 @layer
@@ -71,12 +67,7 @@ def Multiply(*inputs: Tensor) -> Tensor:  # noqa: N802
     >>> Multiply()
     Multiply()
     """
-    if len(inputs) < 2:
-        raise ShapeError(
-            f"layer '{layer_path()}' multiplies {len(inputs)} tensor; give at least two, such as "
-            f'inputs=["a", "b"]'
-        )
-    return functools.reduce(operator.mul, inputs)
+    return functools.reduce(operator.mul, _several("multiplies", inputs))
 
 
 @layer
@@ -282,3 +273,12 @@ def Flatten(input: Tensor) -> Tensor:  # noqa: N802
             f"layer '{layer_path()}' cannot flatten the scalar {input.type}; give [batch, ...]"
         )
     return input.reshape(input.shape[0], math.prod(input.shape[1:]))
+
+
+def _several(does: str, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    if len(inputs) < 2:
+        raise ShapeError(
+            f"layer '{layer_path()}' {does} {len(inputs)} tensor; give at least two, such as "
+            f'inputs=["a", "b"]'
+        )
+    return inputs
