@@ -82,6 +82,8 @@ def test_each_device_stores_its_part_only() -> None:
 def test_layers_say_it_too() -> None:
     by_layer, _, _, _ = step(mlp(at_rest={"weight": P("data")}), MESH)
     assert rows(by_layer).count(("forward", "all_gather")) == 2
+    for_all, _, _, _ = step(mlp(at_rest=P("data")), MESH)
+    assert rows(for_all).count(("forward", "all_gather")) == 4
     assert "weight at rest P('data')" in mlp(at_rest={"weight": P("data")}).summary()
 
 
@@ -166,9 +168,14 @@ def test_a_compute_spec_that_was_probably_meant_at_rest_is_pointed_out() -> None
     ("make", "error", "text"),
     [
         (
-            lambda: mlp(at_rest=P("data")),
+            lambda: mlp(at_rest="data"),
             ml.OptionError,
-            r"Linear option at_rest is P\('data'\); give a mapping .* at_rest=",
+            r"Linear option at_rest is 'data'; give a mapping .* at_rest=",
+        ),
+        (
+            lambda: ml.Relu(at_rest=P("data")),
+            ml.OptionError,
+            r"Relu has no parameters to keep; remove at_rest=P\('data'\)",
         ),
         (
             lambda: mlp(at_rest={"wieght": P("data")}),

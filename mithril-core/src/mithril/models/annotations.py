@@ -120,10 +120,18 @@ def read_at_rest(
 ) -> dict[str, Annotation]:
     """Return how each parameter is kept between uses, from a layer's option `at_rest`.
 
+    A lone spec is for all parameters.
+
     Raises:
-        OptionError: the option has a value of the wrong form.
+        OptionError: the option has a value of the wrong form, or the layer has no parameters.
     """
-    return {} if given is None else _from_sharding(layer, parameters, given, place, "at_rest")
+    if given is None:
+        return {}
+    if isinstance(given, PartitionSpec):
+        if not parameters:
+            raise OptionError(f"{layer} has no parameters to keep; remove at_rest={given!r}")
+        given = dict.fromkeys(parameters, given)
+    return _from_sharding(layer, parameters, given, place, "at_rest")
 
 
 def _from_weight_spec(

@@ -58,8 +58,8 @@ class Layer(Component):
         name: what the layer is called in a model; counted per class otherwise (`linear_0`).
         options: the layer's options by name, and how its parameters are split:
             `sharding={"weight": P("tensor", None)}`, or `weight_shard_spec` with `device_mesh` and
-            `device_mesh_partition` as in the guides; `at_rest={"weight": P("data")}` says how they
-            are kept between uses.
+            `device_mesh_partition` as in the guides; `at_rest=P("data")`, or a mapping like
+            that of `sharding`, says how they are kept between uses.
 
     Raises:
         OptionError: an option is unknown, missing, has a wrong value or is not available yet.
