@@ -164,6 +164,17 @@ def test_a_compute_spec_that_was_probably_meant_at_rest_is_pointed_out() -> None
     assert hint(mlp()) == ()
 
 
+def test_an_axis_that_rest_leaves_out_is_pointed_out() -> None:
+    model = mlp()
+    model.shard({"up.weight": P("tensor", None)})
+    model.at_rest({"up.weight": P("data")})
+    notes = step(model, ml.Mesh(data=2, tensor=2))[0].plan.notes
+    assert notes == (
+        "parameter 'up.weight' is split over 'tensor' to compute and not at rest, so it is laid "
+        "out anew each time; at_rest P(('tensor', 'data'), None) would keep both",
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mithril.errors import listing
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.mesh import Sharding
 from mithril.sharding import Choice, Constraints
@@ -16,7 +17,7 @@ from mithril.sharding.regions import regions
 
 
 def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
-    """Return a remark for every parameter that was probably meant to be kept split at rest."""
+    """Return a remark for every parameter that was probably meant to be kept another way."""
     weights = {value: given.computed[value] for value in given.compute if value in given.computed}
     made = dict(given.inputs)
     found: dict[str, None] = {}
@@ -26,7 +27,27 @@ def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
                 made.update(zip(node.outputs, choice.options[node].results, strict=True))
                 if node.phase == Phase.forward:
                     found.update(dict.fromkeys(_remarks(node, weights, made, choice)))
+    found.update(dict.fromkeys(_dropped(given)))
     return tuple(found)
+
+
+def _dropped(given: Constraints) -> Iterator[str]:
+    """Yield a remark where a parameter at rest is not split over an axis it is computed with."""
+    for value in given.inputs:
+        if value not in given.at_rest or value not in given.computed:
+            continue
+        rest, used = given.inputs[value], given.computed[value]
+        dropped = tuple(axis for axis in used.split_axes if axis not in rest.split_axes)
+        if dropped:
+            both = [
+                (*(a for a in u if a not in r), *r)
+                for u, r in zip(used.dims, rest.dims, strict=True)
+            ]
+            better = Sharding(rest.mesh, tuple(both)).spec
+            yield (
+                f"parameter '{value.name}' is split over {listing(dropped)} to compute and not "
+                f"at rest, so it is laid out anew each time; at_rest {better!r} would keep both"
+            )
 
 
 def _remarks(
