@@ -308,6 +308,66 @@ def test_shard_takes_patterns_and_partition_specs(rules) -> None:
     assert model.freeze() is before
 
 
+# ------------------------------------------------------------------ at rest
+
+
+def kept(model: ml.Model, **types) -> dict[str, object]:
+    traced = trace(model, types or {"x": floats(1, 2, 4)})
+    return {name: annotation.spec for name, annotation in traced.at_rest.items()}
+
+
+def test_at_rest_is_a_mapping_of_its_own() -> None:
+    model = attention_model()
+    before = annotated(model)
+    model.at_rest({"*.q.*": P("data"), "head.weight": P(None, "data")})
+    assert annotated(model) == before
+    assert kept(model) == {
+        "block0.attn.q.weight": P("data"), "block0.attn.q.bias": P("data"),
+        "head.weight": P(None, "data"),
+    }  # fmt: skip
+    model.shard({"head.weight": P("tensor")})
+    assert kept(model)["head.weight"] == P(None, "data")
+
+
+def test_the_last_pattern_at_rest_wins_and_beats_the_layer() -> None:
+    model = ml.Model()
+    model |= ml.Linear(4, name="a", at_rest={"weight": P("data")})(input="x", output="h")
+    model |= ml.Linear(4, name="b", at_rest=P("data"))(input="h", output="y")
+    assert kept(model) == {"a.weight": P("data"), "b.weight": P("data"), "b.bias": P("data")}
+    model.at_rest({"*.weight": P("tensor")})
+    model.at_rest({"b.weight": P(None, "tensor")})
+    assert kept(model) == {
+        "a.weight": P("tensor"), "b.weight": P(None, "tensor"), "b.bias": P("data"),
+    }  # fmt: skip
+
+
+def test_rules_at_rest_of_a_nested_model_come_before_those_around_it() -> None:
+    inner = attention_model()
+    inner.at_rest({"head.*": P("data")})
+    model = ml.Model()
+    model |= inner(x="x")
+    model.at_rest({"*.head.bias": P("tensor")})
+    assert kept(model) == {"model_0.head.weight": P("data"), "model_0.head.bias": P("tensor")}
+
+
+def test_a_shared_parameter_rests_by_each_of_its_names() -> None:
+    shared, model = ml.Linear(4), ml.Model()
+    model |= shared(input="x", output="h")
+    model |= shared(input="h", output="y")
+    model.at_rest({"linear_1.weight": P("data")})
+    assert kept(model, x=floats(2, 4)) == {"linear_0.weight": P("data")}
+
+
+def test_only_parameters_rest() -> None:
+    model = attention_model()
+    model.at_rest({"block0.attn": P("data")})
+    with pytest.raises(ShardingError, match=(
+        r"pattern 'block0.attn' of model.at_rest \(test_annotations.py:\d+\) matches no parameter; "
+        r"near names: 'block0.attn"
+    )):  # fmt: skip
+        trace(model, {"x": floats(1, 2, 4)})
+
+
 def test_the_model_of_the_mixed_guide() -> None:
     model = ml.Model()
     model |= ml.Embedding(

@@ -8,13 +8,11 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril.errors import GraphError, OptionError, ShapeError
-from mithril.ir import Tensor
 
 from tests.models.evaluate import random, run
-from tests.tolerances import DIFFERENCES, TOLERANCE
+from tests.tolerances import TOLERANCE
 
 RTOL, ATOL = TOLERANCE["float32"]
-SLOPE = dict(zip(("rtol", "atol"), DIFFERENCES, strict=True))
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> None:
@@ -212,119 +210,6 @@ def test_grouped_and_rotated_attention(rope: bool | float, base: float) -> None:
     weights /= weights.sum(-1, keepdims=True)
     mixed = np.einsum("bhst,bthd->bshd", weights, v).reshape(4, 6, 8)
     close(outputs["output"], mixed @ p["o.weight"].T)
-
-
-# ------------------------------------------------------------------ a layer as a class
-
-
-@ml.layer(parameters=("scale",), checks={"start": ml.Check("a number", lambda v: v != "x")})
-class Scale:
-    """Multiply every feature by a learned number."""
-
-    start: float = 1.0
-    power: int
-
-    def apply(self, input: Tensor) -> Tensor:
-        scale = ml.parameter("scale", input.shape[-1:], ml.Constant(self.start))
-        return input * scale**self.power
-
-
-def test_a_layer_is_also_a_class_with_one_method() -> None:
-    layer = Scale(2.0, power=3)
-    assert repr(layer) == "Scale(start=2.0, power=3)"
-    assert layer.input_ports == ("input",)
-    assert Scale.__doc__ == "Multiply every feature by a learned number."
-    outputs, p = run(layer, input=X)
-    close(outputs["output"], X * p["scale"] ** 3)
-    compiled = ml.compile(layer, ml.NumpyBackend(), shapes={"input": X.shape})
-    np.testing.assert_array_equal(compiled.randomize_params()["scale"], np.full(8, 2.0))
-
-
-def test_options_of_a_class_are_checked() -> None:
-    with pytest.raises(OptionError, match="Scale needs option 'power'"):
-        Scale()
-    with pytest.raises(OptionError, match="Scale option 'start' is 'x'; it must be a number"):
-        Scale("x", power=1)
-    with pytest.raises(OptionError, match="Scale has no option 'strat'"):
-        Scale(power=1, strat=2)
-
-
-def test_classes_that_are_no_layer() -> None:
-    with pytest.raises(GraphError, match="class Empty has no method 'apply'; write def apply"):
-
-        @ml.layer
-        class Empty:
-            pass
-
-    with pytest.raises(GraphError, match="method 'apply' of class Wrong takes options; make them"):
-
-        @ml.layer
-        class Wrong:
-            def apply(self, input: object, *, rate: float) -> object:
-                return input
-
-
-# ------------------------------------------------------------------ gradients
-
-
-def loss_of(layer: ml.Layer) -> ml.Model:
-    model = ml.Model()
-    model |= layer(input="input", output="made")
-    model |= ml.Multiply()(inputs=["made", "weights"], output="weighed")
-    model |= ml.Mean()(input="weighed", output="loss")
-    return model
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        ml.RMSNorm(),
-        ml.FeedForward(5, activation="swiglu"),
-        ml.MultiHeadAttention(4, num_kv_heads=2, rope=True),
-        ml.Conv1d(filters=3, kernel_size=2),
-        ml.Softmax(),
-        ml.Silu(),
-        ml.Split(2),
-    ],
-    ids=str,
-)
-def test_gradients_agree_with_finite_differences(layer) -> None:
-    backend = ml.NumpyBackend(dtype="float64")
-    x = np.random.default_rng(0).standard_normal((2, 3, 8))
-    model = loss_of(layer) if layer.output_ports == ("output",) else ml.Model()
-    if layer.output_ports != ("output",):
-        model |= ml.Split(2)(input="input", output_0="made", output_1="other")
-        model |= ml.Multiply()(inputs=["made", "other", "weights"], output="weighed")
-        model |= ml.Mean()(input="weighed", output="loss")
-    compiled = ml.compile(model, backend, differentiable=["input"])
-    params = compiled.randomize_params(1)
-    shape = run_shape(model, x)
-    weights = np.random.default_rng(1).standard_normal(shape)
-
-    def loss(params: dict, x: np.ndarray) -> float:
-        return float(compiled.evaluate(params, {"input": x, "weights": weights})["loss"])
-
-    _, gradients = compiled.evaluate(params, {"input": x, "weights": weights}, {"loss": 1.0})
-    arrays = {**{n: v.numpy() for n, v in params.items()}, "input": x}
-    for name, value in arrays.items():
-        direction = np.random.default_rng(2).standard_normal(value.shape)
-        moved = []
-        for step in (1e-6, -1e-6):
-            changed = {**arrays, name: value + step * direction}
-            given = {n: backend.array(v, dtype="float64") for n, v in changed.items()}
-            moved.append(loss({n: given[n] for n in params}, given["input"]))
-        slope = (moved[0] - moved[1]) / 2e-6
-        np.testing.assert_allclose(
-            (gradients[name].numpy() * direction).sum(), slope, **SLOPE, err_msg=name
-        )
-
-
-def run_shape(model: ml.Model, x: np.ndarray) -> tuple[int, ...]:
-    """Return the shape of what the layer makes."""
-    alone = ml.Model()
-    alone |= model.freeze().members[0].component(input="input")
-    outputs, _ = run(alone, input=x.astype(np.float32))
-    return next(iter(outputs.values())).shape
 
 
 # ------------------------------------------------------------------ mistakes

@@ -156,7 +156,7 @@ def test_printing_shows_layers_connections_parameters_and_sharing() -> None:
         "model: 3 layers, inputs input, outputs output",
         "name      layer                           connections                    parameters",
         "inner     Model                           input -> inner.output",
-        f"inner.fc  {shared!r}  input -> output                weight (0,) on (2,), bias",
+        "inner.fc  Linear(dimension=4, name='fc')  input -> output                weight (0,) on (2,), bias",
         "relu_0    Relu()                          inner.output -> relu_0.output",
-        f"fc        {shared!r}  relu_0.output -> output        shared with inner.fc",
+        "fc        Linear(dimension=4, name='fc')  relu_0.output -> output        shared with inner.fc",
     ]

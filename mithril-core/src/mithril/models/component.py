@@ -62,7 +62,7 @@ class Component:
         for port, given in connections.items():
             if port == target.variadic_input:
                 inputs += _several(target, port, given)
-            elif port in target.input_ports:
+            elif port in (*target.input_ports, *target.optional_ports):
                 inputs.append((port, _one(target, port, given)))
             elif port in target.output_ports:
                 outputs.append((port, _one(target, port, given)))
@@ -125,7 +125,8 @@ def _one(target: Layer | Composition, port: str, given: object) -> str:
 
 
 def _no_port(target: Layer | Composition, port: str) -> GraphError:
-    inputs = [*target.input_ports, *([target.variadic_input] if target.variadic_input else [])]
+    variadic = [target.variadic_input] if target.variadic_input else []
+    inputs = [*target.input_ports, *target.optional_ports, *variadic]
     known = [*inputs, *target.output_ports]
     return GraphError(
         f"{target.label} has no input or output '{port}'; inputs: {listing(inputs)}; outputs: "

@@ -83,6 +83,7 @@ class Composition:
 
     kind = "model"
     variadic_input = None
+    optional_ports = ()
 
     @property
     def label(self) -> str:

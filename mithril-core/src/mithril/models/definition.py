@@ -13,6 +13,15 @@ from typing import Any
 
 from mithril.errors import GraphError, OptionError, listing, nearest
 
+SHARDING_OPTIONS = (
+    "weight_shard_spec",
+    "device_mesh",
+    "device_mesh_partition",
+    "sharding",
+    "at_rest",
+)
+RESERVED = ("name", "device_id", *SHARDING_OPTIONS)
+"""Options of every layer, which none can have as its own."""
 Names = tuple[str, ...]
 Declared = Sequence[str] | Callable[..., Sequence[str]]
 
@@ -57,6 +66,7 @@ class Definition:
         name: the layer's name, such as `Linear`.
         function: the user's function.
         inputs: names of its tensor arguments.
+        optional: names of those that default to None, and need not be connected.
         variadic: name of its `*args`, when it takes any number of tensors.
         options: its keyword-only arguments, the configuration.
         outputs: names of what it returns, or a function of options that returns them.
@@ -68,6 +78,7 @@ class Definition:
     name: str
     function: Callable[..., Any]
     inputs: Names
+    optional: Names
     variadic: str | None
     options: tuple[inspect.Parameter, ...]
     outputs: Declared
@@ -106,7 +117,7 @@ class Definition:
     def parameter_names(self, config: Mapping[str, Any]) -> Names:
         """Return the parameters a layer with this configuration has."""
         names = _declared(self.parameters, config)
-        ports = (*self.inputs, *self.output_names(config), self.variadic)
+        ports = (*self.inputs, *self.optional, *self.output_names(config), self.variadic)
         for name in names:
             if name in ports or names.count(name) > 1:
                 raise GraphError(
@@ -159,23 +170,26 @@ def define(
     """Take a layer function apart.
 
     Raises:
-        GraphError: it has no tensor argument, takes `**options`, or two ports share a name.
+        GraphError: it has no tensor argument, takes `**options`, two ports share a name, an option
+            has the name of one that every layer has, or a tensor a default other than None.
     """
     name = function.__name__
-    inputs, options, variadic = [], [], None
+    inputs, optional, options, variadic = [], [], [], None
     for argument in _signature(function).parameters.values():
         if argument.kind is inspect.Parameter.KEYWORD_ONLY:
-            options.append(argument)
+            options.append(_not_reserved(name, argument))
         elif argument.kind is inspect.Parameter.VAR_POSITIONAL:
             variadic = argument.name
         elif argument.kind is inspect.Parameter.VAR_KEYWORD:
             raise GraphError(
                 f"layer {name} takes **{argument.name}; list its options by name after a *"
             )
-        else:
+        elif argument.default is inspect.Parameter.empty:
             inputs.append(argument.name)
+        else:
+            optional.append(_optional(name, argument))
     fixed = () if callable(outputs) else tuple(outputs)
-    ports = [*inputs, *([variadic] if variadic else []), *fixed]
+    ports = [*inputs, *optional, *([variadic] if variadic else []), *fixed]
     repeated = sorted({port for port in ports if ports.count(port) > 1})
     if repeated:
         raise GraphError(f"layer {name} has an input and an output '{repeated[0]}'; rename one")
@@ -193,9 +207,26 @@ def define(
         )
     groups = (("weight",),) if weights is None else tuple(tuple(group) for group in weights)
     return Definition(
-        name, function, tuple(inputs), variadic, tuple(options),
+        name, function, tuple(inputs), tuple(optional), variadic, tuple(options),
         outputs if callable(outputs) else fixed, parameters, groups, dict(checks or {}),
     )  # fmt: skip
+
+
+def _not_reserved(layer: str, option: inspect.Parameter) -> inspect.Parameter:
+    if option.name in RESERVED:
+        raise GraphError(
+            f"layer {layer} has an option '{option.name}', which every layer has; rename it"
+        )
+    return option
+
+
+def _optional(layer: str, argument: inspect.Parameter) -> str:
+    if argument.default is not None:
+        raise GraphError(
+            f"layer {layer} gives its input '{argument.name}' the default {argument.default!r}; an "
+            f"input that need not be connected is None by default, and options come after a *"
+        )
+    return argument.name
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

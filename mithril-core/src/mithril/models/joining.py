@@ -114,7 +114,7 @@ def _first_free(names: Iterable[str], taken: Container[str]) -> str:
 
 def _inputs(state: Composition, added: Connected, name: str) -> Names:
     component, given = added.component, dict(added.inputs)
-    ports = component.input_ports
+    ports = component.input_ports + tuple(p for p in component.optional_ports if p in given)
     if component.variadic_input is not None:
         port = component.variadic_input
         named = sum(1 for item in given if item not in ports)

@@ -9,7 +9,8 @@ def Scale(input: Tensor, *, start: float = 1.0) -> Tensor:
 
 Tensor arguments are the layer's inputs, keyword-only arguments its options; `Scale(start=2.0)` then
 makes a layer. A layer is immutable and holds no numbers. The same layer used twice shares its
-parameters. The same as a class with one method, `apply`, options being its annotated attributes:
+parameters. A tensor argument that defaults to None is an input that need not be connected. The same
+as a class with one method, `apply`, options being its annotated attributes:
 
 ```python
 @ml.layer(parameters=("scale",))
@@ -35,16 +36,9 @@ from mithril.ir import Source, Tensor
 from mithril.models.annotations import Annotation, read_annotations, read_at_rest
 from mithril.models.caller import at, user_source
 from mithril.models.component import Component, check_name
-from mithril.models.definition import Check, Declared, Definition, define
+from mithril.models.definition import SHARDING_OPTIONS, Check, Declared, Definition, define
 from mithril.models.tracing import LayerScope, inside
 
-SHARDING_OPTIONS = (
-    "weight_shard_spec",
-    "device_mesh",
-    "device_mesh_partition",
-    "sharding",
-    "at_rest",
-)
 NOT_YET = {
     "device_id": "placing layers on devices",
 }
@@ -72,6 +66,7 @@ class Layer(Component):
         "given_name",
         "output_ports",
         "parameters",
+        "sharding_options",
         "source",
     )
     definition: ClassVar[Definition]
@@ -81,6 +76,7 @@ class Layer(Component):
     given_name: str | None
     output_ports: tuple[str, ...]
     parameters: tuple[str, ...]
+    sharding_options: Mapping[str, Any]
     source: Source | None
 
     def __init__(self, *values: Any, name: str | None = None, **options: Any) -> None:
@@ -95,6 +91,8 @@ class Layer(Component):
         self.output_ports = definition.output_names(config)
         self.parameters = parameters
         self.source = source
+        given = ((option, options.get(option)) for option in SHARDING_OPTIONS)
+        self.sharding_options = {option: value for option, value in given if value is not None}
         self.annotations = read_annotations(
             definition.name, parameters, definition.weights, options, at(source)
         )
@@ -103,7 +101,7 @@ class Layer(Component):
     @property
     def label(self) -> str:
         """What messages call the layer."""
-        return f"{self.definition.name} '{self.given_name}'" if self.given_name else repr(self)
+        return f"{self.definition.name} '{self.given_name}'" if self.given_name else self.described
 
     @property
     def kind(self) -> str:
@@ -112,8 +110,13 @@ class Layer(Component):
 
     @property
     def input_ports(self) -> tuple[str, ...]:
-        """Names of the inputs, without one that takes any number of tensors."""
+        """Names of the inputs, without optional ones and one that takes any number of tensors."""
         return self.definition.inputs
+
+    @property
+    def optional_ports(self) -> tuple[str, ...]:
+        """Names of the inputs that need not be connected."""
+        return self.definition.optional
 
     @property
     def variadic_input(self) -> str | None:
@@ -122,7 +125,13 @@ class Layer(Component):
 
     connect = Component.__call__
 
-    def trace(self, inputs: Sequence[Tensor], scope: LayerScope) -> dict[str, Tensor]:
+    def ordered(self, operands: Mapping[str, Tensor]) -> list[Tensor | None]:
+        """Return operands by port in the order of the layer's function, None if not connected."""
+        names = (*self.definition.inputs, *self.definition.optional)
+        more = [tensor for port, tensor in operands.items() if port not in names]
+        return [*(operands.get(name) for name in names), *more]
+
+    def trace(self, inputs: Sequence[Tensor | None], scope: LayerScope) -> dict[str, Tensor]:
         """Run the layer's function on tensors and return its outputs by name.
 
         Raises:
@@ -161,7 +170,9 @@ class Layer(Component):
             f"{wanted}{at(scope.source)}"
         )
 
-    def __repr__(self) -> str:
+    @property
+    def described(self) -> str:
+        """The layer as it is written, without how it is split."""
         name = [f"name='{self.given_name}'"] if self.given_name else []
         shown = [
             f"{option.name}={self.config[option.name]!r}"
@@ -169,6 +180,12 @@ class Layer(Component):
             if self.config[option.name] != option.default
         ]
         return f"{self.definition.name}({', '.join([*shown, *name])})"
+
+    def __repr__(self) -> str:
+        split = [f"{option}={value!r}" for option, value in self.sharding_options.items()]
+        start = self.described.removesuffix(")")
+        between = ", " if split and not start.endswith("(") else ""
+        return f"{start}{between}{', '.join(split)})"
 
 
 @overload
@@ -198,8 +215,9 @@ def layer(
 
     Used as `@layer(parameters=(…))`, or bare, as `@layer`, where there are no parameters.
 
-    Positional arguments of the function are its inputs (`*inputs` takes any number), keyword-only
-    arguments its options. Inside, `ml.parameter(name, shape, initializer)` gives a parameter.
+    Positional arguments of the function are its inputs (`*inputs` takes any number; one that is
+    None by default need not be connected), keyword-only arguments its options. Inside,
+    `ml.parameter(name, shape, initializer)` gives a parameter.
 
     Args:
         function: the function (or class with a method `apply`), when the decorator is used bare.
@@ -236,20 +254,10 @@ def function_of(cls: type) -> Callable[..., Any]:
     """Return the layer function a class with a method `apply` stands for.
 
     Raises:
-        GraphError: the class has no such method, or it takes options.
+        GraphError: the class has no such method, it takes options, or an option cannot be one.
     """
-    method = vars(cls).get("apply")
-    if not callable(method):
-        raise GraphError(
-            f"class {cls.__name__} has no method 'apply'; write def apply(self, input), with the "
-            f"tensors it takes, or make a layer of a function"
-        )
-    inputs = list(inspect.signature(method).parameters.values())[1:]
-    if any(argument.kind is inspect.Parameter.KEYWORD_ONLY for argument in inputs):
-        raise GraphError(
-            f"method 'apply' of class {cls.__name__} takes options; make them attributes of the "
-            f"class, such as start: float = 1.0"
-        )
+    inputs = _inputs_of(cls)
+    _check_attributes(cls, [argument.name for argument in inputs])
     made: Any = dataclass(frozen=True, kw_only=True)(cls)
     options = [
         inspect.Parameter(
@@ -268,6 +276,35 @@ def function_of(cls: type) -> Callable[..., Any]:
         setattr(function, name, getattr(cls, name))
     function.__signature__ = inspect.Signature([*inputs, *options])  # type: ignore[attr-defined]
     return function
+
+
+def _inputs_of(cls: type) -> list[inspect.Parameter]:
+    method = vars(cls).get("apply")
+    if not callable(method):
+        raise GraphError(
+            f"class {cls.__name__} has no method 'apply'; write def apply(self, input), with the "
+            f"tensors it takes, or make a layer of a function"
+        )
+    inputs = list(inspect.signature(method).parameters.values())[1:]
+    if any(argument.kind is inspect.Parameter.KEYWORD_ONLY for argument in inputs):
+        raise GraphError(
+            f"method 'apply' of class {cls.__name__} takes options; make them attributes of the "
+            f"class, such as start: float = 1.0"
+        )
+    return inputs
+
+
+def _check_attributes(cls: type, inputs: Sequence[str]) -> None:
+    for name in inspect.get_annotations(cls):
+        if name in inputs:
+            raise GraphError(
+                f"class {cls.__name__} has an option and an input '{name}'; rename one"
+            )
+        if isinstance(default := vars(cls).get(name), list | dict | set):
+            raise GraphError(
+                f"option '{name}' of class {cls.__name__} is {default!r} by default, which all its "
+                f"layers would share and could change; use a tuple or None"
+            )
 
 
 def snake_case(name: str) -> str:

@@ -60,7 +60,7 @@ class _Rows:
                 yield from self.of(component, f"{path}.")
             else:
                 parameters, numbers = self._parameters(component, path)
-                yield (path, repr(component), wires, made, parameters, numbers)
+                yield (path, component.described, wires, made, parameters, numbers)
 
     def _made(self, member: Member, path: str) -> str:
         if self._traced is None:

@@ -219,7 +219,7 @@ class _Walk:
         return {shown: wires[name] for name, shown in composition.shown.items() if name in wires}
 
     def layer(
-        self, layer: Layer, operands: list[Tensor], path: str, own_prefix: str
+        self, layer: Layer, operands: Sequence[Tensor | None], path: str, own_prefix: str
     ) -> dict[str, Tensor]:
         """Trace a layer; return its outputs by port."""
         scope = LayerScope(
@@ -238,7 +238,7 @@ class _Walk:
         path = prefix + member.name
         if isinstance(member.component, Composition):
             return self.composition(member.component, operands, f"{path}.")
-        return self.layer(member.component, list(operands.values()), path, f"{path}.")
+        return self.layer(member.component, member.component.ordered(operands), path, f"{path}.")
 
     def _record_connections(
         self, composition: Composition, wires: Mapping[str, Tensor], prefix: str

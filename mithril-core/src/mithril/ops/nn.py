@@ -19,6 +19,7 @@ from mithril.ops.choice import stop_gradient
 from mithril.ops.elementwise import FloatOnly, cast
 from mithril.ops.expansion import gradient_by_expansion
 from mithril.ops.functions import erf, exp, log, tanh
+from mithril.ops.numbers import sigmoid
 from mithril.ops.reduce import accumulator, max, sum
 from mithril.ops.shape import normalize_axis
 from mithril.types import TensorType
@@ -202,7 +203,7 @@ class Silu(FloatOnly):
 
     def expand(self, inputs: Tensors) -> Tensors:
         (x,) = widened(inputs)
-        return [cast(x * _sigmoid(x), inputs[0].dtype)]
+        return [cast(x * sigmoid(x), inputs[0].dtype)]
 
 
 @register
@@ -219,12 +220,8 @@ class SiluGradient(FloatOnly):
 
     def expand(self, inputs: Tensors) -> Tensors:
         x, g = widened(inputs)
-        gate = _sigmoid(x)
+        gate = sigmoid(x)
         return [cast(g * (gate * (1.0 + x * (1.0 - gate))), inputs[0].dtype)]
-
-
-def _sigmoid(x: Any) -> Any:
-    return 0.5 * (1.0 + tanh(0.5 * x))  # no exponential that could overflow
 
 
 # ------------------------------------------------------------------ functions over operands

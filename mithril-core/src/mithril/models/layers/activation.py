@@ -126,7 +126,7 @@ def Softmax(input: Tensor, *, axis: int = -1) -> Tensor:  # noqa: N802
 
 
 @layer(checks={"rate": FRACTION})
-def Dropout(input: Tensor, *, rate: float) -> Tensor:  # noqa: N802
+def Dropout(input: Tensor, *, rate: float = 0.5) -> Tensor:  # noqa: N802
     """Set a random share of the elements to zero and scale the others up to make up for it.
 
     The mask follows from the seed of the evaluation and the layer's path: the same seed gives the

@@ -32,6 +32,7 @@ _ROPE = Check(
 )  # fmt: skip
 def MultiHeadAttention(  # noqa: N802
     input: Tensor,
+    mask: Tensor | None = None,
     *,
     num_heads: int,
     head_dim: int | None = None,
@@ -48,6 +49,9 @@ def MultiHeadAttention(  # noqa: N802
 
     Args:
         input: [batch, sequence, features], floats.
+        mask: what a position (third dimension) sees of the others (fourth): a shape that broadcasts
+            to [batch, heads, sequence, sequence], bools where true is seen, or floats added to the
+            scores; need not be connected. Padding is hidden by bools [batch, 1, 1, sequence].
         num_heads: number of heads.
         head_dim: features of a head; features / num_heads by default.
         causal: whether a position sees only itself and those before it.
@@ -62,7 +66,8 @@ def MultiHeadAttention(  # noqa: N802
 
     Raises:
         ShapeError: the input has another rank or dtype, head_dim is not given and the features do
-            not divide among the heads, or the heads do not divide among the key and value heads.
+            not divide among the heads, the heads do not divide among the key and value heads, or
+            the mask does not broadcast or is of integers.
 
     >>> MultiHeadAttention(num_heads=4, causal=True)
     MultiHeadAttention(num_heads=4, causal=True)
@@ -84,7 +89,9 @@ def MultiHeadAttention(  # noqa: N802
             projected = affine(input, count * size, bias=bias)
             head = projected.reshape(batch, sequence, count, size)
             heads.append(rotate(head, base=base) if rope and part != "v" else head)
-    mixed: Tensor = attention(*heads, causal=causal)
+    if mask is not None and mask.ndim < 4:
+        mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
+    mixed: Tensor = attention(*heads, mask=mask, causal=causal)
     with section("o"):
         return affine(mixed.reshape(batch, sequence, num_heads * size), features, bias=bias)
 

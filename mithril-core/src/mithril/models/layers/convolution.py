@@ -33,8 +33,11 @@ _WIDTHS = Check("an integer from 0 or two of them", lambda value: _each(value, 0
 
 @layer(
     parameters=lambda bias: ("weight", "bias") if bias else ("weight",),
-    checks={"filters": POSITIVE, "kernel_size": _SIZES, "stride": _SIZES, "padding": _WIDTHS},
-)
+    checks={
+        "filters": POSITIVE, "kernel_size": _SIZES, "stride": _SIZES, "padding": _WIDTHS,
+        "dilation": _SIZES, "groups": POSITIVE,
+    },
+)  # fmt: skip
 def Conv2d(  # noqa: N802
     input: Tensor,
     *,
@@ -42,12 +45,14 @@ def Conv2d(  # noqa: N802
     kernel_size: Pair,
     stride: Pair = 1,
     padding: Pair = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
     bias: bool = True,
 ) -> Tensor:
     """Slide learned filters over an image.
 
-    Parameters are `weight` (filters, channels, height, width of the kernel) and `bias` (filters,),
-    both starting uniform within 1 / sqrt(elements of a filter).
+    Parameters are `weight` (filters, channels / groups, height, width of the kernel) and `bias`
+    (filters,), both starting uniform within 1 / sqrt(elements of a filter).
 
     Args:
         input: [batch, channels, height, width], floats.
@@ -55,13 +60,17 @@ def Conv2d(  # noqa: N802
         kernel_size: size of a filter, or its height and width.
         stride: step of the filter, or down and across.
         padding: zeros around the image, or above and below, left and right.
+        dilation: step between the elements of a filter, or down and across.
+        groups: number of groups of channels that are filtered separately.
         bias: whether to add a bias to each channel.
 
     Returns:
-        [batch, filters, (height + 2 padding - kernel) // stride + 1, likewise for the width].
+        [batch, filters, (height + 2 padding - dilation (kernel - 1) - 1) // stride + 1, likewise
+        for the width].
 
     Raises:
-        ShapeError: the input is no image, or smaller than the kernel.
+        ShapeError: the input is no image of floats, smaller than the kernel, or its channels or the
+            filters do not divide into the groups.
 
     >>> Conv2d(filters=32, kernel_size=3)
     Conv2d(filters=32, kernel_size=3)
@@ -69,10 +78,12 @@ def Conv2d(  # noqa: N802
     require_rank(input, _IMAGE)
     require_features(input)
     kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
-    window = (input.shape[1], *kernel)
+    window = (max(input.shape[1] // groups, 1), *kernel)
     start = fan_in_uniform(math.prod(window))
     weight = parameter("weight", (filters, *window), start)
-    output: Tensor = convolution(input, weight, stride=stride, padding=padding)
+    output: Tensor = convolution(
+        input, weight, stride=stride, padding=padding, dilation=dilation, groups=groups
+    )
     return output + parameter("bias", (filters,), start).reshape(filters, 1, 1) if bias else output
 
 
@@ -166,24 +177,28 @@ def AvgPool2d(  # noqa: N802
     return output
 
 
-@layer(checks={"kernel_size": _SIZES, "stride": _SIZES_OR_NONE})
-def MaxPool2d(input: Tensor, *, kernel_size: Pair, stride: Pair | None = None) -> Tensor:  # noqa: N802
+@layer(checks={"kernel_size": _SIZES, "stride": _SIZES_OR_NONE, "padding": _WIDTHS})
+def MaxPool2d(  # noqa: N802
+    input: Tensor, *, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0
+) -> Tensor:
     """Keep the largest number of every window of an image.
 
     Args:
         input: [batch, channels, height, width].
         kernel_size: size of the window, or its height and width.
         stride: step of the window, or down and across; the window itself by default.
+        padding: room around the image, or above and below, left and right; it is never the largest.
 
     Returns:
-        [batch, channels, (height - kernel) // stride + 1, likewise for the width].
+        [batch, channels, (height + 2 padding - kernel) // stride + 1, likewise for the width].
 
     Raises:
-        ShapeError: the input is no image, or smaller than the window.
+        ShapeError: the input is no image, or smaller than the window, or the padding is not smaller
+            than the window.
 
     >>> MaxPool2d(kernel_size=2)
     MaxPool2d(kernel_size=2)
     """
     require_rank(input, _IMAGE)
-    output: Tensor = max_pool(input, kernel_size, stride=stride)
+    output: Tensor = max_pool(input, kernel_size, stride=stride, padding=padding)
     return output

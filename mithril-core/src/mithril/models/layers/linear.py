@@ -13,7 +13,7 @@ from mithril.models.tracing import parameter, section
 from mithril.ops import einsum, gelu, relu, silu
 
 _ACTIVATIONS = {"gelu": gelu, "relu": relu, "silu": silu, "swiglu": silu}
-_ACTIVATION = Check("'gelu', 'relu', 'silu' or 'swiglu'", lambda value: value in _ACTIVATIONS)
+_ACTIVATION = Check("'gelu', 'relu', 'silu' or 'swiglu'", lambda value: value in list(_ACTIVATIONS))
 
 
 def affine(input: Tensor, dimension: int, *, bias: bool = True) -> Tensor:
@@ -89,7 +89,7 @@ def FeedForward(  # noqa: N802
         ShapeError: the input is a scalar or not of floats.
 
     >>> FeedForward(hidden_dim=64, weight_shard_spec=[(0, None), (None, 0)])
-    FeedForward(hidden_dim=64)
+    FeedForward(hidden_dim=64, weight_shard_spec=[(0, None), (None, 0)])
     """
     require_features(input)
     with section("up"):

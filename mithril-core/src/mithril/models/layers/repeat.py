@@ -103,7 +103,9 @@ class Repeat(Layer):
         kept = {name: _stacked(wish) for name, wish in resting(frozen).items()}
         self.at_rest = {**kept, **self.at_rest}
 
-    def __repr__(self) -> str:
+    @property
+    def described(self) -> str:
+        """The layer as it is written, without how it is split."""
         block = self.config["block"]
         name = f", name='{self.given_name}'" if self.given_name else ""
         return f"Repeat({block.label}, {self.config['count']}{name})"

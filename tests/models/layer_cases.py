@@ -1,0 +1,121 @@
+"""One case or more for every layer: what it is given, and which of its outputs have a slope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import mithril as ml
+import numpy as np
+
+BATCH = 5
+"""Divides by no mesh of the tests: parts are padded, and the padding must never be seen."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer and its inputs, made from a shape each; integers stay below a bound.
+
+    Args:
+        layer: what is tested.
+        inputs: shape of each input of floats.
+        integers: shape and bound of each input of integers.
+        masks: shape of each input of bools, true in the first position of the last dimension.
+        whole: inputs that are not one row a sample.
+        outputs: outputs whose gradient is given; all of them by default.
+        inference: compile for inference.
+    """
+
+    layer: ml.Layer
+    inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    integers: Mapping[str, tuple[tuple[int, ...], int]] = field(default_factory=dict)
+    masks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    whole: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    inference: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.layer}{' inference' * self.inference}{' masked' * bool(self.masks)}"
+
+    def model(self) -> ml.Model:
+        """Return a model of the layer alone, its connections called as its ports."""
+        model, variadic = ml.Model(), self.layer.variadic_input
+        names = [*self.inputs, *self.integers, *self.masks]
+        fed = {variadic: names} if variadic else {name: name for name in names}
+        named = self.layer(**fed, **{name: name for name in self.layer.output_ports})
+        model |= named
+        return model
+
+    def arrays(self, dtype: str) -> dict[str, np.ndarray]:
+        """Return a value for every input."""
+        rng = np.random.default_rng(3)
+        found = {name: rng.standard_normal(shape) for name, shape in self.inputs.items()}
+        found = {n: abs(v) + 0.5 if n in POSITIVE else v for n, v in found.items()}
+        made = {name: value.astype(dtype) for name, value in found.items()}
+        for name, (shape, bound) in self.integers.items():
+            made[name] = rng.integers(0, bound, shape, dtype=np.int32)
+        for name, shape in self.masks.items():
+            made[name] = rng.random(shape) < 0.5
+            made[name][..., 0] = True
+        return made
+
+
+POSITIVE = ("right", "running_variance")
+ROWS = {"input": (BATCH, 6)}
+SEQUENCE = {"input": (BATCH, 4, 8)}
+IMAGE = {"input": (BATCH, 4, 7, 6)}
+PAIR = {"a": (BATCH, 3, 4), "b": (BATCH, 3, 4)}
+STATE = {"running_mean": (4,), "running_variance": (4,)}
+STATES = tuple(STATE)
+
+CASES = [
+    Case(ml.Linear(4), ROWS),
+    Case(ml.Embedding(7, 4), integers={"input": ((BATCH, 3), 7)}),
+    Case(ml.Conv1d(4, 3, 2, 1, 2, 2), SEQUENCE),
+    Case(ml.Conv2d(4, (3, 2), 2, (1, 0)), IMAGE),
+    Case(ml.Conv2d(6, 2, dilation=(2, 1), groups=2, bias=False), IMAGE),
+    Case(ml.MaxPool2d(2), IMAGE),
+    Case(ml.MaxPool2d(3, 2, 1), IMAGE),
+    Case(ml.AvgPool2d(3, 2, 1), IMAGE),
+    Case(ml.AvgPool2d(3, 2, 1, False), IMAGE),
+    Case(ml.Flatten(), IMAGE),
+    Case(ml.Reshape((7, -1)), IMAGE),
+    Case(ml.Transpose((0, 2, 1)), SEQUENCE),
+    Case(ml.Concat(), PAIR),
+    Case(ml.Concat(axis=0), PAIR),
+    Case(ml.Split(2), SEQUENCE),
+    Case(ml.Split(2, axis=1), SEQUENCE),
+    Case(ml.Add(), PAIR),
+    Case(ml.Multiply(), {**PAIR, "c": (4,)}, whole=("c",)),
+    Case(ml.Subtract(), {"left": (BATCH, 3, 4), "right": (BATCH, 1, 4)}),
+    Case(ml.Divide(), {"left": (BATCH, 3, 4), "right": (3, 1)}, whole=("right",)),
+    Case(ml.MatMul(), {"left": (BATCH, 3, 4), "right": (4, 2)}, whole=("right",)),
+    Case(ml.MatMul(), {"left": (BATCH, 3, 4), "right": (BATCH, 4, 2)}),
+    Case(ml.Relu(), ROWS),
+    Case(ml.Gelu(), ROWS),
+    Case(ml.Gelu(approximate=True), ROWS),
+    Case(ml.Silu(), ROWS),
+    Case(ml.Sigmoid(), ROWS),
+    Case(ml.Tanh(), ROWS),
+    Case(ml.Softmax(), SEQUENCE),
+    Case(ml.Softmax(0), SEQUENCE),
+    Case(ml.Dropout(0.3), ROWS),
+    Case(ml.LayerNorm(), SEQUENCE),
+    Case(ml.RMSNorm(), SEQUENCE),
+    Case(ml.BatchNorm(), {**IMAGE, **STATE}, whole=STATES, outputs=("output",)),
+    Case(ml.BatchNorm(), {**IMAGE, **STATE}, whole=STATES, inference=True),
+    Case(ml.MultiHeadAttention(4, causal=True), SEQUENCE),
+    Case(ml.MultiHeadAttention(4, 6, num_kv_heads=2, rope=True), SEQUENCE),
+    Case(ml.MultiHeadAttention(4), SEQUENCE, masks={"mask": (BATCH, 1, 1, 4)}),
+    Case(ml.MultiHeadAttention(2), {**SEQUENCE, "mask": (2, 4, 4)}, whole=("mask",)),
+    Case(ml.FeedForward(6), SEQUENCE),
+    Case(ml.FeedForward(6, activation="silu"), SEQUENCE),
+    Case(ml.FeedForward(6, activation="swiglu"), SEQUENCE),
+    Case(ml.PositionalEncoding(9), SEQUENCE),
+    Case(ml.PositionalEncoding(9, learned=True), SEQUENCE),
+    Case(ml.CrossEntropy(), {"input": (BATCH, 3, 6)}, {"target": ((BATCH, 3), 6)}),
+    Case(ml.MeanSquaredError(), {"input": (BATCH, 3), "target": (BATCH, 3)}),
+    Case(ml.Mean(), SEQUENCE),
+    Case(ml.Mean((0, 2), keepdims=True), SEQUENCE),
+    Case(ml.Repeat(ml.FeedForward(6), 3), SEQUENCE),
+]
