@@ -105,6 +105,42 @@ def test_conv1d() -> None:
     assert p["weight"].shape == (6, 2, 3)
 
 
+@pytest.mark.parametrize(("dilation", "groups"), [(2, 1), ((1, 2), 2), ((2, 1), 4)])
+def test_conv2d_dilated_and_in_groups(dilation: int | tuple[int, int], groups: int) -> None:
+    x = random(2, 4, 7, 6)
+    outputs, p = run(ml.Conv2d(8, (2, 3), dilation=dilation, groups=groups), input=x)
+    assert p["weight"].shape == (8, 4 // groups, 2, 3)
+    down, across = (dilation, dilation) if isinstance(dilation, int) else dilation
+    height, width = 7 - down, 6 - 2 * across
+    expected = np.zeros((2, 8, height, width), np.float32)
+    for f in range(8):
+        first = f // (8 // groups) * (4 // groups)
+        for i in range(2):
+            for j in range(3):
+                rows = slice(i * down, i * down + height)
+                columns = slice(j * across, j * across + width)
+                part = x[:, first : first + 4 // groups, rows, columns]
+                expected[:, f] += np.einsum("bchw,c->bhw", part, p["weight"][f, :, i, j])
+    close(outputs["output"], expected + p["bias"][:, None, None])
+
+
+@pytest.mark.parametrize("padding", [1, (1, 0)])
+def test_max_pool_never_picks_the_padding(padding: int | tuple[int, int]) -> None:
+    x = -1 - abs(random(2, 3, 7, 6))
+    rows, columns = (padding, padding) if isinstance(padding, int) else padding
+    room = ((0, 0), (0, 0), (rows, rows), (columns, columns))
+    padded = np.pad(x, room, constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 2), axis=(2, 3))
+    found = only(ml.MaxPool2d((3, 2), stride=1, padding=padding), input=x)
+    close(found, windows.max((-1, -2)))
+    assert (found < 0).all()
+
+
+def test_dropout_drops_half_by_default() -> None:
+    found = only(ml.Dropout(), input=np.ones((100, 100), np.float32))
+    assert set(np.unique(found)) == {np.float32(0), np.float32(2)}
+
+
 @pytest.mark.parametrize("counted", [True, False])
 def test_avg_pool(counted: bool) -> None:
     x = random(2, 3, 5, 4)
@@ -154,6 +190,18 @@ def test_batch_norm_in_inference_uses_and_keeps_the_running_statistics() -> None
     close(outputs["output"], normal * p["weight"][:, None] + p["bias"][:, None])
     close(outputs["new_mean"], before["running_mean"])
     close(outputs["new_variance"], before["running_variance"])
+
+
+def test_the_statistics_of_a_batch_learn_nothing() -> None:
+    model = ml.Model()
+    model |= ml.BatchNorm()(input="x", output="y", new_mean="mean", new_variance="var")
+    compiled = ml.compile(model, ml.NumpyBackend(), differentiable=["x", "running_mean"])
+    given = {"x": X, **state()}
+    params = compiled.randomize_params()
+    slopes = {"mean": np.ones(6, np.float32), "var": np.ones(6, np.float32)}
+    _, gradients = compiled.evaluate(params, given, slopes)
+    close(gradients["x"].numpy(), np.zeros_like(X))
+    close(gradients["running_mean"].numpy(), np.full(6, 0.9, np.float32))
 
 
 def test_a_batch_split_over_devices_is_one_batch() -> None:
@@ -250,6 +298,29 @@ def test_grouped_and_rotated_attention(rope: bool | float, base: float) -> None:
         (lambda: ml.Mean("x"), OptionError, "'axis' is 'x'; it must be a dimension, a tuple"),
         (lambda: ml.BatchNorm(momentum=2), OptionError, "'momentum' is 2; it must be a number"),
         (lambda: ml.Conv1d(4, (3,)), OptionError, r"'kernel_size' is \(3,\); it must be a pos"),
+        (lambda: ml.Conv2d(4, 3, dilation=0), OptionError, "'dilation' is 0; it must be a posit"),
+        (lambda: ml.Conv2d(4, 3, groups=0), OptionError, "'groups' is 0; it must be a positive"),
+        (lambda: ml.MaxPool2d(2, padding=-1), OptionError, "'padding' is -1; it must be an int"),
+        (lambda: ml.FeedForward(4, ["gelu"]), OptionError, r"'activation' is \['gelu'\]; it must"),
+        (
+            lambda: only(ml.Conv2d(4, 3, groups=3), input=random(1, 6, 5, 5)),
+            ShapeError,
+            "has 4 output channels in 3 groups; choose .*'conv2d'",
+        ),
+        (
+            lambda: only(ml.Conv2d(6, 3, groups=3), input=random(1, 4, 5, 5)),
+            ShapeError,
+            "has 4 input channels, but weight .* with 3 groups takes 3.*'conv2d'",
+        ),
+        (
+            lambda: only(ml.MaxPool2d(2, padding=2), input=random(1, 4, 5, 5)),
+            ShapeError,
+            "max_pool has padding .* pad by less than the window.*'max_pool2d'",
+        ),
+        (lambda: only(ml.Softmax(3), input=X), ShapeError, "names dimension 3 .*'softmax'"),
+        (lambda: only(ml.Transpose((0, 0, 1)), input=X), ShapeError, "by .0, 0, 1.; name every"),
+        (lambda: only(ml.MatMul(), left=X, right=X), ShapeError, "cannot multiply .*'mat_mul'"),
+        (lambda: only(ml.Silu(), input=np.ones(3, np.int32)), ShapeError, "'silu'"),
         (lambda: ml.Conv1d(4, 3, padding=-1), OptionError, "'padding' is -1; it must be an int"),
     ],
 )
