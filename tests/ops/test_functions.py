@@ -125,6 +125,12 @@ def test_dtype_of_results_over_int8(function, dtype: str) -> None:
     assert found.dtype == DType(dtype).numpy
 
 
+def test_a_dimension_may_be_a_numpy_integer() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(call(lambda x: x.sum(np.int64(1)), x), x.sum(1))
+    np.testing.assert_array_equal(call(lambda x: ops.argmax(x, np.int32(0)), x), x.argmax(0))
+
+
 def test_mean_of_float16_does_not_overflow() -> None:
     found = call(lambda x: x.mean(), np.full(4096, 100.0, "float16"))
     assert found == np.float16(100.0)

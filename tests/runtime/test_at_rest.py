@@ -175,6 +175,14 @@ def test_an_axis_that_rest_leaves_out_is_pointed_out() -> None:
     )
 
 
+def test_rest_may_use_an_axis_in_another_dimension() -> None:
+    model = mlp()
+    model.shard({"up.weight": P(("tensor", "data"), None)})
+    model.at_rest({"up.weight": P(None, "data")})
+    notes = step(model, ml.Mesh(data=2, tensor=2))[0].plan.notes
+    assert any(note.endswith("at_rest P('tensor', 'data') would keep both") for note in notes)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [

@@ -280,7 +280,7 @@ def read_axes(axis: Axes, rank: int, what: str) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(rank))
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     axes = tuple(sorted(normalize_axis(i, rank, what) for i in given))
     if len(set(axes)) < len(axes):
         raise ShapeError(f"{what} names a dimension twice in {given}; name each once")

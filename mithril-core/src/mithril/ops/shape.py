@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply_one
@@ -265,6 +267,7 @@ def normalize_axis(axis: int, rank: int, what: str) -> int:
     Raises:
         ShapeError: there is no such dimension.
     """
+    axis = int(axis) if isinstance(axis, np.integer) else axis
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise ShapeError(
             f"{what} names dimension {axis!r} of a tensor of rank {rank}; out of range"

@@ -40,7 +40,7 @@ def _dropped(given: Constraints) -> Iterator[str]:
         dropped = tuple(axis for axis in used.split_axes if axis not in rest.split_axes)
         if dropped:
             both = [
-                (*(a for a in u if a not in r), *r)
+                (*(axis for axis in u if axis in dropped), *r)
                 for u, r in zip(used.dims, rest.dims, strict=True)
             ]
             better = Sharding(rest.mesh, tuple(both)).spec
