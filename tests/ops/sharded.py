@@ -38,7 +38,7 @@ def check_rule(op: Op, arrays: Sequence[np.ndarray], factors: Sequence[str]) -> 
             array if i in rule.ignored else _part(array, dims, rule.sizes, local, place)
             for i, (array, dims) in enumerate(zip(arrays, rule.operands, strict=True))
         ]
-        parts[numbers] = _run_shard(op, operands, local, place, outputs)
+        parts[numbers] = _run_shard(op, operands, rule.sizes, local, place, outputs)
     for index, (expected, dims) in enumerate(zip(whole, rule.results, strict=True)):
         pieces = [(dict(zip(counts, n, strict=True)), part[index]) for n, part in parts.items()]
         assert_close(_together(pieces, dims, rule, local, expected), expected)
@@ -79,7 +79,7 @@ def check_picks(op: Op, arrays: Sequence[np.ndarray], chosen: Sequence[Pick]) ->
             else _part(terms[i][tuple(device[a] for a in sums[i])], dims, rule.sizes, local, place)
             for i, (array, dims) in enumerate(zip(arrays, rule.operands, strict=True))
         ]
-        found.append((place, _run_shard(op, operands, local, place, outputs)))
+        found.append((place, _run_shard(op, operands, rule.sizes, local, place, outputs)))
     for index, (expected, dims) in enumerate(zip(whole, rule.results, strict=True)):
         pieces = [(place, results[index]) for place, results in found]
         together = _together(pieces, dims, rule, local, expected)
@@ -117,12 +117,16 @@ class LocalShard:
     """A shard as `Op.localize` sees it."""
 
     builder: Builder
+    sizes: Mapping[str, int]
     local: Mapping[str, int]
     place: Place
     outputs: Sequence[TensorType]
 
     def size(self, factor: str) -> int:
         return self.local[factor]
+
+    def whole(self, factor: str) -> int:
+        return self.sizes[factor]
 
     def offset(self, factor: str) -> Tensor | None:
         if factor not in self.place:
@@ -142,13 +146,14 @@ def _run(op: Op, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 def _run_shard(
     op: Op,
     arrays: Sequence[np.ndarray],
+    sizes: Mapping[str, int],
     local: Mapping[str, int],
     place: Place,
     outputs: Sequence[TensorType],
 ) -> list[np.ndarray]:
     builder = Builder()
     inputs = [builder.input(type_of(array), f"x{i}") for i, array in enumerate(arrays)]
-    results = op.localize(inputs, LocalShard(builder, local, place, outputs))
+    results = op.localize(inputs, LocalShard(builder, sizes, local, place, outputs))
     assert [result.type for result in results] == list(outputs)
     return _evaluated(builder, results, arrays)
 

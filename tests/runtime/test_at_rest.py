@@ -107,6 +107,10 @@ def test_compute_spec_and_place_at_rest_together() -> None:
         np.testing.assert_allclose(gradients[name], value, rtol=rtol, atol=atol, err_msg=name)
     assert params["up.weight"].sharding.spec == P(("tensor", "data"))
     assert ("forward", "all_reduce") in rows(compiled), "the tensor-parallel sum stays"
+    updated = {name: value - 0.1 * gradients[name] for name, value in params.items()}
+    assert updated["up.weight"].sharding.spec == P(("tensor", "data")), "an update stays in place"
+    compiled.evaluate(updated, {"input": compiled.backend.array(X, sharding=P("data"))}, G)
+    assert compiled.recompiles == 1
 
 
 def test_uneven_parameters_rest_too() -> None:

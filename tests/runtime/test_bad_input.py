@@ -106,6 +106,13 @@ def duplicate_output() -> None:
     model |= ml.Relu()(input="a", output="b")
 
 
+def split_lookup(last: int) -> ml.Array:
+    model = ml.Embedding(8, 4, sharding={"weight": P("data", None)})
+    compiled = ml.compile(model, backend(4))
+    ids = np.array([1, last], np.int32)
+    return compiled.evaluate(compiled.randomize_params(), {"input": ids})["output"]
+
+
 FLOAT = np.float32
 ONE = backend()
 MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
@@ -224,6 +231,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "shard no mapping": (lambda: mlp().shard("x"), ml.ShardingError, r"model.shard got 'x'.*; give a mapping from name patterns"),
     "index by two arrays": (lambda: ONE.ones(3, 3)[ONE.array([1]), ONE.array([1])], ml.ShapeError, r"cannot index float32\[3, 3\] with a tensor together with another tensor or an integer; index twice"),
     "index by floats": (lambda: ONE.ones(3)[ONE.ones(2)], ml.ShapeError, r"op 'take' needs integer ids, not float32"),
+    "id beyond a split table": (lambda: split_lookup(8), ml.ShapeError, r"take meets id 8; ids must lie in 0…7"),
     "axis of another kind": (lambda: ONE.sum(ONE.ones(3), axis="a"), ml.ShapeError, r"sum names dimension 'a' of a tensor of rank 1"),
     "unknown name": (lambda: ml.Linaer, AttributeError, r"no 'Linaer'; did you mean 'Linear'"),
 }  # fmt: skip

@@ -396,3 +396,11 @@ def test_an_input_the_user_placed_is_reported_where_it_is_used() -> None:
     compiled = ml.compile(model, backend, shapes={"x": (4, 4)})
     report = compiled.plan.specs["x"]
     assert (report.sharding.spec, report.decided_by) == (P("data"), "the user")
+
+
+def test_an_input_may_be_named_seed() -> None:
+    model = ml.Model()
+    model |= ml.Relu()(input="seed", output="output")
+    compiled = ml.compile(model, ml.NumpyBackend())
+    outputs = compiled.evaluate({}, {"seed": np.array([-1.0, 2.0], F32)}, seed=7)
+    close(outputs["output"], [0.0, 2.0])

@@ -339,3 +339,9 @@ def test_an_eager_function_is_right_in_other_float_dtypes(dtype: str, case: Case
     ):
         assert one.dtype == dtype or not one.dtype.is_float or name in HAVE_THEIR_OWN
         np.testing.assert_allclose(one.numpy().astype(np.float64), other, rtol=rtol, atol=atol)
+
+
+def test_logaddexp_of_equal_infinities() -> None:
+    x = np.array([-np.inf, np.inf], np.float32)
+    backend = ml.NumpyBackend()
+    np.testing.assert_array_equal(backend.logaddexp(backend.array(x), backend.array(x)), x)

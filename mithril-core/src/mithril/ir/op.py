@@ -43,6 +43,10 @@ class Shard(Protocol):
         """Return the local size of a factor."""
         ...
 
+    def whole(self, factor: str) -> int:
+        """Return the global size of a factor."""
+        ...
+
     def offset(self, factor: str) -> Tensor | None:
         """Return where the local part of a factor starts, or None when it is not split."""
         ...

@@ -12,7 +12,7 @@ from typing import Any
 from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand, Operand
 from mithril.ops.arithmetic import maximum
-from mithril.ops.choice import greater_equal, logical_not, where
+from mithril.ops.choice import equal, greater_equal, logical_not, where
 from mithril.ops.elementwise import broadcast_shape, meet
 from mithril.ops.functions import abs, exp
 from mithril.ops.index import iota
@@ -190,9 +190,10 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
 
 
 def logaddexp(x: Any, y: Any) -> Any:
-    """Return log(exp(x) + exp(y)), without overflow."""
+    """Return log(exp(x) + exp(y)), without overflow; of two infinities of one sign that one."""
     left, right = meet(x, y)
-    return maximum(left, right) + log1p(exp(-abs(left - right)))
+    apart = where(equal(left, right), 0.0, left - right)
+    return maximum(left, right) + log1p(exp(-abs(apart)))
 
 
 def trace(x: Any) -> Any:

@@ -26,6 +26,9 @@ class Take(Op):
     """Rows of a table by integer ids: an embedding lookup; operands (table, ids[, offset])."""
 
     name: ClassVar[str] = "take"
+    indices: ClassVar[tuple[int, ...]] = (1,)
+    rows: int = 0
+    """On a shard, how many rows the whole table has: an id beyond them is a mistake there, too."""
 
     def infer(self, inputs: Types) -> Types:
         table, ids = inputs[:2]
@@ -37,7 +40,7 @@ class Take(Op):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         table, ids, *offset = inputs
         g: Any = cotangents[0]
-        scattered = apply_one(ScatterAdd(table.shape[0]), ids, g, *offset)
+        scattered = apply_one(ScatterAdd(table.shape[0], self.rows), ids, g, *offset)
         return [scattered, None, *(None for _ in offset)]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
@@ -51,7 +54,9 @@ class Take(Op):
         return Cost(0, inputs[1].nbytes + 2 * outputs[0].nbytes)
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
-        return shard.apply(self, *inputs, *_offset(shard, "v0"))
+        offset = _offset(shard, "v0")
+        local = replace(self, rows=shard.whole("v0")) if offset else self
+        return shard.apply(local, *inputs, *offset)
 
 
 @register
@@ -60,7 +65,10 @@ class ScatterAdd(Op):
     """Zeros with updates added into the rows that ids name; operands (ids, updates[, offset])."""
 
     name: ClassVar[str] = "scatter_add"
+    indices: ClassVar[tuple[int, ...]] = (0,)
     rows: int
+    whole: int = 0
+    """On a shard, how many rows there are in all."""
 
     def infer(self, inputs: Types) -> Types:
         ids, updates = inputs[:2]
@@ -75,7 +83,7 @@ class ScatterAdd(Op):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         ids, _, *offset = inputs
         g: Any = cotangents[0]
-        return [None, apply_one(Take(), g, ids, *offset), *(None for _ in offset)]
+        return [None, apply_one(Take(self.whole), g, ids, *offset), *(None for _ in offset)]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         ids, (rows, *rest) = inputs[0].shape, outputs[0].shape
@@ -87,8 +95,10 @@ class ScatterAdd(Op):
         return Cost(inputs[1].size, inputs[0].nbytes + inputs[1].nbytes + outputs[0].nbytes)
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
-        local = replace(self, rows=shard.outputs[0].shape[0])
-        return shard.apply(local, *inputs, *_offset(shard, "v0"))
+        offset = _offset(shard, "v0")
+        whole = self.rows if offset else self.whole
+        local = replace(self, rows=shard.outputs[0].shape[0], whole=whole)
+        return shard.apply(local, *inputs, *offset)
 
 
 @register

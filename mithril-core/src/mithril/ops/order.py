@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from mithril.ir.rule import FactorDims, Rule
 from mithril.ops.choice import equal, logical_and, where
 from mithril.ops.elementwise import cast, given
 from mithril.ops.functions import sqrt
-from mithril.ops.reduce import Axes, Reduction, mean, read_axes, sum, total_dtype
+from mithril.ops.reduce import Axes, Reduction, accumulator, mean, read_axes, sum, total_dtype
 from mithril.ops.shape import Movement, normalize_axis
 from mithril.types import DType, TensorType
 
@@ -256,7 +257,7 @@ def top_k(x: AnyOperand, k: int, axis: int = -1) -> tuple[AnyOperand, AnyOperand
     Raises:
         ShapeError: k is not from 1 to the size of the dimension.
     """
-    values, positions = apply(TopK(normalize_axis(axis, x.ndim, "top_k"), k), x)
+    values, positions = apply(TopK(normalize_axis(axis, x.ndim, "top_k"), operator.index(k)), x)
     return values, positions
 
 
@@ -293,6 +294,20 @@ def var(
     Raises:
         ShapeError: there are not more elements than `correction`.
     """
+    result = _wide_var(x, axis, correction, keepdims)
+    return cast(result, x.dtype) if x.dtype.is_float else result
+
+
+def std(
+    x: AnyOperand, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
+) -> AnyOperand:
+    """Return the square root of the variance; see `var`."""
+    result = sqrt(_wide_var(x, axis, correction, keepdims))
+    return cast(result, x.dtype) if x.dtype.is_float else result
+
+
+def _wide_var(x: AnyOperand, axis: Axes, correction: float, keepdims: bool) -> AnyOperand:
+    """Return the variance in at least float32: its root may be in range where it is not."""
     axes = read_axes(axis, x.ndim, "var")
     count = math.prod(x.shape[i] for i in axes)
     if count <= correction:
@@ -300,17 +315,10 @@ def var(
             f"cannot take the variance of {count} elements with correction {correction}; it needs "
             f"more of them"
         )
-    wide: Any = x if x.dtype.is_float else cast(x, DType.float32)
+    wide: Any = cast(x, accumulator(x.dtype) if x.dtype.is_float else DType.float32)
     away = wide - mean(wide, axes, keepdims=True)
     result: AnyOperand = mean(away * away, axes, keepdims=keepdims) * (count / (count - correction))
     return result
-
-
-def std(
-    x: AnyOperand, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
-) -> AnyOperand:
-    """Return the square root of the variance; see `var`."""
-    return sqrt(var(x, axis, correction=correction, keepdims=keepdims))
 
 
 def _dims(x: TensorType) -> tuple[FactorDims, dict[str, int]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Op, Tensors, Types, register
@@ -107,7 +110,7 @@ def getitem(x: AnyOperand, index: Any) -> AnyOperand:
     """
     if isinstance(index, Operand):
         index = (index,)
-    items = list(index) if isinstance(index, tuple) else [index]
+    items = [_plain(item) for item in (index if isinstance(index, tuple) else (index,))]
     taken = sum(1 for item in items if item is not None and item is not Ellipsis)
     dots = [position for position, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1 or taken > x.ndim:
@@ -157,6 +160,16 @@ def pad(x: AnyOperand, widths: Sequence[tuple[int, int]], value: Scalar = 0) -> 
     inside = apply_one(Pad(before, after, between), equal(x, x) | not_equal(x, x))
     padded: AnyOperand = where(inside, apply_one(Pad(before, after, between), x), value)
     return padded
+
+
+def _plain(item: Any) -> Any:
+    """Return an index with NumPy's integers as Python's."""
+    if isinstance(item, np.integer):
+        return int(item)
+    if isinstance(item, slice):
+        ends = (item.start, item.stop, item.step)
+        return slice(*(None if end is None else operator.index(end) for end in ends))
+    return item
 
 
 def _picked(x: AnyOperand, items: list[Any]) -> AnyOperand:

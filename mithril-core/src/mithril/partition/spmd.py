@@ -376,6 +376,10 @@ class _Shard:
         """Return the local size of a factor."""
         return -(-self._sizes[factor] // self._walk._mesh.product(self._axes.get(factor, ())))
 
+    def whole(self, factor: str) -> int:
+        """Return the global size of a factor."""
+        return self._sizes[factor]
+
     def offset(self, factor: str) -> Tensor | None:
         """Return where the local part of a factor starts, or None when it is not split."""
         axes = self._axes.get(factor)

@@ -18,8 +18,9 @@ from mithril.compiler.options import (
 from mithril.cost import hardware_of
 from mithril.engine import Engine, Executable, KernelNames
 from mithril.errors import BackendError, MeshError, nearest
-from mithril.ir import Builder, Graph, Op, Operand, Plan
-from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.ir import Builder, Graph, Op, Operand, Plan, Port, Program, Stage
+from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
+from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
 from mithril.plugins.opening import open_engine
 from mithril.runtime.array import Array
@@ -227,6 +228,10 @@ class Backend(Creation):
         )
 
     def _plan_op(self, op: Op, arrays: Sequence[Array]) -> _EagerStep:
+        lying = _common_sharding(op, arrays)
+        if lying is not None and op.name in self.engine.kernels:
+            plan = _plan_in_place(op, arrays, lying)
+            return _EagerStep(plan, self.engine.lower(plan.stages[0].program))
         builder = Builder()
         operands = [builder.input(x.type, f"operand_{i}") for i, x in enumerate(arrays)]
         results = builder.apply(op, *operands)
@@ -271,6 +276,41 @@ def plan_on(engine: Engine, graph: Graph, request: Request) -> Plan:
                 f"{' x '.join(row.axes)}; split it otherwise, or use another backend"
             )
     return plan
+
+
+def _common_sharding(op: Op, arrays: Sequence[Array]) -> Sharding | None:
+    """Return how all operands of an elementwise op lie, scalars aside; None when they differ."""
+    if not isinstance(op, Elementwise):
+        return None
+    tensors = [x for x in arrays if x.shape]
+    if not tensors or any(x.shape != tensors[0].shape for x in tensors):
+        return None
+    first = tensors[0].sharding
+    return first if all(x.sharding == first for x in tensors) else None
+
+
+def _plan_in_place(op: Op, arrays: Sequence[Array], lying: Sharding) -> Plan:
+    """Return the plan of an elementwise op whose operands lie alike: each device for itself.
+
+    It needs no search, and the result lies as the operands do whatever a plan would prefer.
+    """
+    builder = Builder()
+    shardings = [x.sharding if x.shape else Sharding.replicated(lying.mesh, 0) for x in arrays]
+    inputs = [
+        Port(f"operand_{i}", x.type, sharding)
+        for i, (x, sharding) in enumerate(zip(arrays, shardings, strict=True))
+    ]
+    local = [
+        builder.input(p.type.with_shape(p.sharding.local_shape(p.type.shape)), p.name)
+        for p in inputs
+    ]
+    results = builder.apply(op, *local)
+    shape = next(x.shape for x in arrays if x.shape)
+    outputs = {f"result_{i}": x for i, x in enumerate(results)}
+    ports = tuple(Port(name, x.type.with_shape(shape), lying) for name, x in outputs.items())
+    program = Program(lying.mesh, builder.build(outputs), tuple(inputs), ports)
+    devices = tuple(range(lying.mesh.size))
+    return Plan(coarse(lying.mesh), (Stage("main", program, devices),))
 
 
 class _EagerStep:

@@ -208,7 +208,7 @@ class CompiledModel:
         handles = {name: x.shards for name, x in {**given, **parameters}.items()}
         for name, x in (gradients or {}).items():
             handles[seed_of(name)] = x.shards
-        if SEED in step.ports:
+        if step.uses_seed:
             handles[SEED] = self._seed_array(seed, step.ports[SEED]).shards
         results = step.run([handles[port.name] for port in step.program.inputs], observe)
         arrays = {

@@ -33,6 +33,7 @@ ANYWHERE: Placed = (None, None)
 KEPT = 256
 """How many traces and plans a compiled model keeps."""
 PASSED_IN = "the array that was passed in"
+AT_REST = "at_rest"
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Step:
     def __init__(self, plan: Plan, traced: Traced, backend: Backend) -> None:
         self.plan = plan
         self.initializers = traced.initializers
+        self.uses_seed = traced.uses_seed
         self.program = plan.stages[0].program
         self.ports = {port.name: port for port in self.program.inputs}
         self._backend = backend
@@ -225,9 +227,10 @@ class Planner:
                 continue
             type = traced.graph.input(name).type
             resting = self._annotated(annotation, type, name, "parameter")
-            if sharding in (None, resting):
-                found[name] = resting
-                decided[name] = f"at_rest {annotation}{annotation.place}"
+            before = "" if sharding is None else self._decisions.get((name, sharding), "")
+            if sharding in (None, resting) or before.startswith(AT_REST):
+                found[name] = sharding or resting
+                decided[name] = f"{AT_REST} {annotation}{annotation.place}"
         return found
 
     def _homes(self, traced: Traced) -> dict[str, Sharding]:

@@ -34,6 +34,8 @@ def take(op: ops.Take, types: Types, xp: ModuleType) -> Run:
         return table[ids]
 
     def part(table: Any, ids: Any, offset: Any) -> Any:
+        if op.rows:
+            check_ids("take", ids, op.rows, xp)
         # Indexing by a lone number would give a view of the table, and zeros would go into it.
         local, outside = _local(xp.reshape(ids, (count,)), offset, rows, xp)
         result = table[xp.where(outside, 0, local)]
@@ -60,6 +62,8 @@ def scatter_add(op: ops.ScatterAdd, types: Types, xp: ModuleType) -> Run:
         if offset is None:
             check_ids("scatter_add", ids, rows, xp)
         else:
+            if op.whole:
+                check_ids("scatter_add", ids, op.whole, xp)
             ids, outside = _local(ids, offset, rows, xp)
             inside = ~outside
             ids, updates = ids[inside], updates[inside]
