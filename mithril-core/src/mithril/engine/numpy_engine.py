@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +70,6 @@ class NumpyEngine:
         view.flags.writeable = False
         return view
 
-    def lower(self, program: Program) -> LockstepExecutable:
+    def lower(self, program: Program, donate: Collection[int] = ()) -> LockstepExecutable:
         """Turn a program into straight-line Python over all devices."""
         return LockstepExecutable(program, kernels_for(self.name, KERNELS), np)

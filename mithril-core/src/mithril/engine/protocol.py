@@ -7,7 +7,7 @@ distributed array and is opaque to everybody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -119,6 +119,11 @@ class Engine(Protocol):
         """Return what a device holds, padding included, on the host."""
         ...
 
-    def lower(self, program: Program) -> Executable:
-        """Turn a program into something that runs."""
+    def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
+        """Turn a program into something that runs.
+
+        Args:
+            program: what runs.
+            donate: positions of inputs that are given up: outputs may take their memory.
+        """
         ...

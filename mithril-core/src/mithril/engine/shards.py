@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,7 +11,10 @@ from mithril.types import Shape, TensorType
 
 
 def host_shards(
-    type: TensorType, sharding: Sharding, produce: Callable[[Box], np.ndarray]
+    type: TensorType,
+    sharding: Sharding,
+    produce: Callable[[Box], np.ndarray],
+    devices: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
     """Return what each device holds; devices with equal boxes share one array.
 
@@ -19,14 +22,16 @@ def host_shards(
         type: global shape and dtype.
         sharding: which box each device holds.
         produce: returns the data of a box; called once per distinct box.
+        devices: flat indices of those that are wanted; all by default.
     """
+    chosen = range(sharding.mesh.size) if devices is None else devices
     if sharding.is_replicated:
         whole = produce(tuple(map(slice, (0,) * type.rank, type.shape)))
-        return [np.asarray(whole, dtype=type.dtype.numpy)] * sharding.mesh.size
+        return [np.asarray(whole, dtype=type.dtype.numpy)] * len(chosen)
     local = sharding.local_shape(type.shape)
     made: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
     shards = []
-    for device in range(sharding.mesh.size):
+    for device in chosen:
         box = sharding.box(device, type.shape)
         key = tuple((part.start, part.stop) for part in box)
         if key not in made:

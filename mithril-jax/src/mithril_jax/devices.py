@@ -1,0 +1,157 @@
+"""JAX's devices as a mesh, and how arrays lie on them.
+
+A JAX array that holds a sharded tensor has the parts of all devices side by side, padding included:
+its shape is that of `local_shape` times the number of parts. JAX knows the mesh under the same axis
+names; a plan that is refined into sub-axes runs on the same devices under the finer names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from mithril.engine.protocol import Produce
+from mithril.engine.shards import host_shards
+from mithril.errors import BackendError
+from mithril.mesh import Mesh, Sharding
+from mithril.types import Shape, TensorType
+
+FEWEST_CPUS = 8
+"""So many virtual CPU devices are made at least: a later backend may ask for a larger mesh."""
+
+
+def find_devices(count: int, platform: str | None) -> list[Any]:
+    """Return at least `count` devices of a platform, in JAX's order.
+
+    On CPU, JAX is told to make enough virtual devices, if it has not started yet.
+
+    Args:
+        count: how many are needed.
+        platform: `cpu`, `gpu`, `tpu`, or None for JAX's default.
+
+    Raises:
+        BackendError: the platform is missing, or has fewer devices.
+    """
+    late = _ask_for_cpus(count)
+    try:
+        found = jax.devices(platform)
+    except RuntimeError as error:
+        raise BackendError(
+            f"platform '{platform}' is not available to JAX; it has "
+            f"'{jax.default_backend()}'; leave platform= out, or install JAX for that hardware"
+        ) from error
+    if len(found) >= count:
+        return list(found)
+    here = found[0].platform
+    if here != "cpu":
+        raise BackendError(
+            f"mesh needs {count} devices; JAX has {len(found)} of platform '{here}'; use a smaller "
+            f'mesh, or platform="cpu" for virtual devices'
+        )
+    raise BackendError(
+        f"mesh needs {count} devices; JAX has started with {len(found)} CPU devices"
+        f"{' already, and their number is fixed from then on' if late else ''}; open the backend "
+        f"before the first JAX array or jax.devices(), or set the environment variable "
+        f"JAX_NUM_CPU_DEVICES={count} before Python starts"
+    )
+
+
+def _ask_for_cpus(count: int) -> bool:
+    """Set the number of virtual CPU devices; return whether JAX has started already."""
+    wanted = max(count, FEWEST_CPUS)
+    if jax.config.jax_num_cpu_devices >= wanted:
+        return False
+    try:
+        jax.config.update("jax_num_cpu_devices", wanted)
+    except RuntimeError:
+        return True
+    return False
+
+
+class Devices:
+    """The devices of a mesh, in its flat order.
+
+    Args:
+        mesh: the mesh of the backend.
+        found: devices, at least as many as the mesh has.
+    """
+
+    def __init__(self, mesh: Mesh, found: Sequence[Any]) -> None:
+        self.mesh = mesh
+        self.flat: tuple[Any, ...] = tuple(_arranged(mesh, found))
+        self.platform: str = self.flat[0].platform
+        self.jax_mesh = lru_cache(maxsize=256)(self._jax_mesh)
+        self.sharding = lru_cache(maxsize=4096)(self._sharding)
+
+    @cached_property
+    def local(self) -> tuple[int, ...]:
+        """Flat indices of the devices of this process."""
+        here = jax.process_index()
+        return tuple(i for i, device in enumerate(self.flat) if device.process_index == here)
+
+    @cached_property
+    def number(self) -> dict[Any, int]:
+        """The flat index of each device."""
+        return {device: i for i, device in enumerate(self.flat)}
+
+    def _jax_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
+        """Return the same devices under the axes of a mesh, which may be a refined one."""
+        return jax.sharding.Mesh(np.asarray(self.flat).reshape(mesh.shape), mesh.names)
+
+    def _sharding(self, sharding: Sharding) -> jax.sharding.Sharding:
+        if self.mesh.size == 1:
+            return SingleDeviceSharding(self.flat[0])
+        return NamedSharding(self.jax_mesh(sharding.mesh), spec_of(sharding))
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> jax.Array:
+        """Make an array from host data; see `Engine.put`."""
+        shape, placed = held_shape(type.shape, sharding), self.sharding(sharding)
+        if sharding.is_replicated and len(self.local) == len(self.flat):
+            whole = produce(tuple(slice(0, size) for size in type.shape))
+            return jax.device_put(np.asarray(whole, type.dtype.numpy), placed)
+        parts = host_shards(type, sharding, produce, self.local)
+        arrays = jax.device_put(parts, [self.flat[i] for i in self.local])
+        return jax.make_array_from_single_device_arrays(shape, placed, arrays)
+
+    def part(self, array: jax.Array, device: int) -> np.ndarray:
+        """Return what a device holds of an array.
+
+        Raises:
+            BackendError: the device belongs to another process.
+        """
+        wanted = self.flat[device]
+        for shard in array.addressable_shards:
+            if shard.device == wanted:
+                return np.asarray(shard.data)
+        raise BackendError(
+            f"device {device} belongs to process {wanted.process_index}, not to this one "
+            f"({jax.process_index()}); its part cannot be read here; reshard the array to P() first"
+        )
+
+
+def spec_of(sharding: Sharding) -> PartitionSpec:
+    """Return the axes that split each dimension, as JAX writes them."""
+    return PartitionSpec(*(axes or None for axes in sharding.dims))
+
+
+def held_shape(shape: Shape, sharding: Sharding) -> Shape:
+    """Return the shape of the JAX array that holds a tensor: all parts, with their padding."""
+    local = sharding.local_shape(shape)
+    return tuple(size * sharding.shards_along(d) for d, size in enumerate(local))
+
+
+def _arranged(mesh: Mesh, found: Sequence[Any]) -> Sequence[Any]:
+    """Return the devices of a mesh in flat order, close ones along the last axes."""
+    chosen = list(found[: mesh.size])
+    if chosen[0].platform == "cpu" or mesh.size == 1:
+        return chosen
+    from jax.experimental import mesh_utils
+
+    return list(mesh_utils.create_device_mesh(mesh.shape, chosen).flat)
+
+
+__all__ = ["Devices", "find_devices", "held_shape", "spec_of"]

@@ -1,0 +1,148 @@
+"""The JAX engine: devices of one platform, and programs as jitted functions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mithril.engine import Capability, Observer
+from mithril.engine.kernels.custom import kernels_for
+from mithril.engine.protocol import Produce
+from mithril.ir import Program
+from mithril.mesh import Mesh, Sharding
+from mithril.types import DType, TensorType
+
+from mithril_jax.devices import Devices, find_devices
+from mithril_jax.kernels import KERNELS
+from mithril_jax.lower import function_of, needs_flag
+from mithril_jax.options import JaxOptions
+
+IN_FLIGHT = 8
+"""How many runs may be queued on several CPU devices: XLA can deadlock when they are too many."""
+_WIDE = frozenset({DType.int64, DType.uint64, DType.float64})
+
+
+def open_engine(mesh: Mesh, options: JaxOptions) -> JaxEngine:
+    """Open the devices of a mesh.
+
+    Raises:
+        BackendError: there are too few, or none of the platform.
+        OptionError: an option does not fit the devices.
+    """
+    options.check_mesh(mesh.shape)
+    devices = Devices(mesh, find_devices(mesh.size, options.wanted_platform))
+    options.check_platform(devices.platform)
+    return JaxEngine(devices, options)
+
+
+@dataclass(frozen=True, eq=False)
+class JaxEngine:
+    """JAX arrays as handles; see `mithril.engine.Engine`."""
+
+    opened: Devices
+    options: JaxOptions
+    in_flight: deque[jax.Array] = field(default_factory=deque)
+
+    @property
+    def name(self) -> str:
+        """`jax`."""
+        return "jax"
+
+    @property
+    def platform(self) -> str:
+        """`cpu`, `gpu` or `tpu`."""
+        return self.opened.platform
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh the engine was opened on."""
+        return self.opened.mesh
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """A label for each device, as JAX writes it."""
+        return tuple(map(str, self.opened.flat))
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Every collective."""
+        return frozenset(Capability)
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the ops with a kernel."""
+        return frozenset(kernels_for(self.name, KERNELS))
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """All dtypes; those of 64 bits if JAX has them switched on."""
+        every = frozenset(DType)
+        return every if jax.config.jax_enable_x64 else every - _WIDE
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> jax.Array:
+        """Make a distributed array."""
+        return self.opened.put(type, sharding, produce)
+
+    def shard(self, shards: jax.Array, sharding: Sharding, device: int) -> np.ndarray:
+        """Return what a device holds."""
+        return self.opened.part(shards, device)
+
+    def lower(self, program: Program, donate: Collection[int] = ()) -> JaxExecutable:
+        """Turn a program into a jitted function; `donate` are inputs that are given up."""
+        return JaxExecutable(program, self, tuple(donate))
+
+
+class JaxExecutable:
+    """A program as one jitted function of JAX arrays.
+
+    Args:
+        program: what to run.
+        engine: where.
+        donate: positions of inputs whose memory the outputs may take.
+    """
+
+    def __init__(self, program: Program, engine: JaxEngine, donate: tuple[int, ...] = ()) -> None:
+        kernels = kernels_for(engine.name, KERNELS)
+        self.program = program
+        self.function: Callable[..., list[Any]] = function_of(program, engine.opened, kernels)
+        self.jitted = jax.jit(
+            self.function,
+            donate_argnums=donate,
+            compiler_options=engine.options.compiler_options(engine.platform),
+        )
+        self._engine = engine
+        self._flagged = needs_flag(program, engine.platform)
+        self._is_capped = engine.platform == "cpu" and engine.mesh.size > 1
+
+    def __call__(
+        self, inputs: Sequence[jax.Array], observe: Observer | None = None
+    ) -> list[jax.Array]:
+        """Run once, without waiting for the result.
+
+        An observer is told of the collectives as XLA compiled them.
+        """
+        given = (*inputs, self._flag) if self._flagged else inputs
+        results: list[jax.Array] = self.jitted(*given)
+        if self._is_capped and results:
+            self._wait_for_earlier(results[0])
+        if observe is not None:
+            for row in self.compiled_collectives(inputs):
+                observe(*row)
+        return results
+
+    @cached_property
+    def _flag(self) -> jax.Array:
+        replicated = Sharding.replicated(self._engine.mesh, 0)
+        return jax.device_put(jnp.zeros((), bool), self._engine.opened.sharding(replicated))
+
+    def _wait_for_earlier(self, result: jax.Array) -> None:
+        queue = self._engine.in_flight
+        queue.append(result)
+        if len(queue) > IN_FLIGHT:
+            queue.popleft().block_until_ready()

@@ -1,0 +1,89 @@
+"""Kernels of the collectives, and of what turns a device's index into a part of a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from mithril.engine.kernels.registry import Run
+from mithril.ops import collective as ops
+
+from mithril_jax.kernels.registry import Types, kernel
+
+_REDUCE: dict[str, Run] = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
+
+
+@kernel(ops.AllReduce)
+def all_reduce(op: ops.AllReduce, types: Types) -> Run:
+    """The reduction over a group, of one operand or of a bucket."""
+    reduce = _REDUCE[op.reduction]
+
+    def run(*operands: Any) -> Any:
+        return reduce(operands if len(operands) > 1 else operands[0], op.axes)
+
+    return run
+
+
+@kernel(ops.AllGather)
+def all_gather(op: ops.AllGather, types: Types) -> Run:
+    """The parts of a group one after another."""
+    return lambda x: lax.all_gather(x, op.axes, axis=op.dimension, tiled=True)
+
+
+@kernel(ops.ReduceScatter)
+def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
+    """A part of the sum over a group; of a maximum or minimum by an all_reduce and a slice."""
+    if op.reduction == "sum":
+        return lambda x: lax.psum_scatter(
+            x, op.axes, scatter_dimension=op.dimension, tiled=True
+        )
+    reduce, size = _REDUCE[op.reduction], types[0].shape[op.dimension] // op.count
+
+    def run(x: Any) -> Any:
+        start = lax.axis_index(op.axes) * size
+        return lax.dynamic_slice_in_dim(reduce(x, op.axes), start, size, op.dimension)
+
+    return run
+
+
+@kernel(ops.AllToAll)
+def all_to_all(op: ops.AllToAll, types: Types) -> Run:
+    """Pieces along one dimension sent to their device, and joined along another one."""
+    return lambda x: lax.all_to_all(x, op.axes, op.split, op.concat, tiled=True)
+
+
+@kernel(ops.Permute)
+def permute(op: ops.Permute, types: Types) -> Run:
+    """The value sent on; who gets none keeps its own."""
+    sends_to_all = len({target for _, target in op.pairs})
+
+    def run(x: Any) -> Any:
+        moved = lax.ppermute(x, op.axes, op.pairs)
+        group = lax.axis_size(op.axes)
+        if sends_to_all == group:
+            return moved
+        targets = jnp.asarray(sorted(target for _, target in op.pairs))
+        is_target = (lax.axis_index(op.axes) == targets).any()
+        return lax.select(is_target, moved, x)
+
+    return run
+
+
+@kernel(ops.AxisIndex)
+def axis_index(op: ops.AxisIndex, types: Types) -> Run:
+    """The device's row-major index over some axes."""
+    return lambda: lax.axis_index(op.axes)
+
+
+@kernel(ops.TakeShard)
+def take_shard(op: ops.TakeShard, types: Types) -> Run:
+    """Part number `index`."""
+    size = types[0].shape[op.dimension] // op.count
+    return lambda x, index: lax.dynamic_slice_in_dim(x, index * size, size, op.dimension)
+
+
+@kernel(ops.KeepFirst)
+def keep_first(op: ops.KeepFirst, types: Types) -> Run:
+    """The operand on index 0, zeros elsewhere."""
+    return lambda x, index: lax.select(index == 0, x, jnp.zeros_like(x))

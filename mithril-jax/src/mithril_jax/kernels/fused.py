@@ -1,0 +1,44 @@
+"""Kernels of the fused ops: their expansions, which XLA fuses again.
+
+The plan keeps them as one op, with a gradient of its own; only inside a device are they taken
+apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mithril.engine.kernels.registry import Run
+from mithril.ir import Builder, Graph, Op, registry
+from mithril.ops.definition import UserOp
+
+from mithril_jax.kernels.registry import KERNELS, Types, kernel
+
+
+def register_fused() -> None:
+    """Register a kernel for every op of the core that has an expansion and no kernel yet."""
+    for name, op_class in registry().items():
+        fused = op_class.expand is not Op.expand and not issubclass(op_class, UserOp)
+        if fused and name not in KERNELS:
+            kernel(op_class)(expanded)
+
+
+def expanded(op: Op, types: Types) -> Run:
+    """The expansion of an op, as a function."""
+    from mithril_jax.lower import graph_function, no_after
+
+    run = graph_function(_expansion(op, types), KERNELS, no_after)
+
+    def apply(*operands: Any) -> Any:
+        results = run(operands, None)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return apply
+
+
+def _expansion(op: Op, types: Types) -> Graph:
+    builder = Builder()
+    inputs = [builder.input(type, f"x{i}") for i, type in enumerate(types)]
+    results = op.expand(inputs)
+    assert results is not None, "only ops with an expansion get here"
+    return builder.build({f"y{i}": result for i, result in enumerate(results)})

@@ -1,0 +1,58 @@
+"""Kernels of the reductions; 16-bit floats are added and multiplied up in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+from mithril import ops
+from mithril.engine.kernels.registry import Run
+from mithril.types import TensorType
+
+from mithril_jax.kernels.registry import Types, kernel
+
+_REDUCE: dict[type[Any], Run] = {
+    ops.Sum: lax.reduce_sum, ops.Prod: lax.reduce_prod, ops.Max: lax.reduce_max, ops.Min:
+    lax.reduce_min, ops.AnyTrue: lax.reduce_or, ops.AllTrue: lax.reduce_and,
+}  # fmt: skip
+
+
+def wide(type: TensorType) -> np.dtype[Any]:
+    """Return the dtype to accumulate in."""
+    small = type.dtype.is_float and type.dtype.itemsize == 2
+    return np.dtype(np.float32) if small else type.dtype.numpy
+
+
+@kernel(*_REDUCE)
+def reduction(op: ops.Reduction, types: Types) -> Run:
+    """One of the reductions over some dimensions."""
+    (result,) = op.infer(types)
+    reduce, dtype = _REDUCE[type(op)], result.dtype.numpy
+    accumulate = wide(result) if isinstance(op, ops.Sum | ops.Prod) else dtype
+
+    def run(x: Any) -> Any:
+        y = reduce(lax.convert_element_type(x, accumulate), op.axes)
+        return lax.reshape(lax.convert_element_type(y, dtype), result.shape)
+
+    return run
+
+
+@kernel(ops.Argmax, ops.Argmin)
+def arg_extremum(op: ops.ArgExtremum, types: Types) -> Run:
+    """The index of the first extreme element."""
+    find = lax.argmax if isinstance(op, ops.Argmax) else lax.argmin
+    return lambda x: find(x, op.axis, np.int32)
+
+
+@kernel(ops.Cumsum)
+def cumsum(op: ops.Cumsum, types: Types) -> Run:
+    """A running sum."""
+    (result,) = op.infer(types)
+    dtype, accumulate = result.dtype.numpy, wide(result)
+
+    def run(x: Any) -> Any:
+        total = lax.cumsum(lax.convert_element_type(x, accumulate), op.axis, reverse=op.reverse)
+        return lax.convert_element_type(total, dtype)
+
+    return run

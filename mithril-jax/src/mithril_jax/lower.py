@@ -1,0 +1,144 @@
+"""From a program to a function that JAX traces: node by node, each by its kernel.
+
+On several devices the local graph runs under `shard_map`: collectives are the plan's, none is
+inferred. A loop becomes a `scan`. `after` becomes what the compiler of the platform does not look
+through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from mithril.engine.kernels.registry import Kernel
+from mithril.ir import Graph, Node, Program, Repeat, Value
+from mithril.ir.repeat import all_nodes
+from mithril.mesh import carry
+from mithril.ops.control import After
+
+from mithril_jax.devices import Devices, spec_of
+
+if TYPE_CHECKING:
+    Gate = Callable[[Any, Any, Any], Any]
+
+Arrays = Sequence[Any]
+Function = Callable[[Arrays, Any], list[Any]]
+"""Takes the inputs of a graph and a flag that is false, and returns its outputs."""
+
+
+def needs_flag(program: Program, platform: str) -> bool:
+    """Return whether a program takes a flag, false, as one more argument; see `_gate`."""
+    return platform == "cpu" and any(isinstance(n.op, After) for n in all_nodes(program.graph))
+
+
+def function_of(
+    program: Program, devices: Devices, kernels: Mapping[str, Kernel]
+) -> Callable[..., list[Any]]:
+    """Return the function of a program on arrays that hold the parts of all devices.
+
+    Args:
+        program: local graph and how its inputs and outputs lie.
+        devices: where it will run.
+        kernels: kernel factories by op name.
+    """
+    flagged = needs_flag(program, devices.platform)
+    run = graph_function(program.graph, kernels, _gate if flagged else _barrier)
+
+    def local(*inputs: Any) -> list[Any]:
+        given, flag = (inputs[:-1], inputs[-1]) if flagged else (inputs, None)
+        return run(given, flag)
+
+    if program.mesh.size == 1:
+        return local
+    entering = [spec_of(carry(port.sharding, program.mesh)) for port in program.inputs]
+    leaving = [spec_of(carry(port.sharding, program.mesh)) for port in program.outputs]
+    if flagged:
+        entering.append(jax.sharding.PartitionSpec())
+    mapped: Callable[..., list[Any]] = jax.shard_map(
+        local,
+        mesh=devices.jax_mesh(program.mesh),
+        in_specs=tuple(entering),
+        out_specs=leaving,
+        check_vma=False,
+    )
+    return mapped
+
+
+def graph_function(graph: Graph, kernels: Mapping[str, Kernel], after: Gate) -> Function:
+    """Return the function of a graph on the arrays of one device."""
+    steps = [(node, _step(node, kernels, after)) for node in graph.nodes]
+    outputs = list(graph.outputs.values())
+
+    def run(inputs: Arrays, flag: Any) -> list[Any]:
+        known: dict[Value, Any] = dict(zip(graph.inputs, inputs, strict=True))
+        for node, step in steps:
+            with jax.named_scope(node.scope or node.op.name):
+                results = step([known[value] for value in node.inputs], flag)
+            known.update(zip(node.outputs, results, strict=True))
+        return [jnp.asarray(known[value]) for value in outputs]
+
+    return run
+
+
+def _step(node: Node, kernels: Mapping[str, Kernel], after: Gate) -> Function:
+    op = node.op
+    if isinstance(op, After):
+        return lambda inputs, flag: [after(*inputs, flag)]
+    if isinstance(op, Repeat):
+        return _loop(op, kernels, after)
+    kernel = kernels[op.name](op, [value.type for value in node.inputs], jnp)
+    if len(node.outputs) == 1:
+        return lambda inputs, flag: _one(kernel(*inputs))
+    return lambda inputs, flag: list(kernel(*inputs))
+
+
+def _one(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def _loop(op: Repeat, kernels: Mapping[str, Kernel], after: Gate) -> Function:
+    body = graph_function(op.body, kernels, after)
+    first_stacked = len(op.body.inputs) - op.stacked
+
+    def run(inputs: Arrays, flag: Any) -> list[Any]:
+        invariants = inputs[op.carried : first_stacked]
+
+        def iteration(carry: Arrays, slices: Arrays) -> tuple[Arrays, Arrays]:
+            found = body([*carry, *invariants, *slices], flag)
+            return found[: op.carried], found[op.carried :]
+
+        last, stacks = lax.scan(
+            iteration,
+            list(map(jnp.asarray, inputs[: op.carried])),
+            list(inputs[first_stacked:]),
+            length=op.count,
+            reverse=op.reverse,
+        )
+        return [*last, *stacks]
+
+    return run
+
+
+def no_after(x: Any, dependency: Any, flag: Any) -> Any:
+    """Return x: inside an op nothing is kept apart."""
+    return x
+
+
+def _barrier(x: Any, dependency: Any, flag: Any) -> Any:
+    """Keep x behind the dependency."""
+    return lax.optimization_barrier((x, dependency))[0]
+
+
+def _gate(x: Any, dependency: Any, flag: Any) -> Any:
+    """Keep x behind the dependency on CPU, where XLA drops barriers before it fuses.
+
+    No compiler knows that the flag is false, nor does it look into both branches.
+    """
+    closed = flag
+    if dependency.size:
+        first = lax.slice(lax.reshape(dependency, (dependency.size,)), (0,), (1,))[0]
+        closed = flag & (first == first)  # NaN or not, false: the flag is
+    return lax.cond(closed, jnp.zeros_like, lambda value: value, x)

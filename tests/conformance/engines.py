@@ -1,0 +1,86 @@
+"""Runs graphs on the engines of the installed backends, to compare them with the numpy kernels."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from functools import cache
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril.engine import Engine
+from mithril.ir import Graph, Plan, Port, Program
+from mithril.mesh import Mesh, Sharding
+from mithril.types import DType, TensorType
+
+PACKAGES = {"jax": "mithril_jax"}
+BACKENDS = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec(package) is None, reason=f"{package} is not installed"
+        ),
+    )
+    for name, package in PACKAGES.items()
+]
+"""Every backend but numpy, which is what they are compared with."""
+
+
+@cache
+def opened(backend: str, **axes: int) -> ml.Backend:
+    """Return a backend on a mesh, opened once."""
+    return ml.open_backend(backend, Mesh(axes))
+
+
+def narrowed(array: np.ndarray, engine: Engine) -> np.ndarray:
+    """Return an array in the dtype that the engine has instead of one it lacks."""
+    name = array.dtype.name
+    if DType(name) in engine.dtypes:
+        return array
+    return array.astype(name.replace("64", "32"))
+
+
+def run(engine: Engine, graph: Graph, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run a graph on one device of an engine."""
+    mesh = engine.mesh
+    ports = [_port(mesh, value.name, value.type) for value in graph.inputs]
+    leaving = [_port(mesh, name, value.type) for name, value in graph.outputs.items()]
+    program = Program(mesh, graph, tuple(ports), tuple(leaving))
+    handles = [
+        engine.put(port.type, port.sharding, lambda box, name=port.name: values[name][box].copy())
+        for port in ports
+    ]
+    results = engine.lower(program)(handles)
+    return {
+        port.name: engine.shard(handle, port.sharding, 0)
+        for port, handle in zip(leaving, results, strict=True)
+    }
+
+
+def run_plan(engine: Engine, plan: Plan, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run a plan of one stage, inputs by name, and return the whole outputs."""
+    (stage,) = plan.stages
+    program = stage.program
+    handles = [
+        engine.put(port.type, port.sharding, lambda box, name=port.name: values[name][box].copy())
+        for port in program.inputs
+    ]
+    results = engine.lower(program)(handles)
+    return {
+        port.name: _whole(engine, port, handle)
+        for port, handle in zip(program.outputs, results, strict=True)
+    }
+
+
+def _whole(engine: Engine, port: Port, handle: object) -> np.ndarray:
+    whole = np.empty(port.type.shape, port.type.dtype.numpy)
+    for device in range(engine.mesh.size):
+        box = port.sharding.box(device, port.type.shape)
+        held = engine.shard(handle, port.sharding, device)
+        whole[box] = held[tuple(slice(cut.stop - cut.start) for cut in box)]
+    return whole
+
+
+def _port(mesh: Mesh, name: str, type: TensorType) -> Port:
+    return Port(name, type, Sharding.replicated(mesh, type.rank))
