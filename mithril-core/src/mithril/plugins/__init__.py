@@ -5,6 +5,7 @@ backend's name, its value a module that imports no framework and implements `mit
 """
 
 from mithril.plugins.hookspecs import hookimpl
+from mithril.plugins.launch import Command, LaunchRequest, free_port
 from mithril.plugins.spec import BACKEND_API, BackendSpec
 
-__all__ = ["BACKEND_API", "BackendSpec", "hookimpl"]
+__all__ = ["BACKEND_API", "BackendSpec", "Command", "LaunchRequest", "free_port", "hookimpl"]

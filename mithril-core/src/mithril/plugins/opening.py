@@ -55,13 +55,10 @@ def require(name: str) -> BackendEntry:
 
 def open_entry(entry: BackendEntry, mesh: Mesh, options: Mapping[str, object]) -> Engine:
     """Open a backend that was found; `open_engine` says what it raises."""
-    if entry.spec is None or entry.status is not Status.ready:
-        raise BackendError(
-            f"backend '{entry.name}' is {entry.status}; {entry.fact}; {entry.remedy}"
-        ) from entry.error
-    instance = build_options(entry.spec, options)
+    spec = ready_spec(entry)
+    instance = build_options(spec, options)
     try:
-        return entry.spec.open(mesh, instance)
+        return spec.open(mesh, instance)
     except MithrilError:
         raise
     except Exception as error:
@@ -69,6 +66,19 @@ def open_entry(entry: BackendEntry, mesh: Mesh, options: Mapping[str, object]) -
             f"backend '{entry.name}' failed to open on {mesh}; {type(error).__name__}: {error}; "
             f"mithril backends info {entry.name}"
         ) from error
+
+
+def ready_spec(entry: BackendEntry) -> BackendSpec:
+    """Return what a backend says of itself, if it can be used.
+
+    Raises:
+        BackendError: it is not ready.
+    """
+    if entry.spec is None or entry.status is not Status.ready:
+        raise BackendError(
+            f"backend '{entry.name}' is {entry.status}; {entry.fact}; {entry.remedy}"
+        ) from entry.error
+    return entry.spec
 
 
 def build_options(spec: BackendSpec, options: Mapping[str, object]) -> object:

@@ -5,11 +5,12 @@ Specs that pass `check_specs` can be judged (API, requirements) and opened witho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING
 
 from mithril.errors import BackendError
+from mithril.plugins.launch import Command, LaunchRequest
 from mithril.plugins.requirements import Requirement
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class BackendSpec:
         options: a dataclass of the backend's own options; unknown ones are refused.
         summary: one line for `mithril backends info`.
         url: where to read more.
+        launch: says which commands `mithril launch` shall run on this machine; None where a script
+            needs no more than one process.
     """
 
     name: str
@@ -42,6 +45,7 @@ class BackendSpec:
     options: type | None = None
     summary: str = ""
     url: str = ""
+    launch: Callable[[LaunchRequest], Sequence[Command]] | None = None
 
 
 def check_specs(offered: object) -> list[BackendSpec]:
@@ -64,6 +68,8 @@ def _checked(spec: object) -> BackendSpec:
         )
     if not callable(spec.open):
         raise BackendError(f"BackendSpec.open is {spec.open!r}; give a function (mesh, options)")
+    if spec.launch is not None and not callable(spec.launch):
+        raise BackendError(f"BackendSpec.launch is {spec.launch!r}; give a function (request)")
     if not _is_version(spec.api):
         raise BackendError(f"BackendSpec.api is {spec.api!r}; give two integers, such as (1, 0)")
     if spec.options is not None and not _is_dataclass_type(spec.options):

@@ -1,0 +1,119 @@
+"""`mithril launch`: run a script in several processes, with the output and the fate of each named.
+
+The exit code is that of the process that failed, 128 plus the number of a signal, or 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mithril.errors import BackendError, MithrilError, OptionError, listing, nearest
+
+if TYPE_CHECKING:
+    from mithril.plugins.launch import Command, LaunchRequest
+    from mithril.plugins.spec import BackendSpec
+
+
+def launch(
+    script: Annotated[str, typer.Argument(help="The Python file to run.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="What the script gets on its command line.")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option("-n", "--processes", help="Processes on each machine.")
+    ] = 1,
+    backend: Annotated[
+        str, typer.Option(help="Backend name; by default the one that has a launcher.")
+    ] = "",
+    nodes: Annotated[int, typer.Option(help="Machines that take part.")] = 1,
+    node_rank: Annotated[int, typer.Option(help="Which of them this is, from 0.")] = 0,
+    coordinator: Annotated[
+        str, typer.Option(help="HOST:PORT where all processes meet; loopback by default.")
+    ] = "",
+    grace: Annotated[
+        float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")
+    ] = 2.0,
+) -> None:
+    """Run a script in several processes that form one mesh."""
+    from mithril.plugins.launch import LaunchRequest
+
+    request = LaunchRequest(
+        script, tuple(arguments or ()), processes, nodes, node_rank, coordinator or None
+    )
+    _check_script(script)
+    commands = _commands(_launcher(backend, script), request)
+    from mithril.runtime.launch import supervise
+
+    outcome = supervise(commands, grace=grace)
+    if outcome.text:
+        typer.echo(f"mithril launch: {outcome.text}", err=True)
+    raise typer.Exit(outcome.code)
+
+
+def _check_script(script: str) -> None:
+    path = Path(script)
+    if path.is_file():
+        return
+    beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
+    hint = nearest(path.name, [file.name for file in beside])
+    raise OptionError(f"script '{script}' is no file; give the path of a Python file{hint}")
+
+
+def _launcher(name: str, script: str) -> BackendSpec:
+    """Return the backend that shall start the processes."""
+    from mithril.plugins.opening import ready_spec, require
+
+    if not name:
+        return _only_launcher()
+    spec = ready_spec(require(name))
+    if spec.launch is None:
+        summary = f" ({spec.summary})" if spec.summary else ""
+        raise BackendError(
+            f"backend '{name}'{summary} does not start processes; it opens a whole mesh in one: "
+            f"python {script}; with launcher: {listing(spec.name for spec in _launchers())}"
+        )
+    return spec
+
+
+def _only_launcher() -> BackendSpec:
+    found = _launchers()
+    if len(found) == 1:
+        return found[0]
+    names = listing(spec.name for spec in found)
+    remedy = "choose one with --backend" if found else "pip install mithril-jax"
+    raise BackendError(
+        f"mithril launch needs one ready backend that starts processes; found {names}; {remedy}"
+    )
+
+
+def _launchers() -> list[BackendSpec]:
+    from mithril.plugins.discover import Status, discover
+
+    ready = [entry.spec for entry in discover() if entry.spec and entry.status is Status.ready]
+    return [spec for spec in ready if spec.launch is not None]
+
+
+def _commands(spec: BackendSpec, request: LaunchRequest) -> Sequence[Command]:
+    """Ask the backend what to run, and check that it is something."""
+    from mithril.plugins.launch import Command
+
+    assert spec.launch is not None
+    try:
+        commands = spec.launch(request)
+    except MithrilError:
+        raise
+    except Exception as error:
+        raise BackendError(
+            f"backend '{spec.name}' failed to say what to launch; {type(error).__name__}: {error}; "
+            f"mithril backends info {spec.name}"
+        ) from error
+    if not commands or not all(isinstance(command, Command) for command in commands):
+        raise BackendError(
+            f"backend '{spec.name}' gave {commands!r} to launch; its plugin must return a list "
+            f"of Command"
+        )
+    return commands
