@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
+from mithril.plugins.opening import KNOWN_PACKAGES
 
 
 def backend(*shape: int) -> ml.Backend:
@@ -106,6 +108,11 @@ def duplicate_output() -> None:
     model |= ml.Relu()(input="a", output="b")
 
 
+def open_missing() -> None:
+    with patch.dict(KNOWN_PACKAGES, gpu9="mithril-gpu9"):
+        ml.open_backend("gpu9", (2,))
+
+
 def split_lookup(last: int) -> ml.Array:
     model = ml.Embedding(8, 4, sharding={"weight": P("data", None)})
     compiled = ml.compile(model, backend(4))
@@ -140,7 +147,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "tensordot sizes": (lambda: ONE.tensordot(ONE.ones(2, 3), ONE.ones(2, 3), 1), ml.ShapeError, r"tensordot contracts dimensions \(1,\) of float32\[2, 3\] with \(0,\) of float32\[2, 3\]; their sizes must be equal"),
     "tril of a vector": (lambda: ONE.tril(ONE.ones(2)), ml.ShapeError, r"tril takes matrices, not float32\[2\]; it needs two dimensions"),
     "eager function misspelt": (lambda: ONE.argmx, AttributeError, r"backend 'numpy' has no function 'argmx'; did you mean 'argmax'"),
-    "backend missing": (lambda: ml.JaxBackend(device_mesh=(2,)), ml.BackendError, r"pip install mithril-jax"),
+    "backend missing": (open_missing, ml.BackendError, r"backend 'gpu9' is not installed; pip install mithril-gpu9"),
     "backend unknown": (lambda: ml.open_backend("nunpy"), ml.BackendError, r"'nunpy' does not exist; .* did you mean 'numpy'"),
     "mesh of zero": (lambda: backend(0), ml.MeshError, r"device_mesh is \(0,\); give positive integers"),
     "mesh axis names": (lambda: ml.NumpyBackend(device_mesh=(2, 2), mesh_axis_names=["a"]), ml.MeshError, r"has 1 names for a mesh of 2 dimensions"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -20,8 +20,19 @@ if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
 
 
+_new = object.__new__
+_UNKNOWN: Any = (None, None)
+"""Type and sharding of an array without a size."""
 SHOWN, EDGE = 20, 3
 """An array of more elements is printed with so many at both ends of each dimension."""
+
+
+class Kind(NamedTuple):
+    """What a plan must know of an array; arrays that one output of a plan gives share it."""
+
+    backend: Backend
+    type: TensorType
+    sharding: Sharding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,32 +56,42 @@ class Array(Operand):
     Arrays are made by a backend (`backend.array(…)`, `backend.randn(…)`) and by compiled models.
     Operators and the functions of the backend run at once, each through a small cached plan, and
     keep results sharded.
+
+    `kind` and `shards`, the engine's own handle, are what an evaluation reads of every array.
     """
 
-    __slots__ = ("_sharding", "_shards", "_type", "backend")
+    __slots__ = ("kind", "shards")
+    kind: Kind
+    shards: Shards
 
     def __init__(
         self, backend: Backend, type: TensorType, sharding: Sharding, shards: Shards
     ) -> None:
-        self.backend = backend
-        self._type = type
-        self._sharding = sharding
-        self._shards = shards
+        self.kind = Kind(backend, type, sharding)
+        self.shards = shards
+
+    @staticmethod
+    def of_kind(kind: Kind, shards: Shards) -> Array:
+        """Return an array of a kind that is known already."""
+        array = _new(Array)
+        array.kind = kind
+        array.shards = shards
+        return array
+
+    @property
+    def backend(self) -> Backend:
+        """The backend the array belongs to."""
+        return self.kind.backend
 
     @property
     def type(self) -> TensorType:
         """Global shape and dtype."""
-        return self._type
+        return self.kind.type
 
     @property
     def sharding(self) -> Sharding:
         """How the array lies on the mesh."""
-        return self._sharding
-
-    @property
-    def shards(self) -> Shards:
-        """The engine's own handle."""
-        return self._shards
+        return self.kind.sharding
 
     @property
     def is_materialised(self) -> bool:
@@ -206,35 +227,29 @@ class PendingArray(Array):
     __slots__ = ("_name",)
 
     def __init__(self, backend: Backend, name: str) -> None:
-        self.backend = backend
+        self.kind = Kind(backend, *_UNKNOWN)
         self._name = name
 
     @property
     def is_materialised(self) -> bool:
         """Whether the values exist."""
-        return hasattr(self, "_type")
+        return self.kind.type is not _UNKNOWN[0]
 
     @property
     def type(self) -> TensorType:
         """Global shape and dtype."""
         self._check()
-        return self._type
+        return self.kind.type
 
     @property
     def sharding(self) -> Sharding:
         """How the array lies on the mesh."""
         self._check()
-        return self._sharding
-
-    @property
-    def shards(self) -> Shards:
-        """The engine's own handle."""
-        self._check()
-        return self._shards
+        return self.kind.sharding
 
     def materialise(self, made: Array) -> None:
         """Become the given array."""
-        self._type, self._sharding, self._shards = made.type, made.sharding, made.shards
+        self.kind, self.shards = made.kind, made.shards
 
     def __repr__(self) -> str:
         return super().__repr__() if self.is_materialised else f"PendingArray('{self._name}')"

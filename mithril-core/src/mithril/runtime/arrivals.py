@@ -7,7 +7,7 @@ copied, and the very number that was passed in last is not even that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -30,20 +30,18 @@ class Arrivals:
         self._known: dict[tuple[Shape, np.dtype[Any]], tuple[TensorType, Sharding]] = {}
         self._number: tuple[float, Array] | None = None
 
-    def take(
-        self, given: Mapping[str, object], names: Iterable[str], what: str
-    ) -> dict[str, Array]:
-        """Return arrays of the backend by name; NumPy arrays and numbers are replicated.
+    def take(self, given: Iterable[object], names: Iterable[str], what: str) -> list[Array]:
+        """Return arrays of the backend; NumPy arrays and numbers are replicated.
 
         Args:
-            given: at least the names.
-            names: those to take.
-            what: what they are, for messages: `input`, say.
+            given: what was passed in.
+            names: how each is called, for messages.
+            what: what they are: `input`, say.
 
         Raises:
             BackendError: an array belongs to another backend, or is none.
         """
-        return {name: self._take(given[name], what, name) for name in names}
+        return [self._take(x, what, name) for x, name in zip(given, names, strict=True)]
 
     def _take(self, x: object, what: str, name: str) -> Array:
         if isinstance(x, Array) and x.backend is self._backend:

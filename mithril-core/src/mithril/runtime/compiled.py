@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import overload
 
-import numpy as np
-
 from mithril.compiler.options import (
     COMPILE_LATER,
     check_uneven,
@@ -18,8 +16,8 @@ from mithril.compiler.options import (
     refuse_unknown,
 )
 from mithril.engine import Observer
-from mithril.errors import BackendError, GraphError, OptionError, PlanError, listing, nearest
-from mithril.ir import Plan, Port
+from mithril.errors import BackendError, GraphError, OptionError, PlanError
+from mithril.ir import Plan
 from mithril.ir.printer import print_collectives, print_shapes
 from mithril.mesh import Sharding
 from mithril.models import Layer, Model
@@ -29,16 +27,10 @@ from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import Precision
 from mithril.partition import explain
 from mithril.runtime.array import Array
-from mithril.runtime.arrivals import Arrivals
 from mithril.runtime.backend import Backend
-from mithril.runtime.parameters import InitialArray, Parameters, initial_array
-from mithril.runtime.planner import (
-    ANYWHERE,
-    Planner,
-    Signature,
-    Step,
-    arguments_of,
-)
+from mithril.runtime.evaluation import Evaluator, check_names
+from mithril.runtime.parameters import InitialArray, Parameters
+from mithril.runtime.planner import ANYWHERE, Planner, Signature
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import (
     OutShardings,
@@ -48,9 +40,6 @@ from mithril.runtime.settings import (
     read_out_shardings,
 )
 from mithril.runtime.specification import as_spec
-from mithril.transform import gradient_of, seed_of
-
-SEED = "seed"
 
 
 def compile(
@@ -141,8 +130,8 @@ class CompiledModel:
         self.parameter_names: tuple[str, ...] = tuple(parameter_names(model))
         self._model = model
         self._planner = Planner(model, backend, settings)
-        self._arrivals = Arrivals(backend)
-        self._latest: Step | None = None
+        names = (self.input_names, self.output_names, self.parameter_names)
+        self._evaluator = Evaluator(backend, self._planner, settings, *names)
 
     # ------------------------------------------------------------------ running
 
@@ -196,31 +185,10 @@ class CompiledModel:
             ShapeError: shapes or dtypes do not fit the model.
             BackendError: an array belongs to another backend.
         """
-        check_seed(seed)
-        given = self._arrays(inputs, self.input_names, "input")
-        parameters = self._parameters(params)
-        gradients = self._fitted(self._gradients(output_gradients), given)
-        seeds = None if gradients is None else arguments_of(gradients)
-        signature = Signature(arguments_of(given), arguments_of(parameters), seeds)
-        step = self._step(signature)
-        if any(placed is ANYWHERE for _, placed in signature.parameters):
-            self._materialise(parameters, step)
-        handles = {name: x.shards for name, x in {**given, **parameters}.items()}
-        for name, x in (gradients or {}).items():
-            handles[seed_of(name)] = x.shards
-        if step.uses_seed:
-            handles[SEED] = self._seed_array(seed, step.ports[SEED]).shards
-        results = step.run([handles[port.name] for port in step.program.inputs], observe)
-        arrays = {
-            port.name: Array(self.backend, port.type, port.sharding, shards)
-            for port, shards in zip(step.program.outputs, results, strict=True)
-        }
-        outputs = {name: arrays[name] for name in self.output_names}
-        if gradients is None:
-            return outputs
-        names = (*parameters, *self.settings.differentiable)
-        wanted = (name for name in names if gradient_of(name) in arrays)
-        return outputs, {name: arrays[gradient_of(name)] for name in wanted}
+        outputs, gradients = self._evaluator.evaluate(
+            params, inputs, output_gradients, seed, observe
+        )
+        return outputs if output_gradients is None else (outputs, gradients)
 
     def randomize_params(self, seed: int = 0) -> Parameters:
         """Return initial parameters, a new mapping by full name.
@@ -235,9 +203,9 @@ class CompiledModel:
         waiting: dict[str, Array] = {
             name: InitialArray(self.backend, name, seed) for name in self.parameter_names
         }
-        if self._latest is not None:
-            self._materialise(waiting, self._latest)
-        return Parameters(seed, waiting)
+        if self._evaluator.latest is not None:
+            self._evaluator.materialise(waiting, self._evaluator.latest)
+        return Parameters(waiting)
 
     def get_parameters(self, seed: int = 0) -> Parameters:
         """Return initial parameters; the same as `randomize_params`."""
@@ -257,11 +225,11 @@ class CompiledModel:
         Raises:
             PlanError: no shapes are known yet.
         """
-        if self._latest is None:
+        if self._evaluator.latest is None:
             raise PlanError(
                 "plan is not known before the shapes; evaluate once, or pass shapes= to compile()"
             )
-        return self._latest.plan
+        return self._evaluator.latest.plan
 
     def plan_for(self, shapes: Mapping[str, object], *, gradients: bool = True) -> Plan:
         """Return the plan for inputs of given shapes, without running anything.
@@ -270,7 +238,7 @@ class CompiledModel:
             shapes: for each input a shape, an array, or a `TensorSpec`.
             gradients: plan the backward computation too, from all float outputs.
         """
-        self._check_names(shapes, self.input_names, "input")
+        check_names(shapes, self.input_names, "input")
         mesh = self.backend.mesh
         placed = []
         for name in self.input_names:
@@ -281,7 +249,8 @@ class CompiledModel:
         parameters = tuple((name, ANYWHERE) for name in self.parameter_names)
         types = {name: traced.graph.outputs[name].type for name in self.output_names}
         seeds = tuple((name, ANYWHERE) for name, type in types.items() if type.dtype.is_float)
-        return self._step(Signature(tuple(placed), parameters, seeds if gradients else None)).plan
+        signature = Signature(tuple(placed), parameters, seeds if gradients else None)
+        return self._evaluator.step(signature).plan
 
     def summary(self) -> str:
         """Return the model as a table, and what the last plan makes of it, if there is one."""
@@ -290,7 +259,7 @@ class CompiledModel:
             if isinstance(self._model, Composition)
             else f"{self._model!r}: parameters {', '.join(self.parameter_names) or 'none'}"
         )
-        if self._latest is None:
+        if self._evaluator.latest is None:
             return f"{described}\non {self.backend!r}; no shapes are known yet"
         return f"{described}\n{print_shapes(self.plan, self.parameter_names)}"
 
@@ -311,80 +280,3 @@ class CompiledModel:
             f"CompiledModel(inputs={list(self.input_names)}, outputs={list(self.output_names)}, "
             f"parameters={len(self.parameter_names)}, {self.backend!r})"
         )
-
-    # ------------------------------------------------------------------ pieces of an evaluation
-
-    def _step(self, signature: Signature) -> Step:
-        self._latest = self._planner.step(signature)
-        return self._latest
-
-    def _materialise(self, parameters: Mapping[str, Array], step: Step) -> None:
-        """Give waiting parameters their values, in the sharding the plan takes them in."""
-        for name, x in parameters.items():
-            if isinstance(x, InitialArray) and not x.is_materialised:
-                type, initializer = step.ports[name].type, step.initializers[name]
-                sharding = self._planner.remember(name, step)
-                x.materialise(
-                    initial_array(self.backend, name, type, initializer, sharding, x.seed)
-                )
-
-    def _seed_array(self, seed: int, port: Port) -> Array:
-        value = np.asarray(seed, np.uint32)
-        return self.backend.place(port.type, port.sharding, lambda box: value)
-
-    # ------------------------------------------------------------------ checking what is passed in
-
-    def _arrays(
-        self, given: Mapping[str, object], names: Sequence[str], what: str
-    ) -> dict[str, Array]:
-        self._check_names(given, names, what)
-        return self._arrivals.take(given, names, what)
-
-    def _parameters(self, params: Mapping[str, Array]) -> dict[str, Array]:
-        return self._arrays(params, self.parameter_names, "parameter")
-
-    def _gradients(self, given: Mapping[str, object] | None) -> dict[str, Array] | None:
-        if given is None:
-            return None
-        if not isinstance(given, Mapping):
-            raise GraphError(
-                f"output_gradients is a {type(given).__name__}; give a mapping of output names to "
-                f"arrays, such as {{'{self.output_names[0]}': …}}"
-            )
-        for name in given:
-            if name not in self.output_names:
-                raise GraphError(
-                    f"output_gradients names '{name}', which is no output"
-                    f"{nearest(name, self.output_names)}; outputs: {listing(self.output_names)}"
-                )
-        return self._arrivals.take(given, given, "gradient of output")
-
-    def _fitted(
-        self, gradients: dict[str, Array] | None, inputs: Mapping[str, Array]
-    ) -> dict[str, Array] | None:
-        """Return output gradients in the float dtypes that the precision gives the outputs."""
-        if gradients is None or not self.settings.precision.is_given:
-            return gradients
-        types = tuple((name, x.type) for name, x in inputs.items())
-        outputs = self._planner.trace(types).graph.outputs
-        return {
-            name: x.astype(outputs[name].type.dtype) if x.dtype.is_float else x
-            for name, x in gradients.items()
-        }
-
-    def _check_names(self, given: Mapping[str, object], names: Sequence[str], what: str) -> None:
-        if not isinstance(given, Mapping):
-            raise GraphError(
-                f"{what}s are given as a {type(given).__name__}; give a mapping of names to arrays"
-            )
-        if len(given) == len(names) and all(name in given for name in names):
-            return
-        unknown = [name for name in given if name not in names]
-        missing = [name for name in names if name not in given]
-        if unknown:
-            raise GraphError(
-                f"model has no {what} '{unknown[0]}'{nearest(unknown[0], missing or names)}; "
-                f"{what}s: {listing(names)}"
-            )
-        if missing:
-            raise GraphError(f"{what} {listing(missing)} is missing; {what}s: {listing(names)}")

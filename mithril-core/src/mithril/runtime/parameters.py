@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 
 
 class Parameters(dict[str, Array]):
-    """Initial parameters of a model by full name; an ordinary dict that remembers its seed."""
-
-    def __init__(self, seed: int, arrays: dict[str, Array]) -> None:
-        super().__init__(arrays)
-        self.seed = seed
+    """Parameters of a model, or their gradients, by full name: a dict that prints as a table."""
 
     def __repr__(self) -> str:
         rows = (
             f"  {name}: {x.type if x.is_materialised else 'size not known yet'}"
             for name, x in self.items()
         )
-        return "\n".join([f"Parameters(seed={self.seed})", *rows])
+        return "\n".join(["Parameters", *rows])
 
 
 class InitialArray(PendingArray):

@@ -1,0 +1,135 @@
+"""The benchmarks' models as one writes them by hand in JAX: `jax.jit` and `jax.value_and_grad`.
+
+On several devices arrays are laid out with `NamedSharding` and activations constrained, as the
+documentation of JAX shows it: XLA's GSPMD then puts in the collectives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+Params = Mapping[str, jax.Array]
+Constrain = Callable[[jax.Array, P], jax.Array]
+MEGATRON = {
+    "attn.q.weight": P("tensor", None),
+    "attn.k.weight": P("tensor", None),
+    "attn.v.weight": P("tensor", None),
+    "attn.q.bias": P("tensor"),
+    "attn.k.bias": P("tensor"),
+    "attn.v.bias": P("tensor"),
+    "attn.o.weight": P(None, "tensor"),
+    "mlp.up.weight": P("tensor", None),
+    "mlp.up.bias": P("tensor"),
+    "mlp.down.weight": P(None, "tensor"),
+}
+"""How the parameters of a block are split over `tensor`; the others are replicated."""
+
+
+def unconstrained(x: jax.Array, spec: P) -> jax.Array:
+    """Return x: on one device nothing is laid out."""
+    return x
+
+
+def constraining(mesh: jax.sharding.Mesh) -> Constrain:
+    """Return the function that lays an activation out on a mesh."""
+    return lambda x, spec: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+
+def place(params: Params, mesh: jax.sharding.Mesh) -> dict[str, jax.Array]:
+    """Return parameters as they lie on a mesh."""
+    return {
+        name: jax.device_put(x, NamedSharding(mesh, spec_of(name))) for name, x in params.items()
+    }
+
+
+def spec_of(name: str) -> P:
+    """Return how a parameter is split."""
+    return next((spec for ending, spec in MEGATRON.items() if name.endswith(ending)), P())
+
+
+# ------------------------------------------------------------------ GPT
+
+
+def linear(params: Params, name: str, x: jax.Array) -> jax.Array:
+    return x @ params[f"{name}.weight"].T + params[f"{name}.bias"]
+
+
+def layer_norm(params: Params, name: str, x: jax.Array) -> jax.Array:
+    mean = x.mean(-1, keepdims=True)
+    variance = jnp.square(x - mean).mean(-1, keepdims=True)
+    normal = (x - mean) * jax.lax.rsqrt(variance + 1e-5)
+    return normal * params[f"{name}.weight"] + params[f"{name}.bias"]
+
+
+def attention(
+    params: Params, name: str, x: jax.Array, heads: int, constrain: Constrain
+) -> jax.Array:
+    batch, length, width = x.shape
+    split = P("data", None, "tensor", None)
+    q, k, v = (
+        constrain(linear(params, f"{name}.{part}", x).reshape(batch, length, heads, -1), split)
+        for part in "qkv"
+    )
+    scores = jnp.einsum("bshd,bthd->bhst", q, k) / math.sqrt(width // heads)
+    seen = jnp.tril(jnp.ones((length, length), bool))
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+    mixed = jnp.einsum("bhst,bthd->bshd", weights, v).reshape(batch, length, width)
+    return linear(params, f"{name}.o", constrain(mixed, P("data", None, "tensor")))
+
+
+def block(params: Params, name: str, x: jax.Array, heads: int, constrain: Constrain) -> jax.Array:
+    whole = P("data", None, None)
+    seen = attention(
+        params, f"{name}.attn", layer_norm(params, f"{name}.norm1", x), heads, constrain
+    )
+    x = constrain(x + seen, whole)
+    hidden = linear(params, f"{name}.mlp.up", layer_norm(params, f"{name}.norm2", x))
+    hidden = jax.nn.gelu(constrain(hidden, P("data", None, "tensor")), approximate=False)
+    return constrain(x + linear(params, f"{name}.mlp.down", hidden), whole)
+
+
+def gpt_loss(
+    params: Params, tokens: jax.Array, target: jax.Array, heads: int, constrain: Constrain
+) -> jax.Array:
+    """Return the mean cross-entropy of the GPT of `mithril.cli.gpt`."""
+    x = params["embed.weight"][tokens] + params["position.weight"][: tokens.shape[1]]
+    x = constrain(x, P("data", None, None))
+    for i in range(sum(name.endswith("attn.q.weight") for name in params)):
+        x = block(params, f"block{i}", x, heads, constrain)
+    logits = linear(params, "head", layer_norm(params, "norm", x))
+    return cross_entropy(logits, target)
+
+
+def cross_entropy(logits: jax.Array, target: jax.Array) -> jax.Array:
+    chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
+    return (jax.nn.logsumexp(logits, axis=-1) - chosen).mean()
+
+
+def gpt_step(heads: int, constrain: Constrain = unconstrained) -> Callable[..., object]:
+    """Return the jitted function of loss and gradients."""
+    return jax.jit(jax.value_and_grad(partial(gpt_loss, heads=heads, constrain=constrain)))
+
+
+# ------------------------------------------------------------------ MLP
+
+
+def mlp_loss(params: Params, x: jax.Array, target: jax.Array, constrain: Constrain) -> jax.Array:
+    """Return the mean cross-entropy of an MLP with relu."""
+    depth = len(params) // 2
+    for i in range(depth):
+        x = linear(params, f"layer{i}", x)
+        if i < depth - 1:
+            x = constrain(jax.nn.relu(x), P("data", None))
+    return cross_entropy(x, target)
+
+
+def mlp_step(constrain: Constrain = unconstrained) -> Callable[..., object]:
+    """Return the jitted function of loss and gradients."""
+    return jax.jit(jax.value_and_grad(partial(mlp_loss, constrain=constrain)))

@@ -1,0 +1,240 @@
+"""Evaluations of a compiled model: what is passed in is checked, ordered, planned for, and run.
+
+A training loop evaluates arrays of the same kinds again and again. How they are handed to the plan
+and how its results are named is worked out once for them, in a `Call`; the next evaluations look at
+each array just long enough to see that it is of the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mithril.engine import Observer
+from mithril.errors import GraphError, listing, nearest
+from mithril.ir import Port
+from mithril.runtime.array import Array, Kind
+from mithril.runtime.arrivals import Arrivals
+from mithril.runtime.backend import Backend
+from mithril.runtime.parameters import InitialArray, Parameters, initial_array
+from mithril.runtime.planner import ANYWHERE, Planner, Signature, Step, arguments_of
+from mithril.runtime.sampling import check_seed
+from mithril.runtime.settings import Settings
+from mithril.transform import gradient_of, seed_of
+
+SEED = "seed"
+Given = Mapping[str, object]
+Places = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """How arrays of some kinds are evaluated.
+
+    Args:
+        kinds: of inputs, parameters and output gradients, in that order.
+        seeded: names of the outputs whose gradients are given; None for a forward evaluation.
+        step: the plan.
+        order: for each input of the plan's program the position among these arrays; the seed comes
+            after them.
+        made: the kinds of what the program returns.
+        outputs: the model's outputs by name, as positions among these.
+        gradients: the gradients, likewise.
+    """
+
+    kinds: list[Kind]
+    seeded: tuple[str, ...] | None
+    step: Step
+    order: tuple[int, ...]
+    made: tuple[Kind, ...]
+    outputs: Places
+    gradients: Places
+
+
+class Evaluator:
+    """Evaluates one model on one backend.
+
+    Args:
+        backend: where it runs.
+        planner: makes the plans.
+        settings: how it is compiled.
+        inputs: names of the inputs.
+        outputs: names of the outputs.
+        parameters: names of the parameters.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        planner: Planner,
+        settings: Settings,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        parameters: Sequence[str],
+    ) -> None:
+        self.latest: Step | None = None
+        self._backend = backend
+        self._planner = planner
+        self._settings = settings
+        self._inputs, self._outputs, self._parameters = inputs, outputs, parameters
+        self._arrivals = Arrivals(backend)
+        self._last: Call | None = None
+
+    def evaluate(
+        self,
+        params: Given,
+        inputs: Given,
+        gradients: Given | None,
+        seed: int,
+        observe: Observer | None,
+    ) -> tuple[dict[str, Array], Parameters]:
+        """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
+        check_seed(seed)
+        seeded = None if gradients is None else tuple(self._checked(gradients))
+        given = self._in_order(inputs, self._inputs, "input")
+        arrays: list[Any] = self._arrivals.take(given, self._inputs, "input")
+        arrays += self._in_order(params, self._parameters, "parameter")
+        if gradients is not None and seeded is not None:
+            arrays += self._arrivals.take(gradients.values(), seeded, "gradient of output")
+        call = self._last
+        if call is None or seeded != call.seeded or not _are_of(call.kinds, arrays):
+            call, arrays = self._prepare(arrays, seeded)
+        handles = [x.shards for x in arrays]
+        if call.step.uses_seed:
+            handles.append(self._seed_array(seed, call.step.ports[SEED]).shards)
+        results = call.step.run([handles[i] for i in call.order], observe)
+        made = list(map(Array.of_kind, call.made, results))
+        return (
+            {name: made[i] for name, i in call.outputs},
+            Parameters({name: made[i] for name, i in call.gradients}),
+        )
+
+    def step(self, signature: Signature) -> Step:
+        """Return the plan of a signature, which is the latest one from now on."""
+        self.latest = self._planner.step(signature)
+        return self.latest
+
+    def materialise(self, parameters: Mapping[str, Array], step: Step) -> None:
+        """Give waiting parameters their values, in the sharding the plan takes them in."""
+        for name, x in parameters.items():
+            if isinstance(x, InitialArray) and not x.is_materialised:
+                type, initializer = step.ports[name].type, step.initializers[name]
+                sharding = self._planner.remember(name, step)
+                x.materialise(
+                    initial_array(self._backend, name, type, initializer, sharding, x.seed)
+                )
+
+    # ------------------------------------------------------------------ arrays of new kinds
+
+    def _prepare(
+        self, arrays: Sequence[Any], seeded: tuple[str, ...] | None
+    ) -> tuple[Call, list[Array]]:
+        """Return how arrays like these are evaluated, planned if need be, and the arrays."""
+        first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
+        inputs = dict(zip(self._inputs, arrays[:first], strict=True))
+        taken = self._arrivals.take(arrays[first:last], self._parameters, "parameter")
+        parameters = dict(zip(self._parameters, taken, strict=True))
+        gradients = None
+        if seeded is not None:
+            gradients = self._fitted(dict(zip(seeded, arrays[last:], strict=True)), inputs)
+        seeds = None if gradients is None else arguments_of(gradients)
+        signature = Signature(arguments_of(inputs), arguments_of(parameters), seeds)
+        step = self.step(signature)
+        if any(placed is ANYWHERE for _, placed in signature.parameters):
+            self.materialise(parameters, step)
+        fitted = [*inputs.values(), *parameters.values(), *(gradients or {}).values()]
+        call = self._call(step, [x.kind for x in fitted], seeded)
+        self._last = call
+        return call, fitted
+
+    def _call(self, step: Step, kinds: list[Kind], seeded: tuple[str, ...] | None) -> Call:
+        names = [*self._inputs, *self._parameters, *map(seed_of, seeded or ())]
+        position = {name: i for i, name in enumerate(names)}
+        if step.uses_seed:
+            position[SEED] = len(names)
+        ports = step.program.outputs
+        place = {port.name: i for i, port in enumerate(ports)}
+        wanted = () if seeded is None else (*self._parameters, *self._settings.differentiable)
+        return Call(
+            kinds,
+            seeded,
+            step,
+            tuple(position[port.name] for port in step.program.inputs),
+            tuple(Kind(self._backend, port.type, port.sharding) for port in ports),
+            tuple((name, place[name]) for name in self._outputs),
+            tuple((n, place[gradient_of(n)]) for n in wanted if gradient_of(n) in place),
+        )
+
+    def _seed_array(self, seed: int, port: Port) -> Array:
+        value = np.asarray(seed, np.uint32)
+        return self._backend.place(port.type, port.sharding, lambda box: value)
+
+    def _fitted(self, gradients: dict[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return output gradients in the float dtypes that the precision gives the outputs."""
+        if not self._settings.precision.is_given:
+            return gradients
+        types = tuple((name, x.type) for name, x in inputs.items())
+        outputs = self._planner.trace(types).graph.outputs
+        return {
+            name: x.astype(outputs[name].type.dtype) if x.dtype.is_float else x
+            for name, x in gradients.items()
+        }
+
+    # ------------------------------------------------------------------ checking what is passed in
+
+    def _in_order(self, given: Given, names: Sequence[str], what: str) -> list[object]:
+        """Return what is given in the order of the names.
+
+        Raises:
+            GraphError: a name is missing or unknown.
+        """
+        if not isinstance(given, Mapping) or len(given) != len(names):
+            check_names(given, names, what)
+        try:
+            return [given[name] for name in names]
+        except KeyError:
+            check_names(given, names, what)
+            raise
+
+    def _checked(self, given: Given) -> Given:
+        if not isinstance(given, Mapping):
+            raise GraphError(
+                f"output_gradients is a {type(given).__name__}; give a mapping of output names to "
+                f"arrays, such as {{'{self._outputs[0]}': …}}"
+            )
+        for name in given:
+            if name not in self._outputs:
+                raise GraphError(
+                    f"output_gradients names '{name}', which is no output"
+                    f"{nearest(name, self._outputs)}; outputs: {listing(self._outputs)}"
+                )
+        return given
+
+
+def check_names(given: object, names: Sequence[str], what: str) -> None:
+    """Raise unless exactly these names are given.
+
+    Raises:
+        GraphError: one is missing or unknown, or it is no mapping.
+    """
+    if not isinstance(given, Mapping):
+        raise GraphError(
+            f"{what}s are given as a {type(given).__name__}; give a mapping of names to arrays"
+        )
+    unknown = [name for name in given if name not in names]
+    missing = [name for name in names if name not in given]
+    if unknown:
+        raise GraphError(
+            f"model has no {what} '{unknown[0]}'{nearest(unknown[0], missing or names)}; "
+            f"{what}s: {listing(names)}"
+        )
+    if missing:
+        raise GraphError(f"{what} {listing(missing)} is missing; {what}s: {listing(names)}")
+
+
+def _are_of(kinds: list[Kind], arrays: Sequence[Any]) -> bool:
+    """Return whether arrays have these kinds; what is no array has none."""
+    return [getattr(x, "kind", None) for x in arrays] == kinds
