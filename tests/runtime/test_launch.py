@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import textwrap
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from mithril.errors import BackendError
 from mithril.plugins import Command
-from mithril.runtime.launch import Outcome
+from mithril.runtime.launch import Outcome, watchdog
 
 from tests.runtime.jobs import (
     CHILD,
@@ -155,6 +156,34 @@ class TestEnds:
         assert len(run.pids) == 4
         wait_until(lambda: not any(map(is_alive, run.pids)))
 
+    def test_grandchildren_may_clean_up_too(self, tmp_path: Path) -> None:
+        saves = (
+            "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(print('saved')))\n"
+            + ready(tmp_path) + SLEEP
+        )  # fmt: skip
+        waits = DEAF + CHILD.format(code=saves, options="") + "child.wait(); exit(0)"
+        run = Run(tmp_path, ranks(waits, after(tmp_path, 1) + "exit(1)"), grace=LONG)
+        assert run.output.endswith(b"[0] saved\n")
+        assert run.outcome.text.endswith("; the other 1 process was stopped")
+
+    def test_what_a_rank_leaves_in_its_group_ends_with_it(self, tmp_path: Path) -> None:
+        """Not only at the end of the job: the other rank sees it go."""
+        leaves = CHILD.format(code=DEAF + SLEEP, options="") + (
+            f"open({str(tmp_path / 'pid')!r}, 'w').write(f'{{child.pid}} ')"
+        )
+        waits = f"""
+            import os, pathlib, time
+            file = pathlib.Path({str(tmp_path / "pid")!r})
+            while not file.exists() or not file.read_text().endswith(" "): time.sleep(0.01)
+            while True:
+                state = pathlib.Path(f"/proc/{{file.read_text().strip()}}/stat")
+                if not state.exists() or ") Z " in state.read_text(): break
+                time.sleep(0.01)
+        """
+        if not Path("/proc").is_dir():
+            pytest.skip("reads /proc")
+        assert Run(tmp_path, ranks(leaves, waits)).outcome == Outcome(0)
+
     @pytest.mark.parametrize("options", ["", ", start_new_session=True"])
     def test_what_a_good_rank_leaves_behind_ends_too(self, options: str, tmp_path: Path) -> None:
         run = Run(tmp_path, ranks(CHILD.format(code=DEAF + SLEEP, options=options)))
@@ -183,6 +212,32 @@ class TestEnds:
         code = "import os; print(os.environ['WORLD'], 'PATH' in os.environ)"
         run = Run(tmp_path, [Command((sys.executable, "-c", code), {"WORLD": "2"}, rank=0)])
         assert run.output == b"[0] 2 True\n"
+
+
+class TestWatchdog:
+    """The file itself, told of groups and of a mark that no process has."""
+
+    @pytest.mark.parametrize(("lines", "ends"), [("+{0}\n", True), ("+{0}\n-{0}\n", False)])
+    def test_groups_it_was_told_of_end_with_the_pipe(self, lines: str, ends: bool) -> None:
+        command = [sys.executable, "-I", "-S", watchdog.__file__, "no process has this mark"]
+        with subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True) as sleeper:
+            subprocess.run(
+                command, input=lines.format(sleeper.pid), text=True, check=True, timeout=LONG
+            )
+            sleeper.send_signal(signal.SIGTERM)  # the first signal is the one that counts
+            assert sleeper.wait(LONG) == -(signal.SIGKILL if ends else signal.SIGTERM)
+
+    def test_it_waits_for_the_end_of_the_pipe(self) -> None:
+        command = [sys.executable, "-I", "-S", watchdog.__file__, "no process has this mark"]
+        with subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True) as sleeper:
+            guard = subprocess.Popen(command, stdin=subprocess.PIPE)
+            with guard:
+                assert guard.stdin is not None
+                guard.stdin.write(f"+{sleeper.pid}\n".encode())
+                guard.stdin.flush()
+                time.sleep(0.5)
+                assert sleeper.poll() is None
+            assert sleeper.wait(LONG) == -signal.SIGKILL
 
 
 class TestLauncherStops:
@@ -230,13 +285,14 @@ class TestLauncherStops:
             wait_until(lambda: not any(map(is_alive, found)))
 
     def test_a_killed_watchdog_ends_the_launch(self, tmp_path: Path) -> None:
-        with launcher(tmp_path, SHOW + SLEEP) as process:
-            found = read_pids(process, 1)
+        nested = CHILD.format(code=DEAF + SLEEP, options=", start_new_session=True")
+        with launcher(tmp_path, nested + SHOW + SLEEP) as process:
+            found = read_pids(process, 2)
             os.kill(watchdog_of(process), signal.SIGKILL)
             _, errors = process.communicate(timeout=LONG)
         assert process.returncode == 1
         assert b"the watchdog of this launch was killed after" in errors
-        assert not any(map(exists, found))
+        wait_until(lambda: not any(map(is_alive, found)))
 
     @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
     def test_nothing_listens(self, tmp_path: Path) -> None:
