@@ -63,13 +63,18 @@ def find_devices(count: int, platform: str | None) -> list[Any]:
 def _ask_for_cpus(count: int) -> bool:
     """Set the number of virtual CPU devices; return whether JAX has started already."""
     wanted = max(count, FEWEST_CPUS)
-    if jax.config.jax_num_cpu_devices >= wanted:
+    if configured("jax_num_cpu_devices") >= wanted:
         return False
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError:
         return True
     return False
+
+
+def configured(name: str) -> Any:
+    """Return a setting of JAX, such as `jax_enable_x64`; its class declares none to readers."""
+    return getattr(jax.config, name)
 
 
 class Devices:
@@ -84,6 +89,7 @@ class Devices:
         self.mesh = mesh
         self.flat: tuple[Any, ...] = tuple(_arranged(mesh, found))
         self.platform: str = self.flat[0].platform
+        self._meshes: dict[jax.sharding.Mesh, Mesh] = {}
         self.jax_mesh = lru_cache(maxsize=256)(self._jax_mesh)
         self.sharding = lru_cache(maxsize=4096)(self._sharding)
 
@@ -100,7 +106,14 @@ class Devices:
 
     def _jax_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
         """Return the same devices under the axes of a mesh, which may be a refined one."""
-        return jax.sharding.Mesh(np.asarray(self.flat).reshape(mesh.shape), mesh.names)
+        made = jax.sharding.Mesh(np.asarray(self.flat).reshape(mesh.shape), mesh.names)
+        self._meshes[made] = mesh
+        return made
+
+    def mesh_of(self, mesh: object) -> Mesh | None:
+        """Return the mesh that a JAX mesh is, if it is this one or a refinement in use."""
+        self.jax_mesh(self.mesh)
+        return self._meshes.get(mesh) if isinstance(mesh, jax.sharding.Mesh) else None
 
     def _sharding(self, sharding: Sharding) -> jax.sharding.Sharding:
         if self.mesh.size == 1:
@@ -112,7 +125,8 @@ class Devices:
         shape, placed = held_shape(type.shape, sharding), self.sharding(sharding)
         if sharding.is_replicated and len(self.local) == len(self.flat):
             whole = produce(tuple(slice(0, size) for size in type.shape))
-            return jax.device_put(np.asarray(whole, type.dtype.numpy), placed)
+            array: jax.Array = jax.device_put(np.asarray(whole, type.dtype.numpy), placed)
+            return array
         parts = host_shards(type, sharding, produce, self.local)
         arrays = jax.device_put(parts, [self.flat[i] for i in self.local])
         return jax.make_array_from_single_device_arrays(shape, placed, arrays)

@@ -18,7 +18,9 @@ from mithril.ir import Program
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
-from mithril_jax.devices import Devices, find_devices
+from mithril_jax import hlo
+from mithril_jax.devices import Devices, configured, find_devices
+from mithril_jax.interop import JaxInterop
 from mithril_jax.kernels import KERNELS
 from mithril_jax.lower import function_of, needs_flag
 from mithril_jax.options import JaxOptions
@@ -83,7 +85,12 @@ class JaxEngine:
     def dtypes(self) -> frozenset[DType]:
         """All dtypes; those of 64 bits if JAX has them switched on."""
         every = frozenset(DType)
-        return every if jax.config.jax_enable_x64 else every - _WIDE
+        return every if configured("jax_enable_x64") else every - _WIDE
+
+    @cached_property
+    def interop(self) -> JaxInterop:
+        """What users of JAX are offered."""
+        return JaxInterop(self)
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> jax.Array:
         """Make a distributed array."""
@@ -132,14 +139,29 @@ class JaxExecutable:
         if self._is_capped and results:
             self._wait_for_earlier(results[0])
         if observe is not None:
-            for row in self.compiled_collectives(inputs):
+            for row in self.collectives(inputs):
                 observe(*row)
+        return results
+
+    def collectives(self, inputs: Sequence[jax.Array]) -> list[hlo.Row]:
+        """Return kind, mesh axes and bytes of every collective, as XLA compiled them; see `hlo`."""
+        given = (*inputs, self._flag) if self._flagged else inputs
+        text = self.jitted.lower(*given).compile().as_text()
+        return hlo.collectives(text or "", self.program.mesh)
+
+    def traced(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the outputs for arrays that JAX is tracing."""
+        given = (*inputs, jnp.zeros((), bool)) if self._flagged else inputs
+        results: list[Any] = self.function(*given)
         return results
 
     @cached_property
     def _flag(self) -> jax.Array:
         replicated = Sharding.replicated(self._engine.mesh, 0)
-        return jax.device_put(jnp.zeros((), bool), self._engine.opened.sharding(replicated))
+        flag: jax.Array = jax.device_put(
+            jnp.zeros((), bool), self._engine.opened.sharding(replicated)
+        )
+        return flag
 
     def _wait_for_earlier(self, result: jax.Array) -> None:
         queue = self._engine.in_flight

@@ -86,7 +86,7 @@ def graph_function(graph: Graph, kernels: Mapping[str, Kernel], after: Gate) -> 
 def _step(node: Node, kernels: Mapping[str, Kernel], after: Gate) -> Function:
     op = node.op
     if isinstance(op, After):
-        return lambda inputs, flag: [after(*inputs, flag)]
+        return lambda inputs, flag: [after(inputs[0], inputs[1], flag)]
     if isinstance(op, Repeat):
         return _loop(op, kernels, after)
     kernel = kernels[op.name](op, [value.type for value in node.inputs], jnp)
@@ -106,7 +106,7 @@ def _loop(op: Repeat, kernels: Mapping[str, Kernel], after: Gate) -> Function:
     def run(inputs: Arrays, flag: Any) -> list[Any]:
         invariants = inputs[op.carried : first_stacked]
 
-        def iteration(carry: Arrays, slices: Arrays) -> tuple[Arrays, Arrays]:
+        def iteration(carry: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
             found = body([*carry, *invariants, *slices], flag)
             return found[: op.carried], found[op.carried :]
 
@@ -140,5 +140,5 @@ def _gate(x: Any, dependency: Any, flag: Any) -> Any:
     closed = flag
     if dependency.size:
         first = lax.slice(lax.reshape(dependency, (dependency.size,)), (0,), (1,))[0]
-        closed = flag & (first == first)  # NaN or not, false: the flag is
+        closed = flag & lax.eq(first, first)
     return lax.cond(closed, jnp.zeros_like, lambda value: value, x)

@@ -87,8 +87,8 @@ class JaxOptions:
             )
         if self.memory_optimization and found != "cpu":
             raise OptionError(
-                f"memory_optimization=True is available on CPU only; on '{found}' XLA schedules for "
-                f"memory by itself; leave it out"
+                f"memory_optimization=True is available on CPU only; on '{found}' XLA schedules "
+                f"for memory by itself; leave it out"
             )
 
     def check_mesh(self, shape: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mithril.engine import Shards
 from mithril.engine.shards import trimmed
-from mithril.errors import BackendError, ShapeError
+from mithril.errors import BackendError, ShapeError, nearest
 from mithril.ir import Op, Operand
 from mithril.mesh import Box, Sharding
 from mithril.types import DType, Scalar, TensorType
@@ -127,6 +127,18 @@ class Array(Operand):
         value: Scalar = self.numpy().item()
         return value
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a method that the backend's framework adds, such as `jax`."""
+        if name.startswith("_") or name in Array.__slots__:
+            raise AttributeError(name)
+        methods = self.kind.backend.interop.array_methods
+        if name not in methods:
+            raise AttributeError(
+                f"array {self.type} of backend '{self.backend.name}' has no attribute '{name}'"
+                f"{nearest(name, [*methods, *dir(type(self))])}"
+            )
+        return partial(methods[name], self)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise BackendError(
@@ -221,42 +233,47 @@ def _part_of_row(whole: np.ndarray, row: int, box: Box) -> np.ndarray:
 class PendingArray(Array):
     """A parameter whose size is not known before the model has seen an input.
 
-    It becomes an ordinary array, in place, at the first `evaluate`.
+    It becomes an ordinary array, in place, at the first `evaluate`. Until then `shards` holds its
+    name and the seed that its values will come from.
     """
 
-    __slots__ = ("_name",)
+    __slots__ = ()
 
-    def __init__(self, backend: Backend, name: str) -> None:
+    def __init__(self, backend: Backend, name: str, seed: int) -> None:
         self.kind = Kind(backend, *_UNKNOWN)
-        self._name = name
+        self.shards = name, seed
 
     @property
     def is_materialised(self) -> bool:
         """Whether the values exist."""
-        return self.kind.type is not _UNKNOWN[0]
+        return False
 
     @property
     def type(self) -> TensorType:
-        """Global shape and dtype."""
-        self._check()
-        return self.kind.type
+        """Global shape and dtype: not known yet."""
+        raise self._error()
 
     @property
     def sharding(self) -> Sharding:
-        """How the array lies on the mesh."""
-        self._check()
-        return self.kind.sharding
+        """How the array lies on the mesh: not known yet."""
+        raise self._error()
+
+    @property
+    def seed(self) -> int:
+        """The seed that the values will come from."""
+        seed: int = self.shards[1]
+        return seed
 
     def materialise(self, made: Array) -> None:
         """Become the given array."""
         self.kind, self.shards = made.kind, made.shards
+        self.__class__ = Array  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return super().__repr__() if self.is_materialised else f"PendingArray('{self._name}')"
+        return f"PendingArray('{self.shards[0]}')"
 
-    def _check(self) -> None:
-        if not self.is_materialised:
-            raise BackendError(
-                f"parameter '{self._name}' has no size yet; it is made at the first evaluate(); "
-                f"evaluate once, or pass shapes= to compile()"
-            )
+    def _error(self) -> BackendError:
+        return BackendError(
+            f"parameter '{self.shards[0]}' has no size yet; it is made at the first evaluate(); "
+            f"evaluate once, or pass shapes= to compile()"
+        )

@@ -17,15 +17,17 @@ from mithril.compiler.options import (
 )
 from mithril.cost import hardware_of
 from mithril.engine import Engine, Executable, KernelNames
+from mithril.engine.interop import interop_of
 from mithril.errors import BackendError, MeshError, nearest
 from mithril.ir import Builder, Graph, Op, Operand, Plan, Port, Program, Stage
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
 from mithril.plugins.opening import open_engine
-from mithril.runtime.array import Array
+from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.creation import Creation
 from mithril.runtime.functions import EAGER, eager
+from mithril.runtime.parameters import Parameters
 from mithril.runtime.placement import read_placement
 from mithril.runtime.recent import Recent
 
@@ -130,6 +132,8 @@ class Backend(Creation):
         self.uneven = uneven
         self.precision = self.checked_precision(precision)
         self._eager: Recent[object, _EagerStep] = Recent(EAGER_PLANS)
+        self.interop = interop_of(engine)
+        self.interop.meet((Array, PendingArray), Parameters)
 
     @property
     def mesh(self) -> Mesh:
@@ -152,6 +156,11 @@ class Backend(Creation):
         self.own(x, "to_numpy")
         whole = x.numpy()
         return whole if whole.ndim else whole[()]
+
+    def adopted(self, x: object) -> Array | None:
+        """Return an array of the framework as one of this backend, None if it is none."""
+        found = self.interop.adopt(x)
+        return None if found is None else Array(self, *found)
 
     def own(self, x: object, what: str) -> Array:
         """Return `x` if it is an array of this backend.
@@ -322,11 +331,14 @@ class _EagerStep:
 
 
 def as_array(backend: Backend, x: object, what: str) -> Array:
-    """Return an array of the backend; NumPy arrays and Python numbers are put on its devices.
+    """Return an array of the backend; those of its framework are taken as they lie.
+
+    NumPy arrays and Python numbers are put on its devices.
 
     Raises:
         BackendError: `x` belongs to another backend or is something else.
     """
     if isinstance(x, np.ndarray | np.generic | bool | int | float):
         return backend.array(x)
-    return backend.own(x, what)
+    adopted = backend.adopted(x)
+    return backend.own(x, what) if adopted is None else adopted

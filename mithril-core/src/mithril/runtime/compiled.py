@@ -7,7 +7,9 @@ signature. The first evaluation of a signature plans and lowers; later ones only
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import overload
+from dataclasses import replace
+from functools import partial
+from typing import Any, overload
 
 from mithril.compiler.options import (
     COMPILE_LATER,
@@ -16,7 +18,7 @@ from mithril.compiler.options import (
     refuse_unknown,
 )
 from mithril.engine import Observer
-from mithril.errors import BackendError, GraphError, OptionError, PlanError
+from mithril.errors import BackendError, GraphError, OptionError, PlanError, nearest
 from mithril.ir import Plan
 from mithril.ir.printer import print_collectives, print_shapes
 from mithril.mesh import Sharding
@@ -26,11 +28,11 @@ from mithril.models.summary import summarize
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import Precision
 from mithril.partition import explain
-from mithril.runtime.array import Array
+from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.backend import Backend
 from mithril.runtime.evaluation import Evaluator, check_names
-from mithril.runtime.parameters import InitialArray, Parameters
-from mithril.runtime.planner import ANYWHERE, Planner, Signature
+from mithril.runtime.parameters import Parameters
+from mithril.runtime.planner import ANYWHERE, Arguments, Placed, Planner, Signature
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import (
     OutShardings,
@@ -40,6 +42,11 @@ from mithril.runtime.settings import (
     read_out_shardings,
 )
 from mithril.runtime.specification import as_spec
+from mithril.runtime.wiring import Wiring
+from mithril.transform import gradient_of, seed_of
+from mithril.types import TensorType
+
+Types = tuple[tuple[str, TensorType], ...]
 
 
 def compile(
@@ -131,6 +138,7 @@ class CompiledModel:
         self._model = model
         self._planner = Planner(model, backend, settings)
         names = (self.input_names, self.output_names, self.parameter_names)
+        self._pure_planners: dict[tuple[str, ...], Planner] = {}
         self._evaluator = Evaluator(backend, self._planner, settings, *names)
 
     # ------------------------------------------------------------------ running
@@ -201,7 +209,7 @@ class CompiledModel:
         """
         check_seed(seed)
         waiting: dict[str, Array] = {
-            name: InitialArray(self.backend, name, seed) for name in self.parameter_names
+            name: PendingArray(self.backend, name, seed) for name in self.parameter_names
         }
         if self._evaluator.latest is not None:
             self._evaluator.materialise(waiting, self._evaluator.latest)
@@ -238,19 +246,64 @@ class CompiledModel:
             shapes: for each input a shape, an array, or a `TensorSpec`.
             gradients: plan the backward computation too, from all float outputs.
         """
+        types, placed = self._placed(shapes)
+        parameters = tuple((name, ANYWHERE) for name in self.parameter_names)
+        outputs = self._float_outputs(self._planner, types)
+        seeds = tuple((name, ANYWHERE) for name in outputs) if gradients else None
+        return self._evaluator.step(Signature(placed, parameters, seeds)).plan
+
+    def _placed(self, shapes: Mapping[str, object]) -> tuple[Types, Arguments]:
+        """Return types of inputs, and types with shardings, from shapes, arrays and specs."""
         check_names(shapes, self.input_names, "input")
-        mesh = self.backend.mesh
-        placed = []
+        found = []
         for name in self.input_names:
             spec = as_spec(shapes[name], f"input '{name}'", self.backend.precision.default)
-            sharding = Sharding.of(mesh, spec.sharding, len(spec.shape), f"input '{name}'")
-            placed.append((name, (spec.type, sharding)))
-        traced = self._planner.trace(tuple((name, type) for name, (type, _) in placed))
+            sharding = Sharding.of(
+                self.backend.mesh, spec.sharding, len(spec.shape), f"input '{name}'"
+            )
+            found.append((name, spec.type, sharding))
+        types = tuple((name, type) for name, type, _ in found)
+        return types, tuple((name, (type, sharding)) for name, type, sharding in found)
+
+    def _as_before(self, name: str, placed: Placed) -> Placed:
+        """Return how an input lies in the latest plan, if that is for the same type."""
+        step = self._evaluator.latest
+        port = None if step is None else step.ports[name]
+        return (port.type, port.sharding) if port and port.type == placed[0] else placed
+
+    def _float_outputs(self, planner: Planner, types: Types) -> tuple[str, ...]:
+        outputs = planner.trace(types).graph.outputs
+        return tuple(name for name in self.output_names if outputs[name].type.dtype.is_float)
+
+    def wiring(self, shapes: Mapping[str, object], *, gradients: bool) -> Wiring:
+        """Return the program for inputs of given shapes, for a plugin that runs it by itself.
+
+        All float inputs are differentiable. An input without a sharding of its own lies as in the
+        plan that was made last, if there is one.
+
+        Args:
+            shapes: for each input a shape, an array, or a `TensorSpec`.
+            gradients: whether output gradients go in and gradients come out.
+        """
+        types, placed = self._placed(shapes)
+        placed = tuple((name, self._as_before(name, known)) for name, known in placed)
+        floats = tuple(name for name, type in types if type.dtype.is_float)
+        planner = self._pure_planners.setdefault(
+            floats,
+            Planner(self._model, self.backend, replace(self.settings, differentiable=floats)),
+        )
+        outputs = self._float_outputs(planner, types) if gradients else ()
+        seeds = tuple((name, ANYWHERE) for name in outputs)
         parameters = tuple((name, ANYWHERE) for name in self.parameter_names)
-        types = {name: traced.graph.outputs[name].type for name in self.output_names}
-        seeds = tuple((name, ANYWHERE) for name, type in types.items() if type.dtype.is_float)
-        signature = Signature(tuple(placed), parameters, seeds if gradients else None)
-        return self._evaluator.step(signature).plan
+        step = planner.step(Signature(placed, parameters, seeds if gradients else None))
+        made = {port.name for port in step.program.outputs}
+        wanted = {name: gradient_of(name) for name in (*self.parameter_names, *floats)}
+        return Wiring(
+            step.program,
+            {name: seed_of(name) for name in outputs},
+            {name: port for name, port in wanted.items() if port in made},
+            step.uses_seed,
+        )
 
     def summary(self) -> str:
         """Return the model as a table, and what the last plan makes of it, if there is one."""
@@ -274,6 +327,18 @@ class CompiledModel:
             tensor: name of a parameter, input, output or layer output.
         """
         return explain(self.plan, tensor)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method that the backend's framework adds, such as `as_jax`."""
+        if name.startswith("_") or name == "backend":
+            raise AttributeError(name)
+        methods = self.backend.interop.model_methods
+        if name not in methods:
+            raise AttributeError(
+                f"compiled model on backend '{self.backend.name}' has no attribute '{name}'"
+                f"{nearest(name, [*methods, *dir(type(self))])}"
+            )
+        return partial(methods[name], self)
 
     def __repr__(self) -> str:
         return (

@@ -16,10 +16,10 @@ import numpy as np
 from mithril.engine import Observer
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Port
-from mithril.runtime.array import Array, Kind
+from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.arrivals import Arrivals
 from mithril.runtime.backend import Backend
-from mithril.runtime.parameters import InitialArray, Parameters, initial_array
+from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.planner import ANYWHERE, Planner, Signature, Step, arguments_of
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
@@ -120,7 +120,7 @@ class Evaluator:
     def materialise(self, parameters: Mapping[str, Array], step: Step) -> None:
         """Give waiting parameters their values, in the sharding the plan takes them in."""
         for name, x in parameters.items():
-            if isinstance(x, InitialArray) and not x.is_materialised:
+            if isinstance(x, PendingArray):
                 type, initializer = step.ports[name].type, step.initializers[name]
                 sharding = self._planner.remember(name, step)
                 x.materialise(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mithril.errors import BackendError
 from mithril.mesh import Box, Sharding
 from mithril.models.initializers import Constant, Initializer, Normal, Uniform
-from mithril.runtime.array import Array, PendingArray
+from mithril.runtime.array import Array
 from mithril.runtime.sampling import Key
 from mithril.types import TensorType
 
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
 
 
 class Parameters(dict[str, Array]):
-    """Parameters of a model, or their gradients, by full name: a dict that prints as a table."""
+    """Parameters of a model, or their gradients, by full name: a dict that prints as a table.
+
+    Methods that a framework adds to arrays work on all of them: `params.jax()` is a plain dict of
+    `jax.Array`s.
+    """
+
+    def __getattr__(self, name: str) -> Callable[[], dict[str, Any]]:
+        first = None if name.startswith("_") else next(iter(self.values()), None)
+        if first is None or name not in first.backend.interop.array_methods:
+            raise AttributeError(f"parameters have no attribute '{name}'")
+        return lambda: {key: getattr(x, name)() for key, x in self.items()}
 
     def __repr__(self) -> str:
         rows = (
@@ -26,16 +37,6 @@ class Parameters(dict[str, Array]):
             for name, x in self.items()
         )
         return "\n".join(["Parameters", *rows])
-
-
-class InitialArray(PendingArray):
-    """A parameter waiting for its size, with the seed its values will come from."""
-
-    __slots__ = ("seed",)
-
-    def __init__(self, backend: Backend, name: str, seed: int) -> None:
-        super().__init__(backend, name)
-        self.seed = seed
 
 
 def initial_array(

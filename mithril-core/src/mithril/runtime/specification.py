@@ -51,7 +51,7 @@ class TensorSpec:
 
 
 def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpec:
-    """Return the TensorSpec meant by a shape, an array or a TensorSpec.
+    """Return the TensorSpec meant by a shape, a type, an array or a TensorSpec.
 
     Args:
         given: one of these.
@@ -63,6 +63,8 @@ def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpe
     """
     if isinstance(given, TensorSpec):
         return given
+    if isinstance(given, TensorType):
+        return TensorSpec(given.shape, given.dtype)
     if isinstance(given, Array):
         return TensorSpec(given.shape, given.dtype, given.sharding.spec)
     if isinstance(given, np.ndarray):

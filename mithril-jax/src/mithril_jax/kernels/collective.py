@@ -35,9 +35,7 @@ def all_gather(op: ops.AllGather, types: Types) -> Run:
 def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
     """A part of the sum over a group; of a maximum or minimum by an all_reduce and a slice."""
     if op.reduction == "sum":
-        return lambda x: lax.psum_scatter(
-            x, op.axes, scatter_dimension=op.dimension, tiled=True
-        )
+        return lambda x: lax.psum_scatter(x, op.axes, scatter_dimension=op.dimension, tiled=True)
     reduce, size = _REDUCE[op.reduction], types[0].shape[op.dimension] // op.count
 
     def run(x: Any) -> Any:

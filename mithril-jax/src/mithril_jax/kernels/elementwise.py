@@ -129,4 +129,4 @@ def lowest(type: TensorType) -> Any:
     dtype = type.dtype
     if dtype.is_float:
         return np.asarray(-math.inf, dtype.numpy)
-    return np.asarray(np.iinfo(dtype.numpy).min, dtype.numpy)
+    return np.asarray(np.iinfo(str(dtype)).min, dtype.numpy)

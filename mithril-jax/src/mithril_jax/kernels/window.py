@@ -130,5 +130,3 @@ def _wide(type: TensorType) -> TensorType:
 
 def _like(type: TensorType) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(type.shape, wide(type))
-
-

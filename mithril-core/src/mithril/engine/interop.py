@@ -1,0 +1,67 @@
+"""How arrays and models of a backend pass to and from its framework; an optional part of an engine.
+
+An engine that has an attribute `interop` offers methods under the names its users know (`x.jax()`,
+`compiled.as_jax()`), takes arrays of the framework as they are, and may tell the framework about
+Mithril's classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from mithril.engine.protocol import Engine, Shards
+from mithril.mesh import Sharding
+from mithril.types import TensorType
+
+Methods = Mapping[str, Callable[..., Any]]
+
+
+class Adopted(NamedTuple):
+    """An array of the framework as one of Mithril's."""
+
+    type: TensorType
+    sharding: Sharding
+    shards: Shards
+
+
+class Interop(Protocol):
+    """See the module's text; nothing that an engine does not override does anything."""
+
+    @property
+    def array_methods(self) -> Methods:
+        """Methods of arrays by name; each takes the array."""
+        return {}
+
+    @property
+    def model_methods(self) -> Methods:
+        """Methods of compiled models by name; each takes the compiled model."""
+        return {}
+
+    def adopt(self, x: object) -> Adopted | None:
+        """Return an array of the framework as one of Mithril's, without a copy where it can be.
+
+        Args:
+            x: what a user passed in.
+
+        Returns:
+            None when it is no array of the framework.
+        """
+        return None
+
+    def meet(self, arrays: tuple[type, ...], mapping: type) -> None:
+        """Tell the framework about the classes of arrays, and of mappings from names to arrays."""
+        return
+
+
+class NoInterop(Interop):
+    """Of an engine whose framework has nothing of its own, such as NumPy."""
+
+
+_NONE = NoInterop()
+
+
+def interop_of(engine: Engine) -> Interop:
+    """Return what an engine offers to users of its framework."""
+    offered: Interop = getattr(engine, "interop", _NONE)
+    return offered

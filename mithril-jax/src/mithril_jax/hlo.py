@@ -1,0 +1,162 @@
+"""Reads the collectives of a compiled XLA program from its text, to compare them with a plan.
+
+XLA may merge several all_reduces into one with several operands, and it says once what a loop does
+in each trip; both are undone here, so that every operand of every trip is a row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from mithril.mesh import Mesh
+
+KINDS = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "collective-permute": "permute",
+}
+Row = tuple[str, tuple[str, ...], int]
+Groups = frozenset[frozenset[int]]
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*)$")
+_COLLECTIVE = re.compile(r"^(.*?) (" + "|".join(KINDS) + r")(?:-start)?\((.*?)\)(.*)$")
+_CALLED = re.compile(r"(?:body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}")
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_BITS = re.compile(r"\d+")
+
+
+def collectives(text: str, mesh: Mesh) -> list[Row]:
+    """Return kind, mesh axes and bytes of every operand of every collective that a program runs.
+
+    Bytes are counted as `mithril.ir.Collective.bytes` counts them.
+
+    Args:
+        text: the optimised HLO, as `jitted.lower(…).compile().as_text()` gives it.
+        mesh: the program's mesh; device numbers are its flat order.
+    """
+    computations, entry = _computations(text)
+    groups = {axes: _groups_over(mesh, axes) for axes in _subsets(mesh)}
+    return list(_rows(computations, entry, mesh, groups))
+
+
+def _rows(
+    computations: Mapping[str, Sequence[str]],
+    name: str,
+    mesh: Mesh,
+    groups: Mapping[tuple[str, ...], Groups],
+) -> Iterator[Row]:
+    for line in computations[name]:
+        match = _COLLECTIVE.match(line)
+        if match:
+            result, kind, _, rest = match.groups()
+            axes = _axes_of(kind, rest, mesh, groups)
+            yield from _operands(KINDS[kind], result, axes, mesh)
+            continue
+        trips = _TRIPS.search(line)
+        for called in _called(line):
+            for _ in range(int(trips.group(1)) if trips else 1):
+                yield from _rows(computations, called, mesh, groups)
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """Return the instructions of each computation, and the name of the one that is run."""
+    found: dict[str, list[str]] = {}
+    current, entry = "", ""
+    for line in text.splitlines():
+        head = _COMPUTATION.match(line)
+        if head:
+            current = head.group(2)
+            found[current] = []
+            entry = current if head.group(1) else entry
+        elif instruction := _INSTRUCTION.match(line):
+            found[current].append(instruction.group(1))
+    return found, entry
+
+
+def _called(line: str) -> list[str]:
+    """Return the computations an instruction runs; those that only say how to add are empty."""
+    branches = _BRANCHES.search(line)
+    listed = branches.group(1).replace("%", "").split(", ") if branches else []
+    return [*_CALLED.findall(line), *listed]
+
+
+def _operands(kind: str, result: str, axes: tuple[str, ...], mesh: Mesh) -> Iterator[Row]:
+    shapes = _SHAPE.findall(result)
+    times = mesh.product(axes) if kind == "reduce_scatter" else 1
+    if kind == "all_to_all" and len(shapes) > 1:  # one piece for each device of the group
+        yield kind, mesh.joined(axes), sum(_bytes(*shape) for shape in shapes)
+        return
+    for shape in shapes:
+        yield kind, mesh.joined(axes), times * _bytes(*shape)
+
+
+def _bytes(dtype: str, sizes: str) -> int:
+    bits = _BITS.search(dtype)
+    width = int(bits.group()) // 8 if bits else 1  # pred
+    return width * math.prod(int(size) for size in sizes.split(",") if size)
+
+
+def _axes_of(
+    kind: str, rest: str, mesh: Mesh, groups: Mapping[tuple[str, ...], Groups]
+) -> tuple[str, ...]:
+    if kind == "collective-permute":
+        return _moved_axes(_listed(rest), mesh)
+    found = frozenset(frozenset(group) for group in _replica_groups(rest))
+    for axes, members in groups.items():
+        if members == found:
+            return axes
+    return ("?",)
+
+
+def _replica_groups(rest: str) -> list[list[int]]:
+    iota = _IOTA.search(rest)
+    if iota is None:
+        return _listed(rest)
+    shape, of, order = (
+        [int(n) for n in part.split(",")] if part else None for part in iota.groups()
+    )
+    assert shape is not None
+    assert of is not None
+    devices = np.arange(math.prod(of)).reshape(of)
+    groups: list[list[int]] = devices.transpose(order).reshape(shape).tolist()
+    return groups
+
+
+def _listed(rest: str) -> list[list[int]]:
+    match = _LISTED.search(rest)
+    groups = re.findall(r"\{([\d,]*)\}", match.group(1)) if match else []
+    return [[int(n) for n in group.split(",") if n] for group in groups]
+
+
+def _moved_axes(pairs: Sequence[Sequence[int]], mesh: Mesh) -> tuple[str, ...]:
+    moved = set()
+    for source, target in pairs:
+        here, there = mesh.coordinates(source), mesh.coordinates(target)
+        moved |= {name for name in mesh.names if here[name] != there[name]}
+    return tuple(name for name in mesh.names if name in moved)
+
+
+def _subsets(mesh: Mesh) -> Iterator[tuple[str, ...]]:
+    for count in range(1, len(mesh.names) + 1):
+        yield from itertools.combinations(mesh.names, count)
+
+
+def _groups_over(mesh: Mesh, axes: tuple[str, ...]) -> Groups:
+    """Return the sets of devices that differ along some axes only."""
+    groups: dict[tuple[int, ...], set[int]] = {}
+    for device in range(mesh.size):
+        where = mesh.coordinates(device)
+        key = tuple(where[name] for name in mesh.names if name not in axes)
+        groups.setdefault(key, set()).add(device)
+    return frozenset(map(frozenset, groups.values()))

@@ -1,0 +1,134 @@
+"""JAX's own arrays, trees and transformations, and Mithril's: each may be used with the other.
+
+`jax.Array`s are taken as they are, Mithril's arrays and mappings of them are trees to JAX, and a
+compiled model becomes a pure function with gradients of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.sharding import NamedSharding
+from mithril.engine.interop import Adopted, Interop
+from mithril.errors import BackendError
+from mithril.mesh import Sharding, coarsen
+from mithril.types import TensorType, as_dtype
+
+from mithril_jax.devices import Devices, held_shape
+from mithril_jax.pure import as_jax, released
+
+if TYPE_CHECKING:
+    from mithril_jax.engine import JaxEngine
+
+_met: set[type] = set()  # JAX takes each class once in the life of a process
+
+
+@dataclass(frozen=True, eq=False)
+class JaxInterop(Interop):
+    """What the JAX engine offers; see `mithril.engine.interop`."""
+
+    engine: JaxEngine
+
+    @property
+    def array_methods(self) -> Mapping[str, Callable[..., Any]]:
+        """`x.jax()`."""
+        return {"jax": _jax_array}
+
+    @property
+    def model_methods(self) -> Mapping[str, Callable[..., Any]]:
+        """`compiled.as_jax()`."""
+        return {"as_jax": as_jax}
+
+    def adopt(self, x: object) -> Adopted | None:
+        """Return a `jax.Array` as it lies, or replicated where Mithril cannot say how it lies.
+
+        Raises:
+            BackendError: it is a tracer.
+        """
+        if not isinstance(x, jax.Array):
+            return None
+        if isinstance(x, jax.core.Tracer):
+            raise BackendError(
+                f"array {x.aval} is being traced by JAX; inside jax.jit or jax.grad use the "
+                f"function that compiled.as_jax() returns"
+            )
+        type = TensorType(x.shape, as_dtype(x.dtype))
+        devices = self.engine.opened
+        sharding = _sharding_of(x, devices)
+        if sharding is None:
+            sharding = Sharding.replicated(devices.mesh, type.rank)
+            x = jax.device_put(x, devices.sharding(sharding))
+        return Adopted(type, sharding, x)
+
+    def meet(self, arrays: tuple[type, ...], mapping: type) -> None:
+        """Register arrays as trees of one leaf, mappings as trees like dicts."""
+        for cls in arrays:
+            if cls not in _met:
+                _met.add(cls)
+                jax.tree_util.register_pytree_node(cls, _flatten, partial(_unflatten, arrays[0]))
+        if mapping not in _met:
+            _met.add(mapping)
+            _register_mapping(mapping)
+
+
+def _jax_array(array: Any) -> jax.Array:
+    """Return the array as JAX's own: the same memory, unless its size does not divide evenly."""
+    return released(array.shards, array.type.shape, array.sharding)
+
+
+def _sharding_of(x: jax.Array, devices: Devices) -> Sharding | None:
+    """Return how an array lies, if it lies on these devices along axes of the mesh."""
+    if devices.mesh.size == 1:
+        here = x.sharding.device_set == {devices.flat[0]}
+        return Sharding.replicated(devices.mesh, x.ndim) if here else None
+    if not isinstance(x.sharding, NamedSharding):
+        return None
+    mesh = devices.mesh_of(x.sharding.mesh)
+    if mesh is None:
+        return None
+    entries = [*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec))]
+    names = [entry if isinstance(entry, tuple) else (entry,) for entry in entries]
+    dims = tuple(
+        tuple(axis for axis in axes if axis is not None and mesh.sizes[axis] > 1) for axes in names
+    )
+    return coarsen(Sharding(mesh, dims), x.shape)
+
+
+# ------------------------------------------------------------------ trees
+
+
+def _flatten(array: Any) -> tuple[tuple[Any], Any]:
+    if not array.is_materialised:
+        array.type  # noqa: B018 - says that it has no size yet
+    return (array.shards,), array.kind
+
+
+def _unflatten(array_class: Any, kind: Any, leaves: tuple[Any]) -> Any:
+    """Return an array of the kind; where JAX put something else in its place, of what it is."""
+    (leaf,) = leaves
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+        held = held_shape(kind.type.shape, kind.sharding)
+        if (leaf.shape, leaf.dtype) != (held, kind.type.dtype.numpy):
+            type, sharding, shards = kind.backend.engine.interop.adopt(leaf)
+            return array_class(kind.backend, type, sharding, shards)
+    return array_class.of_kind(kind, leaf)
+
+
+def _register_mapping(cls: type) -> None:
+    def flatten(mapping: Mapping[str, Any]) -> tuple[list[Any], tuple[str, ...]]:
+        names = tuple(sorted(mapping))
+        return [mapping[name] for name in names], names
+
+    def with_keys(mapping: Mapping[str, Any]) -> tuple[list[Any], tuple[str, ...]]:
+        leaves, names = flatten(mapping)
+        keys = map(jax.tree_util.DictKey, names)
+        return list(zip(keys, leaves, strict=True)), names
+
+    def unflatten(names: tuple[str, ...], leaves: Any) -> Any:
+        return cls(zip(names, leaves, strict=True))
+
+    jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)

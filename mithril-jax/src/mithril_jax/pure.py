@@ -1,0 +1,173 @@
+"""A compiled model as a pure function of JAX, with the plan's gradients.
+
+Inside, the function is the plan's program under `shard_map`; JAX does not differentiate it: the
+backward rule is the joint program that the core made. A model whose only float output is a scalar
+loss keeps the gradients that the joint program gives beside the loss, and scales them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mithril.errors import GraphError, listing
+from mithril.mesh import Sharding
+from mithril.types import Shape, TensorType, as_dtype
+
+Leaves = dict[str, jax.Array]
+Pure = Callable[..., dict[str, jax.Array]]
+
+
+def as_jax(compiled: Any) -> Pure:
+    """Return a compiled model as a pure function `(params, inputs, seed=0) -> outputs`.
+
+    It may be used inside `jax.jit` and `jax.grad`, with respect to parameters and float inputs, and
+    with Mithril's arrays or JAX's. Inputs lie as in the plan that was made last (by `shapes=`,
+    say), otherwise they are replicated.
+
+    Args:
+        compiled: a compiled model of a JAX backend.
+    """
+    made: dict[Any, _Function] = {}
+
+    def pure(
+        params: Mapping[str, Any], inputs: Mapping[str, Any], seed: int = 0
+    ) -> dict[str, jax.Array]:
+        _check_names(params, compiled.parameter_names, "parameter")
+        _check_names(inputs, compiled.input_names, "input")
+        leaves = {name: _leaf(x) for name, x in {**inputs, **params}.items()}
+        key = tuple((n, leaves[n].shape, str(leaves[n].dtype)) for n in compiled.input_names)
+        if key not in made:
+            made[key] = _Function(compiled, {name: leaves[name] for name in compiled.input_names})
+        return made[key](leaves, jnp.asarray(seed, jnp.uint32))
+
+    return pure
+
+
+class _Function:
+    """The pure function for inputs of some shapes and dtypes."""
+
+    def __init__(self, compiled: Any, inputs: Leaves) -> None:
+        self._compiled = compiled
+        self._shapes = {name: TensorType(x.shape, as_dtype(x.dtype)) for name, x in inputs.items()}
+        call = jax.custom_vjp(self._forward)
+        call.defvjp(self._forward_rule, self._backward_rule)
+        self._call = jax.jit(call)
+
+    def __call__(self, leaves: Leaves, seed: jax.Array) -> Leaves:
+        floats = {n: x for n, x in leaves.items() if jnp.issubdtype(x.dtype, jnp.inexact)}
+        others = {n: x for n, x in leaves.items() if n not in floats}
+        outputs: Leaves = self._call(floats, others, seed)
+        return outputs
+
+    @cached_property
+    def _forward_wiring(self) -> Any:
+        return self._compiled.wiring(self._shapes, gradients=False)
+
+    @cached_property
+    def _joint_wiring(self) -> Any:
+        return self._compiled.wiring(self._shapes, gradients=True)
+
+    @property
+    def _keeps_gradients(self) -> bool:
+        """Whether the only gradient that can come in is the factor of a scalar."""
+        seeds = self._joint_wiring.seeds
+        return [self._joint_wiring.seed_type(name).shape for name in seeds] == [()]
+
+    def _forward(self, floats: Leaves, others: Leaves, seed: jax.Array) -> Leaves:
+        return _run(self._compiled, self._forward_wiring, {**floats, **others}, seed, {})
+
+    def _forward_rule(self, floats: Leaves, others: Leaves, seed: jax.Array) -> Any:
+        if not self._keeps_gradients:
+            return self._forward(floats, others, seed), (floats, others, seed, None)
+        wiring = self._joint_wiring
+        (name,) = wiring.seeds
+        one = {name: jnp.ones((), wiring.seed_type(name).dtype.numpy)}
+        found = _run(self._compiled, wiring, {**floats, **others}, seed, one)
+        outputs = {n: found[n] for n in self._compiled.output_names}
+        gradients = {n: found[wiring.gradients[n]] for n in wiring.gradients}
+        return outputs, (floats, others, seed, gradients)
+
+    def _backward_rule(self, kept: Any, cotangents: Leaves) -> Any:
+        floats, others, seed, gradients = kept
+        wiring = self._joint_wiring
+        if gradients is not None:
+            (name,) = wiring.seeds
+            factor = cotangents[name]
+            slopes = {n: g * factor.astype(g.dtype) for n, g in gradients.items()}
+        else:
+            seeds = {name: cotangents[name] for name in wiring.seeds}
+            found = _run(self._compiled, wiring, {**floats, **others}, seed, seeds)
+            slopes = {n: found[wiring.gradients[n]] for n in wiring.gradients}
+        by_float = {n: slopes.get(n, jnp.zeros_like(x)) for n, x in floats.items()}
+        nothing = {n: np.zeros(x.shape, jax.dtypes.float0) for n, x in others.items()}
+        return by_float, nothing, np.zeros((), jax.dtypes.float0)
+
+
+def _run(compiled: Any, wiring: Any, leaves: Leaves, seed: Any, seeds: Leaves) -> Leaves:
+    """Run a program on whole arrays by name, inside whatever JAX traces."""
+    engine, program = compiled.backend.engine, wiring.program
+    given = {**leaves, **{wiring.seeds[name]: x for name, x in seeds.items()}}
+    if wiring.uses_seed:
+        given["seed"] = seed
+    held = [held_array(given[port.name], port.sharding) for port in program.inputs]
+    results = wiring.lowered_on(engine).traced(held)
+    return {
+        port.name: released(result, port.type.shape, port.sharding)
+        for port, result in zip(program.outputs, results, strict=True)
+    }
+
+
+def held_array(x: jax.Array, sharding: Sharding) -> jax.Array:
+    """Return a whole array as the devices hold it: parts side by side, each with its padding."""
+    for dimension, places in _uneven(x.shape, sharding):
+        x = jnp.take(x, places, axis=dimension, mode="fill", fill_value=0)
+    return x
+
+
+def released(held: jax.Array, shape: Shape, sharding: Sharding) -> jax.Array:
+    """Return the whole array from what the devices hold, without padding."""
+    for dimension, places in _uneven(shape, sharding):
+        back = np.full(shape[dimension], 0)
+        back[places[places < shape[dimension]]] = np.flatnonzero(places < shape[dimension])
+        held = jnp.take(held, back, axis=dimension)
+    return held
+
+
+def _uneven(shape: Shape, sharding: Sharding) -> Sequence[tuple[int, np.ndarray]]:
+    """Return, for each dimension with padding, where each held element stands in the whole.
+
+    Padding stands beyond the end.
+    """
+    found = []
+    for dimension, size in enumerate(shape):
+        count = sharding.shards_along(dimension)
+        if size % count == 0:
+            continue
+        local, axes = -(-size // count), sharding.dims[dimension]
+        places = np.full(local * count, size)
+        for device in range(sharding.mesh.size):
+            start = local * sharding.mesh.index_over(device, axes)
+            box = sharding.box(device, shape)[dimension]
+            places[start : start + box.stop - box.start] = range(box.start, box.stop)
+        found.append((dimension, places))
+    return found
+
+
+def _leaf(x: Any) -> jax.Array:
+    """Return what JAX traces of an argument."""
+    if hasattr(x, "kind"):  # one of Mithril's arrays, as it lies
+        return released(x.shards, x.type.shape, x.sharding)
+    return jnp.asarray(x)
+
+
+def _check_names(given: Mapping[str, Any], names: Sequence[str], what: str) -> None:
+    if set(given) != set(names):
+        raise GraphError(
+            f"{what}s given to the function of as_jax are {listing(given) or 'none'}; the model "
+            f"has {listing(names) or 'none'}; give exactly these"
+        )
