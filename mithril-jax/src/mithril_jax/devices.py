@@ -62,7 +62,7 @@ def find_devices(count: int, platform: str | None) -> list[Any]:
 
 def _ask_for_cpus(count: int) -> bool:
     """Set the number of virtual CPU devices; return whether JAX has started already."""
-    wanted = max(count, FEWEST_CPUS)
+    wanted = max(count, FEWEST_CPUS)  # of each process: JAX cannot say yet how many there are
     if configured("jax_num_cpu_devices") >= wanted:
         return False
     try:
@@ -159,13 +159,30 @@ def held_shape(shape: Shape, sharding: Sharding) -> Shape:
 
 
 def _arranged(mesh: Mesh, found: Sequence[Any]) -> Sequence[Any]:
-    """Return the devices of a mesh in flat order, close ones along the last axes."""
-    chosen = list(found[: mesh.size])
-    if chosen[0].platform == "cpu" or mesh.size == 1:
+    """Return the devices of a mesh in flat order, close ones along the last axes.
+
+    Every process of a job has an equal share; a mesh of one device is each process's own.
+    """
+    if mesh.size == 1:
+        return [device for device in found if device.process_index == jax.process_index()][:1]
+    chosen = _equal_shares(mesh.size, found)
+    if chosen[0].platform == "cpu":
         return chosen
     from jax.experimental import mesh_utils
 
     return list(mesh_utils.create_device_mesh(mesh.shape, chosen).flat)
 
 
-__all__ = ["Devices", "find_devices", "held_shape", "spec_of"]
+def _equal_shares(count: int, found: Sequence[Any]) -> list[Any]:
+    processes = jax.process_count()
+    share = -(-count // processes)
+    if count % processes:
+        raise BackendError(
+            f"mesh of {count} devices does not divide among {processes} processes; use a mesh of "
+            f"{share * processes} devices, or another number of processes"
+        )
+    return [
+        device
+        for process in range(processes)
+        for device in [d for d in found if d.process_index == process][:share]
+    ]

@@ -24,6 +24,7 @@ from mithril_jax.interop import JaxInterop
 from mithril_jax.kernels import KERNELS
 from mithril_jax.lower import function_of, needs_flag
 from mithril_jax.options import JaxOptions
+from mithril_jax.processes import join
 
 IN_FLIGHT = 8
 """How many runs may be queued on several CPU devices: XLA can deadlock when they are too many."""
@@ -38,6 +39,7 @@ def open_engine(mesh: Mesh, options: JaxOptions) -> JaxEngine:
         OptionError: an option does not fit the devices.
     """
     options.check_mesh(mesh.shape)
+    join()
     devices = Devices(mesh, find_devices(mesh.size, options.wanted_platform))
     options.check_platform(devices.platform)
     return JaxEngine(devices, options)
@@ -70,6 +72,11 @@ class JaxEngine:
     def devices(self) -> tuple[str, ...]:
         """A label for each device, as JAX writes it."""
         return tuple(map(str, self.opened.flat))
+
+    @property
+    def local_devices(self) -> tuple[int, ...]:
+        """Flat indices of the devices of this process."""
+        return self.opened.local
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -158,10 +165,8 @@ class JaxExecutable:
     @cached_property
     def _flag(self) -> jax.Array:
         replicated = Sharding.replicated(self._engine.mesh, 0)
-        flag: jax.Array = jax.device_put(
-            jnp.zeros((), bool), self._engine.opened.sharding(replicated)
-        )
-        return flag
+        off = np.zeros((), bool)
+        return self._engine.put(TensorType((), DType.bool_), replicated, lambda box: off)
 
     def _wait_for_earlier(self, result: jax.Array) -> None:
         queue = self._engine.in_flight

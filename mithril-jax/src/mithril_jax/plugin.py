@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mithril.plugins import BackendSpec, hookimpl
 
 from mithril_jax.options import JaxOptions
+from mithril_jax.processes import commands
 
 if TYPE_CHECKING:
     from mithril.engine import Engine
@@ -26,6 +27,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
             options=JaxOptions,
             summary="JAX: one jitted XLA program on CPUs, GPUs or TPUs",
             url="https://docs.jax.dev",
+            launch=commands,
         )
     ]
 

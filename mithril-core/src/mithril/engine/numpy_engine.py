@@ -46,6 +46,11 @@ class NumpyEngine:
         return tuple(f"simulated cpu {index}" for index in range(self.mesh.size))
 
     @property
+    def local_devices(self) -> tuple[int, ...]:
+        """All devices."""
+        return tuple(range(self.mesh.size))
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         """All collectives."""
         return _CAPABILITIES

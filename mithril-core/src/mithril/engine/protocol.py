@@ -87,6 +87,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def local_devices(self) -> tuple[int, ...]:
+        """Flat indices of the devices whose parts this process can read; mostly all of them."""
+        ...
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         """The collectives the engine offers."""
         ...
@@ -116,7 +121,7 @@ class Engine(Protocol):
         ...
 
     def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
-        """Return what a device holds, padding included, on the host."""
+        """Return what a device of this process holds, padding included, on the host."""
         ...
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:

@@ -13,7 +13,7 @@ from mithril.engine import Shards
 from mithril.engine.shards import trimmed
 from mithril.errors import BackendError, ShapeError, nearest
 from mithril.ir import Op, Operand
-from mithril.mesh import Box, Sharding
+from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.types import DType, Scalar, TensorType
 
 if TYPE_CHECKING:
@@ -100,14 +100,27 @@ class Array(Operand):
 
     @property
     def addressable_shards(self) -> list[ArrayShard]:
-        """The part every device holds, in flat device order."""
+        """The part every device of this process holds, in flat device order."""
+        engine = self.backend.engine
         return [
-            ArrayShard(label, self.sharding.box(device, self.shape), self._part(device))
-            for device, label in enumerate(self.backend.engine.devices)
+            ArrayShard(
+                engine.devices[device], self.sharding.box(device, self.shape), self._part(device)
+            )
+            for device in engine.local_devices
         ]
 
+    @property
+    def is_addressable(self) -> bool:
+        """Whether this process can read the whole array without asking others."""
+        return len(self._one_of_each_box()) == self.sharding.mesh.product(self.sharding.split_axes)
+
     def numpy(self) -> np.ndarray:
-        """Return the whole array on the host."""
+        """Return the whole array on the host.
+
+        Where other processes hold some of it, all processes must ask for it.
+        """
+        if not self.is_addressable:
+            return self.backend.reshard(self, PartitionSpec()).numpy()
         whole = np.empty(self.shape, self.dtype.numpy)
         for device in self._one_of_each_box():
             box = self.sharding.box(device, self.shape)
@@ -179,6 +192,8 @@ class Array(Operand):
         return format(self.item(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
+        if not self.is_addressable:
+            return f"Array(of several processes, {self.type}, {self.sharding.describe()})"
         threshold = self.size if self.size <= SHOWN else 0
         values = np.array2string(
             self._glance(), separator=", ", threshold=threshold, edgeitems=EDGE
@@ -216,10 +231,10 @@ class Array(Operand):
         return trimmed(held, self.sharding.box(device, self.shape))
 
     def _one_of_each_box(self) -> list[int]:
-        """Return one device for each distinct part."""
+        """Return one device of this process for each distinct part."""
         found: dict[tuple[int, ...], int] = {}
         mesh = self.sharding.mesh
-        for device in range(mesh.size):
+        for device in self.backend.engine.local_devices:
             place = tuple(mesh.index_over(device, axes) for axes in self.sharding.dims)
             found.setdefault(place, device)
         return list(found.values())

@@ -254,6 +254,63 @@ class Creation:
         _check_range(np.asarray([low, high - 1]), chosen)
         return self._make(sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high))
 
+    def from_local_shards(
+        self,
+        shards: Sequence[object],
+        *,
+        shape: Sequence[int] | None = None,
+        **placement: Unpack[PlacementOptions],
+    ) -> Array:
+        """Return the array whose parts the devices of this process hold already.
+
+        In a job of several processes each one gives the parts of its own devices, as its loader
+        read them; all give the same shape and placement.
+
+        Args:
+            shards: one part for each device of this process, in the order of
+                `addressable_shards`; devices that hold the same part are given it each.
+            shape: of the whole; by default parts are of one size and it is a multiple of theirs.
+            placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
+
+        Raises:
+            ShapeError: there are more or fewer parts than devices, or one has another shape than
+                its device holds.
+
+        >>> import mithril as ml
+        >>> backend = ml.NumpyBackend(ml.Mesh(data=2))
+        >>> backend.from_local_shards([[1, 2], [3, 4]], sharding=ml.P("data")).numpy()
+        array([1, 2, 3, 4], dtype=int32)
+        """
+        local = self.engine.local_devices
+        parts = [_on_host(part) for part in shards]
+        if len(parts) != len(local):
+            raise ShapeError(
+                f"from_local_shards is given {len(parts)} parts; this process has {len(local)} "
+                f"devices; give one part for each"
+            )
+        dtype = self._default_dtype(parts[0])
+        guess = TensorType(parts[0].shape, dtype)
+        sharding = read_placement(self.engine.mesh, guess, **placement)
+        if shape is None:
+            whole = tuple(n * sharding.shards_along(i) for i, n in enumerate(guess.shape))
+        else:
+            whole = read_shape((tuple(shape),))
+        held = {}
+        for device, part in zip(local, parts, strict=True):
+            box = sharding.box(device, whole)
+            expected = tuple(cut.stop - cut.start for cut in box)
+            if part.shape != expected:
+                raise ShapeError(
+                    f"from_local_shards is given {part.shape} for device {device}, which holds "
+                    f"{expected} of {whole}; pass shape= if parts differ in size"
+                )
+            held[tuple((cut.start, cut.stop) for cut in box)] = part
+        return self.place(
+            TensorType(whole, dtype),
+            sharding,
+            lambda box: np.asarray(held[tuple((cut.start, cut.stop) for cut in box)], dtype.numpy),
+        )
+
     def place(
         self, type: TensorType, sharding: Sharding, produce: Callable[[Box], np.ndarray]
     ) -> Array:
