@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGES = Path(__file__).parent / "plugins"
+ALONE = PACKAGES / "alone"
 FAULTY = ("broken", "duplicate", "incompatible", "missing")
 PREAMBLE = """
 from dataclasses import dataclass
@@ -38,9 +39,9 @@ def installed(*folders: str) -> Path:
 
 
 def environment(*paths: Path, **variables: str) -> dict[str, str]:
-    """Return an environment in which the packages of some folders are installed."""
+    """Return an environment in which the packages of some folders are installed, beside the core."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MITHRIL_")}
-    return kept | {"PYTHONPATH": os.pathsep.join(map(str, paths))} | variables
+    return kept | {"PYTHONPATH": os.pathsep.join(map(str, (ALONE, *paths)))} | variables
 
 
 def mithril(*arguments: str, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:

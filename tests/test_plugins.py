@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from runpy import run_path
 
 import mithril as ml
 import numpy as np
@@ -16,7 +18,7 @@ from mithril.plugins.discover import Status, discover, find
 from mithril.plugins.opening import open_engine
 from mithril.plugins.requirements import Requirement, release
 
-from tests.plugin_packages import FAULTY, installed, python, write_plugin
+from tests.plugin_packages import ALONE, FAULTY, installed, python, write_plugin
 
 Install = Callable[..., None]
 
@@ -28,6 +30,14 @@ GOOD_FIELDS = "name='x', open=never, api=(1, 0)"
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("MITHRIL_PLUGINS", "MITHRIL_STRICT", "MITHRIL_BACKEND_NUMPY"):
         monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_packages_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See what `sitecustomize` lets a process see that it starts in."""
+    hiding = run_path(str(ALONE / "sitecustomize.py"))
+    monkeypatch.setattr(importlib.metadata, "entry_points", hiding["_every"])
+    monkeypatch.setattr("mithril.plugins.discover.entry_points", hiding["entry_points"])
 
 
 @pytest.fixture
