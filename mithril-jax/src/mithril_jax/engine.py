@@ -14,7 +14,7 @@ import numpy as np
 from mithril.engine import Capability, Observer
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
-from mithril.ir import Program
+from mithril.ir import Program, Whole
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
@@ -22,7 +22,7 @@ from mithril_jax import hlo
 from mithril_jax.devices import Devices, configured, find_devices
 from mithril_jax.interop import JaxInterop
 from mithril_jax.kernels import KERNELS
-from mithril_jax.lower import function_of, needs_flag
+from mithril_jax.lower import function_of, needs_flag, whole_function
 from mithril_jax.options import JaxOptions
 from mithril_jax.processes import join
 
@@ -109,29 +109,49 @@ class JaxEngine:
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> JaxExecutable:
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
-        return JaxExecutable(program, self, tuple(donate))
+        function = function_of(program, self.opened, kernels_for(self.name, KERNELS))
+        return JaxExecutable(program, function, self, tuple(donate))
+
+    def lower_whole(
+        self, whole: Whole, program: Program, donate: Collection[int] = ()
+    ) -> JaxExecutable | None:
+        """Turn a graph on whole tensors into a jitted function, if that is the strategy."""
+        if self.options.pjit_lowering_strategy != "gspmd" or self.mesh.size == 1:
+            return None
+        kernels = kernels_for(self.name, KERNELS)
+        function = whole_function(whole, program, self.opened, kernels)
+        return JaxExecutable(program, function, self, tuple(donate), flagged=False)
 
 
 class JaxExecutable:
     """A program as one jitted function of JAX arrays.
 
     Args:
-        program: what to run.
+        program: what runs: its ports say how inputs and outputs lie.
+        function: the program as a function that JAX traces.
         engine: where.
         donate: positions of inputs whose memory the outputs may take.
+        flagged: whether the function takes a flag besides; by default as the program needs it.
     """
 
-    def __init__(self, program: Program, engine: JaxEngine, donate: tuple[int, ...] = ()) -> None:
-        kernels = kernels_for(engine.name, KERNELS)
+    def __init__(
+        self,
+        program: Program,
+        function: Callable[..., list[Any]],
+        engine: JaxEngine,
+        donate: tuple[int, ...] = (),
+        *,
+        flagged: bool | None = None,
+    ) -> None:
         self.program = program
-        self.function: Callable[..., list[Any]] = function_of(program, engine.opened, kernels)
+        self.function = function
         self.jitted = jax.jit(
             self.function,
             donate_argnums=donate,
             compiler_options=engine.options.compiler_options(engine.platform),
         )
         self._engine = engine
-        self._flagged = needs_flag(program, engine.platform)
+        self._flagged = needs_flag(program, engine.platform) if flagged is None else flagged
         self._is_capped = engine.platform == "cpu" and engine.mesh.size > 1
 
     def __call__(

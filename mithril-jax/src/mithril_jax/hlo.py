@@ -21,6 +21,8 @@ KINDS = {
     "all-to-all": "all_to_all",
     "collective-permute": "permute",
 }
+UNNAMED = ("?",)
+"""Stands for groups of devices that no axes of the mesh describe, as XLA's partitioner may form."""
 Row = tuple[str, tuple[str, ...], int]
 Groups = frozenset[frozenset[int]]
 
@@ -61,7 +63,8 @@ def _rows(
         if match:
             result, kind, _, rest = match.groups()
             axes = _axes_of(kind, rest, mesh, groups)
-            yield from _operands(KINDS[kind], result, axes, mesh)
+            named = mesh.joined(axes) if axes else UNNAMED
+            yield from _operands(KINDS[kind], result, named, mesh.product(axes))
             continue
         trips = _TRIPS.search(line)
         for called in _called(line):
@@ -91,14 +94,14 @@ def _called(line: str) -> list[str]:
     return [*_CALLED.findall(line), *listed]
 
 
-def _operands(kind: str, result: str, axes: tuple[str, ...], mesh: Mesh) -> Iterator[Row]:
+def _operands(kind: str, result: str, axes: tuple[str, ...], devices: int) -> Iterator[Row]:
     shapes = _SHAPE.findall(result)
-    times = mesh.product(axes) if kind == "reduce_scatter" else 1
+    times = devices if kind == "reduce_scatter" else 1
     if kind == "all_to_all" and len(shapes) > 1:  # one piece for each device of the group
-        yield kind, mesh.joined(axes), sum(_bytes(*shape) for shape in shapes)
+        yield kind, axes, sum(_bytes(*shape) for shape in shapes)
         return
     for shape in shapes:
-        yield kind, mesh.joined(axes), times * _bytes(*shape)
+        yield kind, axes, times * _bytes(*shape)
 
 
 def _bytes(dtype: str, sizes: str) -> int:
@@ -116,7 +119,7 @@ def _axes_of(
     for axes, members in groups.items():
         if members == found:
             return axes
-    return ("?",)
+    return ()
 
 
 def _replica_groups(rest: str) -> list[list[int]]:

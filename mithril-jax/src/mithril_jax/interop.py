@@ -19,7 +19,8 @@ from mithril.mesh import Sharding, coarsen
 from mithril.types import TensorType, as_dtype
 
 from mithril_jax.devices import Devices, held_shape
-from mithril_jax.pure import as_jax, released
+from mithril_jax.parts import released
+from mithril_jax.pure import as_jax
 
 if TYPE_CHECKING:
     from mithril_jax.engine import JaxEngine

@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from mithril.engine.kernels.registry import Kernel
-from mithril.ir import Graph, Node, Program, Repeat, Value
+from mithril.ir import Graph, Node, Program, Repeat, Value, Whole
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import carry
 from mithril.ops.control import After
 
 from mithril_jax.devices import Devices, spec_of
+from mithril_jax.parts import held_array, released
 
 if TYPE_CHECKING:
     Gate = Callable[[Any, Any, Any], Any]
@@ -67,8 +68,54 @@ def function_of(
     return mapped
 
 
-def graph_function(graph: Graph, kernels: Mapping[str, Kernel], after: Gate) -> Function:
-    """Return the function of a graph on the arrays of one device."""
+def whole_function(
+    whole: Whole, program: Program, devices: Devices, kernels: Mapping[str, Kernel]
+) -> Callable[..., list[Any]]:
+    """Return the function on whole tensors: XLA's partitioner finds collectives by itself.
+
+    Values are constrained to lie as the plan says, except where a size does not divide evenly,
+    which XLA does not take.
+
+    Args:
+        whole: the graph and where its values lie.
+        program: how inputs and outputs lie; its collectives are not used.
+        devices: where it will run.
+        kernels: kernel factories by op name.
+    """
+
+    def constrained(value: Value, x: Any) -> Any:
+        home = whole.homes.get(value)
+        if home is None or home.partial or home.is_replicated or not home.is_even(x.shape):
+            return x
+        return lax.with_sharding_constraint(x, devices.sharding(home))
+
+    run = graph_function(whole.graph, kernels, _barrier, constrained)
+
+    def function(*inputs: Any) -> list[Any]:
+        ports = zip(inputs, program.inputs, strict=True)
+        given = [released(x, port.type.shape, port.sharding) for x, port in ports]
+        results = run(given, None)
+        return [
+            lax.with_sharding_constraint(
+                held_array(x, port.sharding), devices.sharding(carry(port.sharding, program.mesh))
+            )
+            for x, port in zip(results, program.outputs, strict=True)
+        ]
+
+    return function
+
+
+def _as_it_is(value: Value, x: Any) -> Any:
+    return x
+
+
+def graph_function(
+    graph: Graph,
+    kernels: Mapping[str, Kernel],
+    after: Gate,
+    made: Callable[[Value, Any], Any] = _as_it_is,
+) -> Function:
+    """Return the function of a graph on arrays; `made` sees, and may change, what nodes make."""
     steps = [(node, _step(node, kernels, after)) for node in graph.nodes]
     outputs = list(graph.outputs.values())
 
@@ -77,7 +124,8 @@ def graph_function(graph: Graph, kernels: Mapping[str, Kernel], after: Gate) -> 
         for node, step in steps:
             with jax.named_scope(node.scope or node.op.name):
                 results = step([known[value] for value in node.inputs], flag)
-            known.update(zip(node.outputs, results, strict=True))
+            for value, x in zip(node.outputs, results, strict=True):
+                known[value] = made(value, x)
         return [jnp.asarray(known[value]) for value in outputs]
 
     return run

@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from mithril.errors import GraphError, listing
-from mithril.mesh import Sharding
-from mithril.types import Shape, TensorType, as_dtype
+from mithril.types import TensorType, as_dtype
+
+from mithril_jax.parts import held_array, released
 
 Leaves = dict[str, jax.Array]
 Pure = Callable[..., dict[str, jax.Array]]
@@ -120,42 +121,6 @@ def _run(compiled: Any, wiring: Any, leaves: Leaves, seed: Any, seeds: Leaves) -
         port.name: released(result, port.type.shape, port.sharding)
         for port, result in zip(program.outputs, results, strict=True)
     }
-
-
-def held_array(x: jax.Array, sharding: Sharding) -> jax.Array:
-    """Return a whole array as the devices hold it: parts side by side, each with its padding."""
-    for dimension, places in _uneven(x.shape, sharding):
-        x = jnp.take(x, places, axis=dimension, mode="fill", fill_value=0)
-    return x
-
-
-def released(held: jax.Array, shape: Shape, sharding: Sharding) -> jax.Array:
-    """Return the whole array from what the devices hold, without padding."""
-    for dimension, places in _uneven(shape, sharding):
-        back = np.full(shape[dimension], 0)
-        back[places[places < shape[dimension]]] = np.flatnonzero(places < shape[dimension])
-        held = jnp.take(held, back, axis=dimension)
-    return held
-
-
-def _uneven(shape: Shape, sharding: Sharding) -> Sequence[tuple[int, np.ndarray]]:
-    """Return, for each dimension with padding, where each held element stands in the whole.
-
-    Padding stands beyond the end.
-    """
-    found = []
-    for dimension, size in enumerate(shape):
-        count = sharding.shards_along(dimension)
-        if size % count == 0:
-            continue
-        local, axes = -(-size // count), sharding.dims[dimension]
-        places = np.full(local * count, size)
-        for device in range(sharding.mesh.size):
-            start = local * sharding.mesh.index_over(device, axes)
-            box = sharding.box(device, shape)[dimension]
-            places[start : start + box.stop - box.start] = range(box.start, box.stop)
-        found.append((dimension, places))
-    return found
 
 
 def _leaf(x: Any) -> jax.Array:

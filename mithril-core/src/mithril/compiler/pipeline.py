@@ -12,7 +12,7 @@ from collections.abc import Container
 
 from mithril.compiler.request import Request, constraints
 from mithril.cost import SIMULATED, Hardware
-from mithril.ir import Graph, Plan, Program, Stage, TensorReport, Value
+from mithril.ir import Graph, Plan, Program, Stage, TensorReport, Value, Whole
 from mithril.mesh import Mesh, common, refine
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.hints import hints
@@ -56,7 +56,9 @@ def make_plan(
     inexact = () if choice.is_exact else (_INEXACT,)
     notes = (*request.notes, *inexact, *hints(graph, given, choice))
     stage = Stage("main", program, tuple(range(mesh.size)))
-    plan = Plan(mesh, (stage,), _reports(graph, choice, given, request), notes)
+    homes = {value: home for value in graph.values() if (home := choice.home(value)) is not None}
+    reports = _reports(graph, choice, given, request)
+    plan = Plan(mesh, (stage,), reports, notes, Whole(graph, homes))
     prove_order(plan)
     return plan
 

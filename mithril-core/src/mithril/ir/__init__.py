@@ -7,7 +7,7 @@ from mithril.ir.constant import Constant
 from mithril.ir.graph import Graph, Node, Phase, Source, Value
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register, registry
 from mithril.ir.operand import AnyOperand, Operand, apply, apply_one
-from mithril.ir.plan import Cause, Collective, Plan, Port, Program, Stage, TensorReport
+from mithril.ir.plan import Cause, Collective, Plan, Port, Program, Stage, TensorReport, Whole
 from mithril.ir.repeat import Repeat
 from mithril.ir.reverse import Sweep, active_values
 from mithril.ir.rule import Rule, elementwise_rule
@@ -40,6 +40,7 @@ __all__ = [
     "Tensors",
     "Types",
     "Value",
+    "Whole",
     "active_values",
     "apply",
     "apply_one",

@@ -15,7 +15,7 @@ from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType
 
 if TYPE_CHECKING:
-    from mithril.ir.graph import Graph, Node, Phase
+    from mithril.ir.graph import Graph, Node, Phase, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,19 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """What a program computes, before it was cut into local parts.
+
+    Args:
+        graph: the graph on whole tensors.
+        homes: how values lie, where the plan says it.
+    """
+
+    graph: Graph
+    homes: Mapping[Value, Sharding]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Everything that runs for one input signature.
 
@@ -119,12 +132,14 @@ class Plan:
         stages: programs in the order they start.
         specs: how each named tensor of the model is computed, and who decided it.
         notes: facts a reader of the plan should know, such as ignored annotations.
+        whole: the same on whole tensors, for an engine that leaves collectives to its compiler.
     """
 
     mesh: Mesh
     stages: tuple[Stage, ...]
     specs: Mapping[str, TensorReport] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    whole: Whole | None = None
 
     def collectives(self) -> tuple[Collective, ...]:
         """Return every collective of every stage, in order."""

@@ -106,5 +106,12 @@ def build_options(spec: BackendSpec, options: Mapping[str, object]) -> object:
     return instance
 
 
+def declared_options(name: str) -> frozenset[str]:
+    """Return the names of a backend's own options; none of one that is not there or not ready."""
+    entry = find(name)
+    declared = None if entry is None or entry.spec is None else entry.spec.options
+    return frozenset(option.name for option in fields(declared)) if declared else frozenset()
+
+
 def _needed(option: Field[object]) -> bool:
     return option.init and option.default is MISSING and option.default_factory is MISSING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from mithril.ir import Builder, Graph, Op, Operand, Plan, Port, Program, Stage
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
-from mithril.plugins.opening import open_engine
+from mithril.plugins.opening import declared_options, open_engine
 from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.creation import Creation
 from mithril.runtime.functions import EAGER, eager
@@ -77,7 +77,7 @@ def open_backend(
     """
     if not isinstance(name, str):
         raise BackendError(f"backend name {name!r} is not a string; give one, such as 'numpy'")
-    refuse_later(f"backend '{name}'", options, BACKEND_LATER)
+    refuse_later(f"backend '{name}'", options, BACKEND_LATER - declared_options(name))
     dtypes = read_precision(
         precision,
         dtype=dtype,
@@ -215,7 +215,7 @@ class Backend(Creation):
                 inputs={"x": x.sharding}, outputs={"result": wanted}, placed=frozenset("x")
             )
             plan = plan_on(self.engine, graph, request)
-            step = _EagerStep(plan, self.engine.lower(plan.stages[0].program))
+            step = _EagerStep(plan, lower(self.engine, plan))
             self._eager.put(key, step)
         (shards,) = step.run([x.shards])
         (port,) = step.plan.stages[0].program.outputs
@@ -240,7 +240,7 @@ class Backend(Creation):
         lying = _common_sharding(op, arrays)
         if lying is not None and op.name in self.engine.kernels:
             plan = _plan_in_place(op, arrays, lying)
-            return _EagerStep(plan, self.engine.lower(plan.stages[0].program))
+            return _EagerStep(plan, lower(self.engine, plan))
         builder = Builder()
         operands = [builder.input(x.type, f"operand_{i}") for i, x in enumerate(arrays)]
         results = builder.apply(op, *operands)
@@ -251,7 +251,7 @@ class Backend(Creation):
             graph,
             Request(inputs=arrive, placed=frozenset(arrive), pads=self.uneven == "pad"),
         )
-        return _EagerStep(plan, self.engine.lower(plan.stages[0].program))
+        return _EagerStep(plan, lower(self.engine, plan))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in self.functions:
@@ -285,6 +285,26 @@ def plan_on(engine: Engine, graph: Graph, request: Request) -> Plan:
                 f"{' x '.join(row.axes)}; split it otherwise, or use another backend"
             )
     return plan
+
+
+def lower(engine: Engine, plan: Plan, donate: Collection[int] = ()) -> Executable:
+    """Return a plan of one stage as something that runs.
+
+    An engine with a method `lower_whole` may take the graph on whole tensors instead of the program
+    of a device, and leave the collectives to its compiler.
+
+    Args:
+        engine: where it runs.
+        plan: what runs.
+        donate: positions of inputs that are given up.
+    """
+    (stage,) = plan.stages
+    lower_whole = getattr(engine, "lower_whole", None)
+    if lower_whole is not None and plan.whole is not None:
+        found: Executable | None = lower_whole(plan.whole, stage.program, donate)
+        if found is not None:
+            return found
+    return engine.lower(stage.program, donate)
 
 
 def _common_sharding(op: Op, arrays: Sequence[Array]) -> Sharding | None:

@@ -21,7 +21,7 @@ from mithril.models.composition import Composition
 from mithril.models.trace import Traced, check_patterns, trace
 from mithril.partition.limits import check_moves
 from mithril.runtime.array import Array
-from mithril.runtime.backend import Backend, plan_on
+from mithril.runtime.backend import Backend, lower, plan_on
 from mithril.runtime.recent import Recent
 from mithril.runtime.settings import Settings
 from mithril.transform import mix, seed_of
@@ -73,7 +73,7 @@ class Step:
     @cached_property
     def run(self) -> Executable:
         """The lowered program."""
-        return self._backend.engine.lower(self.program)
+        return lower(self._backend.engine, self.plan)
 
 
 class Planner:

@@ -1,0 +1,84 @@
+"""Options of the JAX backend: each has an effect that is seen here, or is refused with a reason."""
+
+from __future__ import annotations
+
+import mithril as ml
+import pytest
+from mithril import P
+
+REFUSED = {
+    "xmap": (
+        {"xmap_mesh": True},
+        r"xmap_mesh=True is not available; JAX has removed xmap; use False",
+    ),
+    "no pjit": ({"pjit_mesh": False}, r"pjit_mesh=False is not available; programs always run"),
+    "no spmd": ({"spmd_mode": False}, r"spmd_mode=False is not available; every device runs"),
+    "context": ({"mesh_context": "mpmd"}, r"mesh_context='mpmd' is not available"),
+    "strategy": (
+        {"pjit_lowering_strategy": "gspdm"},
+        r"pjit_lowering_strategy='gspdm' does not exist; did you mean 'gspmd'\?; known: 'auto'",
+    ),
+    "platform": ({"platform": "tpv"}, r"platform='tpv' does not exist; did you mean 'tpu'"),
+    "two platforms": (
+        {"platform": "cpu", "backend": "tpu"},
+        r"platform='cpu' and backend='tpu' are two names of one option and differ",
+    ),
+    "mesh shape": (
+        {"spmd_mesh_shape": (4, 1)},
+        r"spmd_mesh_shape=\(4, 1\) differs from device_mesh=\(2, 2\)",
+    ),
+    "mesh dimensions": ({"spmd_partition_dims": 1}, r"spmd_partition_dims=1 differs from the 2"),
+    "topology": ({"topology": "2x4x8"}, r"topology='2x4x8' describes a TPU slice; .* 'cpu'"),
+    "memory": ({"memory_optimization": "yes"}, r"memory_optimization='yes' is neither True nor"),
+    "collectives": (
+        {"collective_ops": "nccl"},
+        r"collective_ops='nccl' is not available on JAX; XLA chooses .* by itself",
+    ),
+    "optimised collectives": (
+        {"collective_optimization": True},
+        r"collective_optimization=True is not available on JAX",
+    ),
+    "unknown": ({"pjit_msh": True}, r"no option 'pjit_msh'.*did you mean 'pjit_mesh'"),
+    "later": ({"auto_sharding": True}, r"auto_sharding=True of backend 'jax' is not available yet"),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_what_has_no_effect_is_refused(mistake: str) -> None:
+    options, text = REFUSED[mistake]
+    with pytest.raises(ml.OptionError, match=text):
+        ml.JaxBackend(device_mesh=(2, 2), **options)
+
+
+def test_hardware_that_is_not_there_is_named() -> None:
+    with pytest.raises(ml.BackendError, match=r"platform 'tpu' is not available to JAX; it has"):
+        ml.JaxBackend(device_mesh=(2, 4), backend="tpu")
+
+
+def test_what_always_holds_may_be_said() -> None:
+    backend = ml.JaxBackend(
+        device_mesh=(2, 2),
+        platform="cpu",
+        pjit_mesh=True,
+        spmd_mode=True,
+        xmap_mesh=False,
+        mesh_context="spmd",
+        spmd_mesh_shape=(2, 2),
+        spmd_partition_dims=2,
+        pjit_lowering_strategy="auto",
+    )
+    assert backend.engine.platform == "cpu"
+
+
+def test_memory_optimization_changes_what_xla_is_told() -> None:
+    plain, thrifty = ml.JaxBackend(), ml.JaxBackend(memory_optimization=True)
+    told = thrifty.engine.options.compiler_options("cpu")
+    assert plain.engine.options.compiler_options("cpu") is None
+    assert told == {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+    assert (thrifty.ones(4) + 1).numpy().tolist() == [2, 2, 2, 2]
+
+
+def test_bfloat16_is_what_arrays_and_models_get() -> None:
+    backend = ml.JaxBackend(device_mesh=(2,), dtype="bfloat16")
+    x = backend.ones(4, 4, sharding=P("data"))
+    assert str((x @ x).jax().dtype) == "bfloat16"
