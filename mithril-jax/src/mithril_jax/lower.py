@@ -7,6 +7,7 @@ through.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from mithril.engine.kernels.registry import Kernel
-from mithril.ir import Graph, Node, Program, Repeat, Value, Whole
+from mithril.ir import Graph, Node, Op, Program, Repeat, Value, Whole
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import carry
 from mithril.ops.control import After
@@ -32,7 +33,9 @@ Function = Callable[[Arrays, Any], list[Any]]
 
 def needs_flag(program: Program, platform: str) -> bool:
     """Return whether a program takes a flag, false, as one more argument; see `_gate`."""
-    return platform == "cpu" and any(isinstance(n.op, After) for n in all_nodes(program.graph))
+    graph = program.graph
+    kept_apart = any(isinstance(node.op, After) for node in all_nodes(graph))
+    return platform == "cpu" and (kept_apart or bool(repeated(graph)))
 
 
 def function_of(
@@ -116,19 +119,40 @@ def graph_function(
     made: Callable[[Value, Any], Any] = _as_it_is,
 ) -> Function:
     """Return the function of a graph on arrays; `made` sees, and may change, what nodes make."""
-    steps = [(node, _step(node, kernels, after)) for node in graph.nodes]
+    again = repeated(graph)
+    steps = [(node, _step(node, kernels, after), again.get(node)) for node in graph.nodes]
     outputs = list(graph.outputs.values())
 
     def run(inputs: Arrays, flag: Any) -> list[Any]:
         known: dict[Value, Any] = dict(zip(graph.inputs, inputs, strict=True))
-        for node, step in steps:
+        for node, step, earlier in steps:
+            operands = [known[value] for value in node.inputs]
             with jax.named_scope(node.scope or node.op.name):
-                results = step([known[value] for value in node.inputs], flag)
+                if earlier is not None:
+                    operands[0] = after(operands[0], known[earlier], flag)
+                results = step(operands, flag)
             for value, x in zip(node.outputs, results, strict=True):
                 known[value] = made(value, x)
         return [jnp.asarray(known[value]) for value in outputs]
 
     return run
+
+
+def repeated(graph: Graph) -> dict[Node, Value]:
+    """Return collectives that a plan issues anew, and for each the value that was made before it.
+
+    A plan gathers a parameter once for the forward and once for the backward computation, so that
+    no device keeps the whole of it in between; XLA would see one computation and do it once.
+    """
+    seen: set[tuple[Op, tuple[Value, ...]]] = set()
+    found: dict[Node, Value] = {}
+    for before, node in itertools.pairwise(graph.nodes):
+        if node.op.is_collective:
+            key = (node.op, node.inputs)
+            if key in seen:
+                found[node] = before.outputs[0]
+            seen.add(key)
+    return found
 
 
 def _step(node: Node, kernels: Mapping[str, Kernel], after: Gate) -> Function:

@@ -163,7 +163,7 @@ class Array(Operand):
 
     def __getitem__(self, index: Any) -> Self:
         items = index if isinstance(index, tuple) else (index,)
-        taken = [self.backend.array(i) if isinstance(i, np.ndarray) else i for i in items]
+        taken = [self.backend.taken(i) for i in items]
         return super().__getitem__(tuple(taken))
 
     def __float__(self) -> float:
@@ -207,8 +207,8 @@ class Array(Operand):
         return self.backend.full((), value, dtype=dtype)
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
-        """Apply a function of the ops; NumPy arrays are taken along."""
-        given = (self.backend.array(x) if isinstance(x, np.ndarray) else x for x in arguments)
+        """Apply a function of the ops; arrays of NumPy and of the framework are taken along."""
+        given = (self.backend.taken(x) for x in arguments)
         return super()._call(function, *given, **options)
 
     def _glance(self) -> np.ndarray:

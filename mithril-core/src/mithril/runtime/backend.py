@@ -157,11 +157,6 @@ class Backend(Creation):
         whole = x.numpy()
         return whole if whole.ndim else whole[()]
 
-    def adopted(self, x: object) -> Array | None:
-        """Return an array of the framework as one of this backend, None if it is none."""
-        found = self.interop.adopt(x)
-        return None if found is None else Array(self, *found)
-
     def own(self, x: object, what: str) -> Array:
         """Return `x` if it is an array of this backend.
 

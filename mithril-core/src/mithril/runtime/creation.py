@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 
 from mithril.engine import Engine
+from mithril.engine.interop import Interop
 from mithril.errors import BackendError, ShapeError
 from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.options import Precision
@@ -22,6 +23,9 @@ from mithril.runtime.array import Array
 from mithril.runtime.placement import Split, read_placement
 from mithril.runtime.sampling import Key, check_seed
 from mithril.types import DType, Scalar, Shape, TensorType, as_dtype
+
+if TYPE_CHECKING:
+    from mithril.runtime.backend import Backend
 
 
 class PlacementOptions(TypedDict, total=False):
@@ -36,6 +40,7 @@ class Creation:
     """The array-making half of a backend."""
 
     engine: Engine
+    interop: Interop
     uneven: str
     precision: Precision
 
@@ -49,13 +54,18 @@ class Creation:
         """Return an array with the given values.
 
         A dtype the engine has is kept; int64 is narrowed to int32 where the values fit, and Python
-        floats and float64 take the backend's dtype (float32), unless `dtype` says otherwise.
+        floats and float64 take the backend's dtype (float32), unless `dtype` says otherwise. An
+        array of the backend's framework is taken as it is and as it lies, unless told otherwise.
 
         Args:
-            values: a number, nested sequences, or anything NumPy can read.
+            values: a number, nested sequences, anything NumPy can read, or an array of the
+                backend's framework.
             dtype: element type.
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
         """
+        adopted = self.adopted(values)
+        if adopted is not None:
+            return self._laid_out(adopted, dtype, placement)
         host = _on_host(values)
         chosen = as_dtype(dtype) if dtype is not None else self._default_dtype(host)
         _check_range(host, chosen)
@@ -338,6 +348,28 @@ class Creation:
             raise BackendError(
                 f"backend '{self.engine.name}' has no dtype {dtype}; use dtype='float32'"
             )
+
+    def adopted(self, x: object) -> Array | None:
+        """Return an array of the framework as one of this backend, None if it is none."""
+        found = self.interop.adopt(x)
+        return None if found is None else Array(cast("Backend", self), *found)
+
+    def taken(self, x: Any) -> Any:
+        """Return an array of NumPy or of the framework as one of this backend; others as is."""
+        if isinstance(x, Array):
+            return x
+        if isinstance(x, np.ndarray):
+            return self.array(x)
+        adopted = self.adopted(x)
+        return x if adopted is None else adopted
+
+    def _laid_out(self, x: Array, dtype: object, placement: PlacementOptions) -> Array:
+        """Return an array in a dtype and a placement, if they are given."""
+        cast_ = x if dtype is None else x.astype(as_dtype(dtype))
+        if not placement:
+            return cast_
+        wanted = read_placement(self.engine.mesh, cast_.type, **placement)
+        return cast("Backend", self).reshard(cast_, wanted)
 
     def _filled(
         self, shape: Shape, value: Scalar, dtype: object, placement: PlacementOptions

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mithril import ops
 
 if TYPE_CHECKING:
@@ -69,12 +67,8 @@ def eager(backend: Backend, name: str) -> Callable[..., Any]:
 
 
 def _taken(backend: Backend, x: Any) -> Any:
-    if isinstance(x, np.ndarray):
-        return backend.array(x)
-    if isinstance(x, Sequence) and not isinstance(x, str) and any(map(_is_host, x)):
-        return [_taken(backend, item) for item in x]
-    return x
-
-
-def _is_host(x: object) -> bool:
-    return isinstance(x, np.ndarray)
+    if isinstance(x, Sequence) and not isinstance(x, str):
+        items = [backend.taken(item) for item in x]
+        changed = any(item is not given for item, given in zip(items, x, strict=True))
+        return items if changed else x
+    return backend.taken(x)

@@ -1,0 +1,158 @@
+"""The collectives that XLA compiled are those of the plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril import P
+from mithril.cli.gpt import transformer_block
+from mithril.ir import Plan, Repeat
+from mithril.ir.plan import Program, moved_bytes
+from mithril_jax.hlo import UNNAMED, collectives
+
+from tests.jax.models import SIZES, small_gpt
+
+Rows = Counter[tuple[str, tuple[str, ...], int]]
+
+
+def promised(plan: Plan) -> Rows:
+    """Return what every operand of every collective of a plan moves, loops unrolled."""
+    (stage,) = plan.stages
+    return Counter(_operands(stage.program, stage.program.graph))
+
+
+def _operands(program: Program, graph) -> list[tuple[str, tuple[str, ...], int]]:
+    found = []
+    for node in graph.nodes:
+        if isinstance(node.op, Repeat):
+            found += _operands(program, node.op.body) * node.op.count
+        elif node.op.is_collective:
+            axes = program.mesh.joined(node.op.attributes["axes"])
+            if len(node.inputs) == 1:
+                found.append((node.op.name, axes, moved_bytes(node)))
+            else:
+                found += [(node.op.name, axes, value.type.nbytes) for value in node.inputs]
+    return found
+
+
+def compiled_rows(compiled: ml.CompiledModel, inputs: dict, gradient: str = "loss") -> Rows:
+    rows: Rows = Counter()
+    params = compiled.randomize_params()
+    compiled.evaluate(params, inputs, {gradient: 1.0}, observe=lambda *row: rows.update([row]))
+    return rows
+
+
+@pytest.mark.parametrize(
+    "mesh", [ml.Mesh(data=4), ml.Mesh(tensor=4), ml.Mesh(data=4, tensor=2)], ids=str
+)
+def test_of_a_gpt_are_those_of_the_plan(mesh: ml.Mesh) -> None:
+    compiled, inputs = small_gpt(ml.JaxBackend(mesh))
+    found = compiled_rows(compiled, inputs)
+    assert found == promised(compiled.plan)
+    assert sum(n for (kind, _, _), n in found.items() if kind == "all_reduce") > 3
+
+
+def looped(backend: ml.Backend) -> tuple[ml.CompiledModel, dict[str, ml.Array]]:
+    model = ml.Model()
+    block = transformer_block(SIZES, "block")
+    model |= ml.Repeat(block, 3, name="blocks")(input="x", output="y")
+    model += ml.MeanSquaredError()(input="y", target="target", output="loss")
+    model.shard({"*.attn.[qkv].weight": P(None, "tensor", None)})
+    model.shard({"*.attn.o.weight": P(None, None, "tensor")})
+    rng = np.random.default_rng(0)
+    x, target = rng.standard_normal((2, 4, 8, SIZES.width)).astype(np.float32)
+    inputs = {"x": backend.array(x, sharding=P("data")), "target": backend.array(target)}
+    return ml.compile(model, backend, shapes=inputs), inputs
+
+
+def test_in_a_loop_count_once_an_iteration() -> None:
+    compiled, inputs = looped(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))
+    found = compiled_rows(compiled, inputs)
+    assert found == promised(compiled.plan)
+    assert any(n % 3 == 0 for n in found.values())
+
+
+def test_other_kinds() -> None:
+    """At rest: gathered for each use anew, though XLA would see the same gather twice."""
+    backend = ml.JaxBackend(ml.Mesh(data=4))
+    model = ml.Model()
+    model |= ml.Linear(16, name="up")(input="x", output="h")
+    model += ml.Linear(8, name="down")(output="y")
+    model += ml.MeanSquaredError()(input="y", target="target", output="loss")
+    model.at_rest({"*": P("data")})
+    x = backend.array(np.ones((8, 8), np.float32), sharding=P("data"))
+    inputs = {"x": x, "target": x}
+    compiled = ml.compile(model, backend, shapes=inputs)
+    found = compiled_rows(compiled, inputs)
+    assert found == promised(compiled.plan)
+    assert {kind for kind, _, _ in found} == {"all_gather", "reduce_scatter", "all_reduce"}
+
+
+@ml.layer
+def merge(x):
+    """Return [batch * rows, columns]."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def test_a_merge_of_a_split_minor_dimension_exchanges() -> None:
+    backend = ml.JaxBackend(ml.Mesh(data=4))
+    compiled = ml.compile(merge(), backend)
+    given = backend.ones(8, 16, 64, sharding=P(None, "data"))
+    rows: Rows = Counter()
+    compiled.evaluate({}, {"x": given}, observe=lambda *row: rows.update([row]))
+    assert rows == promised(compiled.plan)
+    assert [kind for kind, _, _ in rows] == ["all_to_all"]
+
+
+def test_gspmd_gives_the_same_numbers_with_collectives_of_its_own() -> None:
+    mesh = ml.Mesh(data=4, tensor=2)
+    compiled, inputs = small_gpt(ml.JaxBackend(mesh))
+    other, _ = small_gpt(backend := ml.JaxBackend(mesh, pjit_lowering_strategy="gspmd"))
+    moved = {name: backend.array(x.jax()) for name, x in inputs.items()}
+    expected, slopes = compiled.evaluate(compiled.randomize_params(), inputs, {"loss": 1.0})
+    rows: list[object] = []
+    found, theirs = other.evaluate(
+        other.randomize_params(), moved, {"loss": 1.0}, observe=lambda *row: rows.append(row)
+    )
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-4)
+    for name, slope in slopes.items():
+        np.testing.assert_allclose(theirs[name], slope, rtol=1e-4, atol=5e-5, err_msg=name)
+    assert rows
+    assert Counter(rows) != promised(other.plan), "XLA chose otherwise, or this tests nothing"
+
+
+HLO = """HloModule jit_f
+
+%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %p = (s32[], f32[8]) parameter(0)
+  %x = f32[8]{0} get-tuple-element(%p), index=1
+  %r = f32[8]{0} all-reduce(%x), replica_groups=[2,2]<=[4], to_apply=%add
+  ROOT %t = (s32[], f32[8]) tuple(%i, %r)
+}
+
+ENTRY %main (a: f32[8], b: bf16[2,4]) -> f32[8] {
+  %w = (s32[], f32[8]) while(%a), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %m = (f32[8]{0}, bf16[2,4]{1,0}) all-reduce(%a, %b), replica_groups={{0,2},{1,3}}, to_apply=%add
+  %g = f32[16]{0} all-gather(%a), replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}
+  %s = f32[4]{0} reduce-scatter(%a), replica_groups={{0,1},{2,3}}, dimensions={0}, to_apply=%add
+  %v = (f32[4]{0}, f32[4]{0}) all-to-all(%a, %b), replica_groups={{0,1},{2,3}}
+  %q = f32[8]{0} collective-permute(%a), source_target_pairs={{0,1},{1,0},{2,3},{3,2}}
+  ROOT %o = pred[8]{0} all-reduce(%z), replica_groups={{0,3},{1,2}}, to_apply=%or
+}
+"""
+
+
+def test_the_text_of_a_program_is_read() -> None:
+    assert collectives(HLO, ml.Mesh(a=2, b=2)) == [
+        *[("all_reduce", ("b",), 32)] * 3,
+        ("all_reduce", ("a",), 32),
+        ("all_reduce", ("a",), 16),
+        ("all_gather", ("a",), 64),
+        ("reduce_scatter", ("b",), 32),
+        ("all_to_all", ("b",), 32),
+        ("permute", ("b",), 32),
+        ("all_reduce", UNNAMED, 8),
+    ]
