@@ -1,0 +1,201 @@
+"""Jobs of two processes on JAX, started by `mithril launch` as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+MITHRIL = str(Path(sys.executable).with_name("mithril"))
+TRAIN = str(ROOT / "examples/train_gpt.py")
+LIMIT = 15  # seconds in which a job with a dead process has to end
+
+
+def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MITHRIL, "launch", "-n", "2", "--backend", "jax", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+def losses(text: str, prefix: str = "") -> list[str]:
+    return re.findall(rf"^{re.escape(prefix)}step \d+: (loss .*)$", text, re.MULTILINE)
+
+
+def script(folder: Path, code: str) -> str:
+    path = folder / "job.py"
+    path.write_text("import mithril as ml, numpy as np\nfrom mithril import P\n" + code)
+    return str(path)
+
+
+def test_two_processes_train_as_one_does() -> None:
+    options = ("--backend", "jax", "--mesh", "data=4,tensor=2", "--steps", "4")
+    alone = subprocess.run(
+        [sys.executable, TRAIN, *options], capture_output=True, text=True, check=True, timeout=240
+    )
+    together = launch(TRAIN, *options)
+    assert together.returncode == 0, together.stderr
+    assert len(losses(alone.stdout)) == 4
+    assert losses(together.stdout, "[0] ") == losses(alone.stdout)
+    assert losses(together.stdout, "[1] ") == losses(alone.stdout)
+
+
+def test_arrays_of_several_processes(tmp_path: Path) -> None:
+    code = """
+backend = ml.JaxBackend(ml.Mesh(data=4))
+x = backend.array(np.arange(8.0, dtype=np.float32), sharding=P("data"))
+print(x)
+print("mine", [shard.data.tolist() for shard in x.addressable_shards])
+print("whole", x.numpy().tolist(), float((x * x).sum()))
+rank = backend.engine.local_devices[0] // 2
+rows = [[10.0 * rank + 1, 10.0 * rank + 2], [10.0 * rank + 3, 10.0 * rank + 4]]
+y = backend.from_local_shards(rows, sharding=P("data"))
+print("read", y.shape, y.numpy().tolist())
+uneven = [[1.0], [2.0]] if rank == 0 else [[3.0], []]
+print("uneven", backend.from_local_shards(uneven, shape=(3,), sharding=P("data")).numpy().tolist())
+try:
+    ml.JaxBackend(ml.Mesh(data=3))
+except ml.BackendError as error:
+    print(error)
+print("own", ml.JaxBackend().ones(2).numpy().tolist())
+"""
+    done = launch(script(tmp_path, code))
+    assert done.returncode == 0, done.stderr
+    for rank, mine in ((0, "[[0.0, 1.0], [2.0, 3.0]]"), (1, "[[4.0, 5.0], [6.0, 7.0]]")):
+        lines = [
+            line.removeprefix(f"[{rank}] ")
+            for line in done.stdout.splitlines()
+            if line.startswith(f"[{rank}]") and "Gloo" not in line
+        ]
+        assert lines == [
+            "Array(of several processes, float32[8], P('data'))",
+            f"mine {mine}",
+            "whole [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0] 140.0",
+            "read (8,) [1.0, 2.0, 3.0, 4.0, 11.0, 12.0, 13.0, 14.0]",
+            "uneven [1.0, 2.0, 3.0]",
+            "mesh of 3 devices does not divide among 2 processes; use a mesh of 4 devices, or "
+            "another number of processes",
+            "own [1.0, 1.0]",
+        ]
+
+
+def test_a_backend_opened_after_jax_has_started_says_so(tmp_path: Path) -> None:
+    done = launch(script(tmp_path, "import jax; jax.devices(); ml.JaxBackend(ml.Mesh(data=2))"))
+    assert done.returncode == 1
+    assert re.search(
+        r"BackendError: process \d of 2 cannot join the job at 127.0.0.1:\d+; .*; open the backend "
+        r"before anything else uses JAX",
+        done.stderr,
+    )
+
+
+def test_loopback_is_kept_to_where_the_machine_has_another_name(tmp_path: Path) -> None:
+    """JAX lets its collectives listen where the name of the machine leads."""
+    code = """
+import socket
+socket.gethostbyname = lambda name: "192.0.2.1"
+from jax._src.lib import _jax
+make, asked = _jax.make_gloo_tcp_collectives, []
+_jax.make_gloo_tcp_collectives = lambda **options: asked.append(options) or make(**options)
+backend = ml.JaxBackend(ml.Mesh(data=2))
+print(backend.ones(8, sharding=P("data")).sum().item(), asked[0]["hostname"])
+"""
+    done = launch(script(tmp_path, code))
+    assert done.returncode == 0, done.stderr
+    assert "[1] 8.0 127.0.0.1" in done.stdout.splitlines()
+
+
+class Job:
+    """A job that trains for a long time, and the processes it is made of."""
+
+    def __init__(self) -> None:
+        options = ("--backend", "jax", "--mesh", "data=4", "--steps", "100000")
+        self.launcher = subprocess.Popen(
+            [MITHRIL, "launch", "-n", "2", "--backend", "jax", TRAIN, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.launcher.stdout is not None
+        for line in self.launcher.stdout:
+            if "step 3" in line:
+                break
+
+    def ranks(self) -> dict[int, int]:
+        """Return the process of each rank."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                variables = (folder / "environ").read_bytes().split(b"\0")
+                command = (folder / "cmdline").read_bytes()
+            except OSError:  # it has ended meanwhile, or is not ours
+                continue
+            place = [v for v in variables if v.startswith(b"MITHRIL_JAX_PROCESS=")]
+            if place and TRAIN.encode() in command and b"launch" not in command:
+                found[int(place[0].split(b"=")[1])] = int(folder.name)
+        return found
+
+
+@pytest.fixture
+def job():
+    if not Path("/proc").is_dir():
+        pytest.skip("processes are found through /proc")
+    running = Job()
+    with running.launcher:
+        yield running
+        running.launcher.kill()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_ends_the_job_and_is_named(job: Job, victim: int) -> None:
+    ranks = job.ranks()
+    assert sorted(ranks) == [0, 1]
+    killed = time.monotonic()
+    os.kill(ranks[victim], signal.SIGKILL)
+    _, errors = job.launcher.communicate(timeout=60)
+    took = time.monotonic() - killed
+    assert job.launcher.returncode == 128 + signal.SIGKILL
+    assert f"rank {victim} " in errors.splitlines()[-1]
+    assert "SIGKILL" in errors
+    assert not job.ranks(), "nothing is left running"
+    assert took < LIMIT
+
+
+def listening(pids: set[int]) -> set[str]:
+    """Return the hexadecimal addresses at which processes listen."""
+    sockets = {
+        os.readlink(entry)
+        for pid in pids
+        for entry in Path(f"/proc/{pid}/fd").iterdir()
+        if entry.is_symlink()
+    }
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            cells = row.split()
+            if cells[3] == "0A" and f"socket:[{cells[9]}]" in sockets:
+                found.add(cells[1].rpartition(":")[0])
+    return found
+
+
+LOOPBACK = {
+    "0100007F",
+    "00000000000000000000000001000000",
+    "0000000000000000FFFF00000100007F",
+}
+
+
+def test_nothing_listens_beyond_loopback(job: Job) -> None:
+    found = listening(set(job.ranks().values()))
+    assert found
+    assert found <= LOOPBACK
