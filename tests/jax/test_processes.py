@@ -174,7 +174,7 @@ def test_a_killed_process_ends_the_job_and_is_named(job: Job, victim: int) -> No
 def listening(pids: set[int]) -> set[str]:
     """Return the hexadecimal addresses at which processes listen."""
     sockets = {
-        os.readlink(entry)
+        str(entry.readlink())
         for pid in pids
         for entry in Path(f"/proc/{pid}/fd").iterdir()
         if entry.is_symlink()

@@ -35,7 +35,7 @@ def cotangents(case: Case, outputs: Arrays, dtype: str) -> Arrays:
 
 def parameters(compiled: ml.CompiledModel, dtype: str) -> Arrays:
     made = compiled.randomize_params(0)
-    return {n: random(v.shape, 20 + i, dtype) for i, (n, v) in enumerate(made.items())}
+    return {n: random(v.shape, 20 + i, dtype) / 2 for i, (n, v) in enumerate(made.items())}
 
 
 def test_every_layer_has_a_case() -> None:
@@ -79,7 +79,12 @@ def test_gradients_agree_with_finite_differences(case: Case) -> None:
 
 
 def on(case: Case, mesh: ml.Mesh | None, weights: P | None = None) -> Arrays:
-    backend, model = ml.NumpyBackend(mesh), case.model()
+    return results(case, ml.NumpyBackend(mesh), weights)
+
+
+def results(case: Case, backend: ml.Backend, weights: P | None = None) -> Arrays:
+    """Return outputs and gradients, the batch split over `data`, weights as they are told."""
+    model, over_data = case.model(), backend.mesh.size > 1
     if weights is not None:
         model.shard({"*weight": weights})
     compiled = compiled_for(case, backend, model)
@@ -88,7 +93,9 @@ def on(case: Case, mesh: ml.Mesh | None, weights: P | None = None) -> Arrays:
         for name, value in parameters(compiled, "float32").items()
     }
     given = {
-        name: backend.array(value, sharding=P("data") if mesh and name not in case.whole else P())
+        name: backend.array(
+            value, sharding=P("data") if over_data and name not in case.whole else P()
+        )
         for name, value in case.arrays("float32").items()
     }
     shapes = {n: v.shape for n, v in compiled.evaluate(params, given).items()}

@@ -53,6 +53,18 @@ def build(blocks: list[str], vocabulary: int) -> ml.Model:
 @settings(max_examples=40)
 @given(st.data())
 def test_a_mesh_equals_one_device(data: st.DataObject) -> None:
+    compiled, issued = compare(data, "numpy")
+    assert tuple(issued) == compiled.plan.issued()
+
+
+def compare(
+    data: st.DataObject, on: str
+) -> tuple[ml.CompiledModel, list[tuple[str, tuple[str, ...], int]]]:
+    """Compare a random model on a random mesh of a backend with one device of NumPy's.
+
+    Returns:
+        The model on the mesh, and the collectives it carried out.
+    """
     blocks = data.draw(st.lists(st.sampled_from(sorted(BLOCKS)), max_size=3), label="blocks")
     mesh = data.draw(st.sampled_from(MESHES), label="mesh")
     batch, vocabulary = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([7, 16]))
@@ -67,7 +79,7 @@ def test_a_mesh_equals_one_device(data: st.DataObject) -> None:
     for name, value in params.items():
         if data.draw(st.booleans(), label=f"split {name}"):
             model.shard({name: data.draw(specs(mesh, value.ndim), label=name)})
-    backend = ml.NumpyBackend(mesh)
+    backend = ml.open_backend(on, mesh)
     spec = data.draw(specs(mesh, 2), label="inputs")
     placed = {name: backend.array(value, sharding=spec) for name, value in inputs.items()}
     compiled = ml.compile(model, backend)
@@ -77,13 +89,13 @@ def test_a_mesh_equals_one_device(data: st.DataObject) -> None:
         placed,
         {"loss": 1.0},
         seed=3,
-        observe=lambda *row: issued.append(row),
+        observe=(lambda *row: issued.append(row)) if on == "numpy" else None,
     )
     rtol, atol = TOLERANCE["float32"]
     np.testing.assert_allclose(outputs["loss"], expected["loss"], rtol=rtol, atol=atol)
     for name, value in slopes.items():
         np.testing.assert_allclose(gradients[name], value, rtol=rtol, atol=atol, err_msg=name)
-    assert tuple(issued) == compiled.plan.issued()
+    return compiled, issued
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])

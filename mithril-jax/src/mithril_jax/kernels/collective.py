@@ -28,12 +28,16 @@ def all_reduce(op: ops.AllReduce, types: Types) -> Run:
 @kernel(ops.AllGather)
 def all_gather(op: ops.AllGather, types: Types) -> Run:
     """The parts of a group one after another."""
+    if empty := _empty(op, types):
+        return empty
     return lambda x: lax.all_gather(x, op.axes, axis=op.dimension, tiled=True)
 
 
 @kernel(ops.ReduceScatter)
 def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
     """A part of the sum over a group; of a maximum or minimum by an all_reduce and a slice."""
+    if empty := _empty(op, types):
+        return empty
     if op.reduction == "sum":
         return lambda x: lax.psum_scatter(x, op.axes, scatter_dimension=op.dimension, tiled=True)
     reduce, size = _REDUCE[op.reduction], types[0].shape[op.dimension] // op.count
@@ -48,6 +52,8 @@ def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
 @kernel(ops.AllToAll)
 def all_to_all(op: ops.AllToAll, types: Types) -> Run:
     """Pieces along one dimension sent to their device, and joined along another one."""
+    if empty := _empty(op, types):
+        return empty
     return lambda x: lax.all_to_all(x, op.axes, op.split, op.concat, tiled=True)
 
 
@@ -66,6 +72,14 @@ def permute(op: ops.Permute, types: Types) -> Run:
         return lax.select(is_target, moved, x)
 
     return run
+
+
+def _empty(op: ops.Collective, types: Types) -> Run | None:
+    """Return the function that makes a result without elements, which XLA refuses to move."""
+    (result,) = op.infer(types)
+    if types[0].size:
+        return None
+    return lambda x: jnp.zeros(result.shape, result.dtype.numpy)
 
 
 @kernel(ops.AxisIndex)

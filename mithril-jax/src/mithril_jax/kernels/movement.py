@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 from mithril import ops
 from mithril.engine.kernels.registry import Run
+from mithril.ops.control import After
 
 from mithril_jax.kernels.elementwise import broadcast_to
 from mithril_jax.kernels.registry import Types, kernel
@@ -53,6 +54,12 @@ def concatenate(op: ops.Concatenate, types: Types) -> Run:
         return lax.concatenate(parts, op.axis)
 
     return run
+
+
+@kernel(After)
+def after(op: After, types: Types) -> Run:
+    """The operand itself: what keeps it apart is put in when a whole program is lowered."""
+    return lambda x, dependency: x
 
 
 @kernel(ops.Flip)

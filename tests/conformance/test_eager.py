@@ -1,0 +1,32 @@
+"""Every eager function of every installed backend, on split and on uneven arrays, against NumPy."""
+
+from __future__ import annotations
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril import P
+
+from tests.conformance.engines import BACKENDS, opened
+from tests.runtime.test_eager import CASES, ORACLE_ARGUMENTS, Case, check
+
+MESHES = [{"a": 2, "b": 2}, {"a": 3, "b": 2}]
+
+
+def placed(backend: ml.Backend, x: object) -> object:
+    """Return an array split along its first two dimensions, whether they divide or not."""
+    if isinstance(x, np.ndarray):
+        return backend.array(x, sharding=P(*backend.mesh.names[: x.ndim]))
+    if isinstance(x, list) and any(isinstance(item, np.ndarray) for item in x):
+        return [placed(backend, item) for item in x]
+    return x
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_eager_function(backend: str, mesh: dict[str, int], case: Case) -> None:
+    name, expected, arguments, options = case
+    on = opened(backend, **mesh)
+    found = getattr(on, name)(*(placed(on, x) for x in arguments), **options)
+    check(found, expected(*arguments[: ORACLE_ARGUMENTS.get(name)], **options))

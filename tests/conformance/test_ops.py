@@ -1,0 +1,108 @@
+"""Every op, and its gradient, on every installed backend equals the numpy kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mithril import ops
+from mithril.engine import Engine
+from mithril.ir import Op
+from mithril.ops.random import RandomBits
+from mithril.transform import differentiate, gradient_of, seed_of
+from mithril.types import DType
+
+from tests.conformance.engines import BACKENDS, narrowed, opened, run
+from tests.ops.arrays import floats
+from tests.ops.cases import CASES, Case
+from tests.ops.evaluate import (
+    assert_close,
+    coarsest,
+    differentiable,
+    evaluate,
+    gradients,
+    graph_of,
+    inputs_of,
+    seeds,
+    type_of,
+)
+from tests.ops.test_forward import FLOATING
+from tests.ops.test_gradients import FLOATING as DIFFERENTIABLE
+from tests.ops.test_gradients import arrays_for
+
+pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def held(op: Op, engine: Engine) -> Op:
+    """Return an op that makes a dtype the engine has."""
+    dtype = getattr(op, "dtype", None)
+    if dtype is None or DType(dtype) in engine.dtypes:
+        return op
+    return replace(op, dtype=DType(dtype.replace("64", "32")))  # type: ignore[call-arg]
+
+
+def check(engine: Engine, op: Op, arrays: tuple[np.ndarray, ...]) -> None:
+    graph, values = graph_of(op, [type_of(a) for a in arrays]), inputs_of(arrays)
+    found = run(engine, graph, values)
+    for name, expected in evaluate(graph, values).items():
+        assert_close(found[name], expected, coarsest(*arrays, expected))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_result_equals_numpy(backend: str, case: Case) -> None:
+    engine = opened(backend).engine
+    check(engine, held(case.op, engine), tuple(narrowed(a, engine) for a in case.arrays))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("case", FLOATING, ids=str)
+def test_result_in_16_bits_equals_numpy(backend: str, case: Case, dtype: str) -> None:
+    engine = opened(backend).engine
+    arrays = tuple(narrowed(a, engine) for a in arrays_for(case, dtype))
+    check(engine, held(case.op, engine), arrays)
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_gradient_equals_numpy(backend: str, case: Case) -> None:
+    engine = opened(backend).engine
+    op = held(case.op, engine)
+    arrays = tuple(narrowed(a, engine) for a in case.arrays)
+    graph, values = graph_of(op, [type_of(a) for a in arrays]), inputs_of(arrays)
+    outputs, inputs = differentiable(graph)
+    given = {seed_of(name): seed for name, seed in seeds(graph).items()}
+    found = run(engine, differentiate(graph, outputs, inputs), {**values, **given})
+    for name, expected in gradients(graph, values).items():
+        assert_close(found[gradient_of(name)], expected)
+
+
+def test_random_bits_are_equal_beyond_32_bits_of_index(backend: str) -> None:
+    """A part of a tensor of 2 ** 36 elements, far from its start."""
+    op = RandomBits((2, 3), (1 << 18, 1 << 18), 5)
+    seed = np.asarray(77, np.uint32)
+    offsets = [np.asarray(n, np.int32) for n in ((1 << 18) - 2, (1 << 17) + 1)]
+    check(opened(backend).engine, op, (seed, *offsets))
+
+
+@pytest.mark.parametrize("op", [ops.Softmax(1), ops.Sum((0,), False), ops.Einsum("ab,cb->ac")])
+def test_an_empty_batch_gives_what_numpy_gives(backend: str, op: Op) -> None:
+    empty = np.zeros((0, 4), np.float32)
+    more = (floats(3, 4).astype(np.float32),) if isinstance(op, ops.Einsum) else ()
+    check(opened(backend).engine, op, (empty, *more))
+
+
+@pytest.mark.parametrize("op", [ops.Sort(0, True), ops.Argsort(0, True), ops.TopK(0, 3)], ids=str)
+def test_order_of_ties_and_nan(backend: str, op: Op) -> None:
+    x = np.array([1, np.nan, 3, 1, -np.inf, 3, np.inf, np.nan, -0.0, 0.0], np.float32)
+    check(opened(backend).engine, op, (x,))
+
+
+def test_an_id_that_names_no_row_is_nan(backend: str) -> None:
+    """A compiled program cannot refuse it."""
+    graph = graph_of(ops.Take(), [type_of(x) for x in (TABLE, IDS)])
+    found = run(opened(backend).engine, graph, inputs_of((TABLE, IDS)))["y0"]
+    assert np.isnan(found[[1, 3]]).all()
+    np.testing.assert_array_equal(found[[0, 2]], TABLE[[2, 0]])
+
+
+TABLE, IDS = floats(3, 4).astype(np.float32), np.array([2, 3, 0, -1], np.int32)
