@@ -12,6 +12,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "mithril-core/src/mithril"
+JAX = TESTS.parent / "mithril-jax/src/mithril_jax"
 PACKAGES = (
     "mesh", "ir", "transform", "engine", "sharding", "partition", "compiler", "runtime",
 )  # fmt: skip
@@ -36,13 +37,14 @@ def literals(node: ast.expr) -> str:
 
 def sites() -> Iterator[tuple[str, str]]:
     """Yield where an error is raised, and the pieces of its text joined by stand-ins."""
-    for package in PACKAGES:
-        for path in sorted((SOURCE / package).rglob("*.py")):
+    for folder in (*(SOURCE / package for package in PACKAGES), JAX):
+        for path in sorted(folder.rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 match node:
                     case ast.Raise(exc=ast.Call(func=ast.Name(id=name), args=[text, *_])):
                         if name.endswith("Error") and literals(text) != STAND_IN:
-                            yield f"{path.relative_to(SOURCE)}:{node.lineno}", literals(text)
+                            where = path.relative_to(folder.parent)
+                            yield f"{where}:{node.lineno}", literals(text)
 
 
 def texts_of_tests() -> str:

@@ -117,3 +117,25 @@ def test_linspace_with_and_without_its_end() -> None:
     )
     assert backend.linspace(3, 4, 1).numpy().tolist() == [3]
     assert backend.linspace(3, 4, 0).shape == (0,)
+
+
+def test_local_shards_make_an_array() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2, tensor=2))
+    parts = [[[1.0]], [[2.0]], [[3.0]], [[4.0]]]
+    x = backend.from_local_shards(parts, sharding=P("data", "tensor"))
+    assert x.numpy().tolist() == [[1, 2], [3, 4]]
+    assert x.sharding.spec == P("data", "tensor")
+    uneven = backend.from_local_shards(
+        [[1.0, 2.0], [1.0, 2.0], [3.0], [3.0]], shape=(3,), sharding=P("data")
+    )
+    assert uneven.numpy().tolist() == [1, 2, 3]
+
+
+def test_local_shards_that_do_not_fit_are_refused() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    with pytest.raises(ml.ShapeError, match=r"is given 1 parts; this process has 2 devices"):
+        backend.from_local_shards([[1.0]], sharding=P("data"))
+    with pytest.raises(
+        ml.ShapeError, match=r"is given \(1,\) for device 1, which holds \(2,\) of \(4,\); pass shape="
+    ):
+        backend.from_local_shards([[1.0, 2.0], [3.0]], sharding=P("data"))
