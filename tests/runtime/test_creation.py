@@ -136,6 +136,7 @@ def test_local_shards_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ml.ShapeError, match=r"is given 1 parts; this process has 2 devices"):
         backend.from_local_shards([[1.0]], sharding=P("data"))
     with pytest.raises(
-        ml.ShapeError, match=r"is given \(1,\) for device 1, which holds \(2,\) of \(4,\); pass shape="
+        ml.ShapeError,
+        match=r"is given \(1,\) for device 1, which holds \(2,\) of \(4,\); pass shape=",
     ):
         backend.from_local_shards([[1.0, 2.0], [3.0]], sharding=P("data"))
