@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from mithril.plugins import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 MITHRIL = str(Path(sys.executable).with_name("mithril"))
@@ -113,6 +114,27 @@ print(backend.ones(8, sharding=P("data")).sum().item(), asked[0]["hostname"])
     done = launch(script(tmp_path, code))
     assert done.returncode == 0, done.stderr
     assert "[1] 8.0 127.0.0.1" in done.stdout.splitlines()
+
+
+def test_two_nodes_meet_at_the_coordinator(tmp_path: Path) -> None:
+    code = """
+backend = ml.JaxBackend(ml.Mesh(data=4))
+print("sum", float(backend.arange(8.0, sharding=P("data")).sum()), backend.engine.local_devices)
+"""
+    place = f"127.0.0.1:{free_port()}"
+    shared = [MITHRIL, "launch", "--backend", "jax", "-n", "1", "--nodes", "2"]
+    nodes = [
+        subprocess.Popen(
+            [*shared, "--node-rank", str(node), "--coordinator", place, script(tmp_path, code)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    told = [node.communicate(timeout=120)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert "[0] sum 28.0 (0, 1)" in told[0].splitlines()
+    assert "[1] sum 28.0 (2, 3)" in told[1].splitlines()
 
 
 class Job:
