@@ -129,6 +129,26 @@ def test_arrays_and_parameters_are_trees() -> None:
     assert small.shape == (1,)
 
 
+def test_trees_of_something_else() -> None:
+    backend = ml.JaxBackend(ml.Mesh(data=2))
+    tree = {"a": backend.ones(4, 3, sharding=P("data"))}
+    assert jax.tree.map(jnp.shape, tree) == {"a": (4, 3)}
+    assert jax.tree.map(lambda x: "text", tree) == {"a": "text"}
+    emptied = jax.tree.map(lambda x: None, tree)
+    assert repr(emptied["a"]) == "Array(without values, float32[4, 3], P('data', None))"
+    as_types = jax.eval_shape(lambda t: t, tree)
+    assert as_types["a"].shape == (4, 3)
+    doubled = jax.jit(lambda t: jax.tree.map(lambda x: 2 * x, t))(tree)
+    assert doubled["a"].sharding == tree["a"].sharding
+    close(doubled["a"], np.full((4, 3), 2.0))
+
+
+def test_functions_of_jax_take_arrays() -> None:
+    x = ml.JaxBackend(ml.Mesh(data=2)).array(np.arange(5.0), sharding=P("data"))
+    close(jnp.sum(x), 10.0)
+    close(jnp.sin(x) + jnp.asarray(x), np.sin(np.arange(5.0)) + np.arange(5.0))
+
+
 def test_a_parameter_without_a_size_is_no_tree_yet() -> None:
     compiled = ml.compile(ml.Linear(4), ml.JaxBackend())
     with pytest.raises(ml.BackendError, match="'bias' has no size yet"):

@@ -36,8 +36,8 @@ class JaxInterop(Interop):
 
     @property
     def array_methods(self) -> Mapping[str, Callable[..., Any]]:
-        """`x.jax()`."""
-        return {"jax": _jax_array}
+        """`x.jax()`, and by `__jax_array__` functions of JAX take arrays as they are."""
+        return {"jax": _jax_array, "__jax_array__": _jax_array}
 
     @property
     def model_methods(self) -> Mapping[str, Callable[..., Any]]:
@@ -109,14 +109,21 @@ def _flatten(array: Any) -> tuple[tuple[Any], Any]:
 
 
 def _unflatten(array_class: Any, kind: Any, leaves: tuple[Any]) -> Any:
-    """Return an array of the kind; where JAX put something else in its place, of what it is."""
+    """Return an array of the kind; where JAX put something else in its place, of what it is.
+
+    What is no array at all, such as the shape that a user mapped it to, stands for itself. Only
+    what JAX and its libraries put there to mark a place keeps the array around it.
+    """
     (leaf,) = leaves
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
         held = held_shape(kind.type.shape, kind.sharding)
         if (leaf.shape, leaf.dtype) != (held, kind.type.dtype.numpy):
-            type, sharding, shards = kind.backend.engine.interop.adopt(leaf)
-            return array_class(kind.backend, type, sharding, shards)
-    return array_class.of_kind(kind, leaf)
+            type_, sharding, shards = kind.backend.engine.interop.adopt(leaf)
+            return array_class(kind.backend, type_, sharding, shards)
+    is_mark = leaf is None or type(leaf) is object
+    if is_mark or hasattr(leaf, "dtype"):
+        return array_class.of_kind(kind, leaf)
+    return leaf
 
 
 def _register_mapping(cls: type) -> None:

@@ -142,9 +142,9 @@ class Array(Operand):
 
     def __getattr__(self, name: str) -> Any:
         """Return a method that the backend's framework adds, such as `jax`."""
-        if name.startswith("_") or name in Array.__slots__:
+        methods = {} if name in Array.__slots__ else self.kind.backend.interop.array_methods
+        if name not in methods and name.startswith("_"):
             raise AttributeError(name)
-        methods = self.kind.backend.interop.array_methods
         if name not in methods:
             raise AttributeError(
                 f"array {self.type} of backend '{self.backend.name}' has no attribute '{name}'"
@@ -192,6 +192,8 @@ class Array(Operand):
         return format(self.item(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
+        if self.shards is None:  # as a framework's tree that has been emptied
+            return f"Array(without values, {self.type}, {self.sharding.describe()})"
         if not self.is_addressable:
             return f"Array(of several processes, {self.type}, {self.sharding.describe()})"
         threshold = self.size if self.size <= SHOWN else 0
