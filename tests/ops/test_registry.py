@@ -14,7 +14,8 @@ from tests.ops.cases import CASES
 OPS = sorted(registry().items())
 # These appear only in local programs: never differentiated, never partitioned, run by the engine.
 LOCAL = {"axis_index", "take_shard", "keep_first"}
-CONTROL = {"repeat"}  # has a graph instead; see tests/transform/test_repeat.py
+# A graph, or a home of the user's choice: see tests/transform/test_repeat.py and tests/functional.
+CONTROL = {"checkpoint", "constrain", "repeat"}
 GLOBAL_OPS = [(n, c) for n, c in OPS if not c.is_collective and n not in LOCAL | CONTROL]
 
 

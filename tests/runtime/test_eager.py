@@ -245,6 +245,7 @@ ONLY_TRACED = {
     "accumulator": "about dtypes, not arrays",
     "after": "orders the nodes of a plan",
     "bernoulli": "draws from the seed of a model; backends have rand",
+    "constrained": "backends have reshard",
     "dropout": "draws from the seed of a model",
     "getitem": "written x[...]",
     "iota": "backends have arange",

@@ -75,6 +75,15 @@ if TYPE_CHECKING:
     from mithril.ops.custom import define_op
     from mithril.options import Precision
     from mithril.runtime import Array, Backend, CompiledModel, TensorSpec, compile, open_backend
+    from mithril.runtime.functional import (
+        Function,
+        checkpoint,
+        constrain,
+        grad,
+        jit,
+        reshard,
+        value_and_grad,
+    )
 
 _HOMES = {
     "mithril.backends": ("JaxBackend", "MLXBackend", "NumpyBackend", "TorchBackend"),
@@ -97,20 +106,24 @@ _HOMES = {
     "mithril.runtime": (
         "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "open_backend",
     ),
+    "mithril.runtime.functional": (
+        "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "value_and_grad",
+    ),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Add", "Array", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "Check", "CheckpointError",
     "CompiledModel", "Concat", "Constant", "Conv1d", "Conv2d", "CrossEntropy", "Divide", "Dropout",
-    "Embedding", "FeedForward", "Flatten", "Gelu", "GraphError", "JaxBackend", "Layer", "LayerNorm",
-    "Linear", "MLXBackend", "MatMul", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh", "MeshError",
-    "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal", "NumpyBackend",
-    "OptionError", "P", "PartitionSpec", "Pipeline", "PlanError", "PositionalEncoding", "Precision",
-    "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid",
-    "Silu", "Softmax", "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "Transpose",
-    "Uniform", "__version__", "compile", "define_op", "is_inference", "layer", "layer_path",
-    "open_backend", "parameter", "section", "seed",
+    "Embedding", "FeedForward", "Flatten", "Function", "Gelu", "GraphError", "JaxBackend", "Layer",
+    "LayerNorm", "Linear", "MLXBackend", "MatMul", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
+    "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal",
+    "NumpyBackend", "OptionError", "P", "PartitionSpec", "Pipeline", "PlanError",
+    "PositionalEncoding", "Precision", "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError",
+    "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh",
+    "TensorSpec", "TorchBackend", "Transpose", "Uniform", "__version__", "checkpoint", "compile",
+    "constrain", "define_op", "grad", "is_inference", "jit", "layer", "layer_path", "numpy",
+    "open_backend", "parameter", "reshard", "section", "seed", "value_and_grad",
 ]  # fmt: skip
 
 
@@ -119,6 +132,8 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("mithril-core")
+    if name == "numpy":
+        return import_module("mithril.numpy")
     home = _HOME_OF.get(name)
     if home is None:
         from mithril.errors import nearest

@@ -1,6 +1,7 @@
 """The passes, in the order in which they run.
 
-    expand -> differentiate -> candidates (expand more) -> choose -> localise -> bucket -> prove
+    expand -> differentiate -> inline checkpoints -> candidates (expand more) -> choose -> localise
+    -> bucket -> prove
 
 Every step is a pure function of frozen data; `make_plan` is their composition. Before them a model
 is traced, and casts are put in where it mixes precisions (`transform.precision.mix`).
@@ -25,6 +26,7 @@ from mithril.transform import (
     eliminate_dead,
     expand,
     expand_nodes,
+    inline_checkpoints,
 )
 
 COMPUTED_WITH = "the sharding it is computed with"
@@ -50,7 +52,7 @@ def make_plan(
     graph = expand(eliminate_dead(graph), kernels)
     if request.output_gradients is not None:
         graph = differentiate(graph, list(request.output_gradients), request.differentiated)
-        graph = expand(graph, kernels)
+    graph = expand(eliminate_dead(inline_checkpoints(graph)), kernels)
     graph, given, candidates = open_candidates(graph, mesh, request, kernels)
     program, choice = partition_graph(graph, given, candidates, hardware)
     inexact = () if choice.is_exact else (_INEXACT,)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from mithril.errors import MithrilError
 from mithril.ir import Graph, Value
-from mithril.mesh import Mesh, Sharding, carry
+from mithril.mesh import Mesh, Sharding, carry, coarse, coarsen
 from mithril.mesh.refinement import has_same_layout
+from mithril.ops.constrain import Constrain
 from mithril.sharding import Constraints
 from mithril.sharding.regions import regions
 from mithril.transform import gradient_of, seed_of
@@ -110,14 +112,21 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
             resting.add(gradient)
         if source in ports:
             exits[gradient] = ports[source]
-    values = (value for part in regions(graph) for value in part.graph.values())
+    parts = [part.graph for part in regions(graph)]
+    homes = {
+        value: fine.homes[value.name]
+        for part in parts
+        for value in part.values()
+        if value.name in fine.homes
+    }
+    homes |= dict(_constrained(parts, mesh, fine.pads))
     return Constraints(
         mesh=mesh,
         inputs=inputs,
         outputs=outputs,
         computed=computed,
         compute=frozenset(value for value in graph.inputs if value.name in fine.compute),
-        homes={value: fine.homes[value.name] for value in values if value.name in fine.homes},
+        homes=homes,
         free=free,
         tied=tied,
         at_rest=at_rest,
@@ -126,6 +135,29 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
         exits=exits,
         pads=fine.pads,
     )
+
+
+def _constrained(
+    graphs: Iterable[Graph], mesh: Mesh, pads: bool
+) -> Iterator[tuple[Value, Sharding]]:
+    """Yield where the user's code constrains values to lie; on one device there is no choice.
+
+    Raises:
+        MeshError: the mesh lacks an axis; the message names the line.
+        ShardingError: a dimension does not divide, and padding is refused.
+    """
+    given = coarse(mesh)
+    for graph in graphs if mesh.size > 1 else ():
+        for node in graph.nodes:
+            if isinstance(node.op, Constrain):
+                (value,) = node.outputs
+                try:
+                    sharding = Sharding.of(given, node.op.spec, value.type.rank)
+                    if not pads:
+                        sharding.check_even(value.type.shape, "tensor")
+                except MithrilError as error:
+                    raise type(error)(f"{error} (constrained at {node.where()})") from None
+                yield value, carry(coarsen(sharding, value.type.shape), mesh)
 
 
 def _met(placed: Sharding, wanted: Sharding, value: Value) -> Sharding:

@@ -3,6 +3,7 @@
 Everything here is plain data and knows no devices and no framework.
 """
 
+from mithril.ir.checkpoint import Checkpoint
 from mithril.ir.constant import Constant
 from mithril.ir.graph import Graph, Node, Phase, Source, Value
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register, registry
@@ -17,6 +18,7 @@ __all__ = [
     "AnyOperand",
     "Builder",
     "Cause",
+    "Checkpoint",
     "Collective",
     "Constant",
     "Cost",

@@ -62,6 +62,8 @@ class Op:
 
     name: ClassVar[str] = ""
     is_collective: ClassVar[bool] = False
+    has_kernel: ClassVar[bool] = True
+    """Whether engines run it; an op without kernel only says something about its operands."""
     indices: ClassVar[tuple[int, ...]] = ()
     """Operands that are used as indices: they must be in range in the padding of a shard, too."""
     origin: ClassVar[str] = ""

@@ -37,6 +37,10 @@ class Operand:
     def _constant(self, value: Scalar, dtype: DType) -> Self:
         raise NotImplementedError
 
+    def _adopt(self, other: object) -> Operand | None:
+        """Return an operand of another kind as one of this kind, None if that cannot be."""
+        return None
+
     @property
     def shape(self) -> Shape:
         """Size of each dimension."""
@@ -227,18 +231,30 @@ def apply(op: Op, *operands: AnyOperand) -> tuple[AnyOperand, ...]:
                 f"op '{op.name}' takes tensors, not {type(operand).__name__}; pass an array of a "
                 f"backend, such as backend.array(…)"
             )
+    alike = operands
+    for operand in operands:
         if not _same_kind(operand, operands[0]):
-            raise GraphError(
-                f"op '{op.name}' mixes a {type(operands[0]).__name__} and a "
-                f"{type(operand).__name__}; pass arrays as model inputs instead of capturing them"
-            )
-    return operands[0]._apply(op, operands)
+            alike = _of_one_kind(op, operands)
+    return alike[0]._apply(op, alike)
 
 
 def apply_one(op: Op, *operands: AnyOperand) -> AnyOperand:
     """Apply an op with a single result and return that result."""
     (result,) = apply(op, *operands)
     return result
+
+
+def _of_one_kind(op: Op, operands: tuple[AnyOperand, ...]) -> tuple[AnyOperand, ...]:
+    """Return operands of which a trace has taken in those that are arrays."""
+    first, other = next((x, y) for x in operands for y in operands if not _same_kind(x, y))
+    for host in (first, other):
+        taken = [x if _same_kind(x, host) else host._adopt(x) for x in operands]
+        if all(x is not None for x in taken):
+            return cast("tuple[AnyOperand, ...]", tuple(taken))
+    raise GraphError(
+        f"op '{op.name}' mixes a {type(first).__name__} and a {type(other).__name__}; pass arrays "
+        f"as model inputs instead of capturing them"
+    )
 
 
 def _same_kind(x: Operand, y: Operand) -> bool:

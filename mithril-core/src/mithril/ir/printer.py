@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mithril.ir.checkpoint import Checkpoint
 from mithril.ir.graph import Graph, Node, Phase, Value
 from mithril.ir.plan import Collective, Plan, Port, Program
 from mithril.ir.repeat import Repeat
@@ -95,7 +96,7 @@ def _graph_lines(graph: Graph, ports: list[str]) -> list[str]:
             phase = node.phase
             lines.append(f"  # {phase}")
         lines.append(f"  {_node(node, names)}")
-        if isinstance(node.op, Repeat):
+        if isinstance(node.op, Repeat | Checkpoint):
             body = node.op.body
             inner = _graph_lines(body, [str(value.type) for value in body.inputs])
             lines += [f"    {line}" for line in inner]

@@ -1,4 +1,4 @@
-"""Repeat: a body run n times, the one op that contains a graph.
+"""Repeat: a body run n times, as one op that contains a graph.
 
 Operands are carries, then invariants, then stacked operands. An iteration gets the carries as the
 iteration before left them, the invariants as they are, and its own slice of every stacked operand
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mithril.errors import GraphError, ShapeError
+from mithril.ir.checkpoint import Checkpoint
 from mithril.ir.graph import Graph, Node, Value
 from mithril.ir.op import Cost, Op, Types, register
 from mithril.types import TensorType
@@ -108,7 +109,7 @@ def all_nodes(graph: Graph) -> Iterator[Node]:
     """Yield every node of a graph and of the bodies in it; each body once."""
     for node in graph.nodes:
         yield node
-        if isinstance(node.op, Repeat):
+        if isinstance(node.op, Repeat | Checkpoint):
             yield from all_nodes(node.op.body)
 
 

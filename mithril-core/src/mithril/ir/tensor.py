@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any, NoReturn, Self
 
 from mithril.errors import GraphError, MithrilError
 from mithril.ir.graph import Graph, Node, Phase, Source, Value
@@ -40,10 +41,69 @@ class Tensor(Operand):
     def _constant(self, value: Scalar, dtype: DType) -> Tensor:
         return self.builder.constant(value, dtype)
 
+    def _adopt(self, other: object) -> Operand | None:
+        return self.builder.adopted(other)
+
+    def _call(self, function: str, *arguments: object, **options: object) -> Self:
+        """Apply a function of the ops; arrays of values, if the trace takes any, become tensors."""
+        return super()._call(function, *map(self._taken, arguments), **options)
+
+    def __getitem__(self, index: Any) -> Self:
+        if isinstance(index, tuple):
+            return super().__getitem__(tuple(map(self._taken, index)))
+        return super().__getitem__(self._taken(index))
+
+    def _taken(self, x: object) -> object:
+        adopted = None if isinstance(x, Tensor) or not getattr(x, "shape", ()) else self._adopt(x)
+        return x if adopted is None else adopted
+
     def __bool__(self) -> bool:
         raise GraphError(
             f"traced tensor {self.type} has no truth value; a Python branch cannot depend on it; "
-            f"use where(condition, x, y)"
+            f"use where(condition, x, y){self.builder.place()}"
+        )
+
+    def item(self) -> Scalar:
+        """Raise: there is no number before the graph runs.
+
+        Raises:
+            GraphError: always.
+        """
+        raise GraphError(
+            f"traced tensor {self.type} is no Python number; its value is not known before the "
+            f"graph runs; compute with it as it is, or return it{self.builder.place()}"
+        )
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def numpy(self) -> NoReturn:
+        """Raise: there are no values before the graph runs.
+
+        Raises:
+            GraphError: always.
+        """
+        raise GraphError(
+            f"traced tensor {self.type} has no values for NumPy; use the functions of "
+            f"mithril.numpy, or return it and read the result{self.builder.place()}"
+        )
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
+        self.numpy()
+
+    def __iter__(self) -> Iterator[Self]:
+        raise GraphError(
+            f"traced tensor {self.type} is not iterated over; the loop would be unrolled; use "
+            f"unstack(x) for its rows, or mithril.ops.repeat for a loop{self.builder.place()}"
         )
 
     def __repr__(self) -> str:
@@ -58,13 +118,18 @@ class Builder:
             tensors, which become inputs of the body (`captured`).
     """
 
+    kind = "layer"
+    """What a scope of the nodes stands for, for messages."""
+
     def __init__(self, inside: Builder | None = None) -> None:
         self.inside = inside
+        if inside is not None:
+            self.kind = inside.kind
         self._captured: dict[Value, tuple[Tensor, Tensor]] = {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
         self._constants: dict[tuple[str, DType, Phase], Tensor] = {}
-        self._stamp = _Stamp()
+        self._stamp: _Stamp = _Stamp() if inside is None else inside._stamp
 
     @staticmethod
     def extending(graph: Graph) -> Builder:
@@ -96,6 +161,13 @@ class Builder:
         finally:
             self._stamp = before
 
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """Stamp the nodes made inside with a scope inside the current one."""
+        outer = self._stamp.scope
+        with self.at(scope=f"{outer}.{name}" if outer else name):
+            yield
+
     def input(self, type: TensorType, name: str) -> Tensor:
         """Add a graph input."""
         value = Value(type, name)
@@ -117,7 +189,7 @@ class Builder:
             return operand
         if not isinstance(operand, Tensor) or self.inside is None:
             raise GraphError(
-                "a tensor of another trace is used here; pass it in as an input of the layer"
+                f"a tensor of another trace is used here; pass it in as an input of the {self.kind}"
             )
         outer = self.inside.own(operand)
         if outer.value not in self._captured:
@@ -125,6 +197,14 @@ class Builder:
             inner = self.input(outer.type, self.free_name(name))
             self._captured[outer.value] = (outer, inner)
         return self._captured[outer.value][1]
+
+    def adopted(self, x: object) -> Tensor | None:
+        """Return an array of values as a tensor of this trace, None if the trace takes none."""
+        return None if self.inside is None else self.inside.adopted(x)
+
+    def here(self) -> Source | None:
+        """Return where the user's code is that makes a node now; by default it is not known."""
+        return None if self.inside is None else self.inside.here()
 
     def free_name(self, name: str) -> str:
         """Return a name, lengthened until no input has it."""
@@ -153,11 +233,10 @@ class Builder:
         try:
             types = op.infer([value.type for value in inputs])
         except MithrilError as error:
-            raise _located(error, stamp) from error.__cause__
+            raise self.located(error) from error.__cause__
         outputs = tuple(Value(type) for type in types)
-        self._nodes.append(
-            Node(op, inputs, outputs, stamp.scope, stamp.source, stamp.phase, stamp.cause)
-        )
+        source = stamp.source or self.here()
+        self._nodes.append(Node(op, inputs, outputs, stamp.scope, source, stamp.phase, stamp.cause))
         return tuple(Tensor(self, value) for value in outputs)
 
     def copy(self, node: Node, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -175,7 +254,15 @@ class Builder:
 
     def located(self, error: MithrilError) -> MithrilError:
         """Return an error that names the layer and the line nodes are being made for."""
-        return _located(error, self._stamp)
+        place = self.place()
+        return type(error)(f"{error}{place}") if place else error
+
+    def place(self) -> str:
+        """Return ` (in layer 'path', file:line)` for a message, as far as it is known."""
+        scope, source = self._stamp.scope, self._stamp.source or self.here()
+        place = [f"{self.kind} '{scope}'"] if scope else []
+        place += [f"{source.file}:{source.line}"] if source else []
+        return f" (in {', '.join(place)})" if place else ""
 
     def build(self, outputs: Mapping[str, Tensor]) -> Graph:
         """Close the graph with these outputs."""
@@ -201,9 +288,3 @@ class _Stamp:
 
 def _depth(builder: Builder) -> int:
     return 0 if builder.inside is None else 1 + _depth(builder.inside)
-
-
-def _located(error: MithrilError, stamp: _Stamp) -> MithrilError:
-    place = [f"layer '{stamp.scope}'"] if stamp.scope else []
-    place += [f"{stamp.source.file}:{stamp.source.line}"] if stamp.source else []
-    return type(error)(f"{error} (in {', '.join(place)})") if place else error

@@ -10,6 +10,7 @@ from mithril.ops.attention import *
 from mithril.ops.choice import *
 from mithril.ops.collective import *
 from mithril.ops.composed import *
+from mithril.ops.constrain import *
 from mithril.ops.control import *
 from mithril.ops.conv import *
 from mithril.ops.elementwise import *

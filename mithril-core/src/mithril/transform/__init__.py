@@ -1,7 +1,9 @@
 """Pure passes from graph to graph: mix precisions, differentiate, expand, simplify."""
 
+from mithril.transform.checkpoint import inline_checkpoints
 from mithril.transform.differentiate import differentiate, gradient_of, seed_of
 from mithril.transform.expand import expand, expand_nodes
+from mithril.transform.inline import inline
 from mithril.transform.precision import mix
 from mithril.transform.simplify import eliminate_dead
 
@@ -11,6 +13,8 @@ __all__ = [
     "expand",
     "expand_nodes",
     "gradient_of",
+    "inline",
+    "inline_checkpoints",
     "mix",
     "seed_of",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mithril.errors import GraphError, listing
 from mithril.ir import Builder, Graph, Phase, Sweep, Tensor, Value, active_values
-from mithril.transform.repeat import cotangent_or_zeros, with_residuals
+from mithril.transform.repeat import cotangent_or_zeros, visit, with_residuals
 from mithril.transform.simplify import eliminate_dead
 
 
@@ -48,10 +48,7 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
             value = graph.outputs[name]
             sweep.add(value, builder.input(value.type, seed_of(name)))
     for node in reversed(graph.nodes):
-        if node in loops:
-            loops[node].visit(node, sweep)
-        else:
-            sweep.visit(node)
+        visit(node, sweep, loops)
     results = {name: Tensor(builder, value) for name, value in graph.outputs.items()}
     for name, value in wanted.items():
         with builder.at(phase=Phase.backward):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mithril.engine import KernelNames
 from mithril.errors import BackendError, listing
-from mithril.ir import Builder, Graph, Node, Repeat, Tensor, Tensors, Value
+from mithril.ir import Builder, Checkpoint, Graph, Node, Repeat, Tensor, Tensors, Value
 from mithril.ir.repeat import all_nodes
 from mithril.ops.definition import UserOp
 
@@ -28,7 +28,9 @@ def expand(graph: Graph, kernels: Container[str]) -> Graph:
     """
 
     def is_wanted(node: Node) -> bool:
-        return node.op.name not in kernels and not isinstance(node.op, Repeat)
+        if isinstance(node.op, Repeat | Checkpoint) or not node.op.has_kernel:
+            return False
+        return node.op.name not in kernels
 
     while any(map(is_wanted, all_nodes(graph))):
         graph = _expand_where(graph, is_wanted, kernels)
@@ -49,7 +51,7 @@ def _expand_where(
         made[value] = builder.input(value.type, value.name)
     for node in graph.nodes:
         operands = [made[value] for value in node.inputs]
-        if isinstance(node.op, Repeat):
+        if isinstance(node.op, Repeat | Checkpoint):
             body = _expand_where(node.op.body, is_wanted, kernels)
             results: Tensors = builder.copy(replace(node, op=replace(node.op, body=body)), operands)
         elif is_wanted(node):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 from dataclasses import replace
 
-from mithril.ir import Builder, Graph, Node, Op, Repeat, Tensor, Types, Value
+from mithril.ir import Builder, Checkpoint, Graph, Node, Op, Repeat, Tensor, Types, Value
 from mithril.ops import Cast, cast
 from mithril.options import Precision
 from mithril.types import DType, TensorType
@@ -79,8 +79,8 @@ class _Mixer:
         return self.builder.named(self.tensor(node.inputs[0]), value.name)
 
     def _visit(self, node: Node) -> None:
-        if isinstance(node.op, Repeat):
-            self._finish(node, self._repeat(node, node.op))
+        if isinstance(node.op, Repeat | Checkpoint):
+            self._finish(node, self._inside(node, node.op))
         elif isinstance(node.op, Cast) and self._is_kept(node.inputs[0]):
             self._cast_parameter(node, node.op)
         elif self._only_moves(node):
@@ -144,12 +144,13 @@ class _Mixer:
             self._casts[key] = cast(tensor, dtype)
         return self._casts[key]
 
-    def _repeat(self, node: Node, op: Repeat) -> tuple[Tensor, ...]:
-        """Mix the body; its invariants and slices may be parameters before their cast."""
+    def _inside(self, node: Node, op: Repeat | Checkpoint) -> tuple[Tensor, ...]:
+        """Mix the body; what is no carry may be a parameter before its cast."""
+        carried = op.carried if isinstance(op, Repeat) else 0
         inner = _Mixer(op.body, self._precision)
         operands = []
         for position, (outer, value) in enumerate(zip(node.inputs, op.body.inputs, strict=True)):
-            raw = self.raw.get(outer) if position >= op.carried else None
+            raw = self.raw.get(outer) if position >= carried else None
             operands.append(self.tensor(outer) if raw is None else raw)
             dtype = operands[-1].dtype
             tensor = inner.builder.input(TensorType(value.type.shape, dtype), value.name)

@@ -11,9 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mithril.ir import Builder, Graph, Node, Phase, Repeat, Sweep, Tensor, Value, active_values
+from mithril.ir import (
+    Builder,
+    Checkpoint,
+    Graph,
+    Node,
+    Phase,
+    Repeat,
+    Sweep,
+    Tensor,
+    Value,
+    active_values,
+)
 from mithril.ir.repeat import stack
 from mithril.ops import broadcast_to
+from mithril.transform.checkpoint import visit_checkpoint
 from mithril.types import TensorType
 
 
@@ -78,6 +90,16 @@ class LoopGradient:
                     sweep.add(value, gradient)
 
 
+def visit(node: Node, sweep: Sweep, loops: Mapping[Node, LoopGradient]) -> None:
+    """Pass the cotangents of a node's results on, as its kind does it."""
+    if node in loops:
+        loops[node].visit(node, sweep)
+    elif isinstance(node.op, Checkpoint):
+        visit_checkpoint(node, node.op, sweep)
+    else:
+        sweep.visit(node)
+
+
 def zeros(builder: Builder, type: TensorType) -> Tensor:
     """Return zeros of a type."""
     return broadcast_to(builder.constant(0, type.dtype), type.shape)
@@ -109,7 +131,7 @@ def _saving(node: Node, op: Repeat, active: set[Value]) -> tuple[Node, LoopGradi
         for i, seed in seeds.items():
             sweep.add(outputs[i], seed)
         for inner in reversed(body.nodes):
-            inner_loops[inner].visit(inner, sweep) if inner in inner_loops else sweep.visit(inner)
+            visit(inner, sweep, inner_loops)
         found = [cotangent_or_zeros(sweep, inputs[i]) for i in carries]
         for i, total in zip(invariants, sums, strict=True):
             gradient = sweep.of(inputs[i])

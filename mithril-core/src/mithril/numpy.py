@@ -1,0 +1,334 @@
+"""A namespace like NumPy's, on arrays of any backend and on values inside a traced function.
+
+Names and meanings are those of the Python array API standard, and of NumPy where that has another
+name; besides them there are functions of neural networks, such as `softmax`. A function works where
+its arguments live: on arrays at once, inside a function that is traced as a part of it. NumPy
+arrays may stand among the arguments.
+
+    import mithril.numpy as mnp
+
+Functions that make arrays from nothing take `backend=` outside of a traced function. Inside, they
+make constants of the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as _np
+
+from mithril import ops as _ops
+from mithril.errors import BackendError, ShapeError, nearest
+from mithril.ir import Builder, Operand, Tensor
+from mithril.runtime.array import Array
+from mithril.runtime.backend import Backend
+from mithril.runtime.creation import read_shape as _read_shape
+from mithril.runtime.functional.tracing import current_trace, lift, trace_around
+from mithril.runtime.functions import ALIASES, EAGER, call_eager
+from mithril.types import DType, Scalar, Shape, as_dtype
+
+pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
+bool_, int8, int16, int32, int64 = (DType(n) for n in ("bool", "int8", "int16", "int32", "int64"))
+uint8, uint16, uint32, uint64 = (DType(n) for n in ("uint8", "uint16", "uint32", "uint64"))
+bfloat16, float16 = DType.bfloat16, DType.float16
+float32, float64 = DType.float32, DType.float64
+
+_MADE = (
+    "arange", "array", "asarray", "empty", "empty_like", "eye", "full", "full_like", "linspace",
+    "ones", "ones_like", "zeros", "zeros_like",
+)  # fmt: skip
+_CONSTANTS = (
+    "bfloat16", "bool_", "e", "float16", "float32", "float64", "inf", "int16", "int32", "int64",
+    "int8", "nan", "newaxis", "pi", "uint16", "uint32", "uint64", "uint8",
+)  # fmt: skip
+
+__all__ = [*EAGER, *_MADE, *_CONSTANTS]  # noqa: PLE0604 - tuples of strings
+
+
+def __getattr__(name: str) -> Any:
+    if name not in EAGER:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(f"mithril.numpy has no '{name}'{nearest(name, __all__)}")
+    function = _function(name)
+    globals()[name] = function
+    return function
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """Return a function of `mithril.ops` that takes arrays, NumPy arrays and traced values."""
+    source = getattr(_ops, ALIASES.get(name, name))
+
+    @wraps(source)
+    def function(*arguments: Any, **options: Any) -> Any:
+        given = list(_operands((*arguments, *options.values())))
+        builder = trace_around(given)
+        if builder is None:
+            arrays = [x for x in given if isinstance(x, Array)]
+            if arrays:
+                return call_eager(arrays[0].backend, name, *arguments, **options)
+            builder = current_trace()
+        if builder is None:
+            raise BackendError(
+                f"mithril.numpy.{name} is called without an array of a backend; pass one, such as "
+                f"backend.array(…)"
+            )
+        taken = [_lifted(builder, x) for x in arguments]
+        return source(*taken, **{key: _lifted(builder, x) for key, x in options.items()})
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _operands(arguments: Sequence[Any]) -> Any:
+    for x in arguments:
+        if isinstance(x, Operand):
+            yield x
+        elif isinstance(x, list | tuple):
+            yield from _operands(x)
+
+
+def _lifted(builder: Builder, x: Any) -> Any:
+    """Return an argument with arrays of values as tensors of a trace, those in lists too."""
+    if isinstance(x, list | tuple) and any(_is_values(item) for item in x):
+        return [_lifted(builder, item) for item in x]
+    return lift(builder, x, "argument") if _is_values(x) else x
+
+
+def _is_values(x: Any) -> bool:
+    return isinstance(x, _np.ndarray | Array)
+
+
+# ------------------------------------------------------------------ making arrays
+
+
+def array(values: object, dtype: object = None, *, backend: Backend | None = None) -> Any:
+    """Return an array of the given values; an array, or a traced value, is taken as it is.
+
+    Args:
+        values: numbers, nested sequences, or an array.
+        dtype: element type; see `Backend.array`.
+        backend: where; needed outside of a traced function unless `values` is an array.
+
+    Raises:
+        BackendError: there is no backend.
+    """
+    if isinstance(values, Operand):
+        return values if dtype is None else _ops.cast(values, dtype)
+    builder = None if backend is not None else current_trace()
+    if builder is None:
+        return _backend(backend, "array").array(values, dtype=dtype)
+    host = _np.asarray(values)
+    tensor = lift(builder, host, "argument")
+    return tensor if dtype is None else _ops.cast(tensor, dtype)
+
+
+asarray = array
+
+
+def full(
+    shape: int | Sequence[int],
+    value: Scalar,
+    dtype: object = None,
+    *,
+    backend: Backend | None = None,
+) -> Any:
+    """Return an array that holds one value everywhere.
+
+    Args:
+        shape: sizes.
+        value: a Python number.
+        dtype: by default float32, int32 or bool, as the value is.
+        backend: where; needed outside of a traced function.
+
+    Raises:
+        BackendError: there is no backend.
+
+    >>> import mithril as ml
+    >>> full((2,), 7, backend=ml.NumpyBackend()).numpy()
+    array([7, 7], dtype=int32)
+    """
+    builder = None if backend is not None else current_trace()
+    if builder is None:
+        return _backend(backend, "full").full(shape, value, dtype=dtype)
+    return _constant(builder, _read_shape((shape,)), value, dtype)
+
+
+def zeros(
+    shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
+) -> Any:
+    """Return zeros, float32 by default; see `full`."""
+    return full(shape, 0.0 if dtype is None else 0, dtype, backend=backend)
+
+
+def ones(
+    shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
+) -> Any:
+    """Return ones, float32 by default; see `full`."""
+    return full(shape, 1.0 if dtype is None else 1, dtype, backend=backend)
+
+
+empty = zeros
+
+
+def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
+    """Return one value in the shape of an array, and in its dtype unless given.
+
+    Raises:
+        BackendError: `x` is no array.
+    """
+    if isinstance(x, Array):
+        return x.backend.full_like(x, value, dtype=dtype)
+    if not isinstance(x, Tensor):
+        raise BackendError(
+            f"mithril.numpy.full_like is given a {type(x).__name__}, no array to be like; use "
+            f"full(shape, …)"
+        )
+    return _constant(_trace_of(x), x.shape, value, dtype or x.dtype)
+
+
+def zeros_like(x: Any, dtype: object = None) -> Any:
+    """Return zeros in the shape of an array, and in its dtype unless given."""
+    return full_like(x, 0, dtype)
+
+
+def ones_like(x: Any, dtype: object = None) -> Any:
+    """Return ones in the shape of an array, and in its dtype unless given."""
+    return full_like(x, 1, dtype)
+
+
+empty_like = zeros_like
+
+
+def arange(
+    start: int | float,
+    stop: int | float | None = None,
+    step: int | float = 1,
+    dtype: object = None,
+    *,
+    backend: Backend | None = None,
+) -> Any:
+    """Return evenly spaced numbers from start (or 0) up to, but without, stop.
+
+    Args:
+        start: the first number; the end, if it is the only one.
+        stop: the end.
+        step: from one number to the next.
+        dtype: by default int32, or float32 when a number is a float.
+        backend: where; needed outside of a traced function.
+
+    Raises:
+        BackendError: there is no backend.
+        ShapeError: the step is 0.
+    """
+    builder = None if backend is not None else current_trace()
+    if builder is None:
+        return _backend(backend, "arange").arange(start, stop, step, dtype=dtype)
+    first, end = (0, start) if stop is None else (start, stop)
+    if step == 0:
+        raise ShapeError("mithril.numpy.arange never ends with a step of 0; give another step")
+    numbers = (first, end, step)
+    has_float = any(isinstance(n, float) for n in numbers)
+    default = DType.float32 if has_float else DType.int32
+    count = max(0, math.ceil((end - first) / step))
+    chosen = as_dtype(dtype or default)
+    return _line(builder, count, first, step, DType.float32 if has_float else DType.int32, chosen)
+
+
+def linspace(
+    start: int | float,
+    stop: int | float,
+    num: int,
+    dtype: object = None,
+    *,
+    endpoint: bool = True,
+    backend: Backend | None = None,
+) -> Any:
+    """Return evenly spaced numbers from start to stop, the end included or not.
+
+    Args:
+        start: the first number.
+        stop: the last one, or, without `endpoint`, the one after it.
+        num: how many.
+        dtype: a float dtype, float32 by default.
+        endpoint: whether `stop` is one of them.
+        backend: where; needed outside of a traced function.
+
+    Raises:
+        BackendError: there is no backend.
+    """
+    builder = None if backend is not None else current_trace()
+    if builder is None:
+        made = _backend(backend, "linspace")
+        return made.linspace(start, stop, num, endpoint=endpoint, dtype=dtype)
+    parts = max(num - 1 if endpoint else num, 1)
+    chosen = as_dtype(dtype or DType.float32)
+    return _line(builder, num, start, (stop - start) / parts, DType.float32, chosen)
+
+
+def eye(
+    rows: int,
+    columns: int | None = None,
+    *,
+    k: int = 0,
+    dtype: object = None,
+    backend: Backend | None = None,
+) -> Any:
+    """Return a matrix with ones on its k-th diagonal and zeros elsewhere.
+
+    Args:
+        rows: number of rows.
+        columns: number of columns, by default that of rows.
+        k: 0 for the main diagonal, positive above it.
+        dtype: float32 by default.
+        backend: where; needed outside of a traced function.
+
+    Raises:
+        BackendError: there is no backend.
+    """
+    builder = None if backend is not None else current_trace()
+    if builder is None:
+        return _backend(backend, "eye").eye(rows, columns, k=k, dtype=dtype)
+    shape = _read_shape((rows, rows if columns is None else columns))
+    row, column = (_indices(builder, shape, axis) for axis in (0, 1))
+    return _ops.cast(_ops.equal(row + k, column), dtype or DType.float32)
+
+
+def _backend(backend: Backend | None, function: str) -> Backend:
+    if not isinstance(backend, Backend):
+        raise BackendError(
+            f"mithril.numpy.{function} knows no backend to make an array on; pass backend=…, or "
+            f"call it inside a function of ml.jit"
+        )
+    return backend
+
+
+def _trace_of(x: Tensor) -> Builder:
+    return trace_around([x]) or x.builder
+
+
+def _constant(builder: Builder, shape: Shape, value: Scalar, dtype: object) -> Any:
+    if dtype is None:
+        kinds = {bool: DType.bool_, int: DType.int32, float: DType.float32}
+        dtype = kinds[type(value)]
+    return _ops.broadcast_to(builder.constant(value, as_dtype(dtype)), shape)
+
+
+def _line(
+    builder: Builder, count: int, first: float, step: float, computed: DType, dtype: DType
+) -> Any:
+    """Return `first + i * step` for i up to a count, computed in one dtype and cast to another."""
+    index = _ops.cast(_indices(builder, (count,), 0), computed)
+    return _ops.cast(index * step + first, dtype)
+
+
+def _indices(builder: Builder, shape: Shape, axis: int) -> Any:
+    (made,) = builder.apply(_ops.Iota(shape, axis, DType.int32))
+    return made

@@ -1,0 +1,153 @@
+"""What a function is called with: by position or name, static or not, as a form and leaves."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mithril.errors import OptionError, listing, nearest
+from mithril.runtime.functional.tree import Leaf, Structure, flatten, names, rebuild
+
+Choice = int | str | Sequence[int | str]
+"""Arguments chosen by position or name."""
+
+
+class Form(NamedTuple):
+    """Everything about a call but its arrays; it compares and hashes.
+
+    Args:
+        positional: names and structures of the arguments by position.
+        keyword: those of the others.
+    """
+
+    positional: tuple[tuple[str, Structure], ...]
+    keyword: tuple[tuple[str, Structure], ...]
+
+    @property
+    def arguments(self) -> tuple[tuple[str, Structure], ...]:
+        """All of them."""
+        return (*self.positional, *self.keyword)
+
+    def leaf_names(self) -> list[str]:
+        """Return the name of each leaf, such as `params.0.w`."""
+        return [name for argument, form in self.arguments for name in names(form, argument)]
+
+    def leaf_arguments(self) -> list[str]:
+        """Return the name of the argument each leaf belongs to."""
+        return [argument for argument, form in self.arguments for _ in names(form, argument)]
+
+    def call(self, function: Callable[..., Any], leaves: Iterator[Any]) -> Any:
+        """Return what a function returns for this form with other leaves."""
+        given = [rebuild(form, leaves) for _, form in self.positional]
+        named = {name: rebuild(form, leaves) for name, form in self.keyword}
+        return function(*given, **named)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return what a function is called, for people."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return "lambda" if name == "<lambda>" else name
+
+
+class Signature:
+    """The parameters of a function: how its arguments are called.
+
+    Args:
+        function: any callable.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = name_of(function)
+        try:
+            self._signature = inspect.signature(function)
+        except ValueError:  # of a function written in C
+            self._signature = inspect.signature(lambda *argument: None)
+        known = self._signature.parameters.values()
+        by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._positional = [p.name for p in known if p.kind in by_position]
+        self._names = [p.name for p in known]
+        rest = [p.name for p in known if p.kind == inspect.Parameter.VAR_POSITIONAL]
+        self._rest = rest[0] if rest else None
+
+    def chosen(self, choice: Choice, option: str) -> frozenset[str]:
+        """Return the names of the arguments that an option names.
+
+        Raises:
+            OptionError: there is no such argument.
+        """
+        several = [choice] if isinstance(choice, int | str) else choice
+        if not isinstance(several, Sequence):
+            raise OptionError(
+                f"{option}={choice!r} chooses no arguments; give positions or names, such as "
+                f"{option}=(0,)"
+            )
+        return frozenset(self._chosen(item, option) for item in several)
+
+    def canonical(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return the arguments, those by position first, whichever way they are passed."""
+        if not kwargs:
+            return args, kwargs
+        bound = self._signature.bind(*args, **kwargs)
+        return bound.args, bound.kwargs
+
+    def read(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        static: frozenset[str],
+        leaves: list[Any],
+        is_fixed: Callable[[object], bool] | None = None,
+    ) -> Form:
+        """Return the form of a call, and add its leaves to a list.
+
+        Args:
+            args: by position.
+            kwargs: by name.
+            static: arguments that are values of Python.
+            leaves: the list.
+            is_fixed: tells which leaves are such values, too.
+
+        Raises:
+            OptionError: such a value cannot be hashed.
+        """
+        args, kwargs = self.canonical(args, kwargs)
+
+        def form(name: str, value: object) -> Structure:
+            if name in static:
+                return self._hashed(Leaf((type(value), value)), name)
+            found = flatten(value, leaves, is_fixed)
+            return found if is_fixed is None else self._hashed(found, name)
+
+        positional = [(n, form(n, x)) for n, x in zip(self.places(len(args)), args, strict=True)]
+        return Form(tuple(positional), tuple((n, form(n, x)) for n, x in kwargs.items()))
+
+    def places(self, count: int) -> list[str]:
+        """Return the names of so many arguments by position."""
+        known = self._positional[:count]
+        rest = self._rest or "argument"
+        return known + [f"{rest}.{i}" for i in range(count - len(known))]
+
+    def _hashed(self, form: Structure, name: str) -> Structure:
+        try:
+            hash(form)
+        except TypeError:
+            raise OptionError(
+                f"static argument '{name}' of function '{self._function}' holds a value that "
+                f"cannot be hashed; give one that can, such as a tuple for a list"
+            ) from None
+        return form
+
+    def _chosen(self, item: Any, option: str) -> str:
+        if isinstance(item, str) and item in self._names:
+            return item
+        is_position = isinstance(item, int) and not isinstance(item, bool) and item >= 0
+        if is_position and (item < len(self._positional) or self._rest is not None):
+            return self.places(item + 1)[-1]
+        raise OptionError(
+            f"{option}={item!r} is no argument of function '{self._function}'"
+            f"{nearest(str(item), self._names)}; arguments: {listing(self._names)}, by name or by "
+            f"position from 0"
+        )

@@ -1,0 +1,64 @@
+"""Donation: arrays that a caller gives up, so that results may take their memory.
+
+A donated array keeps its type and sharding and nothing else: whoever reads its values is told who
+took them, on every backend alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mithril.errors import BackendError
+from mithril.runtime.array import Array
+
+_shards: Any = vars(Array)["shards"]  # the slot of the base class: the name of who took them
+
+
+class DonatedArray(Array):
+    """An array whose memory was given to a function."""
+
+    __slots__ = ()
+
+    @property
+    def shards(self) -> Any:
+        """The parts: gone."""
+        raise BackendError(
+            f"array {self.type} was donated to {_shards.__get__(self)} and holds no values any "
+            f"more; use what the function returned, or leave it out of donate=…"
+        )
+
+    def __repr__(self) -> str:
+        return f"DonatedArray({self.type}, {self.sharding.describe()})"
+
+
+def give_up(array: Array, to: str) -> None:
+    """Take its values from an array.
+
+    Args:
+        array: it stays what it is, without values.
+        to: the function they go to, for messages.
+    """
+    array.shards = to
+    array.__class__ = DonatedArray
+
+
+def check_donated(arrays: Sequence[Array], names: Sequence[str], donated: Sequence[int]) -> None:
+    """Raise if an array is donated and also needed otherwise.
+
+    Args:
+        arrays: everything that a function gets.
+        names: how it is called.
+        donated: positions of what is given up.
+
+    Raises:
+        BackendError: one array is at two places, one of which is donated.
+    """
+    given = {id(arrays[position]): position for position in donated}
+    for position, array in enumerate(arrays):
+        first = given.get(id(array), position)
+        if first != position:
+            raise BackendError(
+                f"array {array.type} is donated as '{names[first]}' and also passed as "
+                f"'{names[position]}'; donate a copy, or leave '{names[first]}' out of donate=…"
+            )

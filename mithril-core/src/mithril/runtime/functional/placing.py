@@ -1,0 +1,84 @@
+"""reshard and constrain: the user's word for how arrays lie on the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mithril.errors import BackendError, ShardingError
+from mithril.ir import Tensor
+from mithril.mesh import PartitionSpec
+from mithril.ops.constrain import constrained
+from mithril.runtime.array import Array
+from mithril.runtime.functional.tree import flatten, rebuild, spread
+
+
+def reshard(x: Any, sharding: Any) -> Any:
+    """Return an array laid out otherwise on its mesh, by the cheapest moves.
+
+    Inside a function the value lies so from there on; its gradient may lie otherwise.
+
+    Args:
+        x: an array, or a tree of arrays.
+        sharding: a `P`, or a tree of them and of None (as it lies).
+
+    Raises:
+        BackendError: `x` is no array.
+        ShardingError: `sharding` is no spec, or longer than the array's rank.
+        MeshError: the mesh lacks an axis.
+
+    >>> import mithril as ml
+    >>> x = ml.NumpyBackend(ml.Mesh(x=2)).ones(4, 2)
+    >>> reshard(x, ml.P(None, "x")).sharding
+    Sharding(P(None, 'x'))
+    """
+    return _placed(x, sharding, "reshard", lambda t, spec: constrained(t, spec, cotangent=False))
+
+
+def constrain(x: Any, sharding: Any) -> Any:
+    """Return a value that lies on the mesh as a spec says, and so does its gradient.
+
+    For use inside a function; an array is laid out so at once.
+
+    Args:
+        x: a value inside a function, an array, or a tree of them.
+        sharding: a `P`, or a tree of them and of None (as it lies).
+
+    Raises:
+        BackendError: `x` is no array.
+        ShardingError: `sharding` is no spec, or longer than the array's rank.
+        MeshError: the mesh lacks an axis.
+
+    >>> import mithril as ml
+    >>> backend = ml.NumpyBackend(ml.Mesh(x=2))
+    >>> ml.jit(lambda x: constrain(x + 1, ml.P("x")))(backend.ones(4)).sharding
+    Sharding(P('x'))
+    """
+    return _placed(x, sharding, "constrain", constrained)
+
+
+def _placed(
+    x: Any, sharding: Any, function: str, traced: Callable[[Tensor, PartitionSpec], Tensor]
+) -> Any:
+    leaves: list[Any] = []
+    structure = flatten(x, leaves)
+    if sharding is None or isinstance(sharding, str):
+        raise ShardingError(
+            f"{function}() takes a partition spec, not {sharding!r}; write P('x', None)"
+        )
+    specs = spread(sharding, structure, f"the value given to {function}()")
+    placed = []
+    for leaf, spec in zip(leaves, specs, strict=True):
+        if spec is None:
+            placed.append(leaf)
+        elif isinstance(leaf, Tensor):
+            placed.append(traced(leaf, spec))
+        elif isinstance(leaf, Array):
+            one_device = leaf.backend.mesh.size == 1
+            placed.append(leaf if one_device else leaf.backend.reshard(leaf, spec))
+        else:
+            raise BackendError(
+                f"{function}() is given a {type(leaf).__name__}, not an array of a backend; write "
+                f"backend.array(x, sharding={spec!r})"
+            )
+    return rebuild(structure, placed)

@@ -1,0 +1,289 @@
+"""From a function and the kinds of its arguments to a plan that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mithril.compiler import Request
+from mithril.engine import Executable
+from mithril.errors import BackendError, GraphError
+from mithril.ir import Graph, Plan, Tensor
+from mithril.mesh import PartitionSpec, Sharding
+from mithril.ops.constrain import constrained
+from mithril.runtime.array import Array, Kind
+from mithril.runtime.backend import Backend, as_array, lower, plan_on
+from mithril.runtime.functional.arguments import Form
+from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift, tracing
+from mithril.runtime.functional.tree import Structure, flatten, names, spread
+from mithril.runtime.specification import TensorSpec
+from mithril.types import TensorType
+
+Specs = list[PartitionSpec | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wishes:
+    """What a function was told about its arguments and results.
+
+    Args:
+        inputs: `in_shardings`.
+        outputs: `out_shardings`.
+        donated: names of the arguments that are given up.
+    """
+
+    inputs: object = None
+    outputs: object = None
+    donated: frozenset[str] = frozenset()
+
+    def specs(self, form: Form, static: frozenset[str], function: str) -> Specs:
+        """Return how each leaf shall lie, None for as it does.
+
+        Raises:
+            GraphError: `in_shardings` does not have the form of the arguments.
+        """
+        given = [item for item in form.positional if item[0] not in static]
+        if self.inputs is None or isinstance(self.inputs, PartitionSpec):
+            prefixes = [self.inputs] * len(given)
+        elif isinstance(self.inputs, list | tuple) and len(self.inputs) == len(given):
+            prefixes = list(self.inputs)
+        else:
+            raise GraphError(
+                f"in_shardings={self.inputs!r} does not fit function '{function}'; give one P(…) "
+                f"for all arguments, or a tuple with one entry for each of the {len(given)} by "
+                f"position that are not static"
+            )
+        wished = dict(zip((name for name, _ in given), prefixes, strict=True))
+        return [
+            spec
+            for name, structure in form.arguments
+            for spec in spread(wished.get(name), structure, f"argument '{name}'")
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arriving:
+    """How the leaves of a form arrive.
+
+    Args:
+        names: what they are called.
+        specs: how each shall lie.
+        donated: positions of those that are given up.
+        function: the function's name, for messages.
+    """
+
+    names: list[str]
+    specs: Specs
+    donated: tuple[int, ...]
+    function: str
+
+    @staticmethod
+    def of(
+        form: Form, wishes: Wishes, backend: Backend, static: frozenset[str], function: str
+    ) -> Arriving:
+        """Return how the leaves of a form arrive; on one device shardings say nothing."""
+        specs = wishes.specs(form, static, function)
+        of_argument = form.leaf_arguments()
+        donated = [i for i, name in enumerate(of_argument) if name in wishes.donated]
+        return Arriving(form.leaf_names(), specs, tuple(donated), function)
+
+    def arrays(self, backend: Backend, leaves: Sequence[Any]) -> list[Array]:
+        """Return the leaves as arrays; those of NumPy are put where they shall lie.
+
+        Raises:
+            GraphError: a leaf is no array.
+            BackendError: an array belongs to another backend.
+        """
+        return [
+            self._array(backend, *item) for item in zip(leaves, self.names, self.specs, strict=True)
+        ]
+
+    def kinds(self, backend: Backend, leaves: Sequence[Any]) -> list[Kind]:
+        """Return the kinds of leaves, some of which may be `TensorSpec`s."""
+        found = []
+        for leaf, name, spec in zip(leaves, self.names, self.specs, strict=True):
+            if isinstance(leaf, TensorSpec):
+                sharding = sharding_of(backend, leaf.sharding, leaf.type, self._what(name))
+                found.append(Kind(backend, leaf.type, sharding))
+            else:
+                found.append(self._array(backend, leaf, name, spec).kind)
+        return found
+
+    def _array(self, backend: Backend, leaf: Any, name: str, spec: PartitionSpec | None) -> Array:
+        if isinstance(leaf, Array):
+            array = backend.own(leaf, self._what(name))
+            if not array.is_materialised:
+                raise BackendError(
+                    f"{self._what(name)} is a parameter without a size; it is made at the first "
+                    f"evaluate() of its model; evaluate once, or pass shapes= to compile()"
+                )
+            return array
+        if isinstance(leaf, np.ndarray | np.generic) and spec is not None:
+            if backend.mesh.size == 1:
+                return backend.array(leaf)
+            check_rank(backend, spec, np.ndim(leaf), self._what(name))
+            return backend.array(leaf, sharding=spec)
+        is_host = isinstance(leaf, bool | int | float | np.ndarray | np.generic)
+        if not is_host and backend.adopted(leaf) is None:
+            raise GraphError(
+                f"{self._what(name)} is a {type(leaf).__name__}; give an array or a number, or "
+                f"name the argument in static=… if it is a value of Python"
+            )
+        return as_array(backend, leaf, self._what(name))
+
+    def _what(self, name: str) -> str:
+        return f"argument '{name}' of function '{self.function}'"
+
+
+def check_rank(backend: Backend, spec: PartitionSpec, rank: int, what: str) -> None:
+    """Raise unless a spec fits a rank and the mesh.
+
+    Raises:
+        ShardingError: it is longer than the rank.
+        MeshError: the mesh lacks an axis.
+    """
+    Sharding.of(backend.mesh, spec, rank, what)
+
+
+def sharding_of(backend: Backend, spec: PartitionSpec, type: TensorType, what: str) -> Sharding:
+    """Return the sharding that a spec means for a tensor; on one device it says nothing."""
+    if backend.mesh.size == 1:
+        return Sharding.replicated(backend.mesh, type.rank)
+    sharding = Sharding.of(backend.mesh, spec, type.rank, what)
+    if backend.uneven == "error":
+        sharding.check_even(type.shape, what)
+    return sharding
+
+
+class Step:
+    """A plan of a function, and how arrays go in and come out."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        plan: Plan,
+        names: list[str],
+        taken: Sequence[Taken],
+        structure: Structure,
+        outputs: Sequence[str],
+        donated: tuple[int, ...],
+    ) -> None:
+        self.plan = plan
+        self.names = names
+        self.structure = structure
+        self.donated = donated
+        self._backend = backend
+        self._taken = taken
+        (stage,) = plan.stages
+        place = {name: i for i, name in enumerate(names)}
+        self._order = [place[port.name] for port in stage.program.inputs]
+        made = {port.name: i for i, port in enumerate(stage.program.outputs)}
+        self._results = [made[name] for name in outputs]
+        self._kinds = [Kind(backend, p.type, p.sharding) for p in stage.program.outputs]
+
+    @cached_property
+    def run(self) -> Executable:
+        """The lowered program, told which inputs are given up."""
+        given_up = [i for i, place in enumerate(self._order) if place in self.donated]
+        return lower(self._backend.engine, self.plan, given_up)
+
+    @cached_property
+    def captured(self) -> list[Array]:
+        """The arrays that the function uses besides its arguments, as the plan takes them."""
+        ports = {port.name: port for port in self.plan.stages[0].program.inputs}
+        return [
+            self._backend.reshard(t.array, ports[t.tensor.value.name].sharding)
+            if t.is_free
+            else t.array
+            for t in self._taken
+        ]
+
+    def run_on(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the results for arrays of the kinds that were planned for."""
+        handles = [x.shards for x in arrays]
+        if self._taken:
+            handles += [x.shards for x in self.captured]
+        found = self.run([handles[i] for i in self._order])
+        made = list(map(Array.of_kind, self._kinds, found))
+        return [made[i] for i in self._results]
+
+
+def make_step(
+    function: Callable[..., Any],
+    name: str,
+    backend: Backend,
+    form: Form,
+    arriving: Arriving,
+    kinds: Sequence[Kind],
+    wishes: Wishes,
+) -> Step:
+    """Trace a function for arguments of some kinds, and plan it.
+
+    Args:
+        function: called once, with tensors.
+        name: its name.
+        backend: where it will run.
+        form: of the arguments.
+        arriving: names and wishes of their leaves.
+        kinds: of their leaves.
+        wishes: how results must leave.
+    """
+    builder = FunctionBuilder(backend, name)
+    with tracing(builder), builder.at(scope=name):
+        inputs = _inputs(builder, arriving, kinds)
+        returned = form.call(function, iter(inputs))
+        leaves: list[Any] = []
+        structure = flatten(returned, leaves)
+        called = list(names(structure, "result"))
+        whats = [f"'{n}' of function '{name}'" for n in called]
+        tensors = [lift(builder, x, what) for x, what in zip(leaves, whats, strict=True)]
+    graph = builder.build(dict(zip(called, tensors, strict=True)))
+    builder.is_done = True
+    specs = list(spread(wishes.outputs, structure, "result"))
+    request = _request(builder, graph, kinds, specs)
+    plan = plan_on(backend.engine, graph, request)
+    known = [value.name for value in graph.inputs]
+    return Step(backend, plan, known, builder.taken, structure, called, arriving.donated)
+
+
+def _inputs(builder: FunctionBuilder, arriving: Arriving, kinds: Sequence[Kind]) -> list[Tensor]:
+    """Return the tensors that a function is called with, lying as they shall."""
+    backend, found = builder.backend, []
+    for name, spec, kind in zip(arriving.names, arriving.specs, kinds, strict=True):
+        tensor = builder.input(kind.type, builder.free_name(name))
+        builder.lies[tensor.value] = kind.sharding
+        if spec is not None and backend.mesh.size > 1:
+            what = f"argument '{name}' of function '{builder.name}'"
+            wanted = sharding_of(backend, spec, kind.type, what)
+            if wanted != kind.sharding:
+                tensor = builder.named(constrained(tensor, spec), name)
+                builder.lies[tensor.value] = wanted
+        found.append(tensor)
+    return found
+
+
+def _request(
+    builder: FunctionBuilder, graph: Graph, kinds: Sequence[Kind], specs: Specs
+) -> Request:
+    arrive = [*kinds, *(taken.array.kind for taken in builder.taken)]
+    free = frozenset(t.tensor.value.name for t in builder.taken if t.is_free)
+    arriving = {v.name: k.sharding for v, k in zip(graph.inputs, arrive, strict=True)}
+    inputs = {name: sharding for name, sharding in arriving.items() if name not in free}
+    outputs: dict[str, Sharding] = {}
+    for (name, value), spec in zip(graph.outputs.items(), specs, strict=True):
+        if spec is not None:
+            what = f"'{name}' of function '{builder.name}'"
+            outputs[name] = sharding_of(builder.backend, spec, value.type, what)
+        elif value in builder.lies:
+            outputs[name] = builder.lies[value]
+    return Request(
+        inputs=inputs,
+        outputs=outputs,
+        placed=frozenset(inputs),
+        free=free,
+        pads=builder.backend.uneven == "pad",
+    )

@@ -1,0 +1,211 @@
+"""Tracing: a function called once, with tensors that record what it computes.
+
+Arrays and NumPy arrays that the function uses without having got them as arguments are taken in as
+hidden inputs, as they are at that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mithril.errors import GraphError
+from mithril.ir import Builder, Graph, Source, Tensor, Value
+from mithril.ir.op import Op
+from mithril.mesh import Sharding
+from mithril.runtime.array import Array
+from mithril.runtime.backend import Backend
+from mithril.runtime.functional.place import user_line
+from mithril.runtime.functional.tree import Structure, flatten
+from mithril.types import DType, TensorType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """An array that a function uses without having got it.
+
+    Args:
+        tensor: the hidden input.
+        array: its values, on the backend.
+        given: what the function used, kept so that it is known again.
+        is_free: whether it may lie as the plan needs it.
+    """
+
+    tensor: Tensor
+    array: Array
+    given: object
+    is_free: bool
+
+
+class FunctionBuilder(Builder):
+    """Collects what a function computes; every node knows the user's line.
+
+    `taken` are the hidden inputs; `lies` says how arguments lie, and the gradients that shall lie
+    as they do.
+
+    Args:
+        backend: where the function will run.
+        name: what the function is called.
+    """
+
+    kind = "function"
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        super().__init__()
+        self.backend = backend
+        self.name = name
+        self.taken: list[Taken] = []
+        self.lies: dict[Value, Sharding] = {}
+        self._known: dict[int, Taken] = {}
+        self.is_done = False
+
+    def here(self) -> Source | None:
+        """Return the user's line that is being run."""
+        return user_line()
+
+    def adopted(self, x: object) -> Tensor | None:
+        """Return an array of values as a hidden input, the same one each time."""
+        known = self._known.get(id(x))
+        if known is not None:
+            return known.tensor
+        is_host = isinstance(x, np.ndarray | np.generic)
+        array = self.backend.array(x) if is_host else self.backend.taken(x)
+        if not isinstance(array, Array):
+            return None
+        self.backend.own(array, f"array used by function '{self.name}'")
+        name = self.free_name(f"captured.{len(self.taken)}")
+        taken = Taken(self.input(array.type, name), array, x, is_host)
+        self.taken.append(taken)
+        self._known[id(x)] = taken
+        return taken.tensor
+
+    def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
+        """Append a node and return its results.
+
+        Raises:
+            GraphError: the trace is over.
+        """
+        if self.is_done:
+            raise GraphError(
+                f"a traced tensor of function '{self.name}' is used after the function returned; "
+                f"return it from the function, and use what comes out"
+            )
+        return super().apply(op, *operands)
+
+
+_current: ContextVar[Builder | None] = ContextVar("mithril_function", default=None)
+
+
+def current_trace() -> Builder | None:
+    """Return the builder of the function that is being traced, None outside of any."""
+    return _current.get()
+
+
+def innermost() -> Builder:
+    """Return the builder of the function that is being traced; there is one."""
+    builder = _current.get()
+    assert builder is not None, "nothing is being traced"
+    return builder
+
+
+@contextmanager
+def tracing(builder: Builder) -> Iterator[None]:
+    """Make a builder that of the function being traced."""
+    token = _current.set(builder)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def trace_around(leaves: Iterable[object]) -> Builder | None:
+    """Return the innermost trace that leaves belong to, None when they are all concrete."""
+    builders = [x.builder for x in leaves if isinstance(x, Tensor)]
+    running = current_trace()
+    if builders and running is not None:
+        builders.append(running)
+    return max(builders, key=_depth, default=None)
+
+
+def lift(builder: Builder, x: object, what: str) -> Tensor:
+    """Return a leaf as a tensor of a trace.
+
+    Args:
+        builder: the trace.
+        x: a tensor, an array, or a number.
+        what: what it is, for messages.
+
+    Raises:
+        GraphError: it is none of these.
+    """
+    if isinstance(x, Tensor):
+        return builder.own(x)
+    if isinstance(x, bool | int | float):
+        dtype = DType.bool_ if isinstance(x, bool) else DType.int32
+        return builder.constant(x, DType.float32 if isinstance(x, float) else dtype)
+    adopted = builder.adopted(x)
+    if adopted is None:
+        raise GraphError(
+            f"{what} is a {type(x).__name__}, which is no array; give arrays, numbers, and dicts, "
+            f"lists and tuples of them{builder.place()}"
+        )
+    return builder.own(adopted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inner:
+    """A function traced as a part of another trace.
+
+    Args:
+        graph: its inputs are the arguments' leaves, then what was taken from around it.
+        around: the tensors from around it, in the order of these inputs.
+        structure: of what it returned.
+        leaves: what it returned, leaf by leaf: the name of an output, or something concrete.
+    """
+
+    graph: Graph
+    around: tuple[Tensor, ...]
+    structure: Structure
+    leaves: tuple[Any, ...]
+
+
+class Output(str):
+    """The name of an output of a graph, in the place of a leaf."""
+
+    __slots__ = ()
+
+
+def trace_inside(
+    outer: Builder,
+    function: Callable[[list[Tensor]], object],
+    types: Sequence[tuple[str, TensorType]],
+) -> Inner:
+    """Return the graph of one call of a function inside another trace.
+
+    Args:
+        outer: that trace.
+        function: called once, with a tensor for each type.
+        types: names and types of these tensors.
+    """
+    builder = Builder(inside=outer)
+    inputs = [builder.input(type, builder.free_name(name)) for name, type in types]
+    with tracing(builder):
+        returned = function(inputs)
+    leaves: list[Any] = []
+    structure = flatten(returned, leaves)
+    outputs: dict[str, Tensor] = {}
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor):
+            leaves[position] = Output(f"result.{position}")
+            outputs[leaves[position]] = builder.own(leaf)
+    around = builder.captured
+    return Inner(builder.build(outputs), around, structure, tuple(leaves))
+
+
+def _depth(builder: Builder) -> int:
+    return 0 if builder.inside is None else 1 + _depth(builder.inside)

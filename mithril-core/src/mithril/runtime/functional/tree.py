@@ -1,0 +1,146 @@
+"""Trees: arguments and results made of dicts, lists, tuples and None, with arrays as leaves.
+
+The structure of a tree is plain data that compares and hashes; together with the leaves it gives
+the tree back. A prefix is a smaller tree of the same form: what stands at one of its leaves goes
+for everything below that place.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mithril.errors import GraphError, listing
+from mithril.mesh import PartitionSpec
+from mithril.runtime.parameters import Parameters
+
+
+class Branch(NamedTuple):
+    """A place of a tree with something below.
+
+    Args:
+        kind: the type of the container.
+        keys: its keys, field names or positions.
+        children: the structures below.
+    """
+
+    kind: type
+    keys: tuple[Hashable, ...]
+    children: tuple[Structure, ...]
+
+
+class Leaf(NamedTuple):
+    """A place of a tree with an array; or, with `fixed`, with a value that is a part of the form.
+
+    Args:
+        fixed: nothing for an array, else the type of the value and the value.
+    """
+
+    fixed: tuple[Any, ...] = ()
+
+
+Structure = Branch | Leaf | None
+LEAF = Leaf()
+_KEPT = (dict, Parameters, OrderedDict)
+
+
+def flatten(
+    tree: object, leaves: list[Any], is_fixed: Callable[[object], bool] | None = None
+) -> Structure:
+    """Return the structure of a tree, and add its leaves to a list.
+
+    Args:
+        tree: anything; what is no container is a leaf.
+        leaves: the list.
+        is_fixed: tells which leaves are parts of the structure instead.
+
+    >>> found = []
+    >>> structure = flatten({"w": 1.0, "rest": [2.0, None]}, found)
+    >>> found, rebuild(structure, [10, 20])
+    ([1.0, 2.0], {'w': 10, 'rest': [20, None]})
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        kind = type(tree) if type(tree) in _KEPT else dict
+        below = [flatten(item, leaves, is_fixed) for item in tree.values()]
+        return Branch(kind, tuple(tree), tuple(below))
+    if isinstance(tree, list | tuple):
+        below = [flatten(item, leaves, is_fixed) for item in tree]
+        keys = getattr(tree, "_fields", None) or range(len(below))
+        return Branch(list if isinstance(tree, list) else type(tree), tuple(keys), tuple(below))
+    if is_fixed is not None and is_fixed(tree):
+        return Leaf((type(tree), tree))
+    leaves.append(tree)
+    return LEAF
+
+
+def together(structures: Sequence[Structure]) -> Structure:
+    """Return the structure of a tuple of trees."""
+    return Branch(tuple, tuple(range(len(structures))), tuple(structures))
+
+
+def rebuild(structure: Structure, leaves: Iterable[Any]) -> Any:
+    """Return the tree of a structure with other leaves; of an iterator it takes what it needs."""
+    leaves = iter(leaves)
+    if structure is None:
+        return None
+    if isinstance(structure, Leaf):
+        return structure.fixed[1] if structure.fixed else next(leaves)
+    kind: Any = structure.kind
+    items = [rebuild(child, leaves) for child in structure.children]
+    if issubclass(kind, dict):
+        return kind(zip(structure.keys, items, strict=True))
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+
+
+def names(structure: Structure, path: str) -> Iterator[str]:
+    """Yield a name for each leaf: its keys behind the name of the tree, with dots."""
+    if isinstance(structure, Branch):
+        for key, child in zip(structure.keys, structure.children, strict=True):
+            yield from names(child, f"{path}.{key}" if path else str(key))
+    elif structure == LEAF:
+        yield path
+
+
+def spread(prefix: object, structure: Structure, what: str) -> Iterator[PartitionSpec | None]:
+    """Yield the spec that a prefix tree has for each leaf, None where it says nothing.
+
+    Args:
+        prefix: a PartitionSpec, None, or a tree of them in the form of the tree they are for.
+        structure: of the tree.
+        what: names the tree, for messages.
+
+    Raises:
+        GraphError: the prefix is of another form.
+    """
+    if prefix is None or isinstance(prefix, PartitionSpec):
+        yield from (prefix for _ in names(structure, ""))
+    elif isinstance(structure, Branch) and _fits(prefix, structure):
+        for key, child in zip(structure.keys, structure.children, strict=True):
+            part = prefix[key] if isinstance(prefix, Mapping) else None
+            if isinstance(prefix, list | tuple):
+                part = prefix[structure.keys.index(key)]
+            yield from spread(part, child, f"{what}.{key}")
+    else:
+        raise GraphError(
+            f"the shardings of {what} are {prefix!r}; give P(…) or None for all of it, or a tree "
+            f"of its form, {_form(structure)}"
+        )
+
+
+def _fits(prefix: object, structure: Branch) -> bool:
+    if isinstance(prefix, Mapping):
+        return issubclass(structure.kind, dict) and set(prefix) == set(structure.keys)
+    if isinstance(prefix, list | tuple):
+        return not issubclass(structure.kind, dict) and len(prefix) == len(structure.keys)
+    return False
+
+
+def _form(structure: Structure) -> str:
+    if not isinstance(structure, Branch):
+        return "one array" if isinstance(structure, Leaf) else "None"
+    if issubclass(structure.kind, dict):
+        return f"a dict with the keys {listing(map(str, structure.keys))}"
+    return f"a {structure.kind.__name__} of {len(structure.keys)}"
