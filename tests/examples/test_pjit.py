@@ -1,0 +1,53 @@
+"""The scripts of examples/pjit, each run on every installed backend; they check themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent.parent / "examples/pjit"
+SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if path.name != "setting.py")
+PACKAGES = {"numpy": "mithril", "jax": "mithril_jax"}
+
+
+def test_there_are_eleven_and_each_is_in_the_table() -> None:
+    assert len(SCRIPTS) == 11
+    table = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{path.name}`" in table for path in SCRIPTS)
+
+
+@pytest.mark.parametrize("backend", PACKAGES)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_script(script: Path, backend: str) -> None:
+    if importlib.util.find_spec(PACKAGES[backend]) is None:
+        pytest.skip(f"{PACKAGES[backend]} is not installed")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), "--backend", backend],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_notebook_is_made_of_them_and_was_run() -> None:
+    root = FOLDER.parent.parent
+    done = subprocess.run(
+        [sys.executable, str(root / "tools/make_notebook.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert (done.returncode, done.stdout) == (0, "the notebook is up to date\n"), done.stderr
+    stored = json.loads((root / "docs/notebooks/pjit.ipynb").read_text(encoding="utf-8"))
+    code = [cell for cell in stored["cells"] if cell["cell_type"] == "code"]
+    assert len(code) == 12
+    assert all(cell["outputs"] for cell in code[1:])
