@@ -172,9 +172,16 @@ class JaxExecutable:
 
     def collectives(self, inputs: Sequence[jax.Array]) -> list[hlo.Row]:
         """Return kind, mesh axes and bytes of every collective, as XLA compiled them; see `hlo`."""
-        given = (*inputs, self._flag) if self._flagged else inputs
-        text = self.jitted.lower(*given).compile().as_text()
+        text = self._compiled(inputs).as_text()
         return hlo.collectives(text or "", self.program.mesh)
+
+    def memory(self, inputs: Sequence[jax.Array]) -> Any:
+        """Return what XLA tells of the memory of a device, as `memory_analysis` of JAX does."""
+        return self._compiled(inputs).memory_analysis()
+
+    def _compiled(self, inputs: Sequence[jax.Array]) -> jax.stages.Compiled:
+        given = (*inputs, self._flag) if self._flagged else inputs
+        return self.jitted.lower(*given).compile()
 
     def traced(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for arrays that JAX is tracing."""
