@@ -177,13 +177,15 @@ def test_orbax_saves_and_restores_parameters(tmp_path: Path) -> None:
     checkpoint = pytest.importorskip("orbax.checkpoint")
     compiled, inputs = mlp(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))
     params = compiled.randomize_params(3)
-    plain = params.jax()
+    expected = compiled.evaluate(params, inputs)["y"]
     with checkpoint.StandardCheckpointer() as saver:
-        saver.save(tmp_path / "params", plain)
-        saver.wait_until_finished()
-        restored = saver.restore(tmp_path / "params", plain)
-    assert restored["up.weight"].sharding == plain["up.weight"].sharding
-    close(compiled.evaluate(restored, inputs)["y"], compiled.evaluate(params, inputs)["y"])
+        for name, tree in (("ours", params), ("plain", params.jax())):
+            saver.save(tmp_path / name, tree)
+            saver.wait_until_finished()
+            restored = saver.restore(tmp_path / name, tree)
+            assert type(restored) is type(tree)
+            assert restored["up.weight"].sharding == tree["up.weight"].sharding
+            close(compiled.evaluate(restored, inputs)["y"], expected)
 
 
 # ------------------------------------------------------------------ as_jax

@@ -66,14 +66,14 @@ class JaxInterop(Interop):
         return Adopted(type, sharding, x)
 
     def meet(self, arrays: tuple[type, ...], mapping: type) -> None:
-        """Register arrays as trees of one leaf, mappings as trees like dicts."""
+        """Register arrays as trees of one leaf, mappings as trees of the leaves of theirs."""
         for cls in arrays:
             if cls not in _met:
                 _met.add(cls)
                 jax.tree_util.register_pytree_node(cls, _flatten, partial(_unflatten, arrays[0]))
         if mapping not in _met:
             _met.add(mapping)
-            _register_mapping(mapping)
+            _register_mapping(mapping, arrays[0])
 
 
 def _jax_array(array: Any) -> jax.Array:
@@ -126,17 +126,36 @@ def _unflatten(array_class: Any, kind: Any, leaves: tuple[Any]) -> Any:
     return leaf
 
 
-def _register_mapping(cls: type) -> None:
-    def flatten(mapping: Mapping[str, Any]) -> tuple[list[Any], tuple[str, ...]]:
+def _register_mapping(cls: type, array_class: type) -> None:
+    """Register mappings from names to arrays as trees like dicts, whose leaves are JAX's arrays.
+
+    A mapping remembers what its arrays were where JAX has put something else in their place, so
+    that its form stays what it was.
+    """
+
+    def flatten(mapping: Any) -> tuple[list[Any], Any]:
         names = tuple(sorted(mapping))
-        return [mapping[name] for name in names], names
+        before = vars(mapping).get("kinds", {})
+        leaves, kinds = [], []
+        for name in names:
+            x = mapping[name]
+            ours = isinstance(x, array_class)
+            leaves.append(_flatten(x)[0][0] if ours else x)
+            kinds.append(x.kind if ours else before.get(name))
+        return leaves, (names, tuple(kinds))
 
-    def with_keys(mapping: Mapping[str, Any]) -> tuple[list[Any], tuple[str, ...]]:
-        leaves, names = flatten(mapping)
-        keys = map(jax.tree_util.DictKey, names)
-        return list(zip(keys, leaves, strict=True)), names
+    def with_keys(mapping: Any) -> tuple[list[Any], Any]:
+        leaves, aux = flatten(mapping)
+        keys = map(jax.tree_util.DictKey, aux[0])
+        return list(zip(keys, leaves, strict=True)), aux
 
-    def unflatten(names: tuple[str, ...], leaves: Any) -> Any:
-        return cls(zip(names, leaves, strict=True))
+    def unflatten(aux: Any, leaves: Any) -> Any:
+        names, kinds = aux
+        made = cls(
+            (name, leaf if kind is None else _unflatten(array_class, kind, (leaf,)))
+            for name, kind, leaf in zip(names, kinds, leaves, strict=True)
+        )
+        vars(made)["kinds"] = dict(zip(names, kinds, strict=True))
+        return made
 
     jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)
