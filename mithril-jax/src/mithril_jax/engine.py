@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ from mithril_jax.processes import join
 
 IN_FLIGHT = 8
 """How many runs may be queued on several CPU devices: XLA can deadlock when they are too many."""
+_in_flight: deque[jax.Array] = deque()  # of the whole process, as XLA's threads are
 _WIDE = frozenset({DType.int64, DType.uint64, DType.float64})
 
 
@@ -51,7 +52,6 @@ class JaxEngine:
 
     opened: Devices
     options: JaxOptions
-    in_flight: deque[jax.Array] = field(default_factory=deque)
 
     @property
     def name(self) -> str:
@@ -196,7 +196,8 @@ class JaxExecutable:
         return self._engine.put(TensorType((), DType.bool_), replicated, lambda box: off)
 
     def _wait_for_earlier(self, result: jax.Array) -> None:
-        queue = self._engine.in_flight
-        queue.append(result)
-        if len(queue) > IN_FLIGHT:
-            queue.popleft().block_until_ready()
+        _in_flight.append(result)
+        if len(_in_flight) > IN_FLIGHT:
+            earlier = _in_flight.popleft()
+            if not earlier.is_deleted():  # it was donated, so a later run waits for it
+                earlier.block_until_ready()
