@@ -33,9 +33,10 @@ Function = Callable[[Arrays, Any], list[Any]]
 
 def needs_flag(program: Program, platform: str) -> bool:
     """Return whether a program takes a flag, false, as one more argument; see `_gate`."""
-    graph = program.graph
-    kept_apart = any(isinstance(node.op, After) for node in all_nodes(graph))
-    return platform == "cpu" and (kept_apart or bool(repeated(graph)))
+    nodes = list(all_nodes(program.graph))
+    bodies = (node.op.body for node in nodes if isinstance(node.op, Repeat))
+    kept_apart = any(isinstance(node.op, After) for node in nodes)
+    return platform == "cpu" and (kept_apart or any(map(repeated, (program.graph, *bodies))))
 
 
 def function_of(
