@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache
 
 import mithril as ml
 import numpy as np
 import pytest
 from mithril.engine import Engine
-from mithril.ir import Graph, Plan, Port, Program
+from mithril.ir import Graph, Op, Plan, Port, Program
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
@@ -39,6 +41,24 @@ def narrowed(array: np.ndarray, engine: Engine) -> np.ndarray:
     if DType(name) in engine.dtypes:
         return array
     return array.astype(name.replace("64", "32"))
+
+
+def exact(backend: str) -> AbstractContextManager[object]:
+    """Return a context in which a backend has float64, and is held to its tolerance."""
+    if backend != "jax":
+        return nullcontext()
+    import jax
+
+    context: AbstractContextManager[object] = jax.enable_x64(True)
+    return context
+
+
+def held(op: Op, engine: Engine) -> Op:
+    """Return an op that makes a dtype the engine has."""
+    dtype = getattr(op, "dtype", None)
+    if dtype is None or DType(dtype) in engine.dtypes:
+        return op
+    return replace(op, dtype=DType(dtype.replace("64", "32")))  # type: ignore[call-arg]
 
 
 def run(engine: Engine, graph: Graph, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

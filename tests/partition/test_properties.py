@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mithril import ops
 from mithril.compiler.request import Request, constraints
 from mithril.cost import SIMULATED
+from mithril.engine import Engine
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding, carry, refine
 from mithril.mesh.refinement import has_same_layout
@@ -18,13 +19,14 @@ from mithril.sharding import Resharder, choose, collect
 from mithril.sharding.objective import PRICE_UNIT, Objective
 from mithril.types import DType, TensorType
 
-from tests.graphs import on_one_device, run, values_for
+from tests.graphs import Ran, on_one_device, run, values_for
 from tests.mesh.strategies import specs
 from tests.tolerances import TOLERANCE
 
 F64 = DType.float64
 MESHES = [Mesh(a=2), Mesh(a=4), Mesh(a=2, b=2), Mesh(a=2, b=4), Mesh(a=2, b=2, c=2)]
 Case = tuple[Graph, Mesh, dict[str, P | Sharding], dict[str, P], dict[str, list[str]]]
+RTOL, ATOL = TOLERANCE["float64"]
 SIZES = st.sampled_from([1, 3, 5, 6, 8])
 Step = Callable[[Tensor, Builder, int], Tensor]
 
@@ -111,16 +113,10 @@ def test_sharded_equals_one_device(
     case: Case,
 ) -> None:
     graph, mesh, inputs, outputs, roles = case
-    values = values_for(graph)
-    wanted = tuple(value.name for value in graph.inputs)
-    ran = run(graph, mesh, values, inputs, outputs=outputs, differentiated=wanted, **roles)
-    forward = run(graph, mesh, values, inputs, outputs=outputs, **roles)
-    expected = on_one_device(graph, values, wanted)
-    rtol, atol = TOLERANCE["float64"]
-    for name, value in expected.items():
-        np.testing.assert_allclose(ran.outputs[name], value, rtol=rtol, atol=atol, err_msg=name)
+    ran = compare(case)
+    forward = run(graph, mesh, values_for(graph), inputs, outputs=outputs, **roles)
     for name, found in forward.outputs.items():
-        np.testing.assert_allclose(found, expected[name], rtol=rtol, atol=atol, err_msg=name)
+        np.testing.assert_allclose(found, ran.outputs[name], RTOL, ATOL, err_msg=name)
     assert ran.executed == [(r.kind, r.axes, r.bytes) for r in ran.plan.collectives()]
     for name, spec in outputs.items():
         program = ran.plan.stages[0].program
@@ -128,6 +124,18 @@ def test_sharded_equals_one_device(
         promised = Sharding.of(mesh, spec, 3)
         assert carry(port.sharding, program.mesh) == carry(promised, program.mesh)
         assert has_same_layout(port.sharding, promised, port.type.shape)
+
+
+def compare(case: Case, **engine: Callable[[Mesh], Engine]) -> Ran:
+    """Compare a graph and its gradients on a mesh with one simulated device."""
+    graph, mesh, inputs, outputs, roles = case
+    values, wanted = values_for(graph), tuple(value.name for value in graph.inputs)
+    ran = run(
+        graph, mesh, values, inputs, outputs=outputs, differentiated=wanted, **roles, **engine
+    )
+    for name, value in on_one_device(graph, values, wanted).items():
+        np.testing.assert_allclose(ran.outputs[name], value, RTOL, ATOL, err_msg=name)
+    return ran
 
 
 @given(cases(), st.randoms(use_true_random=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import mithril as ml
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import ops
+from mithril.engine import Engine
 from mithril.errors import GraphError, ShapeError
 from mithril.ir import Builder, Graph, Repeat, Tensor
 from mithril.ir.repeat import all_nodes
@@ -19,7 +21,7 @@ from mithril.mesh import Mesh, P
 from mithril.transform import differentiate, eliminate_dead, gradient_of
 from mithril.types import DType, TensorType
 
-from tests.graphs import on_one_device, run, values_for
+from tests.graphs import Ran, on_one_device, run, values_for
 from tests.mesh.strategies import specs
 from tests.tolerances import DIFFERENCES, TOLERANCE
 
@@ -92,8 +94,8 @@ def test_reverse_takes_and_puts_slices_from_the_end() -> None:
     np.testing.assert_allclose(made.numpy(), rows[::-1])
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_gradients_agree_with_finite_differences(reverse: bool) -> None:
+def two_carried(reverse: bool) -> Graph:
+    """A loop that carries two values, stacks a third and reads an invariant and integers."""
     builder = Builder()
     x = builder.input(TensorType((2,), F64), "x")
     w = builder.input(TensorType((3, 2), F64), "w")
@@ -105,7 +107,12 @@ def test_gradients_agree_with_finite_differences(reverse: bool) -> None:
         return scaled, a * 0.5 + b, a * b
 
     a, b, made = ops.repeat(step, (x, x * 2.0), stacked=(w, n), reverse=reverse)
-    graph = builder.build({"loss": ops.sum(a * b) + ops.sum(made * made)})
+    return builder.build({"loss": ops.sum(a * b) + ops.sum(made * made)})
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_agree_with_finite_differences(reverse: bool) -> None:
+    graph = two_carried(reverse)
     values = values_for(graph)
     found = on_one_device(graph, values, ("x", "w", "c"))
     seed = values["output_gradients.loss"]
@@ -237,13 +244,16 @@ def test_planning_sees_the_body_once() -> None:
     assert nodes(2) == nodes(12)
 
 
-@settings(max_examples=40)
-@given(
-    st.lists(st.sampled_from(["up", "norm", "tanh", "swap", "softmax"]), min_size=1, max_size=4),
-    st.sampled_from([Mesh(a=2), Mesh(a=4), Mesh(a=3), Mesh(a=2, b=2)]),
-    st.data(),
-)
-def test_random_bodies_equal_one_device(steps: list[str], mesh: Mesh, data: st.DataObject) -> None:
+RandomLoop = tuple[Graph, Mesh, dict[str, P], list[str]]
+
+
+@st.composite
+def random_loops(draw: st.DrawFn) -> RandomLoop:
+    """A loop with a random body, a mesh, and how inputs lie or are computed with on it."""
+    kinds = st.sampled_from(["up", "norm", "tanh", "swap", "softmax"])
+    steps = draw(st.lists(kinds, min_size=1, max_size=4))
+    mesh = draw(st.sampled_from([Mesh(a=2), Mesh(a=4), Mesh(a=3), Mesh(a=2, b=2)]))
+
     def body(x: Tensor, square: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         for step in steps:
             if step == "up":
@@ -262,11 +272,24 @@ def test_random_bodies_equal_one_device(steps: list[str], mesh: Mesh, data: st.D
     gain = builder.input(TensorType((3, 6), F64), "gain")
     y, means = ops.repeat(body, x, stacked=(square, gain))
     graph = builder.build({"y": y, "means": means})
-    inputs = {value.name: data.draw(specs(mesh, value.type.rank)) for value in graph.inputs}
-    compute = [name for name in ("square", "gain") if data.draw(st.booleans(), label=name)]
+    inputs = {value.name: draw(specs(mesh, value.type.rank)) for value in graph.inputs}
+    compute = [name for name in ("square", "gain") if draw(st.booleans())]
+    return graph, mesh, inputs, compute
+
+
+def compare(loop: RandomLoop, **engine: Callable[[Mesh], Engine]) -> Ran:
+    """Compare a loop and its gradients on a mesh with one simulated device."""
+    graph, mesh, inputs, compute = loop
     values, wanted = values_for(graph), ("x", "square", "gain")
-    ran = run(graph, mesh, values, inputs, compute=compute, differentiated=wanted)
+    ran = run(graph, mesh, values, inputs, compute=compute, differentiated=wanted, **engine)
     close(ran.outputs, on_one_device(graph, values, wanted))
+    return ran
+
+
+@settings(max_examples=40)
+@given(random_loops())
+def test_random_bodies_equal_one_device(loop: RandomLoop) -> None:
+    ran = compare(loop)
     assert tuple(ran.executed) == ran.plan.issued()
 
 
@@ -340,6 +363,10 @@ def test_mistakes(case: str) -> None:
 
 
 def test_after_is_its_first_operand_whatever_the_layout_of_the_second() -> None:
+    check_after()
+
+
+def check_after(**engine: Callable[[Mesh], Engine]) -> None:
     builder = Builder()
     x = builder.input(TensorType((8, 4), F64), "x")
     other = builder.input(TensorType((6, 8), F64), "other")
@@ -351,6 +378,7 @@ def test_after_is_its_first_operand_whatever_the_layout_of_the_second() -> None:
         values,
         {"x": P("a"), "other": P(None, "a")},
         differentiated=("x", "other"),
+        **engine,
     )
     assert ran.plan.collectives() == ()
     close(ran.outputs, on_one_device(graph, values, ("x", "other")))
