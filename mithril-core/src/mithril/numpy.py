@@ -23,10 +23,11 @@ import numpy as _np
 from mithril import ops as _ops
 from mithril.errors import BackendError, ShapeError, nearest
 from mithril.ir import Builder, Operand, Tensor
+from mithril.ir.running import running_trace, trace_around
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.creation import read_shape as _read_shape
-from mithril.runtime.functional.tracing import current_trace, lift, trace_around
+from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functions import ALIASES, EAGER, call_eager
 from mithril.types import DType, Scalar, Shape, as_dtype
 
@@ -74,7 +75,7 @@ def _function(name: str) -> Callable[..., Any]:
             arrays = [x for x in given if isinstance(x, Array)]
             if arrays:
                 return call_eager(arrays[0].backend, name, *arguments, **options)
-            builder = current_trace()
+            builder = running_trace()
         if builder is None:
             raise BackendError(
                 f"mithril.numpy.{name} is called without an array of a backend; pass one, such as "
@@ -122,7 +123,7 @@ def array(values: object, dtype: object = None, *, backend: Backend | None = Non
     """
     if isinstance(values, Operand):
         return values if dtype is None else _ops.cast(values, dtype)
-    builder = None if backend is not None else current_trace()
+    builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "array").array(values, dtype=dtype)
     host = _np.asarray(values)
@@ -155,7 +156,7 @@ def full(
     >>> full((2,), 7, backend=ml.NumpyBackend()).numpy()
     array([7, 7], dtype=int32)
     """
-    builder = None if backend is not None else current_trace()
+    builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "full").full(shape, value, dtype=dtype)
     return _constant(builder, _read_shape((shape,)), value, dtype)
@@ -228,7 +229,7 @@ def arange(
         BackendError: there is no backend.
         ShapeError: the step is 0.
     """
-    builder = None if backend is not None else current_trace()
+    builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "arange").arange(start, stop, step, dtype=dtype)
     first, end = (0, start) if stop is None else (start, stop)
@@ -264,7 +265,7 @@ def linspace(
     Raises:
         BackendError: there is no backend.
     """
-    builder = None if backend is not None else current_trace()
+    builder = None if backend is not None else running_trace()
     if builder is None:
         made = _backend(backend, "linspace")
         return made.linspace(start, stop, num, endpoint=endpoint, dtype=dtype)
@@ -293,7 +294,7 @@ def eye(
     Raises:
         BackendError: there is no backend.
     """
-    builder = None if backend is not None else current_trace()
+    builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "eye").eye(rows, columns, k=k, dtype=dtype)
     shape = _read_shape((rows, rows if columns is None else columns))

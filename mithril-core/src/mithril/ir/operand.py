@@ -24,6 +24,8 @@ class Operand:
 
     __slots__ = ()
     __array_priority__ = 1000  # NumPy arrays on the left give way to our operators
+    is_number = False
+    """Whether it stands for a Python number, which takes the dtype of the array it meets."""
     __hash__ = object.__hash__
 
     @property

@@ -35,8 +35,11 @@ class Tensor(Operand):
 
     def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Tensor, ...]:
         builders = [self.builder, *(x.builder for x in operands if isinstance(x, Tensor))]
-        builder = max(builders, key=_depth)  # that of the innermost loop body
-        return builder.apply(op, *map(builder.own, operands))
+        builder = max(builders, key=depth)  # that of the innermost loop body
+        results = builder.apply(op, *map(builder.own, operands))
+        if all(x.is_number for x in operands):
+            return tuple(Number(builder, result.value) for result in results)
+        return results
 
     def _constant(self, value: Scalar, dtype: DType) -> Tensor:
         return self.builder.constant(value, dtype)
@@ -110,6 +113,16 @@ class Tensor(Operand):
         return f"Tensor({self.value.name or '?'}: {self.type})"
 
 
+class Number(Tensor):
+    """A traced scalar that was a Python number: it takes the dtype of the array it meets."""
+
+    __slots__ = ()
+    is_number = True
+
+    def _constant(self, value: Scalar, dtype: DType) -> Number:
+        return Number(self.builder, self.builder.constant(value, dtype).value)
+
+
 class Builder:
     """Collects inputs and nodes, and closes them into a Graph.
 
@@ -163,9 +176,10 @@ class Builder:
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
-        """Stamp the nodes made inside with a scope inside the current one."""
+        """Stamp the nodes made inside with a scope inside the current one, unless it is that."""
         outer = self._stamp.scope
-        with self.at(scope=f"{outer}.{name}" if outer else name):
+        is_here = outer == name or outer.endswith(f".{name}")
+        with self.at(scope=outer if is_here else f"{outer}.{name}" if outer else name):
             yield
 
     def input(self, type: TensorType, name: str) -> Tensor:
@@ -286,5 +300,6 @@ class _Stamp:
         self.cause = cause
 
 
-def _depth(builder: Builder) -> int:
-    return 0 if builder.inside is None else 1 + _depth(builder.inside)
+def depth(builder: Builder) -> int:
+    """Return how many traces there are around a trace."""
+    return 0 if builder.inside is None else 1 + depth(builder.inside)

@@ -30,7 +30,7 @@ class Constrain(Op):
     @property
     def spec(self) -> PartitionSpec:
         """The entries as a PartitionSpec."""
-        return PartitionSpec(*map(list, self.entries))
+        return PartitionSpec(*(axes[0] if len(axes) == 1 else axes for axes in self.entries))
 
     def infer(self, inputs: Types) -> Types:
         """Return the operand's type.

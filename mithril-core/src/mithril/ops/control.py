@@ -12,6 +12,7 @@ from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import apply, apply_one
 from mithril.ir.repeat import Repeat, check_count
 from mithril.ir.rule import FactorDims, Rule
+from mithril.ir.running import running_trace, trace_around, tracing
 from mithril.ir.tensor import Builder, Tensor
 
 
@@ -85,7 +86,7 @@ def repeat(
     if not carries:
         raise GraphError("repeat has no carry; give the tensor the first iteration starts from")
     times = check_count(count, [x.type for x in stacked])
-    outer = next((x.builder for x in (*carries, *stacked) if isinstance(x, Tensor)), None)
+    outer = trace_around((*carries, *stacked)) or running_trace()
     body, captured = trace_body(function, carries, stacked, outer)
     op = Repeat(body, times, len(carries), len(stacked), reverse)
     results = apply(op, *carries, *captured, *stacked)
@@ -105,7 +106,8 @@ def trace_body(
         builder.input(x.type.with_shape(x.shape[1:]), builder.free_name(_name(x) or f"slice_{i}"))
         for i, x in enumerate(stacked)
     ]
-    returned = function(*inner, *slices)
+    with tracing(builder):
+        returned = function(*inner, *slices)
     results = tuple(returned) if isinstance(returned, list | tuple) else (returned,)
     if len(results) < len(carries) or not all(isinstance(x, Tensor) for x in results):
         raise GraphError(

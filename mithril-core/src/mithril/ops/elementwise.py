@@ -137,6 +137,8 @@ def binary(op: Op, x: Any, y: Any) -> Any:
 def meet(x: Any, y: Any, like: Operand | None = None) -> tuple[Any, Any]:
     """Give scalars and mixed dtypes one dtype: scalars take the array's, arrays are promoted."""
     if isinstance(x, Operand) and isinstance(y, Operand):
+        if x.is_number != y.is_number:
+            return _meet_number(x, y)
         common = promote(x.dtype, y.dtype)
         return cast(x, common), cast(y, common)
     if isinstance(x, Operand):
@@ -158,6 +160,15 @@ def _room_for(x: Any, scalar: object) -> Any:
     if isinstance(scalar, int) and not isinstance(scalar, bool) and x.dtype == DType.bool_:
         return cast(x, DType.int32)
     return x
+
+
+def _meet_number(x: Operand, y: Operand) -> tuple[Operand, Operand]:
+    """Give a traced Python number the dtype of the array, as if its value were known."""
+    number, other = (x, y) if x.is_number else (y, x)
+    example = 0.0 if number.dtype.is_float else number.dtype == DType.int32 and 0
+    other = _room_for(other, example)
+    number = cast(number, other.dtype)
+    return (number, other) if x.is_number else (other, number)
 
 
 def _scalar(like: Any, value: object, dtype: DType) -> Any:

@@ -73,7 +73,8 @@ def links(graph: Graph, times: int = 1) -> Iterator[Link]:
         for position, (outer, inside) in enumerate(zip(node.inputs, op.body.inputs, strict=True)):
             yield Link(outer, inside, times, node, slices=position >= first_slice)
         for after, carry in zip(op.next_carries, op.carries, strict=True):
-            yield Link(after, carry, inner, node)
+            if after is not carry:  # a carry that stays as it is goes nowhere
+                yield Link(after, carry, inner, node)
         for carry, last in zip(op.carries, node.outputs, strict=False):
             yield Link(carry, last, times, node, leaves=True)
         for made, outer in zip(op.made, node.outputs[op.carried :], strict=True):

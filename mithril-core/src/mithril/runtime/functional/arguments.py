@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mithril.errors import OptionError, listing, nearest
-from mithril.runtime.functional.tree import Leaf, Structure, flatten, names, rebuild
+from mithril.runtime.functional.tree import Leaf, Structure, flatten, names, numbers, rebuild
 
 Choice = int | str | Sequence[int | str]
 """Arguments chosen by position or name."""
@@ -36,6 +36,10 @@ class Form(NamedTuple):
     def leaf_arguments(self) -> list[str]:
         """Return the name of the argument each leaf belongs to."""
         return [argument for argument, form in self.arguments for _ in names(form, argument)]
+
+    def leaf_numbers(self) -> list[bool]:
+        """Return for each leaf whether it is a Python number."""
+        return [is_number for _, form in self.arguments for is_number in numbers(form)]
 
     def call(self, function: Callable[..., Any], leaves: Iterator[Any]) -> Any:
         """Return what a function returns for this form with other leaves."""

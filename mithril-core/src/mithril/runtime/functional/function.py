@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from mithril.errors import BackendError, GraphError
 from mithril.ir import Builder, Operand, Plan, Tensor
+from mithril.ir.running import trace_around
 from mithril.ops.constrain import constrained
 from mithril.partition import explain
 from mithril.runtime.array import Array, Kind
@@ -19,7 +20,7 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.functional.arguments import Choice, Form, Signature, name_of
 from mithril.runtime.functional.donation import check_donated, give_up
 from mithril.runtime.functional.step import Arriving, Step, Wishes, make_step
-from mithril.runtime.functional.tracing import lift, trace_around
+from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functional.tree import flatten, rebuild, spread
 from mithril.runtime.recent import Recent
 from mithril.runtime.specification import TensorSpec
@@ -214,7 +215,16 @@ class Function:
         step = self._steps.get(key)
         if step is None:
             arriving = self._form(backend, form)
-            step = make_step(self._function, self.name, backend, form, arriving, kinds, self.wishes)
+            step = make_step(
+                self._function,
+                self.name,
+                backend,
+                form,
+                arriving,
+                kinds,
+                self.wishes,
+                self._is_fixed,
+            )
             self._made += 1
             self._steps.put(key, step)
         self._last = (form, kinds, step)

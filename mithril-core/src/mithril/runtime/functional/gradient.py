@@ -14,6 +14,7 @@ from typing import Any
 
 from mithril.errors import GraphError, OptionError
 from mithril.ir import Builder, Tensor
+from mithril.ir.running import trace_around
 from mithril.runtime.functional.arguments import Signature, name_of
 from mithril.runtime.functional.function import Function, is_value
 from mithril.runtime.functional.step import Wishes
@@ -22,7 +23,6 @@ from mithril.runtime.functional.tracing import (
     Output,
     innermost,
     lift,
-    trace_around,
     trace_inside,
 )
 from mithril.runtime.functional.tree import Structure, flatten, names, rebuild, together

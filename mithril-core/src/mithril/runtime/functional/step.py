@@ -13,12 +13,14 @@ from mithril.compiler import Request
 from mithril.engine import Executable
 from mithril.errors import BackendError, GraphError
 from mithril.ir import Graph, Plan, Tensor
+from mithril.ir.running import tracing
+from mithril.ir.tensor import Number
 from mithril.mesh import PartitionSpec, Sharding
 from mithril.ops.constrain import constrained
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend, as_array, lower, plan_on
 from mithril.runtime.functional.arguments import Form
-from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift, tracing
+from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
 from mithril.runtime.specification import TensorSpec
 from mithril.types import TensorType
@@ -220,6 +222,7 @@ def make_step(
     arriving: Arriving,
     kinds: Sequence[Kind],
     wishes: Wishes,
+    is_fixed: Callable[[object], bool] | None = None,
 ) -> Step:
     """Trace a function for arguments of some kinds, and plan it.
 
@@ -231,13 +234,14 @@ def make_step(
         arriving: names and wishes of their leaves.
         kinds: of their leaves.
         wishes: how results must leave.
+        is_fixed: tells which leaves of results are values of Python.
     """
     builder = FunctionBuilder(backend, name)
     with tracing(builder), builder.at(scope=name):
-        inputs = _inputs(builder, arriving, kinds)
+        inputs = _inputs(builder, arriving, kinds, form.leaf_numbers())
         returned = form.call(function, iter(inputs))
         leaves: list[Any] = []
-        structure = flatten(returned, leaves)
+        structure = flatten(returned, leaves, is_fixed)
         called = list(names(structure, "result"))
         whats = [f"'{n}' of function '{name}'" for n in called]
         tensors = [lift(builder, x, what) for x, what in zip(leaves, whats, strict=True)]
@@ -250,10 +254,13 @@ def make_step(
     return Step(backend, plan, known, builder.taken, structure, called, arriving.donated)
 
 
-def _inputs(builder: FunctionBuilder, arriving: Arriving, kinds: Sequence[Kind]) -> list[Tensor]:
+def _inputs(
+    builder: FunctionBuilder, arriving: Arriving, kinds: Sequence[Kind], numbers: Sequence[bool]
+) -> list[Tensor]:
     """Return the tensors that a function is called with, lying as they shall."""
     backend, found = builder.backend, []
-    for name, spec, kind in zip(arriving.names, arriving.specs, kinds, strict=True):
+    leaves = zip(arriving.names, arriving.specs, kinds, numbers, strict=True)
+    for name, spec, kind, is_number in leaves:
         tensor = builder.input(kind.type, builder.free_name(name))
         builder.lies[tensor.value] = kind.sharding
         if spec is not None and backend.mesh.size > 1:
@@ -262,7 +269,7 @@ def _inputs(builder: FunctionBuilder, arriving: Arriving, kinds: Sequence[Kind])
             if wanted != kind.sharding:
                 tensor = builder.named(constrained(tensor, spec), name)
                 builder.lies[tensor.value] = wanted
-        found.append(tensor)
+        found.append(Number(builder, tensor.value) if is_number else tensor)
     return found
 
 

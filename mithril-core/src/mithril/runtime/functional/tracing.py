@@ -6,9 +6,7 @@ hidden inputs, as they are at that time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +15,8 @@ import numpy as np
 from mithril.errors import GraphError
 from mithril.ir import Builder, Graph, Source, Tensor, Value
 from mithril.ir.op import Op
+from mithril.ir.running import running_trace, tracing
+from mithril.ir.tensor import Number
 from mithril.mesh import Sharding
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
@@ -98,38 +98,11 @@ class FunctionBuilder(Builder):
         return super().apply(op, *operands)
 
 
-_current: ContextVar[Builder | None] = ContextVar("mithril_function", default=None)
-
-
-def current_trace() -> Builder | None:
-    """Return the builder of the function that is being traced, None outside of any."""
-    return _current.get()
-
-
 def innermost() -> Builder:
     """Return the builder of the function that is being traced; there is one."""
-    builder = _current.get()
+    builder = running_trace()
     assert builder is not None, "nothing is being traced"
     return builder
-
-
-@contextmanager
-def tracing(builder: Builder) -> Iterator[None]:
-    """Make a builder that of the function being traced."""
-    token = _current.set(builder)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-def trace_around(leaves: Iterable[object]) -> Builder | None:
-    """Return the innermost trace that leaves belong to, None when they are all concrete."""
-    builders = [x.builder for x in leaves if isinstance(x, Tensor)]
-    running = current_trace()
-    if builders and running is not None:
-        builders.append(running)
-    return max(builders, key=_depth, default=None)
 
 
 def lift(builder: Builder, x: object, what: str) -> Tensor:
@@ -147,7 +120,8 @@ def lift(builder: Builder, x: object, what: str) -> Tensor:
         return builder.own(x)
     if isinstance(x, bool | int | float):
         dtype = DType.bool_ if isinstance(x, bool) else DType.int32
-        return builder.constant(x, DType.float32 if isinstance(x, float) else dtype)
+        made = builder.constant(x, DType.float32 if isinstance(x, float) else dtype)
+        return Number(builder, made.value)
     adopted = builder.adopted(x)
     if adopted is None:
         raise GraphError(
@@ -205,7 +179,3 @@ def trace_inside(
             outputs[leaves[position]] = builder.own(leaf)
     around = builder.captured
     return Inner(builder.build(outputs), around, structure, tuple(leaves))
-
-
-def _depth(builder: Builder) -> int:
-    return 0 if builder.inside is None else 1 + _depth(builder.inside)

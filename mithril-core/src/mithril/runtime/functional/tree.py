@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mithril.errors import GraphError, listing
 from mithril.mesh import PartitionSpec
 from mithril.runtime.parameters import Parameters
@@ -35,13 +37,15 @@ class Leaf(NamedTuple):
 
     Args:
         fixed: nothing for an array, else the type of the value and the value.
+        is_number: whether the array was a Python number.
     """
 
     fixed: tuple[Any, ...] = ()
+    is_number: bool = False
 
 
 Structure = Branch | Leaf | None
-LEAF = Leaf()
+LEAF, NUMBER = Leaf(), Leaf(is_number=True)
 _KEPT = (dict, Parameters, OrderedDict)
 
 
@@ -73,7 +77,7 @@ def flatten(
     if is_fixed is not None and is_fixed(tree):
         return Leaf((type(tree), tree))
     leaves.append(tree)
-    return LEAF
+    return NUMBER if isinstance(tree, bool | int | float | np.generic) else LEAF
 
 
 def together(structures: Sequence[Structure]) -> Structure:
@@ -100,8 +104,17 @@ def names(structure: Structure, path: str) -> Iterator[str]:
     if isinstance(structure, Branch):
         for key, child in zip(structure.keys, structure.children, strict=True):
             yield from names(child, f"{path}.{key}" if path else str(key))
-    elif structure == LEAF:
+    elif isinstance(structure, Leaf) and not structure.fixed:
         yield path
+
+
+def numbers(structure: Structure) -> Iterator[bool]:
+    """Yield for each leaf whether it is a Python number."""
+    if isinstance(structure, Branch):
+        for child in structure.children:
+            yield from numbers(child)
+    elif isinstance(structure, Leaf) and not structure.fixed:
+        yield structure.is_number
 
 
 def spread(prefix: object, structure: Structure, what: str) -> Iterator[PartitionSpec | None]:

@@ -1,0 +1,42 @@
+"""Which trace is running: the builder that the user's function, called right now, records to.
+
+Traces nest: a gradient inside a function, the body of a loop inside that. What happens inside may
+use tensors of every trace around it, so new pieces are built inside the innermost one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from mithril.ir.tensor import Builder, Tensor, depth
+
+_running: ContextVar[Builder | None] = ContextVar("mithril_trace", default=None)
+
+
+def running_trace() -> Builder | None:
+    """Return the builder of the function that is being traced, None outside of any."""
+    return _running.get()
+
+
+@contextmanager
+def tracing(builder: Builder) -> Iterator[None]:
+    """Make a builder that of the function being traced."""
+    token = _running.set(builder)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def trace_around(operands: Iterable[object]) -> Builder | None:
+    """Return the innermost trace around those operands that are traced, None when none is."""
+    deepest = max((x.builder for x in operands if isinstance(x, Tensor)), key=depth, default=None)
+    running = _running.get()
+    around = running
+    while around is not None and deepest is not None:
+        if around is deepest:
+            return running
+        around = around.inside
+    return deepest
