@@ -25,7 +25,7 @@ def test_a_donated_array_is_gone(name: str, donate: object) -> None:
     assert repr(p["w"]) == "DonatedArray(float32[8, 2], P('x', None))"
     assert p["w"].shape == (8, 2)
     for use in (lambda x: x + 1, np.asarray, lambda x: step({"w": x}, g), ml.Array.numpy):
-        with pytest.raises(ml.BackendError, match="donated to function 'update' as 'p.w' and hold"):
+        with pytest.raises(ml.BackendError, match=r"donated to function 'update' as 'p\.w' and h"):
             use(p["w"])
     close(g, np.ones((8, 2)))
     close(step(new, g)["w"], floats(8, 2) - 1)
@@ -52,7 +52,7 @@ def test_an_array_is_donated_once_and_for_nothing_else() -> None:
     add = ml.jit(lambda a, b: a + b, donate="a")
     with pytest.raises(ml.BackendError, match=r"donated as 'a' and also passed as 'b'; donate a c"):
         add(x, x)
-    with pytest.raises(ml.BackendError, match="donated as 'a' and also passed as 'captured.0'"):
+    with pytest.raises(ml.BackendError, match=r"donated as 'a' and also passed as 'captured\.0"):
         ml.jit(lambda a: a + x, donate="a")(x)
     close(x, [1, 1])
 

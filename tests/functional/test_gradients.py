@@ -38,8 +38,8 @@ def test_gradients_are_slopes() -> None:
     host = {"w": [rng.normal(size=(4, 6)), rng.normal(size=(6, 2))], "b": rng.normal(size=6)}
     x, y = rng.normal(size=(8, 4)), rng.normal(size=(8, 2))
 
-    def array(values: np.ndarray, spec: P = P()) -> ml.Array:
-        return backend.array(values, dtype="float64", sharding=spec)
+    def array(values: np.ndarray, spec: P | None = None) -> ml.Array:
+        return backend.array(values, dtype="float64", sharding=spec or P())
 
     specs = {"w": [P("x", "y"), P("y")], "b": P(("x", "y"))}
     params = {
@@ -123,7 +123,7 @@ def test_values_of_python_stay_what_they_are() -> None:
     gradient = ml.grad(f)
     close(gradient(x, "abs", False, mnp.sum), [1, -1])
     close(gradient(x, "any", True, mnp.sum), [2, -4])
-    close(gradient(x, "any", False, lambda x: mnp.mean(x)), [0.5, 0.5])
+    close(gradient(x, "any", False, lambda x: x.mean()), [0.5, 0.5])
 
 
 def test_gradients_on_arrays_are_planned_once() -> None:

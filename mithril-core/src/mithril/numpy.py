@@ -21,7 +21,7 @@ from typing import Any
 import numpy as _np
 
 from mithril import ops as _ops
-from mithril.errors import BackendError, ShapeError, nearest
+from mithril.errors import BackendError, MithrilError, ShapeError, nearest
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
 from mithril.runtime.array import Array
@@ -82,7 +82,10 @@ def _function(name: str) -> Callable[..., Any]:
                 f"backend.array(…)"
             )
         taken = [_lifted(builder, x) for x in arguments]
-        return source(*taken, **{key: _lifted(builder, x) for key, x in options.items()})
+        try:
+            return source(*taken, **{key: _lifted(builder, x) for key, x in options.items()})
+        except MithrilError as error:
+            raise builder.traced_at(error) from error.__cause__
 
     function.__name__ = function.__qualname__ = name
     return function

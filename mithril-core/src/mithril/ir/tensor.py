@@ -49,7 +49,10 @@ class Tensor(Operand):
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of values, if the trace takes any, become tensors."""
-        return super()._call(function, *map(self._taken, arguments), **options)
+        try:
+            return super()._call(function, *map(self._taken, arguments), **options)
+        except MithrilError as error:
+            raise self.builder.traced_at(error) from error.__cause__
 
     def __getitem__(self, index: Any) -> Self:
         if isinstance(index, tuple):
@@ -270,6 +273,11 @@ class Builder:
         """Return an error that names the layer and the line nodes are being made for."""
         place = self.place()
         return type(error)(f"{error}{place}") if place else error
+
+    def traced_at(self, error: MithrilError) -> MithrilError:
+        """Return an error that names the line of a function being traced, if it does not yet."""
+        is_known = self.here() is None or self.place() in str(error)
+        return error if is_known else self.located(error)
 
     def place(self) -> str:
         """Return ` (in layer 'path', file:line)` for a message, as far as it is known."""

@@ -102,7 +102,7 @@ def jit(
         raise GraphError(f"jit() takes a function, not {function!r}; write jit(function, …)")
     if backend is not None and not isinstance(backend, Backend):
         raise BackendError(
-            f"jit() takes a backend, not {backend!r}; open one, such as backend=ml.NumpyBackend()"
+            f"jit() is given backend={backend!r}, which is none; write backend=ml.NumpyBackend()"
         )
     signature = Signature(function)
     wishes = Wishes(in_shardings, out_shardings, signature.chosen(donate, "donate"))
