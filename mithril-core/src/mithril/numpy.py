@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import numpy as _np
@@ -54,15 +54,14 @@ def __getattr__(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         raise AttributeError(f"mithril.numpy has no '{name}'{nearest(name, __all__)}")
-    function = _function(name)
-    globals()[name] = function
-    return function
+    return _function(name)  # never put among the globals: `max` here is Python's
 
 
 def __dir__() -> list[str]:
     return list(__all__)
 
 
+@cache
 def _function(name: str) -> Callable[..., Any]:
     """Return a function of `mithril.ops` that takes arrays, NumPy arrays and traced values."""
     source = getattr(_ops, ALIASES.get(name, name))

@@ -1,0 +1,154 @@
+"""mithril.numpy: one name for arrays, for NumPy's arrays beside them, and for traced values."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import mithril as ml
+import mithril.numpy as mnp
+import numpy as np
+import pytest
+from mithril.runtime.functions import EAGER
+
+from tests.functional.backends import close, every_backend, floats, opened
+
+X, Y = np.abs(floats(4, 6)) + 0.5, np.abs(floats(4, 6, seed=1)) + 0.5
+
+CALLS = {
+    "abs": (lambda np, x, y: np.abs(x - y)),
+    "add": (lambda np, x, y: np.add(x, y)),
+    "all": (lambda np, x, y: np.all(x > y, axis=1)),
+    "argmax": (lambda np, x, y: np.argmax(x, axis=1)),
+    "argsort": (lambda np, x, y: np.argsort(x, axis=1)),
+    "astype": (lambda np, x, y: np.astype(x, np.int32)),
+    "atan": (lambda np, x, y: np.atan(x)),
+    "broadcast_to": (lambda np, x, y: np.broadcast_to(x[0], (4, 6))),
+    "clip": (lambda np, x, y: np.clip(x, 0.6, 1.0)),
+    "concat": (lambda np, x, y: np.concat([x, y], axis=1)),
+    "cumulative_sum": (lambda np, x, y: np.cumulative_sum(x, axis=1)),
+    "einsum": (lambda np, x, y: np.einsum("ij,kj->ik", x, y)),
+    "exp": (lambda np, x, y: np.exp(x)),
+    "expand_dims": (lambda np, x, y: np.expand_dims(x, axis=1)),
+    "flip": (lambda np, x, y: np.flip(x, axis=0)),
+    "floor_divide": (lambda np, x, y: np.floor_divide(x, y)),
+    "log1p": (lambda np, x, y: np.log1p(x)),
+    "logaddexp": (lambda np, x, y: np.logaddexp(x, y)),
+    "matmul": (lambda np, x, y: np.matmul(x, y.T)),
+    "max": (lambda np, x, y: np.max(x, axis=0)),
+    "mean": (lambda np, x, y: np.mean(x)),
+    "minimum": (lambda np, x, y: np.minimum(x, y)),
+    "moveaxis": (lambda np, x, y: np.moveaxis(x, 0, 1)),
+    "negative": (lambda np, x, y: np.negative(x)),
+    "outer": (lambda np, x, y: np.outer(x[0], y[0])),
+    "permute_dims": (lambda np, x, y: np.permute_dims(x, (1, 0))),
+    "pow": (lambda np, x, y: np.pow(x, y)),
+    "prod": (lambda np, x, y: np.prod(x, axis=1)),
+    "reshape": (lambda np, x, y: np.reshape(x, (2, 12))),
+    "roll": (lambda np, x, y: np.roll(x, 2, axis=1)),
+    "sort": (lambda np, x, y: np.sort(x, axis=1)),
+    "stack": (lambda np, x, y: np.stack([x, y])),
+    "std": (lambda np, x, y: np.std(x, axis=1)),
+    "take": (lambda np, x, y: np.take(x, np.asarray([2, 0, 2]), axis=1)),
+    "tile": (lambda np, x, y: np.tile(x, (2, 1))),
+    "tril": (lambda np, x, y: np.tril(x)),
+    "vecdot": (lambda np, x, y: np.vecdot(x, y)),
+    "where": (lambda np, x, y: np.where(x > y, x, y)),
+    "operators": (lambda np, x, y: (x + 2 * y - y / x) ** 2 % 3 @ y.T),
+    "indices": (lambda np, x, y: x[1:, ::2] + y[:-1, None, 0].reshape(3, 1)),
+    "arange": (lambda np, x, y: x[:, :3] + np.arange(3.0, dtype=np.float32)),
+    "arange of integers": (lambda np, x, y: np.arange(7, 1, -2)),
+    "arange of nothing": (lambda np, x, y: np.arange(3, 1)),
+    "eye": (lambda np, x, y: x @ np.eye(6, 3, k=-1, dtype=np.float32)),
+    "full": (lambda np, x, y: np.full((4, 1), 2.5, dtype=np.float32) * x),
+    "full of bools": (lambda np, x, y: np.full((2,), True)),
+    "linspace": (lambda np, x, y: x * np.linspace(0, 1, 6, dtype=np.float32)),
+    "linspace without end": (lambda np, x, y: np.linspace(2, 3, 5, endpoint=False)),
+    "linspace of one": (lambda np, x, y: np.linspace(2, 3, 1)),
+    "like": (lambda np, x, y: np.ones_like(x) + np.zeros_like(y) + np.full_like(x, 3)),
+    "zeros": (lambda np, x, y: np.zeros((2, 3)) + np.ones(3)),
+    "constants": (lambda np, x, y: x * np.pi + np.e),
+    "asarray": (lambda np, x, y: np.asarray([1.0, 2.0, 3.0]) + np.asarray(x)[:, :3]),
+}  # fmt: skip
+
+
+@every_backend
+@pytest.mark.parametrize("case", CALLS)
+def test_traced_concrete_and_mixed_agree_with_numpy(case: str, name: str) -> None:
+    backend, call = opened(name, x=2), CALLS[case]
+    expected = call(np, X, Y)
+    for first, second in ((backend.array(X), backend.array(Y)), (X, backend.array(Y))):
+        found = ml.jit(lambda x, y: call(mnp, x, y), backend=backend)(first, second)
+        close(found, expected)
+        if expected.dtype.kind in "bi":
+            assert found.dtype.is_integer or found.dtype == "bool"
+    made = {"arange", "eye", "full", "linspace", "zeros", "asarray", "take"}
+    if case.partition(" ")[0] not in made:
+        close(call(mnp, backend.array(X), backend.array(Y)), expected)
+
+
+def test_functions_beside_each_other() -> None:
+    x = opened("numpy", x=2).array(X)
+    close(mnp.maximum(Y, x), np.maximum(X, Y))
+    close(mnp.stack([Y, x]), np.stack([Y, X]))
+    close(mnp.where(x > 1, Y, 0.0), np.where(X > 1, Y, 0))
+    close(ml.jit(lambda x: mnp.concat([Y, x]))(x), np.concatenate([Y, X]))
+    around = opened("numpy", x=2).array(Y)
+    close(ml.jit(lambda x: mnp.concat([around, x]))(x), np.concatenate([Y, X]))
+
+
+def test_arrays_are_made_on_a_backend() -> None:
+    backend = opened("numpy", x=2)
+    close(mnp.zeros((2, 3), backend=backend), np.zeros((2, 3)))
+    close(mnp.ones(3, dtype="int32", backend=backend), np.ones(3))
+    close(mnp.full((2,), 1.5, backend=backend), [1.5, 1.5])
+    close(mnp.arange(3, backend=backend), [0, 1, 2])
+    close(mnp.linspace(0, 1, 3, backend=backend), [0, 0.5, 1])
+    close(mnp.eye(2, backend=backend), np.eye(2))
+    close(mnp.array([[1, 2]], backend=backend), [[1, 2]])
+    assert mnp.empty((2,), backend=backend).shape == (2,)
+    x = backend.ones(2)
+    assert mnp.asarray(x) is x
+    assert str(mnp.array(x, dtype="int32").dtype) == "int32"
+    assert str(mnp.zeros_like(x, dtype=mnp.int8).dtype) == "int8"
+    close(ml.jit(lambda x: x + mnp.ones(2, backend=backend))(x), [2, 2])
+
+
+def test_constants_of_a_function_have_the_dtypes_of_a_backend() -> None:
+    backend = opened("numpy", x=2)
+    makers = {
+        "arange": lambda **k: mnp.arange(3, **k),
+        "arange of floats": lambda **k: mnp.arange(0.5, 3, **k),
+        "eye": lambda **k: mnp.eye(3, **k),
+        "full": lambda **k: mnp.full(3, 7, **k),
+        "full of floats": lambda **k: mnp.full(3, 7.0, **k),
+        "linspace": lambda **k: mnp.linspace(0, 2, 3, **k),
+        "ones": lambda **k: mnp.ones(3, **k),
+        "array": lambda **k: mnp.array([1, 2], **k),
+        "as int8": lambda **k: mnp.ones(3, dtype=mnp.int8, **k),
+        "array as float16": lambda **k: mnp.array([1, 2], dtype="float16", **k),
+    }
+    for case, make in makers.items():
+        traced = ml.jit(lambda make=make: make(), backend=backend)()
+        concrete = make(backend=backend)
+        assert traced.dtype == concrete.dtype, case
+        close(traced, concrete.numpy())
+
+
+def test_every_eager_function_has_a_name_and_a_text() -> None:
+    for name in EAGER:
+        function = getattr(mnp, name)
+        assert function.__name__ == name
+        assert function.__doc__
+        assert name in mnp.__all__
+    for name in mnp.__all__:
+        assert hasattr(mnp, name)
+    assert dir(mnp) == sorted(mnp.__all__)
+    with pytest.raises(AttributeError, match=r"mithril\.numpy has no 'sofmax'; did you mean 'soft"):
+        mnp.sofmax  # noqa: B018
+
+
+def test_it_is_there_without_an_import_of_its_own() -> None:
+    code = "import mithril as ml; assert 'numpy' not in vars(ml); print(ml.numpy.pi, ml.numpy.sin)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("3.14159")

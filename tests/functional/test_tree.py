@@ -1,0 +1,67 @@
+"""Trees: flattened, rebuilt, named, and spread over."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+from mithril.mesh import P
+from mithril.runtime.functional.tree import flatten, names, numbers, rebuild, spread
+
+
+class Point(NamedTuple):
+    x: object
+    y: object
+
+
+LEAVES = st.none() | st.integers() | st.text(max_size=3) | st.floats(allow_nan=False)
+TREES = st.recursive(
+    LEAVES,
+    lambda inside: (
+        st.lists(inside, max_size=3)
+        | st.lists(inside, max_size=3).map(tuple)
+        | st.dictionaries(st.text("abc", max_size=2), inside, max_size=3)
+        | st.builds(Point, inside, inside)
+    ),
+    max_leaves=8,
+)
+
+
+@given(TREES)
+def test_a_tree_is_its_structure_and_its_leaves(tree: object) -> None:
+    leaves: list = []
+    structure = flatten(tree, leaves)
+    again = rebuild(structure, leaves)
+    assert again == tree
+    assert type(again) is type(tree)
+    other: list = []
+    assert flatten(again, other) == structure
+    assert hash(structure) == hash(flatten(tree, []))
+    assert len(list(names(structure, "t"))) == len(list(numbers(structure))) == len(leaves)
+    assert list(spread(P("x"), structure, "t")) == [P("x")] * len(leaves)
+    assert list(spread(None, structure, "t")) == [None] * len(leaves)
+
+
+@given(TREES, TREES)
+def test_other_trees_have_other_structures_or_leaves(one: object, other: object) -> None:
+    first: list = []
+    second: list = []
+    alike = flatten(one, first) == flatten(other, second)
+    assert (alike and repr(first) == repr(second)) == (repr(one) == repr(other))
+
+
+def test_fixed_leaves_are_a_part_of_the_structure() -> None:
+    leaves: list = []
+    structure = flatten({"n": "a", "x": 1.0}, leaves, lambda x: isinstance(x, str))
+    assert leaves == [1.0]
+    assert rebuild(structure, [2.0]) == {"n": "a", "x": 2.0}
+    assert structure != flatten({"n": "b", "x": 1.0}, [], lambda x: isinstance(x, str))
+
+
+def test_names_and_specs_follow_the_keys() -> None:
+    tree = {"a": [1, (2, None)], "p": Point(3, {"z": 4})}
+    structure = flatten(tree, [])
+    assert list(names(structure, "t")) == ["t.a.0", "t.a.1.0", "t.p.x", "t.p.y.z"]
+    prefix = {"p": [None, P("x")], "a": P("y")}
+    assert list(spread(prefix, structure, "t")) == [P("y"), P("y"), None, P("x")]
