@@ -27,6 +27,7 @@ from mithril.transform import (
     expand,
     expand_nodes,
     inline_checkpoints,
+    runnable,
 )
 
 COMPUTED_WITH = "the sharding it is computed with"
@@ -60,7 +61,7 @@ def make_plan(
     stage = Stage("main", program, tuple(range(mesh.size)))
     homes = {value: home for value in graph.values() if (home := choice.home(value)) is not None}
     reports = _reports(graph, choice, given, request)
-    plan = Plan(mesh, (stage,), reports, notes, Whole(graph, homes))
+    plan = Plan(mesh, (stage,), reports, notes, Whole(runnable(graph), homes))
     prove_order(plan)
     return plan
 

@@ -5,7 +5,7 @@ from mithril.transform.differentiate import differentiate, gradient_of, seed_of
 from mithril.transform.expand import expand, expand_nodes
 from mithril.transform.inline import inline
 from mithril.transform.precision import mix
-from mithril.transform.simplify import eliminate_dead
+from mithril.transform.simplify import eliminate_dead, runnable
 
 __all__ = [
     "differentiate",
@@ -16,5 +16,6 @@ __all__ = [
     "inline",
     "inline_checkpoints",
     "mix",
+    "runnable",
     "seed_of",
 ]

@@ -1,10 +1,11 @@
-"""Remove what no output needs."""
+"""Remove what no output needs, and what says something without computing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from mithril.ir import Graph, Node, Repeat, Value
+from mithril.ops import Cast
 
 
 def eliminate_dead(graph: Graph) -> Graph:
@@ -17,6 +18,21 @@ def eliminate_dead(graph: Graph) -> Graph:
             needed.update(node.inputs)
             kept.append(node)
     return Graph(graph.inputs, tuple(reversed(kept)), graph.outputs)
+
+
+def runnable(graph: Graph) -> Graph:
+    """Return the graph for an engine that runs it whole: ops without kernel only pass values on.
+
+    Values stay the same ones, so what is known about them holds.
+    """
+    nodes = []
+    for node in graph.nodes:
+        if isinstance(node.op, Repeat):
+            node = replace(node, op=replace(node.op, body=runnable(node.op.body)))
+        elif not node.op.has_kernel:
+            node = replace(node, op=Cast(node.outputs[0].type.dtype))
+        nodes.append(node)
+    return Graph(graph.inputs, tuple(nodes), graph.outputs)
 
 
 def _without_dead_stacks(node: Node, needed: set[Value]) -> Node:
