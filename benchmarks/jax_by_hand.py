@@ -12,6 +12,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -28,13 +29,24 @@ MEGATRON = {
     "mlp.up.weight": P("tensor", None),
     "mlp.up.bias": P("tensor"),
     "mlp.down.weight": P(None, "tensor"),
+    "layer0.weight": P("tensor", None),
+    "layer0.bias": P("tensor"),
+    "layer1.weight": P(None, "tensor"),
 }
-"""How the parameters of a block are split over `tensor`; the others are replicated."""
+"""How parameters of blocks, and of the MLP, are split over `tensor`; the others are replicated."""
 
 
 def unconstrained(x: jax.Array, spec: P) -> jax.Array:
     """Return x: on one device nothing is laid out."""
     return x
+
+
+def mesh(sizes: Mapping[str, int]) -> jax.sharding.Mesh:
+    """Return a mesh of JAX's first devices from the sizes of its axes."""
+    shape = tuple(sizes.values())
+    return jax.sharding.Mesh(
+        np.array(jax.devices()[: math.prod(shape)]).reshape(shape), tuple(sizes)
+    )
 
 
 def constraining(mesh: jax.sharding.Mesh) -> Constrain:
@@ -47,6 +59,11 @@ def place(params: Params, mesh: jax.sharding.Mesh) -> dict[str, jax.Array]:
     return {
         name: jax.device_put(x, NamedSharding(mesh, spec_of(name))) for name, x in params.items()
     }
+
+
+def place_batch(x: jax.Array, mesh: jax.sharding.Mesh) -> jax.Array:
+    """Return an input as it lies on a mesh, its first dimension split over `data`."""
+    return jax.device_put(x, NamedSharding(mesh, P("data")))
 
 
 def spec_of(name: str) -> P:
@@ -103,6 +120,10 @@ def gpt_loss(
     x = constrain(x, P("data", None, None))
     for i in range(sum(name.endswith("attn.q.weight") for name in params)):
         x = block(params, f"block{i}", x, heads, constrain)
+    return head_loss(params, x, target)
+
+
+def head_loss(params: Params, x: jax.Array, target: jax.Array) -> jax.Array:
     logits = linear(params, "head", layer_norm(params, "norm", x))
     return cross_entropy(logits, target)
 
@@ -117,6 +138,37 @@ def gpt_step(heads: int, constrain: Constrain = unconstrained) -> Callable[..., 
     return jax.jit(jax.value_and_grad(partial(gpt_loss, heads=heads, constrain=constrain)))
 
 
+# ------------------------------------------------------------------ a deep GPT
+
+
+def stacked(params: Params) -> dict[str, jax.Array]:
+    """Return the parameters of all blocks stacked by `block.NAME`, and the others as they are."""
+    layers = sum(name.endswith("attn.q.weight") for name in params)
+    found = {name: x for name, x in params.items() if not name.startswith("block")}
+    for name in [name for name in params if name.startswith("block0.")]:
+        ending = name.removeprefix("block0.")
+        each = [params[f"block{i}.{ending}"] for i in range(layers)]
+        found[f"block.{ending}"] = jnp.stack(each)
+    return found
+
+
+def scanned_loss(params: Params, tokens: jax.Array, target: jax.Array, heads: int) -> jax.Array:
+    """Return the loss of `gpt_loss` from stacked parameters: blocks run in a `lax.scan`."""
+    x = params["embed.weight"][tokens] + params["position.weight"][: tokens.shape[1]]
+    blocks = {name: w for name, w in params.items() if name.startswith("block.")}
+
+    def body(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
+        return block(weights, "block", x, heads, unconstrained), None
+
+    x, _ = jax.lax.scan(body, x, blocks)
+    return head_loss(params, x, target)
+
+
+def scanned_step(heads: int) -> Callable[..., object]:
+    """Return the jitted function of loss and gradients of stacked parameters."""
+    return jax.jit(jax.value_and_grad(partial(scanned_loss, heads=heads)))
+
+
 # ------------------------------------------------------------------ MLP
 
 
@@ -126,7 +178,7 @@ def mlp_loss(params: Params, x: jax.Array, target: jax.Array, constrain: Constra
     for i in range(depth):
         x = linear(params, f"layer{i}", x)
         if i < depth - 1:
-            x = constrain(jax.nn.relu(x), P("data", None))
+            x = constrain(jax.nn.relu(x), P("data", None if i else "tensor"))
     return cross_entropy(x, target)
 
 

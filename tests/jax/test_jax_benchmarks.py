@@ -1,0 +1,101 @@
+"""Both sides of the benchmarks on JAX, tiny, and what is measured of them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import mithril as ml
+import pytest
+from mithril.cli.gpt import Sizes
+
+from benchmarks import jax_by_hand, jax_depth, jax_gpt, jax_mlp, jax_sides
+from benchmarks.harness import Limit
+
+SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=8)
+VOCABULARY = 7
+
+
+@pytest.fixture(params=jax_sides.MESHES, ids="{} devices".format)
+def mesh(request: pytest.FixtureRequest) -> ml.Mesh:
+    return jax_sides.MESHES[request.param]
+
+
+def test_both_sides_of_the_gpt_agree(mesh: ml.Mesh):
+    mithril, by_hand = jax_gpt.contestants(SIZES, VOCABULARY, mesh)
+    query = mithril.params["gpt.block0.attn.q.weight"].shards
+    assert len(query.sharding.device_set) == mesh.size
+    assert query.addressable_shards[0].data.shape == (8 // mesh.sizes.get("tensor", 1), 8)
+    assert by_hand.arguments[0]["block0.attn.q.weight"].sharding.is_equivalent_to(query.sharding, 2)
+
+
+def test_both_sides_of_the_mlp_agree(mesh: ml.Mesh):
+    jax_mlp.contestants((6, 8, 4, 3), 8, mesh)
+
+
+def test_the_bare_call_runs_the_same_program(mesh: ml.Mesh):
+    evaluate, bare = jax_mlp.calls(2, mesh).values()
+    evaluate()
+    bare()
+
+
+def test_loop_repeat_and_scan_agree():
+    jax_depth.contestants(SIZES, VOCABULARY)
+
+
+def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax_by_hand, "cross_entropy", lambda logits, target: logits.mean())
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        jax_gpt.contestants(SIZES, VOCABULARY, ml.Mesh())
+
+
+def test_gradients_that_lie_differently_are_refused():
+    mithril, by_hand = jax_mlp.contestants((6, 8, 4, 3), 8, ml.Mesh(data=4, tensor=2))
+    one = jax.devices()[0]
+    gathered = jax_sides.ByHand(
+        lambda *given: jax.device_put(by_hand.function(*given), one), by_hand.arguments
+    )
+    with pytest.raises(AssertionError, match=r"layer0.bias: .*SingleDeviceSharding"):
+        jax_sides.check_sides(mithril, gathered)
+
+
+def test_a_first_call_compiles_every_time():
+    runs = []
+    double = jax.jit(lambda x: 2 * x)
+    x = jnp.ones(3)
+    times = jax_sides.compile_times({"a": lambda: runs.append(double(x))}, rounds=2)
+    assert len(times["a"]) == 2
+    assert len(runs) == 3  # one of them to warm up
+
+
+def test_a_first_call_that_compiles_nothing_is_refused():
+    with pytest.raises(AssertionError, match="nothing was compiled"):
+        jax_sides.compile_times({"a": lambda: None}, rounds=1)
+
+
+def test_times_and_memory_become_limits():
+    small = jax_mlp.contestants((6, 8, 3), 8, ml.Mesh())
+    times, limits = jax_sides.compare("MLP", *small, step_limit=1e6, rounds=2, compiles=1)
+    assert [len(samples) for samples in times.values()] == [2, 2, 1, 1]
+    step, compiling, memory = limits
+    assert step.is_met
+    assert step.limit == 1e6
+    assert compiling.what == "compile"
+    assert memory.estimate.median == small[0].temporary_bytes() / small[1].temporary_bytes()
+    assert not Limit("memory", jax_sides.exactly(1.01), 1.0).is_met
+
+
+def test_overheads_are_differences_within_a_round():
+    micro = 1e-6
+    further = jax_mlp.FURTHER_LAYERS * jax_mlp.ARRAYS_PER_LAYER
+    # The second round is ten times slower, on both sides.
+    times = {
+        "evaluate": [30 * micro, 210 * micro],
+        "bare": [20 * micro, 200 * micro],
+        "deep evaluate": [(110 + further) * micro, (1010 + further) * micro],
+        "deep bare": [100 * micro, 1000 * micro],
+    }
+    call, each = jax_mlp.overheads(times)
+    assert call.estimate.median == pytest.approx(10)
+    assert each.estimate.median == pytest.approx(1)
+    assert call.is_met
+    assert not each.is_met
