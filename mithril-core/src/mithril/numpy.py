@@ -26,9 +26,9 @@ from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
-from mithril.runtime.creation import read_shape as _read_shape
 from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functions import ALIASES, EAGER, call_eager
+from mithril.runtime.host import read_shape as _read_shape
 from mithril.types import DType, Scalar, Shape, as_dtype
 
 pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None

@@ -8,7 +8,6 @@ unless another one is asked for.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
@@ -20,6 +19,7 @@ from mithril.errors import BackendError, ShapeError
 from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.options import Precision
 from mithril.runtime.array import Array
+from mithril.runtime.host import check_range, of_boxes, on_host, read_shape
 from mithril.runtime.placement import Split, read_placement
 from mithril.runtime.sampling import Key, check_seed
 from mithril.types import DType, Scalar, Shape, TensorType, as_dtype
@@ -66,9 +66,9 @@ class Creation:
         adopted = self.adopted(values)
         if adopted is not None:
             return self._laid_out(adopted, dtype, placement)
-        host = _on_host(values)
+        host = on_host(values)
         chosen = as_dtype(dtype) if dtype is not None else self._default_dtype(host)
-        _check_range(host, chosen)
+        check_range(host, chosen)
         host = np.asarray(host, chosen.numpy)
         return self._make(host.shape, chosen, placement, lambda box: host[box].copy())
 
@@ -261,7 +261,7 @@ class Creation:
             )
         sizes, key = read_shape((shape,)), self._key("randint", seed)
         chosen = as_dtype(dtype or DType.int32)
-        _check_range(np.asarray([low, high - 1]), chosen)
+        check_range(np.asarray([low, high - 1]), chosen)
         return self._make(sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high))
 
     def from_local_shards(
@@ -292,33 +292,20 @@ class Creation:
         array([1, 2, 3, 4], dtype=int32)
         """
         local = self.engine.local_devices
-        parts = [_on_host(part) for part in shards]
+        parts = [on_host(part) for part in shards]
         if len(parts) != len(local):
             raise ShapeError(
                 f"from_local_shards is given {len(parts)} parts; this process has {len(local)} "
                 f"devices; give one part for each"
             )
-        dtype = self._default_dtype(parts[0])
-        guess = TensorType(parts[0].shape, dtype)
-        sharding = read_placement(self.engine.mesh, guess, **placement)
+        first = TensorType(parts[0].shape, self._default_dtype(parts[0]))
+        sharding = read_placement(self.engine.mesh, first, **placement)
         if shape is None:
-            whole = tuple(n * sharding.shards_along(i) for i, n in enumerate(guess.shape))
+            whole = tuple(n * sharding.shards_along(i) for i, n in enumerate(first.shape))
         else:
             whole = read_shape((tuple(shape),))
-        held = {}
-        for device, part in zip(local, parts, strict=True):
-            box = sharding.box(device, whole)
-            expected = tuple(cut.stop - cut.start for cut in box)
-            if part.shape != expected:
-                raise ShapeError(
-                    f"from_local_shards is given {part.shape} for device {device}, which holds "
-                    f"{expected} of {whole}; pass shape= if parts differ in size"
-                )
-            held[tuple((cut.start, cut.stop) for cut in box)] = part
         return self.place(
-            TensorType(whole, dtype),
-            sharding,
-            lambda box: np.asarray(held[tuple((cut.start, cut.stop) for cut in box)], dtype.numpy),
+            first.with_shape(whole), sharding, of_boxes(local, parts, sharding, whole)
         )
 
     def place(
@@ -416,43 +403,3 @@ class Creation:
             return Key(seed, function)
         self._draws += 1
         return Key(self._seed, f"{function}:{self._draws}")
-
-
-def read_shape(given: Sequence[Any]) -> Shape:
-    """Return a shape given as integers or as one tuple.
-
-    Raises:
-        ShapeError: a size is not an integer of 0 or more.
-    """
-    sizes = given[0] if len(given) == 1 and not isinstance(given[0], int | np.integer) else given
-    try:
-        shape = tuple(operator.index(size) for size in sizes)
-    except TypeError:
-        raise ShapeError(f"shape {sizes!r} is not made of integers; write ones(2, 3)") from None
-    if any(size < 0 for size in shape):
-        raise ShapeError(f"shape {shape} has a negative size; sizes are 0 or more")
-    return shape
-
-
-def _on_host(values: object) -> np.ndarray:
-    try:
-        host = np.asarray(values)
-    except ValueError as error:
-        raise ShapeError(f"values do not form an array; {error}; give equal lengths") from error
-    if host.dtype.kind not in "biufV":
-        raise ShapeError(
-            f"values are of type {host.dtype}, which is no dtype of Mithril; give numbers"
-        )
-    return host
-
-
-def _check_range(host: np.ndarray, dtype: DType) -> None:
-    """An integer that does not fit is a mistake, never wrapped around."""
-    if not dtype.is_integer or host.dtype.kind not in "iu" or not host.size:
-        return
-    limits, low, high = np.iinfo(str(dtype)), int(host.min()), int(host.max())
-    if low < limits.min or high > limits.max:
-        raise ShapeError(
-            f"values reach from {low} to {high}, {dtype} from {limits.min} to {limits.max}; give a "
-            f"wider dtype"
-        )

@@ -1,0 +1,93 @@
+"""Reading what users pass in on the host: shapes, values, parts that devices hold."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mithril.errors import ShapeError
+from mithril.mesh import Box, Sharding
+from mithril.types import DType, Shape
+
+
+def read_shape(given: Sequence[Any]) -> Shape:
+    """Return a shape given as integers or as one tuple.
+
+    Raises:
+        ShapeError: a size is not an integer of 0 or more.
+    """
+    sizes = given[0] if len(given) == 1 and not isinstance(given[0], int | np.integer) else given
+    try:
+        shape = tuple(operator.index(size) for size in sizes)
+    except TypeError:
+        raise ShapeError(f"shape {sizes!r} is not made of integers; write ones(2, 3)") from None
+    if any(size < 0 for size in shape):
+        raise ShapeError(f"shape {shape} has a negative size; sizes are 0 or more")
+    return shape
+
+
+def on_host(values: object) -> np.ndarray:
+    """Return what NumPy reads values as.
+
+    Raises:
+        ShapeError: it reads no array of numbers.
+    """
+    try:
+        host = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(f"values do not form an array; {error}; give equal lengths") from error
+    if host.dtype.kind not in "biufV":
+        raise ShapeError(
+            f"values are of type {host.dtype}, which is no dtype of Mithril; give numbers"
+        )
+    return host
+
+
+def check_range(host: np.ndarray, dtype: DType) -> None:
+    """Raise unless all integers fit a dtype: they are never wrapped around.
+
+    Raises:
+        ShapeError: one does not.
+    """
+    if not dtype.is_integer or host.dtype.kind not in "iu" or not host.size:
+        return
+    limits, low, high = np.iinfo(str(dtype)), int(host.min()), int(host.max())
+    if low < limits.min or high > limits.max:
+        raise ShapeError(
+            f"values reach from {low} to {high}, {dtype} from {limits.min} to {limits.max}; give a "
+            f"wider dtype"
+        )
+
+
+def of_boxes(
+    devices: Sequence[int], parts: Sequence[np.ndarray], sharding: Sharding, shape: Shape
+) -> Callable[[Box], np.ndarray]:
+    """Return the function that gives the part of a box, from the parts that devices hold.
+
+    Args:
+        devices: flat indices.
+        parts: what each of them holds.
+        sharding: how the whole lies.
+        shape: of the whole.
+
+    Raises:
+        ShapeError: a part has another shape than its device holds.
+    """
+    held = {}
+    for device, part in zip(devices, parts, strict=True):
+        box = sharding.box(device, shape)
+        expected = tuple(cut.stop - cut.start for cut in box)
+        if part.shape != expected:
+            raise ShapeError(
+                f"from_local_shards is given {part.shape} for device {device}, which holds "
+                f"{expected} of {shape}; pass shape= if parts differ in size"
+            )
+        held[_key(box)] = part
+    return lambda box: held[_key(box)]
+
+
+def _key(box: Box) -> tuple[tuple[int, int], ...]:
+    return tuple((cut.start, cut.stop) for cut in box)
