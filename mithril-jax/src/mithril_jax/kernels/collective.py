@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from mithril.engine.kernels.registry import Run
 from mithril.ops import collective as ops
@@ -63,7 +65,7 @@ def permute(op: ops.Permute, types: Types) -> Run:
     sends_to_all = len({target for _, target in op.pairs})
 
     def run(x: Any) -> Any:
-        moved = lax.ppermute(x, op.axes, op.pairs)
+        moved = lax.ppermute(x, op.axes, _in_mesh_order(op))
         group = lax.axis_size(op.axes)
         if sends_to_all == group:
             return moved
@@ -72,6 +74,15 @@ def permute(op: ops.Permute, types: Types) -> Run:
         return lax.select(is_target, moved, x)
 
     return run
+
+
+def _in_mesh_order(op: ops.Permute) -> list[tuple[int, int]]:
+    """Return the pairs as `ppermute` numbers a group: by the mesh's order of axes, not the op's."""
+    names = jax.sharding.get_abstract_mesh().axis_names
+    grid = np.arange(lax.axis_size(op.axes)).reshape([lax.axis_size(axis) for axis in op.axes])
+    order = sorted(range(grid.ndim), key=lambda i: names.index(op.axes[i]))
+    place = np.argsort(grid.transpose(order).ravel())
+    return [(int(place[source]), int(place[target])) for source, target in op.pairs]
 
 
 def _empty(op: ops.Collective, types: Types) -> Run | None:
