@@ -6,7 +6,7 @@ DEMO_VENV ?= .venv-demo
 DEMO ?=
 PACKAGES := $(wildcard mithril-*/pyproject.toml)
 
-.PHONY: demo test check format wheels startup bench clean
+.PHONY: demo test check format wheels startup bench bench-jax clean
 
 # The core alone: trains a small GPT on simulated devices. `make demo DEMO="--mesh data=4"`
 demo: $(DEMO_VENV)/.ready
@@ -39,6 +39,12 @@ bench: $(VENV)/.ready
 	$(VENV)/bin/python -m benchmarks.numpy_gpt
 	$(VENV)/bin/python -m benchmarks.planning
 	$(VENV)/bin/python benchmarks/resharding.py
+
+# The same against JAX by hand; goes on where a limit is broken, and fails in the end.
+bench-jax: $(VENV)/.ready
+	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth; do \
+		$(VENV)/bin/python -m benchmarks.jax_$$run || failed=1; \
+	done; exit $$failed
 
 clean:
 	rm -rf $(VENV) $(DEMO_VENV)
