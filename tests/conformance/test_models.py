@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
-from mithril.mesh import Mesh, Sharding
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.models.layer_cases import CASES, Case
 from tests.models.test_every_layer import SPLIT, agree, on, results
+from tests.runtime.test_precision import POLICIES, check_training_step, images, transformer
 from tests.runtime.test_random_models import compare
 from tests.tolerances import TOLERANCE
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+RTOL, ATOL = TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -35,100 +36,65 @@ def test_random_models_on_random_meshes(backend: str, data: st.DataObject) -> No
     compare(data, backend)
 
 
-@settings(max_examples=25)
-@given(st.data())
-def test_reshard_there_and_back(backend: str, data: st.DataObject) -> None:
-    mesh = data.draw(st.sampled_from([{"a": 2, "b": 2}, {"a": 4, "b": 2}, {"a": 3}]))
-    on_mesh = opened(backend, **mesh)
-    shape = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
-    places = [*mesh, None]
-    first, second = (
-        data.draw(st.permutations(places)).index(None) for _ in "12"
-    )  # how many axes split the first dimension
-    host = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    start = P(tuple(mesh)[:first] or None, tuple(mesh)[first:] or None)
-    end = P(tuple(mesh)[second:] or None, tuple(mesh)[:second] or None)
-    x = on_mesh.array(host, sharding=start)
-    moved = on_mesh.reshard(x, end)
-    np.testing.assert_array_equal(moved.numpy(), host)
-    back = on_mesh.reshard(moved, start)
-    assert back.sharding == x.sharding
-    np.testing.assert_array_equal(back.numpy(), host)
+NARROW = [policy for policy in POLICIES if "float64" not in policy[1]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "model"),
+    [(p, transformer if number % 2 else images) for number, p in enumerate(NARROW)],
+    ids=lambda x: getattr(x, "__name__", str(x)),
+)
+def test_precision(backend: str, policy: tuple, model) -> None:
+    check_training_step(*policy, model, (2, 2), backend)
 
 
 def test_initial_parameters_are_equal_bit_for_bit(backend: str) -> None:
-    def weights(on: ml.Backend) -> dict[str, np.ndarray]:
-        model = ml.Linear(6, sharding={"weight": P("a", None)})
-        params = ml.compile(model, on, shapes={"input": (2, 10)}).randomize_params(7)
+    def parameters(on: ml.Backend) -> dict[str, np.ndarray]:
+        model = transformer()
+        model.shard({"*.weight": P(on.mesh.names)} if on.mesh.size > 1 else {})
+        ids = ml.TensorSpec((2, 6), "int32")
+        params = ml.compile(model, on, shapes={"ids": ids, "target": ids}).randomize_params(7)
         return {name: x.numpy() for name, x in params.items()}
 
-    expected = weights(ml.NumpyBackend())
-    for mesh in ({}, {"a": 4}):
-        for name, found in weights(opened(backend, **mesh)).items():
-            np.testing.assert_array_equal(found, expected[name])
+    expected = parameters(ml.NumpyBackend())
+    assert len(expected) > 10
+    for mesh in ({}, {"a": 3}, {"a": 4, "b": 2}):
+        found = parameters(opened(backend, **mesh))
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, name)
 
 
-def test_dropout_masks_are_those_of_numpy(backend: str) -> None:
-    def dropped(on: ml.Backend) -> np.ndarray:
-        compiled = ml.compile(ml.Dropout(rate=0.5), on)
-        split = P("a") if on.mesh.size > 1 else P()
-        x = on.array(np.ones((10, 7), np.float32), sharding=split)
-        return compiled.evaluate({}, {"input": x}, seed=3)["output"].numpy()
-
-    expected = dropped(ml.NumpyBackend())
-    assert 0 < (expected == 0).sum() < expected.size
-    for mesh in ({}, {"a": 4}):
-        np.testing.assert_array_equal(dropped(opened(backend, **mesh)), expected)
-
-
-def test_bfloat16_compute_agrees(backend: str) -> None:
-    def loss(on: str) -> tuple[np.ndarray, np.ndarray]:
-        device = ml.open_backend(on, Mesh(data=2), compute_dtype="bfloat16")
-        compiled = ml.compile(ml.FeedForward(32), device)
-        x = np.random.default_rng(0).standard_normal((4, 3, 8)).astype(np.float32)
-        inputs = {"input": device.array(x, sharding=P("data"))}
-        outputs, slopes = compiled.evaluate(
-            compiled.randomize_params(), inputs, {"output": np.ones_like(x)}
-        )
-        return outputs["output"].numpy(), slopes["up.weight"].numpy()
-
-    rtol, atol = TOLERANCE["bfloat16"]
-    for found, expected in zip(loss(backend), loss("numpy"), strict=True):
-        assert found.dtype == expected.dtype
-        wide = (x.astype(np.float32) for x in (found, expected))
-        np.testing.assert_allclose(*wide, rtol=rtol, atol=atol)
+def test_an_empty_batch_has_outputs_and_gradients_of_zero(backend: str) -> None:
+    x = np.ones((0, 3, 8), np.float32)
+    for mesh in ({}, {"data": 2}):
+        device = opened(backend, **mesh)
+        compiled = ml.compile(ml.FeedForward(6), device)
+        given = {"input": device.array(x, sharding=P(*mesh))}
+        compiled_params = compiled.randomize_params()
+        outputs, slopes = compiled.evaluate(compiled_params, given, {"output": x})
+        assert outputs["output"].shape == (0, 3, 8)
+        assert slopes
+        for slope in slopes.values():
+            assert not slope.numpy().any()
 
 
-def test_a_users_op_runs_by_its_own_kernel_or_its_expansion(backend: str) -> None:
-    namespace = {"jax": "jax.numpy"}[backend]
+def test_running_statistics_are_those_of_the_whole_batch(backend: str) -> None:
+    """Over three steps, the state handed back each time, the batch in uneven parts."""
 
-    def soft(x):
-        from importlib import import_module
+    def trained(on: ml.Backend) -> dict[str, np.ndarray]:
+        compiled = ml.compile(ml.BatchNorm(), on)
+        state = {"running_mean": on.zeros(4), "running_variance": on.ones(4)}
+        params = None
+        for step in range(3):
+            host = np.random.default_rng(step).standard_normal((5, 4, 3, 2)).astype(np.float32)
+            x = on.array(host, sharding=P(*on.mesh.names[:1]))
+            made = compiled.evaluate(params or compiled.randomize_params(), {"input": x, **state})
+            state = {"running_mean": made["new_mean"], "running_variance": made["new_variance"]}
+        return {name: value.numpy() for name, value in {**state, **made}.items()}
 
-        xp = import_module(namespace)
-        return x / (1 + xp.abs(x))
-
-    softsign = ml.define_op(
-        "conformance_softsign",
-        shapes=lambda x: x,
-        rule="i j -> i j",
-        kernels={backend: soft, "numpy": lambda x: x / (1 + np.abs(x))},
-    )
-    x = np.linspace(-3, 3, 12, dtype=np.float32).reshape(4, 3)
-    device = opened(backend, a=2, b=2)
-    found = softsign(device.array(x, sharding=P("a")))
-    np.testing.assert_allclose(found.numpy(), x / (1 + np.abs(x)), rtol=1e-6)
-    assert found.sharding == Sharding.of(device.mesh, P("a"), 2)
-
-
-def test_scalars_booleans_and_small_integers(backend: str) -> None:
-    device = opened(backend, a=2, b=2)
-    flags = device.array([True, False, True, True], sharding=P("a"))
-    assert device.sum(flags).item() == 3
-    assert device.mean(flags).item() == pytest.approx(0.75)
-    bytes_ = device.array(np.array([250, 10, 3, 7], np.uint8), sharding=P("b"))
-    assert (bytes_ + 10).numpy().tolist() == [4, 20, 13, 17]
-    assert (device.array(5) // 2).item() == 2
-    empty = device.ones(0, 4, sharding=P("a"))
-    assert device.sum(empty).item() == 0
-    assert (empty @ device.ones(4, 3)).shape == (0, 3)
+    expected = trained(ml.NumpyBackend())
+    assert np.abs(expected["running_mean"]).max() > 0.01
+    found = trained(opened(backend, data=3))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, RTOL, ATOL, err_msg=name)

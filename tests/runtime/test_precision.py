@@ -54,10 +54,10 @@ def inputs_of(model: Callable[[], ml.Model]) -> dict[str, np.ndarray]:
 
 
 def step(
-    model: Callable[[], ml.Model], mesh: tuple[int, ...] = (), **options: Any
+    model: Callable[[], ml.Model], mesh: tuple[int, ...] = (), on: str = "numpy", **options: Any
 ) -> tuple[ml.CompiledModel, Mapping[str, ml.Array], dict[str, ml.Array], dict[str, ml.Array]]:
     """Return a compiled model, its parameters, outputs and gradients of one training step."""
-    backend = ml.NumpyBackend(device_mesh=mesh or None, **options)
+    backend = ml.open_backend(on, device_mesh=mesh or None, **options)
     compiled = ml.compile(model(), backend)
     split = {"tensor_split": (0,)} if mesh else {}
     inputs = {name: backend.array(x, **split) for name, x in inputs_of(model).items()}
@@ -134,8 +134,19 @@ def test_a_training_step_agrees_with_the_exact_one(
     model: Callable[[], ml.Model],
     mesh: tuple[int, ...],
 ) -> None:
+    check_training_step(options, expected, model, mesh, "numpy")
+
+
+def check_training_step(
+    options: dict[str, str],
+    expected: tuple[str, str, str],
+    model: Callable[[], ml.Model],
+    mesh: tuple[int, ...],
+    on: str,
+) -> None:
+    """Compare a step on a backend with one in float64 on a simulated device."""
     _, exact_parameters, exact, exact_gradients = step(model, dtype="float64")
-    _, parameters, outputs, gradients = step(model, mesh, **options)
+    _, parameters, outputs, gradients = step(model, mesh, on, **options)
     rtol, atol = TOLERANCE[next(dtype for dtype in FLOATS if dtype in expected)]
 
     def check(found: ml.Array, wanted: ml.Array, name: str) -> None:

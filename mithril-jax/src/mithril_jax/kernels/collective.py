@@ -18,13 +18,39 @@ _REDUCE: dict[str, Run] = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
 
 @kernel(ops.AllReduce)
 def all_reduce(op: ops.AllReduce, types: Types) -> Run:
-    """The reduction over a group, of one operand or of a bucket."""
+    """The reduction over a group, of one operand or of a bucket.
+
+    XLA drops NaN from a maximum between devices on CPU: floats travel as integers in their order.
+    """
     reduce = _REDUCE[op.reduction]
+    if op.reduction == "sum":
+        return lambda *operands: tuple(reduce(operands, op.axes))
 
     def run(*operands: Any) -> Any:
-        return reduce(operands if len(operands) > 1 else operands[0], op.axes)
+        found = reduce([_ordered(x, op.reduction) for x in operands], op.axes)
+        return tuple(_restored(key, x.dtype) for key, x in zip(found, operands, strict=True))
 
     return run
+
+
+def _ordered(x: Any, reduction: str) -> Any:
+    """Return integers in the order of floats; NaN is the largest for `max`, else the smallest."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    dtype = np.dtype(f"int{8 * x.dtype.itemsize}")
+    ends = np.iinfo(dtype)
+    nan = np.asarray(ends.max if reduction == "max" else ends.min, dtype)
+    return jnp.where(jnp.isnan(x), nan, _flipped(lax.bitcast_convert_type(x, dtype)))
+
+
+def _restored(key: Any, dtype: Any) -> Any:
+    """Return the floats that `_ordered` made integers of."""
+    return key if key.dtype == dtype else lax.bitcast_convert_type(_flipped(key), dtype)
+
+
+def _flipped(bits: Any) -> Any:
+    """Turn sign and magnitude into two's complement, or back."""
+    return jnp.where(bits < 0, bits ^ np.asarray(np.iinfo(bits.dtype).max, bits.dtype), bits)
 
 
 @kernel(ops.AllGather)
@@ -42,11 +68,13 @@ def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
         return empty
     if op.reduction == "sum":
         return lambda x: lax.psum_scatter(x, op.axes, scatter_dimension=op.dimension, tiled=True)
-    reduce, size = _REDUCE[op.reduction], types[0].shape[op.dimension] // op.count
+    size = types[0].shape[op.dimension] // op.count
+    reduce = all_reduce(ops.AllReduce(op.axes, op.reduction), types)
 
     def run(x: Any) -> Any:
         start = lax.axis_index(op.axes) * size
-        return lax.dynamic_slice_in_dim(reduce(x, op.axes), start, size, op.dimension)
+        (whole,) = reduce(x)
+        return lax.dynamic_slice_in_dim(whole, start, size, op.dimension)
 
     return run
 
