@@ -14,7 +14,7 @@ import mithril
 import numpy as np
 import pytest
 from mithril import ops
-from mithril.errors import GraphError, MithrilError, OptionError, ShapeError
+from mithril.errors import GraphError, MithrilError, OptionError, ShapeError, ShardingError
 from mithril.ir import Builder, Op
 from mithril.ops.expansion import gradient_by_expansion
 from mithril.types import DType, TensorType, as_dtype, promote
@@ -216,6 +216,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(pool(window=(0,)), f(2, 3, 4)), ShapeError, "max_pool has stride (1,), window (0,) and padding ((0, 0),); steps must be 1 or more, padding 0 or more"),
     (infers(pool(window=(5,)), f(2, 3, 4)), ShapeError, "max_pool of float32[2, 3, 4] has a window of extent (5,), larger than the input padded by ((0, 0),); use a smaller window or more padding"),
     (infers(ops.MaxPoolGradient((2,), (1,), ((0, 0),)), f(2, 3, 4), f(2, 3, 3), f(2, 3, 4)), ShapeError, "max_pool_gradient gets float32[2, 3, 4] where the result is float32[2, 3, 3]; pass its type"),
+    (infers(ops.Constrain(((), (), ("x",))), f(2, 3)), ShardingError, "cannot constrain float32[2, 3] to P(None, None, 'x'); it has 3 entries; give at most one per dimension"),
     (differentiates(ops.MaxPoolGradient((2,), (1,), ((0, 0),)), f(2, 3, 4), f(2, 3, 3), f(2, 3, 3)), GraphError, "max_pool has no second derivative here; differentiate it once, or pool with mean()"),
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from mithril.errors import GraphError, listing
 from mithril.mesh import PartitionSpec
+from mithril.runtime.array import Array
 from mithril.runtime.parameters import Parameters
 
 
@@ -64,6 +65,9 @@ def flatten(
     >>> found, rebuild(structure, [10, 20])
     ([1.0, 2.0], {'w': 10, 'rest': [20, None]})
     """
+    if type(tree) is Array:  # first, because most leaves are
+        leaves.append(tree)
+        return LEAF
     if tree is None:
         return None
     if isinstance(tree, dict):
