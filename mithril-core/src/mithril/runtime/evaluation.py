@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from mithril.transform import gradient_of, seed_of
 SEED = "seed"
 Given = Mapping[str, object]
 Places = tuple[tuple[str, int], ...]
+_kind, _shards = attrgetter("kind"), attrgetter("shards")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +54,18 @@ class Call:
     made: tuple[Kind, ...]
     outputs: Places
     gradients: Places
+
+    def fits(self, arrays: Sequence[Any], gradients: Given | None) -> bool:
+        """Return whether arrays are of these kinds; what is no array is of none."""
+        seeded = None if gradients is None else tuple(gradients)
+        try:
+            return seeded == self.seeded and list(map(_kind, arrays)) == self.kinds
+        except AttributeError:
+            return False
+
+    def ordered(self, handles: Sequence[Any]) -> list[Any]:
+        """Return the handles of the arrays, and of the seed, as the program takes them."""
+        return [handles[i] for i in self.order]
 
 
 class Evaluator:
@@ -93,19 +107,14 @@ class Evaluator:
     ) -> tuple[dict[str, Array], Parameters]:
         """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
         check_seed(seed)
-        seeded = None if gradients is None else tuple(self._checked(gradients))
-        given = self._in_order(inputs, self._inputs, "input")
-        arrays: list[Any] = self._arrivals.take(given, self._inputs, "input")
-        arrays += self._in_order(params, self._parameters, "parameter")
-        if gradients is not None and seeded is not None:
-            arrays += self._arrivals.take(gradients.values(), seeded, "gradient of output")
+        arrays = self._given(params, inputs, gradients)
         call = self._last
-        if call is None or seeded != call.seeded or not _are_of(call.kinds, arrays):
-            call, arrays = self._prepare(arrays, seeded)
-        handles = [x.shards for x in arrays]
+        if call is None or not call.fits(arrays, gradients):
+            call, arrays = self._prepare(arrays, gradients)
+        handles = list(map(_shards, arrays))
         if call.step.uses_seed:
             handles.append(self._seed_array(seed, call.step.ports[SEED]).shards)
-        results = call.step.run([handles[i] for i in call.order], observe)
+        results = call.step.run(call.ordered(handles), observe)
         made = list(map(Array.of_kind, call.made, results))
         return (
             {name: made[i] for name, i in call.outputs},
@@ -130,13 +139,19 @@ class Evaluator:
     # ------------------------------------------------------------------ arrays of new kinds
 
     def _prepare(
-        self, arrays: Sequence[Any], seeded: tuple[str, ...] | None
+        self, given: Sequence[Any], output_gradients: Given | None
     ) -> tuple[Call, list[Array]]:
         """Return how arrays like these are evaluated, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
+        seeded = None if output_gradients is None else tuple(output_gradients)
+        take = self._arrivals.take
+        arrays = take(given[:first], self._inputs, "input")
+        arrays += take(given[first:last], self._parameters, "parameter")
+        arrays += take(given[last:], seeded or (), "gradient of output")
+        if self._last is not None and self._last.fits(arrays, output_gradients):
+            return self._last, arrays
         inputs = dict(zip(self._inputs, arrays[:first], strict=True))
-        taken = self._arrivals.take(arrays[first:last], self._parameters, "parameter")
-        parameters = dict(zip(self._parameters, taken, strict=True))
+        parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
         gradients = None
         if seeded is not None:
             gradients = self._fitted(dict(zip(seeded, arrays[last:], strict=True)), inputs)
@@ -185,19 +200,17 @@ class Evaluator:
 
     # ------------------------------------------------------------------ checking what is passed in
 
-    def _in_order(self, given: Given, names: Sequence[str], what: str) -> list[object]:
-        """Return what is given in the order of the names.
+    def _given(self, params: Given, inputs: Given, gradients: Given | None) -> list[Any]:
+        """Return inputs, parameters and output gradients as they were passed in, in order.
 
         Raises:
             GraphError: a name is missing or unknown.
         """
-        if not isinstance(given, Mapping) or len(given) != len(names):
-            check_names(given, names, what)
-        try:
-            return [given[name] for name in names]
-        except KeyError:
-            check_names(given, names, what)
-            raise
+        found = [
+            *_in_order(inputs, self._inputs, "input"),
+            *_in_order(params, self._parameters, "parameter"),
+        ]
+        return found if gradients is None else [*found, *self._checked(gradients).values()]
 
     def _checked(self, given: Given) -> Given:
         if not isinstance(given, Mapping):
@@ -212,6 +225,21 @@ class Evaluator:
                     f"{nearest(name, self._outputs)}; outputs: {listing(self._outputs)}"
                 )
         return given
+
+
+def _in_order(given: Given, names: Sequence[str], what: str) -> list[object]:
+    """Return what is given in the order of the names.
+
+    Raises:
+        GraphError: a name is missing or unknown.
+    """
+    if not isinstance(given, Mapping) or len(given) != len(names):
+        check_names(given, names, what)
+    try:
+        return [given[name] for name in names]
+    except KeyError:
+        check_names(given, names, what)
+        raise
 
 
 def check_names(given: object, names: Sequence[str], what: str) -> None:
@@ -233,8 +261,3 @@ def check_names(given: object, names: Sequence[str], what: str) -> None:
         )
     if missing:
         raise GraphError(f"{what} {listing(missing)} is missing; {what}s: {listing(names)}")
-
-
-def _are_of(kinds: list[Kind], arrays: Sequence[Any]) -> bool:
-    """Return whether arrays have these kinds; what is no array has none."""
-    return [getattr(x, "kind", None) for x in arrays] == kinds
