@@ -1,7 +1,9 @@
 """One step of an MLP on JAX against the same by hand, and what a call costs beyond XLA's program.
 
-The step: 784-512-256-10 with relu, batch 128, as `jax_gpt.py` compares the GPT. On eight devices
-the first layer is split by columns and the second by rows.
+The step: 64-256-64 with relu, batch 32, as `jax_gpt.py` compares the GPT; small, so that what stands
+around the matrix products shows. `--sizes 784,512,256,10 --batch 128` takes the MLP of
+`numpy_mlp.py`, whose time is all matrix products, the same on both sides. On eight devices the first
+layer is split by columns and the second by rows.
 
 The cost of a call: `compiled.evaluate` less a bare jitted call of the same program that takes and
 returns dicts of the same arrays, for as many layers but so narrow that computing takes no time. It
@@ -38,13 +40,14 @@ from benchmarks.jax_sides import (
     ours,
     plain,
 )
-from benchmarks.numpy_mlp import SIZES, model
+from benchmarks.numpy_mlp import model
 
-BATCH = 128
+SIZES, BATCH = (64, 256, 64), 32
 NARROW, NARROW_BATCH = 8, 8
 FURTHER_LAYERS = 24
 ARRAYS_PER_LAYER = 4  # weight, bias and their gradients
 CALL_LIMIT, ARRAY_LIMIT = 25.0, 0.3  # µs
+LAYERS = 3
 CALLS, ROUNDS_OF_CALLS = 5, 500
 
 
@@ -143,18 +146,21 @@ def overheads(times: Mapping[str, Sequence[float]]) -> list[Limit]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, choices=MESHES, default=1)
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="widths of the MLP")
+    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--compiles", type=int, default=9, help="how often both are compiled")
     parser.add_argument("--calls", type=int, default=ROUNDS_OF_CALLS, help="rounds of bare calls")
     given = parser.parse_args()
     settle("benchmarks.jax_mlp")
-    mesh, layers = MESHES[given.devices], len(SIZES) - 1
-    sides = contestants(SIZES, BATCH, mesh)
+    sizes = tuple(map(int, given.sizes.split(",")))
+    mesh = MESHES[given.devices]
+    sides = contestants(sizes, given.batch, mesh)
     limit = STEP_LIMITS[given.devices]
     times, limits = compare("MLP", *sides, limit, given.rounds, given.compiles)
-    both = {**calls(layers, mesh), **calls(layers + FURTHER_LAYERS, mesh)}
+    both = {**calls(LAYERS, mesh), **calls(LAYERS + FURTHER_LAYERS, mesh)}
     called = interleave(both, given.calls, warm_up=20, calls=CALLS, clock=time.thread_time)
-    title = f"MLP 784-512-256-10, batch {BATCH}, {mesh!r}, {VERSION}, forward and backward"
+    title = f"MLP {given.sizes}, batch {given.batch}, {mesh!r}, {VERSION}, forward and backward"
     return report(title, {**times, **called}, [*limits, *overheads(called)])
 
 

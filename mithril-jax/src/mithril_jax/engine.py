@@ -22,7 +22,7 @@ from mithril_jax import hlo
 from mithril_jax.devices import Devices, configured, find_devices
 from mithril_jax.interop import JaxInterop
 from mithril_jax.kernels import KERNELS
-from mithril_jax.lower import function_of, needs_flag, whole_function
+from mithril_jax.lower import function_of, leaving_order, needs_flag, whole_function
 from mithril_jax.options import JaxOptions
 from mithril_jax.processes import join
 
@@ -145,8 +145,10 @@ class JaxExecutable:
     ) -> None:
         self.program = program
         self.function = function
+        order = leaving_order(program) if program.mesh.size == 1 else range(len(program.outputs))
+        self._place = [list(order).index(i) for i in range(len(order))]
         self.jitted = jax.jit(
-            self.function,
+            lambda *inputs: _in_order(function(*inputs), order),
             donate_argnums=donate,
             compiler_options=engine.options.compiler_options(engine.platform),
         )
@@ -162,7 +164,7 @@ class JaxExecutable:
         An observer is told of the collectives as XLA compiled them.
         """
         given = (*inputs, self._flag) if self._flagged else inputs
-        results: list[jax.Array] = self.jitted(*given)
+        results: list[jax.Array] = _in_order(self.jitted(*given), self._place)
         if self._is_capped and results:
             self._wait_for_earlier(results[0])
         if observe is not None:
@@ -203,3 +205,7 @@ class JaxExecutable:
                 earlier = _in_flight.popleft()
             if not earlier.is_deleted():  # it was donated, so a later run waits for it
                 earlier.block_until_ready()
+
+
+def _in_order(items: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    return [items[i] for i in order]

@@ -6,6 +6,7 @@ from mithril_jax.kernels import (
     fused,
     index,
     linalg,
+    loss,
     movement,
     random,
     reduction,
@@ -16,6 +17,6 @@ from mithril_jax.kernels.registry import KERNELS
 fused.register_fused()
 
 __all__ = [
-    "KERNELS", "collective", "elementwise", "fused", "index", "linalg", "movement", "random",
-    "reduction", "window",
+    "KERNELS", "collective", "elementwise", "fused", "index", "linalg", "loss", "movement",
+    "random", "reduction", "window",
 ]  # fmt: skip
