@@ -40,30 +40,26 @@ def convolution(op: conv.Convolving, types: Types) -> Run:
 
 @kernel(ops.ConvolutionInputGradient)
 def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> Run:
-    """The convolution, linear in its image, transposed."""
+    """The convolution, linear in its image, transposed; operands (dy, w)."""
     (result,) = op.infer(types)
-    forward, like = convolution(op, [_wide(result), _wide(types[1])]), _like(result)
+    forward = convolution(op, [_wide(result), _wide(types[1])])
 
     def run(dy: Any, w: Any) -> Any:
-        w = lax.convert_element_type(w, like.dtype)
-        back = jax.linear_transpose(lambda x: forward(x, w), like)
-        (dx,) = back(lax.convert_element_type(dy, like.dtype))
-        return lax.convert_element_type(dx, result.dtype.numpy)
+        w = lax.convert_element_type(w, wide(result))
+        return _transpose(lambda x: forward(x, w), result, dy)
 
     return run
 
 
 @kernel(ops.ConvolutionWeightGradient)
 def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> Run:
-    """The convolution, linear in its weight, transposed."""
+    """The convolution, linear in its weight, transposed; operands (x, dy)."""
     (result,) = op.infer(types)
-    forward, like = convolution(op, [_wide(types[0]), _wide(result)]), _like(result)
+    forward = convolution(op, [_wide(types[0]), _wide(result)])
 
     def run(x: Any, dy: Any) -> Any:
-        x = lax.convert_element_type(x, like.dtype)
-        back = jax.linear_transpose(lambda w: forward(x, w), like)
-        (dw,) = back(lax.convert_element_type(dy, like.dtype))
-        return lax.convert_element_type(dw, result.dtype.numpy)
+        x = lax.convert_element_type(x, wide(result))
+        return _transpose(lambda w: forward(x, w), result, dy)
 
     return run
 
@@ -101,15 +97,16 @@ def avg_pool(op: pool.AvgPool, types: Types) -> Run:
 def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> Run:
     """The sums over windows, transposed."""
     (result,) = op.infer(types)
-    share, like = _shares(op, result, types[0]), _like(result)
-    add = _windowed(op, lax.add, np.zeros((), like.dtype))
+    share = _shares(op, result, types[0])
+    add = _windowed(op, lax.add, np.zeros((), wide(result)))
+    return lambda dy: _transpose(add, result, lax.convert_element_type(dy, share.dtype) * share)
 
-    def run(dy: Any) -> Any:
-        back = jax.linear_transpose(add, like)
-        (dx,) = back(lax.convert_element_type(dy, like.dtype) * share)
-        return lax.convert_element_type(dx, result.dtype.numpy)
 
-    return run
+def _transpose(linear: Run, of: TensorType, g: Any) -> Any:
+    """Return the transpose of a linear function of a tensor, applied to g, in at least float32."""
+    like = jax.ShapeDtypeStruct(of.shape, wide(of))
+    (found,) = jax.linear_transpose(linear, like)(lax.convert_element_type(g, like.dtype))
+    return lax.convert_element_type(found, of.dtype.numpy)
 
 
 def _windowed(op: pool.Pooling, combine: Run, start: Any) -> Run:
@@ -126,7 +123,3 @@ def _shares(op: pool.MeanPooling, x: TensorType, y: TensorType) -> np.ndarray:
 
 def _wide(type: TensorType) -> TensorType:
     return TensorType(type.shape, as_dtype(wide(type)))
-
-
-def _like(type: TensorType) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(type.shape, wide(type))
