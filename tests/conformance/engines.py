@@ -16,7 +16,7 @@ from mithril.ir import Graph, Op, Plan, Port, Program
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
-PACKAGES = {"jax": "mithril_jax"}
+PACKAGES = {"jax": "mithril_jax", "torch": "mithril_torch"}
 BACKENDS = [
     pytest.param(
         name,

@@ -201,7 +201,7 @@ class _Writer:
         self._declare(value, op.axes)
         for at, name in self._variables(value):
             index = self._mesh.index_over(self._device(self._varies[value], at), op.axes)
-            self.constants[f"i{index}"] = np.asarray(index, np.int32)
+            self.constants[f"i{index}"] = self._xp.asarray(np.asarray(index, np.int32))
             yield f"{name} = i{index}"
 
     def _collective(self, node: Node, function: str, inherited: Axes) -> Iterator[str]:

@@ -1,0 +1,110 @@
+"""The processes of a job that something else started: torchrun, `mithril launch`, a batch system.
+
+They find their place in the variables that all of these set, and meet in PyTorch's process group.
+Each attempt of a job that torchrun restarts meets under a name of its own, so that it does not read
+addresses of processes that are gone. On one machine data is exchanged over the loopback device.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from mithril.errors import BackendError
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+@dataclass(frozen=True)
+class Job:
+    """This process's place in a job.
+
+    Args:
+        rank: its number among all processes.
+        size: how many there are.
+        local_rank: its number among those of this machine.
+        local_size: how many this machine has.
+        attempt: how often the job was restarted.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    attempt: int
+
+
+def job_of(environment: Mapping[str, str]) -> Job | None:
+    """Return the place that the environment gives this process; None outside a job.
+
+    Raises:
+        BackendError: a variable is no number.
+    """
+    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+        return None
+    rank, size = _number(environment, "RANK", 0), _number(environment, "WORLD_SIZE", 1)
+    return Job(
+        rank,
+        size,
+        _number(environment, "LOCAL_RANK", rank),
+        _number(environment, "LOCAL_WORLD_SIZE", size),
+        _number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, str(default))
+    if not text.isdecimal():
+        raise BackendError(
+            f"environment variable {name}='{text}' is no number; set it, or unset it"
+        )
+    return int(text)
+
+
+def join(job: Job, library: str, timeout: float) -> None:
+    """Meet the other processes, unless this one has a process group already.
+
+    Args:
+        job: this process's place.
+        library: `gloo` or `nccl`.
+        timeout: seconds to wait for others.
+
+    Raises:
+        BackendError: they cannot be reached.
+    """
+    if dist.is_initialized():
+        return
+    if job.local_size == job.size:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+    if library == "nccl":
+        torch.cuda.set_device(job.local_rank)
+    limit = timedelta(seconds=timeout)
+    try:
+        store = PrefixStore(f"mithril/{job.attempt}", _store(job, limit))
+        dist.init_process_group(
+            library, store=store, rank=job.rank, world_size=job.size, timeout=limit
+        )
+    except (RuntimeError, ValueError) as error:
+        raise BackendError(
+            f"rank {job.rank} of {job.size} cannot join the job; {error}; start it by torchrun or "
+            f"mithril launch"
+        ) from error
+
+
+def _store(job: Job, timeout: timedelta) -> Store:
+    """Return the store of the agent that started the job; otherwise rank 0 keeps one."""
+    try:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    except (KeyError, ValueError):
+        raise ValueError(
+            "MASTER_ADDR and MASTER_PORT do not say where the processes meet"
+        ) from None
+    kept_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    is_master = job.rank == 0 and not kept_by_agent
+    return TCPStore(host, port, is_master=is_master, timeout=timeout, wait_for_workers=False)

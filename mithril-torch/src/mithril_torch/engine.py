@@ -1,0 +1,133 @@
+"""The PyTorch engine: what all ways of running programs have in common.
+
+`places` are these ways: this process alone, one of several processes of a job, a pool of worker
+processes, or all devices in turn in this process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from mithril.engine import Capability, Executable, Shards
+from mithril.engine.kernels.custom import kernels_for
+from mithril.engine.protocol import Produce
+from mithril.errors import BackendError
+from mithril.ir import Program
+from mithril.mesh import Mesh, Sharding
+from mithril.types import DType, TensorType
+
+from mithril_torch.distributed import Job, job_of, join
+from mithril_torch.kernels.callable import kernels_on
+from mithril_torch.options import TorchOptions
+from mithril_torch.places.here import Here
+from mithril_torch.places.lockstep import Lockstep
+from mithril_torch.places.place import Place
+from mithril_torch.places.workers import Workers
+
+_DTYPES = frozenset(DType) - {DType.uint64}  # PyTorch stores these and cannot add them
+_CAPABILITIES = frozenset(Capability)
+
+
+def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
+    """Open the devices of a mesh.
+
+    Raises:
+        BackendError: there are too few, or none of the kind.
+        OptionError: an option does not fit the devices.
+    """
+    job = job_of(os.environ)
+    here = 1 if options.executor == "lockstep" else job.local_size if job else mesh.size
+    device = _device(here, options.device)
+    options.library(device)
+    return TorchEngine(mesh, options, device, _place(mesh, options, device, job))
+
+
+def _device(count: int, wanted: str | None) -> str:
+    """Return the kind of device to use; each process of this machine needs one of its own."""
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "cuda" and found < count:
+        raise BackendError(
+            f"mesh needs {count} CUDA devices on this machine; PyTorch finds {found}; use a "
+            f'smaller mesh, or device="cpu"'
+        )
+    return wanted or ("cuda" if found >= count else "cpu")
+
+
+def _place(mesh: Mesh, options: TorchOptions, device: str, job: Job | None) -> Place:
+    if options.executor == "lockstep":
+        return Lockstep(mesh, device)
+    mine = f"cuda:{job.local_rank if job else 0}" if device == "cuda" else device
+    if mesh.size == 1:
+        return Here(mesh, options, mine)
+    if job is None:
+        return Workers(mesh, options, device)
+    if job.size != mesh.size:
+        raise BackendError(
+            f"mesh has {mesh.size} devices, and the job {job.size} processes; start as many "
+            f"processes as the mesh has devices"
+        )
+    join(job, options.library(device), options.timeout)
+    return Here(mesh, options, mine, job.rank)
+
+
+@dataclass(frozen=True, eq=False)
+class TorchEngine:
+    """Tensors as handles, or what stands for them in a pool; see `mithril.engine.Engine`."""
+
+    mesh: Mesh
+    options: TorchOptions
+    device: str
+    place: Place
+
+    @property
+    def name(self) -> str:
+        """`torch`."""
+        return "torch"
+
+    @property
+    def platform(self) -> str:
+        """`cpu` or `gpu`."""
+        return "gpu" if self.device == "cuda" else "cpu"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """A label for each device."""
+        return self.place.labels
+
+    @property
+    def local_devices(self) -> tuple[int, ...]:
+        """Flat indices of the devices whose parts this process can read."""
+        return self.place.local_devices
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Every collective."""
+        return _CAPABILITIES
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the ops with a kernel."""
+        return frozenset(kernels_for(self.name, kernels_on(self.device)))
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """All dtypes but uint64."""
+        return _DTYPES
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Shards:
+        """Make a distributed array."""
+        return self.place.put(type, sharding, produce)
+
+    def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
+        """Return what a device holds, as a view that cannot be written to."""
+        view = self.place.shard(shards, sharding, device).view()
+        view.flags.writeable = False
+        return view
+
+    def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
+        """Turn a program into something that runs where the engine's devices are."""
+        return self.place.lower(program, kernels_for(self.name, kernels_on(self.device)))

@@ -1,0 +1,31 @@
+"""Ops as functions of tensors, made of the text that programs are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from mithril.engine.kernels.registry import Kernel, Run
+
+from mithril_torch import prelude
+from mithril_torch.kernels.registry import WRITTEN, Types, Write
+
+
+def kernels_on(device: str) -> Mapping[str, Kernel]:
+    """Return the kernel factory of every op that is written in PyTorch, by name.
+
+    Args:
+        device: where constants are made.
+    """
+    return {name: _kernel(write, device) for name, write in WRITTEN.items()}
+
+
+def _kernel(write: Write, device: str) -> Kernel:
+    def factory(op: Any, types: Types, xp: ModuleType) -> Run:
+        names = [f"x{i}" for i in range(len(types))]
+        text = f"lambda {', '.join(names)}: {write(op, types).format(*names)}"
+        run: Run = eval(text, {**vars(prelude), "device": device})
+        return run
+
+    return factory

@@ -1,0 +1,62 @@
+"""The table of how ops are written in PyTorch, by op name.
+
+An op is written as the text of one Python expression. Its operands stand in it as `{0}`, `{1}`, …;
+it may name `torch`, `aten` (`torch.ops.aten`), `math`, `device` (where the program runs) and the
+functions of `mithril_torch.prelude`. An op with several results is an expression of a tuple.
+Whatever depends on attributes and shapes alone is worked out when the text is made.
+
+An expression never writes into its operands. It may return a view of one, or an operand itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mithril.ir import Op
+from mithril.types import DType, Scalar, TensorType
+
+Types = Sequence[TensorType]
+Write = Callable[[Any, Types], str]
+WRITTEN: dict[str, Write] = {}
+
+
+def kernel(*op_classes: type[Op]) -> Callable[[Write], Write]:
+    """Register a function `(op, operand types) -> expression` for op classes."""
+
+    def add(write: Write) -> Write:
+        for op_class in op_classes:
+            WRITTEN[op_class.name] = write
+        return write
+
+    return add
+
+
+def same(table: Mapping[type[Op], str]) -> None:
+    """Register expressions that are the same whatever the attributes and types."""
+    for op_class, text in table.items():
+        kernel(op_class)(_always(text))
+
+
+def _always(text: str) -> Write:
+    return lambda op, types: text
+
+
+def dtype(of: DType | TensorType) -> str:
+    """Return how a dtype is written: `torch.float32`."""
+    name = of.dtype if isinstance(of, TensorType) else of
+    return f"torch.{name.value}"
+
+
+def number(value: Scalar) -> str:
+    """Return how a Python number is written, infinities and NaN included.
+
+    >>> number(0.5), number(float("-inf"))
+    ('0.5', '-math.inf')
+    """
+    if math.isnan(value):
+        return "math.nan"
+    if math.isinf(value):
+        return "math.inf" if value > 0 else "-math.inf"
+    return repr(value)

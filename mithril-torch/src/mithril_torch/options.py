@@ -1,0 +1,92 @@
+"""The options of the PyTorch backend; this module imports no framework.
+
+An option either has an effect or is refused with what is there instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mithril.errors import OptionError, listing, nearest
+
+DEVICES = ("cpu", "cuda")
+EXECUTORS = ("auto", "lockstep", "workers")
+LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
+"""What exchanges data between the processes, by device."""
+
+
+@dataclass(frozen=True)
+class TorchOptions:
+    """Options of `ml.TorchBackend` besides mesh and dtypes.
+
+    Args:
+        device: `cpu` or `cuda`; if left out, CUDA where it has enough devices.
+        distributed_backend: `gloo` on CPUs, `nccl` on CUDA; what is meant if left out.
+        executor: `workers` is one process a device, `lockstep` runs all devices of a mesh in turn
+            in this process, to debug; `auto` is workers where there are several devices.
+        jit: compile programs with `torch.compile`.
+        timeout: seconds after which a process that does not answer counts as lost.
+        allow_tf32: whether matrix products of float32 may round their operands to TensorFloat-32
+            where the hardware can; as PyTorch is set if left out.
+        gradient_as_bucket_view: whether gradients stay where their all_reduce left them, in one
+            buffer; otherwise each gets memory of its own.
+        find_unused_parameters: only False: a plan knows which parameters are used.
+
+    Raises:
+        OptionError: a value is refused.
+    """
+
+    device: str | None = None
+    distributed_backend: str | None = None
+    executor: str = "auto"
+    jit: bool = False
+    timeout: float = 300.0
+    allow_tf32: bool | None = None
+    gradient_as_bucket_view: bool = True
+    find_unused_parameters: bool = False
+
+    def __post_init__(self) -> None:
+        if self.device is not None:
+            _check_choice("device", self.device, DEVICES)
+        _check_choice("executor", self.executor, EXECUTORS)
+        for name in ("jit", "gradient_as_bucket_view", "find_unused_parameters"):
+            _check_flag(name, getattr(self, name))
+        if self.allow_tf32 is not None:
+            _check_flag("allow_tf32", self.allow_tf32)
+        if self.find_unused_parameters:
+            raise OptionError(
+                "find_unused_parameters=True is not available; a plan knows which parameters are "
+                "used, and the others need no search; leave it out"
+            )
+        is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        if not is_number or not self.timeout > 0:
+            raise OptionError(
+                f"timeout={self.timeout!r} is no number of seconds above 0; give one, such as 300"
+            )
+
+    def library(self, device: str) -> str:
+        """Return what exchanges data between processes on a kind of device.
+
+        Raises:
+            OptionError: the one asked for does not go with it.
+        """
+        fitting = LIBRARIES[device]
+        if self.distributed_backend not in (None, fitting):
+            needs = " needs CUDA devices and" if self.distributed_backend == "nccl" else ""
+            raise OptionError(
+                f"distributed_backend={self.distributed_backend!r}{needs} is not available on "
+                f"device '{device}'; there it is '{fitting}'; leave it out"
+            )
+        return fitting
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r} is neither True nor False; give one of them")
+
+
+def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionError(
+            f"{name}={value!r} does not exist{nearest(str(value), known)}; known: {listing(known)}"
+        )

@@ -1,0 +1,1 @@
+"""Where programs run: this process, a pool of workers, or all devices in turn."""

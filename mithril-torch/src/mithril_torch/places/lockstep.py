@@ -1,0 +1,83 @@
+"""All devices of a mesh in turn in this process, by the core's lockstep executor; to debug."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from mithril.engine import Observer
+from mithril.engine.kernels.registry import Kernel
+from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.protocol import Produce
+from mithril.engine.shards import host_shards
+from mithril.ir import Program
+from mithril.mesh import Mesh, Sharding
+from mithril.types import TensorType, as_dtype
+
+from mithril_torch.tensors import to_numpy, to_tensor, torch_dtype
+
+Tensors = list[torch.Tensor]
+
+
+class Lockstep:
+    """A handle is a list of tensors by device; devices with equal boxes share one."""
+
+    def __init__(self, mesh: Mesh, device: str) -> None:
+        self._mesh = mesh
+        self._device = device
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One for each simulated device."""
+        return tuple(f"{self._device} in turn {index}" for index in range(self._mesh.size))
+
+    @property
+    def local_devices(self) -> tuple[int, ...]:
+        """All devices."""
+        return tuple(range(self._mesh.size))
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Tensors:
+        """Make a distributed array."""
+        parts = host_shards(type, sharding, produce)
+        made = {id(part): to_tensor(part, self._device) for part in parts}
+        return [made[id(part)] for part in parts]
+
+    def shard(self, shards: Tensors, sharding: Sharding, device: int) -> np.ndarray:
+        """Return what a device holds."""
+        return to_numpy(shards[device])
+
+    def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> InTurn:
+        """Turn a program into straight-line Python over all devices."""
+        return InTurn(LockstepExecutable(program, kernels, _namespace(self._device)))
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """A program on all devices, without autograd."""
+
+    executable: LockstepExecutable
+
+    def __call__(self, inputs: Sequence[Tensors], observe: Observer | None = None) -> list[Tensors]:
+        """Run once."""
+        with torch.inference_mode():
+            return self.executable(inputs, observe)
+
+
+def _namespace(device: str) -> Any:
+    """Return the functions that the executor itself calls, under their array API names."""
+
+    def asarray(x: Any, dtype: Any = None) -> Any:
+        if not isinstance(x, torch.Tensor):
+            x = torch.as_tensor(x, device=device)
+        if dtype is None or isinstance(dtype, torch.dtype):
+            return x if dtype is None else x.to(dtype)
+        return x.to(torch_dtype(as_dtype(dtype)))
+
+    return SimpleNamespace(
+        asarray=asarray, add=torch.add, maximum=torch.maximum, minimum=torch.minimum,
+        concatenate=torch.concatenate, stack=torch.stack,
+    )  # fmt: skip

@@ -1,0 +1,118 @@
+"""A pool of worker processes, one for each device; this process tells them what to do."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mithril.engine import Observer
+from mithril.engine.kernels.registry import Kernel
+from mithril.engine.protocol import Produce
+from mithril.engine.shards import host_shards
+from mithril.errors import BackendError, listing
+from mithril.ir import Program
+from mithril.ir.repeat import all_nodes
+from mithril.mesh import Mesh, Sharding
+from mithril.ops.definition import UserOp
+from mithril.types import TensorType
+
+from mithril_torch.options import TorchOptions
+from mithril_torch.pool import Pool
+from mithril_torch.source import Written, write
+
+_numbers = itertools.count()
+
+
+class Workers:
+    """A handle stands for the tensors that the workers hold.
+
+    Args:
+        mesh: the devices.
+        options: of the backend.
+        device: `cpu` or `cuda`.
+    """
+
+    def __init__(self, mesh: Mesh, options: TorchOptions, device: str) -> None:
+        self._mesh = mesh
+        self._options = options
+        self._pool = Pool.of(
+            mesh.size, device=device, backend=options.library(device), timeout=options.timeout
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One for each worker."""
+        return tuple(f"worker {rank}" for rank in range(self._mesh.size))
+
+    @property
+    def local_devices(self) -> tuple[int, ...]:
+        """All devices: this process reads what any worker holds."""
+        return tuple(range(self._mesh.size))
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Any:
+        """Send every worker its part of a distributed array."""
+        return self._pool.put(host_shards(type, sharding, produce), dtype=type.dtype.value)
+
+    def shard(self, shards: Any, sharding: Sharding, device: int) -> np.ndarray:
+        """Fetch what a worker holds."""
+        return self._pool.fetch(shards, device)
+
+    def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> WorkersExecutable:
+        """Write a program as text and have every worker load it.
+
+        Raises:
+            BackendError: it calls a kernel that a user gave an op; workers get text only.
+        """
+        written = write(program, kernels)
+        if written.users:
+            names = sorted(
+                {n.op.name for n in all_nodes(program.graph) if isinstance(n.op, UserOp)}
+            )
+            raise BackendError(
+                f"ops {listing(names)} have kernels of their own for 'torch', which worker "
+                f"processes cannot call; run the script under torchrun, or with "
+                f'executor="lockstep", or give define_op an expand= instead'
+            )
+        return WorkersExecutable(self._pool, written, len(program.outputs))
+
+
+class WorkersExecutable:
+    """A program that all workers have loaded.
+
+    Args:
+        pool: the workers.
+        written: the program.
+        outputs: how many results it has.
+    """
+
+    def __init__(self, pool: Pool, written: Written, outputs: int) -> None:
+        self.written = written
+        self._pool = pool
+        self._outputs = outputs
+        self._number = next(_numbers)
+        pool.load(self._number, written.text, blame_of(written))
+        weakref.finalize(self, pool.unload, self._number)
+
+    def __call__(self, inputs: Sequence[Any], observe: Observer | None = None) -> list[Any]:
+        """Run once; an observer is told of the collectives that PyTorch carried out."""
+        if observe is None:
+            handles: list[Any] = self._pool.run(self._number, inputs, self._outputs)
+            return handles
+        handles, rows = self._pool.run(self._number, inputs, self._outputs, record=True)
+        for kind, axes, moved in rows[0]:
+            observe(kind, tuple(axes), moved)
+        return handles
+
+
+def blame_of(written: Written) -> Callable[[int | None, int | None], str]:
+    """Return the function that says what a step is, by its number or by a line of the text."""
+
+    def blame(step: int | None, line: int | None = None) -> str:
+        if step is None and line is not None:
+            step = written.lines.get(line)
+        return "" if step is None else f"step {step} ({written.steps[step]})"
+
+    return blame

@@ -1,0 +1,156 @@
+"""Collectives that are started early and waited for late: each returns something to `wait()` for.
+
+Reductions are taken in place, in a buffer that belongs to the program. Where the library below does
+not know a type, data moves as bytes and is compared as integers in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from mithril_torch.prelude.groups import Group
+
+
+EXCHANGED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
+
+
+class Pending:
+    """A collective on its way; `wait` returns what it makes."""
+
+    def __init__(self, work: Any, finish: Callable[..., torch.Tensor], *arguments: Any) -> None:
+        self.work = work
+        self.finish = finish
+        self.arguments = arguments
+
+    def wait(self) -> torch.Tensor:
+        """Wait for the data, then put it in its place."""
+        if self.work is not None:
+            self.work.wait()
+        return self.finish(*self.arguments)
+
+
+def all_reduce(group: Group, reduction: str, buffer: torch.Tensor) -> Any:
+    """Reduce a buffer over a group, in place."""
+    if buffer.numel() == 0:
+        return Pending(None, lambda: buffer)
+    if reduction == "sum":
+        return dist.all_reduce(buffer, group=group.process_group, async_op=True)
+    kind = dist.ReduceOp.MAX if reduction == "max" else dist.ReduceOp.MIN
+    keys = ordered(buffer, reduction)
+    work = dist.all_reduce(keys, kind, group.process_group, async_op=True)
+    return Pending(work, restore, buffer, keys)
+
+
+def ordered(x: torch.Tensor, reduction: str) -> torch.Tensor:
+    """Return integers in the order of the elements; NaN is the largest for `max`, else smallest.
+
+    Libraries drop NaN from a maximum between processes.
+    """
+    if not x.dtype.is_floating_point:
+        return x if x.dtype in EXCHANGED else x.to(torch.int64)
+    if x.dtype.itemsize == 2:
+        x = x.to(torch.float32)
+    integer = torch.int64 if x.dtype == torch.float64 else torch.int32
+    bits = x.view(integer)
+    ends = torch.iinfo(integer)
+    keys = torch.where(bits < 0, bits ^ ends.max, bits)
+    return keys.masked_fill_(x.isnan(), ends.max if reduction == "max" else ends.min)
+
+
+def restore(buffer: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Put what `ordered` made integers of into the buffer."""
+    if not buffer.dtype.is_floating_point:
+        return buffer if keys is buffer else buffer.copy_(keys)
+    bits = torch.where(keys < 0, keys ^ torch.iinfo(keys.dtype).max, keys)
+    return buffer.copy_(bits.view(torch.float64 if keys.dtype == torch.int64 else torch.float32))
+
+
+def all_gather(group: Group, x: torch.Tensor, dimension: int) -> Pending:
+    """Join the parts of a group along a dimension."""
+    parts = x.new_empty((group.size, *x.shape))
+    work = None
+    if x.numel():
+        work = dist.all_gather_into_tensor(
+            plain(parts), plain(x.contiguous()), group=group.process_group, async_op=True
+        )
+    return Pending(work, join, group, parts, dimension)
+
+
+def reduce_scatter(group: Group, reduction: str, x: torch.Tensor, dimension: int) -> Pending:
+    """Reduce x over a group and keep this process's part along a dimension."""
+    pieces = cut(group, x, dimension)
+    if x.numel() == 0:
+        return Pending(None, lambda: pieces[0])
+    place = group.index if group.places is None else group.places[group.index]
+    if reduction != "sum":
+        pending = all_reduce(group, reduction, pieces.clone())
+        return Pending(None, lambda: pending.wait()[place])
+    part = torch.empty_like(pieces[0])
+    work = dist.reduce_scatter_tensor(
+        part.view(-1), pieces.view(-1), group=group.process_group, async_op=True
+    )
+    return Pending(work, lambda: part)
+
+
+def all_to_all(group: Group, x: torch.Tensor, split: int, concat: int) -> Pending:
+    """Send each process its piece of x along `split`; join the pieces that come along `concat`."""
+    pieces = cut(group, x, split)
+    parts = torch.empty_like(pieces)
+    work = None
+    if x.numel():
+        work = dist.all_to_all_single(
+            plain(parts), plain(pieces), group=group.process_group, async_op=True
+        )
+    return Pending(work, join, group, parts, concat)
+
+
+def permute(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> Pending:
+    """Send x on from place to place in a group; who gets none keeps its own."""
+    if x.numel() == 0:
+        return Pending(None, lambda: x)
+    places = group.places or range(group.size)
+    data = plain(x.contiguous())
+    sent, received = [0] * group.size, [0] * group.size
+    for source, target in pairs:
+        if source == group.index:
+            sent[places[target]] = data.numel()
+        if target == group.index:
+            received[places[source]] = data.numel()
+    result = torch.empty_like(x, memory_format=torch.contiguous_format) if any(received) else x
+    work = dist.all_to_all_single(
+        plain(result) if any(received) else data[:0],
+        data.repeat(sum(map(bool, sent))),
+        received,
+        sent,
+        group=group.process_group,
+        async_op=True,
+    )
+    return Pending(work, lambda: result)
+
+
+def join(group: Group, parts: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return parts that lie behind one another in memory joined along a dimension."""
+    if group.places is not None:
+        parts = parts[group.places]
+    shape = list(parts.shape[1:])
+    shape[dimension] *= group.size
+    return parts.movedim(0, dimension).reshape(shape)
+
+
+def cut(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return x cut into a part for each process, which lie behind one another in memory."""
+    parts = x.unflatten(dimension, (group.size, x.shape[dimension] // group.size))
+    parts = parts.movedim(dimension, 0)
+    if group.places is not None:
+        parts = parts[sorted(range(group.size), key=group.places.__getitem__)]
+    return parts.contiguous()
+
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    """Return the elements in a row, as bytes where processes cannot exchange their type."""
+    row = x.view(-1)
+    return row if row.dtype in EXCHANGED else row.view(torch.uint8)

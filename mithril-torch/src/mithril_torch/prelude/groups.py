@@ -1,0 +1,46 @@
+"""Groups of devices that exchange data: one process group for each set of mesh axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Group:
+    """The devices that this process exchanges data with over some mesh axes.
+
+    Args:
+        process_group: PyTorch's group, whose ranks stand in ascending order.
+        ranks: the members in the order in which the axes count them.
+        rank: this process.
+    """
+
+    def __init__(self, process_group: Any, ranks: list[int], rank: int) -> None:
+        self.process_group = process_group
+        self.size = len(ranks)
+        self.index = ranks.index(rank)
+        ascending = sorted(ranks)
+        # Where in PyTorch's order the members stand; None where both orders agree.
+        self.places = None if ascending == ranks else [ascending.index(r) for r in ranks]
+
+
+GROUPS: dict[Any, Any] = {}
+
+
+def make_group(axes: str, groups: list[list[int]]) -> Group:
+    """Return this process's group among groups of ranks; all processes make the same ones."""
+    key = (dist.group.WORLD, axes, str(groups))
+    if key not in GROUPS:
+        for ranks in groups:
+            made = dist.new_group(sorted(ranks), group_desc=axes)
+            if dist.get_rank() in ranks:
+                GROUPS[key] = Group(made, ranks, dist.get_rank())
+    found: Group = GROUPS[key]
+    return found
+
+
+def axis_index(group: Group, device: Any) -> torch.Tensor:
+    """Return this process's place in a group, as a scalar."""
+    return torch.tensor(group.index, dtype=torch.int32, device=device)

@@ -1,0 +1,371 @@
+"""From a program to the text of straight-line Python over PyTorch.
+
+One statement a node, `del` at the last use, collectives started where their operands are ready and
+waited for before the first use of what they make. Comments name the layers. The text defines
+`run(inputs)`; it needs the names of `mithril_torch.prelude`, `device`, and `step`, where it notes
+which step it has come to for whoever watches the process.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from mithril.engine.kernels.registry import Kernel
+from mithril.ir import Constant, Graph, Node, Program, Repeat, Value
+from mithril.mesh import Mesh
+from mithril.ops import collective as ops
+from mithril.ops.definition import UserOp
+
+from mithril_torch import prelude
+from mithril_torch.buffers import Buffer, buffers_of, written_into
+from mithril_torch.kernels import WRITTEN
+from mithril_torch.kernels.registry import dtype
+
+_RESERVED = {*dir(prelude), *keyword.kwlist, "device", "inputs", "run", "step"}
+_OURS = re.compile(r"(v|c|i|flat|work|body|user|group|index|stack|made)_?\d.*")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A program as text.
+
+    Args:
+        text: the source of a module.
+        steps: what each step is, in the user's words.
+        lines: the step that each line belongs to, by line number from 1.
+        users: functions that the text calls and that are not text: kernels of users' ops.
+    """
+
+    text: str
+    steps: tuple[str, ...]
+    lines: Mapping[int, int]
+    users: Mapping[str, Any]
+
+
+def write(
+    program: Program,
+    users: Mapping[str, Kernel] | None = None,
+    *,
+    functional: bool = False,
+    watched: bool = True,
+) -> Written:
+    """Write a program as text.
+
+    Args:
+        program: what runs.
+        users: kernel factories of the ops that users defined, by op name.
+        functional: write collectives as functions that `torch.compile` traces, none in place.
+        watched: note the steps in `step`.
+    """
+    module = _Module(program.mesh, users or {}, functional, watched)
+    module.write_run(program.graph)
+    return module.finished()
+
+
+@dataclass
+class _Line:
+    text: str
+    step: int | None = None
+
+
+@dataclass
+class _Module:
+    """What the functions of one text share."""
+
+    mesh: Mesh
+    users: Mapping[str, Kernel]
+    functional: bool
+    watched: bool
+    header: list[_Line] = field(default_factory=list)
+    functions: list[list[_Line]] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    known: dict[str, str] = field(default_factory=dict)  # expressions of the header and their names
+    called: dict[str, Any] = field(default_factory=dict)
+
+    def write_run(self, graph: Graph) -> None:
+        """Write the function of the whole program."""
+        writer = _Writer(self, graph, "")
+        names = [writer.name_input(value) for value in graph.inputs]
+        unpack = [_Line(f"({''.join(f'{n}, ' for n in names)}) = inputs")] if names else []
+        body = [*unpack, *writer.lines(square=True)]
+        self.functions.append([_Line("def run(inputs):"), *_indented(body)])
+
+    def once(self, kind: str, expression: str) -> str:
+        """Return the name of what is made once, when the text is loaded."""
+        if expression not in self.known:
+            self.known[expression] = name = f"{kind}{len(self.known)}"
+            self.header.append(_Line(f"{name} = {expression}"))
+        return self.known[expression]
+
+    def group(self, axes: tuple[str, ...]) -> str:
+        """Return the name of the group of devices along some axes."""
+        groups = [list(ranks) for ranks in self.mesh.groups(axes)]
+        label = ",".join(self.mesh.joined(axes))
+        return self.once("group_", f"make_group({label!r}, {groups})")
+
+    def finished(self) -> Written:
+        """Return the text."""
+        lines = list(self.header)
+        for function in self.functions:
+            lines += [_Line(""), _Line(""), *function] if lines else function
+        text = "".join(f"{line.text}\n" for line in lines)
+        at = {number: line.step for number, line in enumerate(lines, 1) if line.step is not None}
+        return Written(text, tuple(self.steps), at, self.called)
+
+
+@dataclass
+class _Started:
+    """A collective on its way: where its work is, and what it makes."""
+
+    work: str
+    target: str | None  # the variable that gets the result; None: it is in its buffer already
+    outputs: tuple[Value, ...]
+    release: str  # the buffer's own name, if it is not a result
+    step: int
+
+
+class _Writer:
+    """Writes the function of one graph."""
+
+    def __init__(self, module: _Module, graph: Graph, prefix: str) -> None:
+        self._module = module
+        self._graph = graph
+        self._prefix = prefix
+        self._names: dict[Value, str] = {}
+        self._last = last_uses(graph)
+        buffers = {} if module.functional else buffers_of(graph, f"flat{prefix}_")
+        self._buffers: dict[Node, Buffer] = buffers
+        self._made_in = {v: b for b in buffers.values() for v in b.made_there}
+        self._declared: set[Node] = set()
+        self._pending: dict[Value, _Started] = {}
+        self._taken: set[str] = set()
+        self._said = ""
+
+    def name_input(self, value: Value) -> str:
+        """Return, and remember, the variable of an input, named as far as it may be."""
+        name = re.sub(r"\W", "_", value.name) or "x"
+        if name[0].isdigit() or name in _RESERVED or _OURS.fullmatch(name):
+            name = f"{name}_" if not name[0].isdigit() else f"x_{name}"
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        self._names[value] = name
+        return name
+
+    def lines(self, *, square: bool) -> list[_Line]:
+        """Return the body of the function; it returns a list, or a tuple."""
+        lines: list[_Line] = []
+        for node in self._graph.nodes:
+            lines += self._comment(node)
+            number = len(self._module.steps)
+            self._module.steps.append(_described(node, self._module.mesh))
+            lines += [_Line(text, number) for text in self._node(node, number)]
+        results = list(self._graph.outputs.values())
+        lines += [_Line(text) for text in self._wait_for(results)]
+        names = [self._names[value] for value in results]
+        inner = ", ".join(names) if square else "".join(f"{name}, " for name in names)
+        lines.append(_Line(f"return [{inner}]" if square else f"return ({inner})"))
+        return lines
+
+    def _comment(self, node: Node) -> Iterator[_Line]:
+        said = f"# {node.phase.value}: {node.scope}" if node.scope else f"# {node.phase.value}"
+        if said != self._said:
+            self._said = said
+            yield _Line(f"{said} ({node.source})" if node.source else said)
+
+    def _node(self, node: Node, number: int) -> Iterator[str]:
+        yield from self._wait_for(node.inputs)
+        if isinstance(node.op, Repeat):
+            yield from self._loop(node, node.op, number)
+        elif isinstance(node.op, ops.AxisIndex):
+            group = self._module.group(node.op.axes)
+            self._names[node.outputs[0]] = self._module.once(
+                "index_", f"axis_index({group}, device)"
+            )
+        elif isinstance(node.op, Constant):
+            text = WRITTEN[node.op.name](node.op, [])
+            self._names[node.outputs[0]] = self._module.once("c", text)
+        elif node.op.is_collective and self._module.functional:
+            yield self._assignment(node, f"{node.op.name}_now({self._arguments(node)})")
+        elif isinstance(node.op, ops.AllReduce):
+            yield from self._all_reduce(node, node.op, number)
+        elif node.op.is_collective:
+            yield from self._collective(node, number)
+        else:
+            yield from self._local(node)
+        yield from self._delete(self._last.get(node, ()))
+
+    # ---------------------------------------------------------------- local ops
+
+    def _local(self, node: Node) -> Iterator[str]:
+        expression = self._expression(node)
+        buffer = self._made_in.get(node.outputs[0])
+        if buffer is None:
+            yield self._assignment(node, expression)
+        else:
+            yield from self._declare(buffer)
+            yield written_into(self._names[node.outputs[0]], expression)
+
+    def _expression(self, node: Node) -> str:
+        types = [value.type for value in node.inputs]
+        operands = [self._names[value] for value in node.inputs]
+        if not isinstance(node.op, UserOp):
+            return WRITTEN[node.op.name](node.op, types).format(*operands)
+        called = self._module.called
+        name = f"user_{len(called)}"
+        called[name] = self._module.users[node.op.name](node.op, types, torch)
+        return f"{name}({', '.join(operands)})"
+
+    def _assignment(self, node: Node, expression: str) -> str:
+        names = [self._fresh(value) for value in node.outputs]
+        return f"{', '.join(names)} = {expression}"
+
+    def _fresh(self, value: Value) -> str:
+        self._names[value] = name = f"v{self._prefix}_{len(self._names)}"
+        return name
+
+    def _delete(self, values: Sequence[Value]) -> Iterator[str]:
+        """Write what frees values that nobody needs any more."""
+        yield from self._wait_for(values)
+        shared = set(self._module.known.values())
+        dead = [self._names[v] for v in values if v not in self._made_in]
+        names = [name for name in dead if name not in shared]
+        if names:
+            yield f"del {', '.join(names)}"
+
+    # ---------------------------------------------------------------- collectives
+
+    def _arguments(self, node: Node) -> str:
+        """Return the arguments of a collective's function."""
+        op, operands = node.op, [self._names[value] for value in node.inputs]
+        group = self._module.group(op.attributes["axes"])  # type: ignore[arg-type]
+        if isinstance(op, ops.AllReduce):
+            return ", ".join([group, repr(op.reduction), *operands])
+        if isinstance(op, ops.AllGather):
+            return f"{group}, {operands[0]}, {op.dimension}"
+        if isinstance(op, ops.ReduceScatter):
+            return f"{group}, {op.reduction!r}, {operands[0]}, {op.dimension}"
+        if isinstance(op, ops.AllToAll):
+            return f"{group}, {operands[0]}, {op.split}, {op.concat}"
+        assert isinstance(op, ops.Permute), "these are all collectives"
+        return f"{group}, {list(op.pairs)}, {operands[0]}"
+
+    def _collective(self, node: Node, number: int) -> Iterator[str]:
+        work = f"work{self._prefix}_{number}"
+        yield from self._note(number)
+        yield f"{work} = {node.op.name}({self._arguments(node)})"
+        target = self._fresh(node.outputs[0])
+        started = _Started(work, target, node.outputs, "", number)
+        self._pending[node.outputs[0]] = started
+
+    def _all_reduce(self, node: Node, op: ops.AllReduce, number: int) -> Iterator[str]:
+        buffer, work = self._buffers[node], f"work{self._prefix}_{number}"
+        yield from self._declare(buffer)
+        copied = [v for v in node.inputs if v not in buffer.made_there]
+        views = dict(zip(node.inputs, zip(node.outputs, buffer.views(), strict=True), strict=True))
+        for value in copied:
+            output, view = views[value]
+            if buffer.is_single:
+                self._names[output] = buffer.name
+            else:
+                yield f"{self._fresh(output)} = {view}"
+            yield f"{self._names[output]}.copy_({self._names[value]})"
+        for value in buffer.made_there:
+            self._names[views[value][0]] = self._names[value]
+        yield from self._note(number)
+        group = self._module.group(op.axes)
+        yield f"{work} = all_reduce({group}, {op.reduction!r}, {buffer.name})"
+        release = "" if buffer.is_single else buffer.name
+        started = _Started(work, None, node.outputs, release, number)
+        self._pending |= dict.fromkeys(node.outputs, started)
+
+    def _declare(self, buffer: Buffer) -> Iterator[str]:
+        """Write what makes a buffer and the parts of it that ops write into."""
+        if buffer.node in self._declared:
+            return
+        self._declared.add(buffer.node)
+        yield buffer.declared()
+        for value, view in zip(buffer.node.inputs, buffer.views(), strict=True):
+            if value in buffer.made_there and buffer.is_single:
+                self._names[value] = buffer.name
+            elif value in buffer.made_there:
+                yield f"{self._fresh(value)} = {view}"
+
+    def _wait_for(self, values: Sequence[Value]) -> Iterator[str]:
+        for value in values:
+            started = self._pending.get(value)
+            if started is None:
+                continue
+            for output in started.outputs:
+                del self._pending[output]
+            yield from self._note(started.step)
+            assigned = f"{started.target} = " if started.target else ""
+            yield f"{assigned}{started.work}.wait()"
+            yield f"del {', '.join(filter(None, [started.work, started.release]))}"
+
+    def _note(self, number: int) -> Iterator[str]:
+        if self._module.watched:
+            yield f"step[0] = {number}"
+
+    # ---------------------------------------------------------------- loops
+
+    def _loop(self, node: Node, op: Repeat, number: int) -> Iterator[str]:
+        """Write a loop: its body is a function of its own, stacks are filled slice by slice."""
+        self._body(op, number)
+        operands = [self._names[value] for value in node.inputs]
+        first = len(operands) - op.stacked
+        results = [self._fresh(value) for value in node.outputs]
+        state, stacks = results[: op.carried], results[op.carried :]
+        made = [f"made_{number}_{i}" for i in range(len(stacks))]
+        for name, operand in zip(state, operands, strict=False):
+            yield f"{name} = {operand}"
+        for name, value in zip(stacks, node.outputs[op.carried :], strict=True):
+            shape = list(value.type.shape)
+            yield f"{name} = torch.empty({shape}, dtype={dtype(value.type)}, device=device)"
+        counts = f"reversed(range({op.count}))" if op.reverse else f"range({op.count})"
+        slices = [f"{operand}[i_{number}]" for operand in operands[first:]]
+        arguments = ", ".join([*state, *operands[op.carried : first], *slices])
+        yield f"for i_{number} in {counts}:"
+        targets = "".join(f"{name}, " for name in [*state, *made])
+        yield f"    ({targets}) = body_{number}({arguments})"
+        yield from (f"    {s}[i_{number}] = {m}" for s, m in zip(stacks, made, strict=True))
+        if made:
+            yield f"del {', '.join(made)}"
+
+    def _body(self, op: Repeat, number: int) -> None:
+        writer = _Writer(self._module, op.body, f"_{number}")
+        names = [writer.name_input(value) for value in op.body.inputs]
+        lines = writer.lines(square=False)
+        head = _Line(f"def body_{number}({', '.join(names)}):")
+        self._module.functions.append([head, *_indented(lines)])
+
+
+def last_uses(graph: Graph) -> dict[Node, list[Value]]:
+    """Return the values that nobody needs after a node; inputs and outputs live on."""
+    seen = {*graph.outputs.values(), *graph.inputs}
+    last: dict[Node, list[Value]] = {}
+    for node in reversed(graph.nodes):
+        for value in dict.fromkeys((*node.inputs, *node.outputs)):
+            if value not in seen:
+                seen.add(value)
+                last.setdefault(node, []).append(value)
+    return last
+
+
+def _indented(lines: Sequence[_Line]) -> list[_Line]:
+    return [_Line(f"    {line.text}", line.step) for line in lines]
+
+
+def _described(node: Node, mesh: Mesh) -> str:
+    """Return what a node is, for messages: `all_reduce over 'data' at 'linear_0' (train.py:3)`."""
+    over = ""
+    if node.op.is_collective:
+        axes = mesh.joined(node.op.attributes["axes"])  # type: ignore[arg-type]
+        over = f" over {', '.join(map(repr, axes))}"
+    where = node.where()
+    return f"{node.op.name}{over}" + ("" if where.startswith("op ") else f" at {where}")

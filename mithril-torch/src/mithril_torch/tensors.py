@@ -1,0 +1,31 @@
+"""NumPy arrays as tensors and back, without copies where memory can be shared."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from mithril.types import DType
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """Return PyTorch's dtype of the same meaning."""
+    found: torch.dtype = getattr(torch, dtype.value)
+    return found
+
+
+def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
+    """Return an array as a tensor on a device; on the host it shares memory that may be written."""
+    is_bfloat16 = array.dtype.name == "bfloat16"
+    plain = array.view(np.int16) if is_bfloat16 else array
+    if not (plain.flags.writeable and plain.flags.c_contiguous):
+        plain = np.array(plain, order="C")  # PyTorch has no tensors that cannot be written
+    tensor = torch.from_numpy(plain)
+    return (tensor.view(torch.bfloat16) if is_bfloat16 else tensor).to(device)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array on the host, sharing memory where it lies there."""
+    host = tensor.detach().cpu()
+    if host.dtype != torch.bfloat16:
+        return host.numpy()
+    return host.contiguous().view(torch.int16).numpy().view(DType.bfloat16.numpy)
