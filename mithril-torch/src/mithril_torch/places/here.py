@@ -22,7 +22,8 @@ from mithril.types import TensorType
 
 from mithril_torch import prelude
 from mithril_torch.options import TorchOptions
-from mithril_torch.recorder import Recorder
+from mithril_torch.pool.recorder import Recorder
+from mithril_torch.recorded import issued
 from mithril_torch.source import Written, write
 from mithril_torch.tensors import to_numpy, to_tensor
 
@@ -102,8 +103,8 @@ class HereExecutable:
             if observe is None:
                 results: list[torch.Tensor] = self._run(inputs)
                 return results
-            with Recorder() as recorder:
+            with Recorder(memoryview(bytearray(1))) as recorder:
                 results = self._run(inputs)
-        for row in recorder.rows:
+        for row in map(issued, recorder.rows):
             observe(*row)
         return results

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from mithril.ir import Program
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.definition import UserOp
-from mithril.types import TensorType
+from mithril.types import TensorType, as_dtype
 
 from mithril_torch.options import TorchOptions
-from mithril_torch.pool import Pool
+from mithril_torch.pool.controller import Pool
+from mithril_torch.recorded import issued
 from mithril_torch.source import Written, write
 
 _numbers = itertools.count()
@@ -54,11 +56,13 @@ class Workers:
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Any:
         """Send every worker its part of a distributed array."""
-        return self._pool.put(host_shards(type, sharding, produce), dtype=type.dtype.value)
+        return self._pool.put(host_shards(type, sharding, produce), type.dtype.value)
 
     def shard(self, shards: Any, sharding: Sharding, device: int) -> np.ndarray:
         """Fetch what a worker holds."""
-        return self._pool.fetch(shards, device)
+        part = self._pool.fetch(shards, device)
+        dtype = as_dtype(part.spec.dtype).numpy
+        return part.data.view(dtype).reshape(part.spec.shape)
 
     def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> WorkersExecutable:
         """Write a program as text and have every worker load it.
@@ -92,27 +96,36 @@ class WorkersExecutable:
         self.written = written
         self._pool = pool
         self._outputs = outputs
-        self._number = next(_numbers)
-        pool.load(self._number, written.text, blame_of(written))
-        weakref.finalize(self, pool.unload, self._number)
+        self._name = f"program {next(_numbers)}"
+        pool.load(self._name, written.text, Places(written))
+        weakref.finalize(self, _forgotten, pool, self._name)
 
     def __call__(self, inputs: Sequence[Any], observe: Observer | None = None) -> list[Any]:
         """Run once; an observer is told of the collectives that PyTorch carried out."""
         if observe is None:
-            handles: list[Any] = self._pool.run(self._number, inputs, self._outputs)
-            return handles
-        handles, rows = self._pool.run(self._number, inputs, self._outputs, record=True)
-        for kind, axes, moved in rows[0]:
-            observe(kind, tuple(axes), moved)
-        return handles
+            return list(self._pool.run(self._name, inputs, self._outputs))
+        handles, rows = self._pool.run_recorded(self._name, inputs, self._outputs)
+        for row in map(issued, rows[0]):
+            observe(*row)
+        return list(handles)
 
 
-def blame_of(written: Written) -> Callable[[int | None, int | None], str]:
-    """Return the function that says what a step is, by its number or by a line of the text."""
+@dataclass(frozen=True)
+class Places:
+    """Says in the user's words where a program is; see `mithril_torch.pool.faults.Blame`."""
 
-    def blame(step: int | None, line: int | None = None) -> str:
-        if step is None and line is not None:
-            step = written.lines.get(line)
-        return "" if step is None else f"step {step} ({written.steps[step]})"
+    written: Written
 
-    return blame
+    def step(self, number: int) -> str:
+        """Return what a step is."""
+        return f"step {number} ({self.written.steps[number]})"
+
+    def line(self, number: int) -> str:
+        """Return what a line of the text does."""
+        step = self.written.lines.get(number)
+        return f"line {number} of the program" if step is None else self.step(step)
+
+
+def _forgotten(pool: Pool, name: str) -> None:
+    if pool.is_alive:
+        pool.unload(name)
