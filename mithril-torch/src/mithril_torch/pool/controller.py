@@ -1,0 +1,350 @@
+"""The pool as a backend uses it: arrays and programs in, arrays out, and one clear error.
+
+One call is one message to each worker and one answer from each. Whatever goes wrong, either all
+workers have answered and the pool goes on, or none of them is left and `BackendError` says why.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mithril.errors import BackendError
+
+from mithril_torch.pool.faults import Blame
+from mithril_torch.pool.link import Link
+from mithril_torch.pool.outbox import Outbox
+from mithril_torch.pool.remote import Layout, Part, Remote, Results, Spec
+from mithril_torch.pool.wire import Message
+
+FLUSH = 1 << 26
+"""Bytes of new arrays that are held back for the next message, at most."""
+Array = np.ndarray[Any, Any]
+
+
+class Pool:
+    """Worker processes, one a rank; made by `Pool.of`, which keeps them for the next backend.
+
+    Example:
+        >>> pool = Pool.of(1)
+        >>> pool.load("double", "def run(inputs): return [inputs[0] * 2]", blame=None)
+        >>> numbers = pool.put([np.float32([1, 2])])
+        >>> [doubled] = pool.run("double", [numbers], 1)
+        >>> pool.fetch(doubled, 0).data.view(np.float32)
+        array([2., 4.], dtype=float32)
+        >>> pool.close()
+    """
+
+    def __init__(self, size: int, device: str, backend: str, timeout: float) -> None:
+        self.size = size
+        self.timeout = timeout
+        self.dropped: deque[int] = deque()
+        self._gone: dict[int, str] = {}
+        self._next_id = 0
+        self._blames: dict[str, Blame | None] = {}
+        self._layouts: dict[str, list[Layout]] = {}
+        self._link = Link(size, timeout, {"device": device, "backend": backend})
+        self._outbox = Outbox(self._link.crew.arena)
+
+    @classmethod
+    def of(
+        cls, size: int, device: str = "cpu", backend: str = "gloo", timeout: float = 300.0
+    ) -> Pool:
+        """Return the pool with these settings, started now if there is none that is alive.
+
+        Args:
+            size: how many workers.
+            device: `cpu`, or `cuda`: rank r uses `cuda:r`.
+            backend: the library of the collectives: `gloo`, `nccl`.
+            timeout: seconds that a collective, or a stopped worker, is waited for.
+
+        Raises:
+            BackendError: the workers cannot be started.
+
+        Example:
+            >>> Pool.of(1) is Pool.of(1)
+            True
+        """
+        key = size, device, backend, timeout
+        with _lock:
+            found = _pools.get(key)
+            if found is None or not found.is_alive:
+                found = _pools[key] = cls(*key)
+            return found
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be used: it has not failed and was not closed."""
+        return self._link.end_reason is None
+
+    @property
+    def pids(self) -> list[int]:
+        """The process of each rank."""
+        return [process.pid for process in self._link.crew.processes]
+
+    def load(self, program: str, source: str, blame: Blame | None) -> None:
+        """Load a program in every worker.
+
+        Args:
+            program: its name, which no other program of this pool has.
+            source: Python text that defines `run(inputs)`, which returns a list of tensors.
+            blame: says what its steps and lines are, for errors.
+
+        Raises:
+            BackendError: the text cannot be executed, a worker failed, or the name is taken.
+        """
+        with self._link.lock:
+            self._check(())
+            if program in self._blames:
+                raise BackendError(
+                    f"Program '{program}' is loaded already; {len(self._blames)} programs are; "
+                    "unload it first, or choose another name"
+                )
+            self._blames[program] = blame
+            try:
+                self._tell({"do": "load", "program": program, "source": source}, program)
+            except BaseException:
+                del self._blames[program]
+                raise
+
+    def unload(self, program: str) -> None:
+        """Forget a program; on a pool that has ended there is nothing to forget.
+
+        Raises:
+            BackendError: a worker failed.
+        """
+        with self._link.lock:
+            if self.is_alive:
+                self._tell({"do": "unload", "program": program}, program)
+                self._layouts.pop(program, None)
+                del self._blames[program]
+
+    def put(self, parts: Sequence[Array], dtype: str | None = None) -> Remote:
+        """Give each worker its part of an array, with the next message.
+
+        Args:
+            parts: one array a rank, copied now; an array that stands there often is copied once.
+            dtype: PyTorch's name of the type, if it is not the array's.
+
+        Raises:
+            BackendError: the memory cannot be had, or the pool has ended.
+        """
+        name = dtype or parts[0].dtype.name
+        results = Results()
+        results.layouts = [Layout([Spec(name, part.shape, part.nbytes)]) for part in parts]
+        with self._link.lock:
+            self._check(())
+            handle = Remote(self, self._take_ids(1), results, 0)
+            try:
+                self._outbox.put(handle.id, parts, name)
+            except OSError as error:
+                raise _no_memory(sum(part.nbytes for part in parts), error) from error
+            if self._outbox.arena.top > FLUSH:
+                self._tell({"do": "take"})
+            return handle
+
+    def run(
+        self, program: str, handles: Sequence[Remote], n_out: int, donate: Sequence[int] = ()
+    ) -> list[Remote]:
+        """Run a program on all workers, and return when all are done.
+
+        Args:
+            program: its name.
+            handles: what `run` gets, on each rank the part of that rank.
+            n_out: how many tensors it returns.
+            donate: positions of handles that no one uses any more: their memory is the program's.
+
+        Raises:
+            BackendError: the program or a worker failed, or a handle cannot be used.
+        """
+        return self._run(program, handles, n_out, donate, is_recorded=False)[0]
+
+    def run_recorded(
+        self, program: str, handles: Sequence[Remote], n_out: int, donate: Sequence[int] = ()
+    ) -> tuple[list[Remote], list[list[dict[str, Any]]]]:
+        """Run as `run` does, and return also a row for each collective, by rank.
+
+        Args:
+            program: as for `run`.
+            handles: as for `run`.
+            n_out: as for `run`.
+            donate: as for `run`.
+
+        Raises:
+            BackendError: as for `run`.
+        """
+        outputs, answers = self._run(program, handles, n_out, donate, is_recorded=True)
+        return outputs, [answer.header["rows"] for answer in answers]
+
+    def fetch(self, handle: Remote, rank: int) -> Part:
+        """Return the bytes of one part; those of a small result are here already.
+
+        Raises:
+            BackendError: a worker failed, or the handle cannot be used.
+        """
+        return self.fetch_all([(handle, rank)])[0]
+
+    def fetch_all(self, wanted: Sequence[tuple[Remote, int]]) -> list[Part]:
+        """Return the bytes of many parts with as few messages as the arena allows.
+
+        Args:
+            wanted: handles and ranks.
+
+        Raises:
+            BackendError: as for `fetch`.
+        """
+        with self._link.lock:
+            self._check([handle for handle, _ in wanted])
+            parts = [handle.small(rank) for handle, rank in wanted]
+            missing = [place for place, part in enumerate(parts) if part is None]
+            while missing:
+                batch: list[tuple[Remote, int]] = []
+                size = 0
+                while missing[len(batch) :] and (not batch or size < FLUSH):
+                    batch.append(wanted[missing[len(batch)]])
+                    size += batch[-1][0].spec(batch[-1][1]).nbytes
+                for place, part in zip(missing, self._fetch(batch), strict=False):
+                    parts[place] = part
+                missing = missing[len(batch) :]
+        return [part for part in parts if part is not None]
+
+    def close(self) -> None:
+        """End all workers; handles cannot be used any more."""
+        self._link.close()
+
+    def forget(self) -> None:
+        """Let go in a forked child, to which the workers do not belong."""
+        self._link.forget()
+
+    def _run(
+        self,
+        program: str,
+        handles: Sequence[Remote],
+        n_out: int,
+        donate: Sequence[int],
+        is_recorded: bool,
+    ) -> tuple[list[Remote], list[Message]]:
+        results = Results()
+        with self._link.lock:
+            self._check(handles)
+            first = self._take_ids(n_out)
+            outputs = [Remote(self, first + index, results, index) for index in range(n_out)]
+            numbers = [handle.id for handle in handles]
+            for position in donate:
+                self._gone[numbers[position]] = "it was donated to a program"
+            action = {
+                "do": "run",
+                "program": program,
+                "in": numbers,
+                "out": [first, n_out],
+                "donate": list(donate),
+                "record": is_recorded,
+                "is_first": program not in self._layouts,
+            }
+            answers = self._tell(action, program)
+            layouts = self._layouts.setdefault(program, [Layout(())] * self.size)
+            if any("layout" in answer.header for answer in answers):
+                layouts = self._layouts[program] = [
+                    _layout(answer) or old for answer, old in zip(answers, layouts, strict=True)
+                ]
+            results.layouts = layouts
+            results.payloads = [answer.payload for answer in answers]
+        return outputs, answers
+
+    def _fetch(self, batch: Sequence[tuple[Remote, int]]) -> list[Part]:
+        arena = self._outbox.arena
+        rows: list[list[tuple[int, int]]] = [[] for _ in range(self.size)]
+        places = []
+        for handle, rank in batch:
+            spec = handle.spec(rank)
+            try:
+                places.append((spec, arena.reserve(spec.nbytes)))
+            except OSError as error:
+                raise _no_memory(spec.nbytes, error) from error
+            rows[rank].append((handle.id, places[-1][1]))
+        self._tell({"do": "fetch", "fetch": rows})
+        return [
+            Part(spec, np.frombuffer(arena.buffer, np.uint8, spec.nbytes, start).copy())
+            for spec, start in places
+        ]
+
+    def _take_ids(self, count: int) -> int:
+        first = self._next_id
+        self._next_id += count
+        return first
+
+    def _check(self, handles: Sequence[Remote]) -> None:
+        """Refuse what cannot work: an ended pool, handles of another one or of lost arrays."""
+        self._link.check()
+        for handle in handles:
+            if handle.pool is not self:
+                raise BackendError(
+                    f"Array {handle.id} is on another worker pool, of {handle.pool.size}; "
+                    "open the backend again, and make the array anew"
+                )
+            if handle.id in self._gone:
+                raise BackendError(
+                    f"Array {handle.id} cannot be used; {self._gone[handle.id]}; make it anew"
+                )
+
+    def _tell(self, action: dict[str, Any], program: str | None = None) -> list[Message]:
+        """Send an action, with all that waited for a message, and return the answers."""
+        for number in list(self.dropped) if self._gone else ():
+            self._gone.pop(number, None)
+        self._outbox.drop(self.dropped)
+        blame = self._blames.get(program) if program is not None else None
+        try:
+            answers = self._link.tell({**self._outbox.rows(), **action}, blame)
+        except BaseException as error:
+            # Some ranks may have told their layout, others not: the next run asks anew.
+            self._layouts.pop(program or "", None)
+            if isinstance(error, BackendError):
+                # On some ranks the new arrays are there, on others not.
+                self._gone.update(dict.fromkeys(self._outbox.puts, "its transfer failed"))
+                self._outbox.clear()
+            raise
+        self._outbox.clear()
+        return answers
+
+
+def _layout(answer: Message) -> Layout | None:
+    rows = answer.header.get("layout")
+    if rows is None:
+        return None
+    return Layout([Spec(dtype, tuple(shape), nbytes) for dtype, shape, nbytes in rows])
+
+
+def _no_memory(size: int, error: OSError) -> BackendError:
+    return BackendError(
+        f"Worker pool cannot get shared memory; {size} bytes: {error.strerror}; "
+        "use smaller arrays, or free memory"
+    )
+
+
+_pools: dict[tuple[int, str, str, float], Pool] = {}
+_lock = threading.Lock()
+
+
+def close_all() -> None:
+    """End the workers of all pools of this process."""
+    for pool in list(_pools.values()):
+        pool.close()
+    _pools.clear()
+
+
+def _after_fork() -> None:
+    """In a forked child: another process has the workers, and maybe had the lock."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    for pool in _pools.values():
+        pool.forget()
+    _pools.clear()
+
+
+atexit.register(close_all)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,147 @@
+"""One message to every worker and one answer from each, or what went wrong instead.
+
+It never blocks for good: a worker whose socket closes, that answers with an error, or that has
+been stopped for as long as the timeout ends the waiting. After an exception it can be gone on with.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+
+from mithril_torch.pool.crew import Crew
+from mithril_torch.pool.wire import CHUNK, Inbox, Message
+
+LOOK = 1.0
+"""Seconds between two looks for stopped workers; less where the timeout is short."""
+ECHO = 0.05
+"""Seconds for others to end or fail, too, after a worker has ended."""
+LOOKS = 20
+"""Looks for a stopped worker within a timeout."""
+
+
+class Exchange:
+    """Sends `messages` (one a rank) and collects `answers`.
+
+    `ended` are the ranks whose sockets closed, `stopped` those held by a signal for the whole
+    timeout. `is_waiting` is true while an exception can do no harm.
+    """
+
+    def __init__(self, crew: Crew, messages: Sequence[bytes], timeout: float) -> None:
+        self.crew = crew
+        self.answers: list[Message | None] = [None] * crew.size
+        self.ended: list[int] = []
+        self.stopped: list[int] = []
+        self.is_waiting = False
+        self._timeout = timeout
+        self._inboxes = [Inbox() for _ in messages]
+        self._ranks = {channel.fileno(): rank for rank, channel in enumerate(crew.sockets)}
+        self._poll = select.poll()
+        self._unsent = [memoryview(message) for message in messages]
+        self._stops: dict[int, float] = {}
+        self._look_every = min(LOOK, timeout / LOOKS)
+        self._next_look = time.monotonic() + self._look_every
+
+    def begin(self) -> None:
+        """Send as much as goes out at once."""
+        for rank, channel in enumerate(self.crew.sockets):
+            self._poll.register(channel, select.POLLIN)
+            self._send(rank)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every worker has answered."""
+        return None not in self.answers
+
+    @property
+    def failed(self) -> list[int]:
+        """The ranks that answered with an error."""
+        return [rank for rank, answer in enumerate(self.answers) if _is_error(answer)]
+
+    @property
+    def silent(self) -> list[int]:
+        """The ranks that have neither answered nor ended."""
+        return [
+            rank
+            for rank, answer in enumerate(self.answers)
+            if answer is None and rank not in self.ended
+        ]
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether it cannot end well any more."""
+        return bool(self.ended or self.stopped or self.failed)
+
+    def wait(self) -> None:
+        """Wait until every worker has answered, or there is trouble."""
+        while not self.is_done and not self.is_troubled:
+            self._step(self._next_look - time.monotonic())
+            if time.monotonic() >= self._next_look:
+                self._look()
+
+    def settle(self, seconds: float) -> None:
+        """Wait for what the others have to say, trouble or not, but only so long.
+
+        Where a worker has ended, what the others say is mostly an echo, and the wait is short.
+        """
+        deadline = time.monotonic() + seconds
+        is_short = False
+        while self.silent and time.monotonic() < deadline:
+            if not is_short and (self.ended or self.stopped):
+                is_short, deadline = True, min(deadline, time.monotonic() + ECHO)
+            self._step(deadline - time.monotonic())
+
+    def _step(self, seconds: float) -> None:
+        """Wait for the first of anything, then take in all there is."""
+        self.is_waiting = True
+        events = self._poll.poll(max(seconds, 0.0) * 1000)
+        self.is_waiting = False
+        for descriptor, event in events:
+            rank = self._ranks[descriptor]
+            if event & select.POLLOUT:
+                self._send(rank)
+            if event & ~select.POLLOUT and rank not in self.ended:
+                self._receive(rank)
+
+    def _send(self, rank: int) -> None:
+        channel = self.crew.sockets[rank]
+        try:
+            sent = channel.send(self._unsent[rank])
+        except BlockingIOError:
+            sent = 0
+        except (BrokenPipeError, ConnectionResetError):
+            self._end(rank)
+            return
+        self._unsent[rank] = self._unsent[rank][sent:]
+        mask = select.POLLIN | select.POLLOUT if self._unsent[rank] else select.POLLIN
+        self._poll.modify(channel, mask)
+
+    def _receive(self, rank: int) -> None:
+        try:
+            data = self.crew.sockets[rank].recv(CHUNK)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._end(rank)
+            return
+        self._inboxes[rank].add(data)
+        self.answers[rank] = self._inboxes[rank].take()
+
+    def _end(self, rank: int) -> None:
+        self._poll.unregister(self.crew.sockets[rank])
+        self.ended.append(rank)
+
+    def _look(self) -> None:
+        """Note which workers are stopped; one that has been for the timeout is trouble."""
+        now = time.monotonic()
+        self._next_look = now + self._look_every
+        stopped = [rank for rank in self.silent if self.crew.is_stopped(rank)]
+        self._stops = {rank: self._stops.get(rank, now) for rank in stopped}
+        # One look less, so that it is told within the timeout.
+        patience = self._timeout - 2 * self._look_every
+        self.stopped = [rank for rank, since in self._stops.items() if now - since >= patience]
+
+
+def _is_error(answer: Message | None) -> bool:
+    return answer is not None and "error" in answer.header

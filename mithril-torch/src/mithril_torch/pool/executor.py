@@ -1,0 +1,208 @@
+"""What a worker does with messages: its tensors and programs, and an answer to everything.
+
+An exception in a program becomes an answer. The namespace of a program is a copy of the prelude
+with `step` (a program writes the number of its step to `step[0]`), `rank`, `world_size`, `device`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from mithril_torch import prelude
+from mithril_torch.pool import memory
+from mithril_torch.pool.recorder import Recorder
+from mithril_torch.pool.wire import Message, encode
+
+SMALL = 256
+"""Results of up to so many bytes come with the answer."""
+LONGEST = 2000
+"""Characters of the text of an exception that are told."""
+
+Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+def file_of(program: str) -> str:
+    """Return the name under which the lines of a program stand in a traceback."""
+    return f"<program {program}>"
+
+
+class Executor:
+    """The tensors and programs of one rank."""
+
+    def __init__(self, setup: dict[str, Any], progress: memory.Progress) -> None:
+        self.rank: int = setup["rank"]
+        self.size: int = setup["size"]
+        self.progress = progress
+        self.arena = memory.Arena(setup["arena"])
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.programs: dict[str, Run] = {}
+        self.layouts: dict[str, list[tuple[torch.dtype, torch.Size]]] = {}
+        self.device = _open_device(setup["device"], self.rank)
+        self._join(setup)
+        self._actions: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
+            "take": lambda header: ({}, b""),
+            "load": self._load,
+            "unload": self._unload,
+            "run": self._run,
+            "fetch": self._fetch,
+            "count": self._count,
+            "meet": self._meet,
+        }
+
+    def answer(self, message: Message) -> bytes:
+        """Do what a message says and return the answer."""
+        header = message.header
+        try:
+            with torch.inference_mode():
+                self._take(header)
+                answer, payload = self._actions[header["do"]](header)
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()
+            return encode(answer, payload)
+        except BaseException as error:  # SystemExit in a program must be told, too
+            step, activity = self.progress.look(self.rank)
+            return encode({"error": _told(error, header.get("program"), step, activity)})
+
+    def _join(self, setup: dict[str, Any]) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        torch.set_num_threads(max(1, (cores or 1) // self.size))
+        dist.init_process_group(
+            setup["backend"],
+            store=FileStore(setup["store"], self.size),
+            rank=self.rank,
+            world_size=self.size,
+            timeout=timedelta(seconds=setup["timeout"]),
+            device_id=self.device if self.device.type == "cuda" else None,
+        )
+
+    def _take(self, header: dict[str, Any]) -> None:
+        """Drop the tensors no one needs any more, then copy the new ones out of the arena."""
+        for number in header["drop"]:
+            self.tensors.pop(number, None)
+        if header["put"] or "fetch" in header:
+            self.progress.enter(self.rank, memory.TAKING)
+            self.arena.follow(header["arena"])
+        for number, dtype, parts in header["put"]:
+            start, shape = parts[self.rank] if len(parts) > 1 else parts[0]
+            self.tensors[number] = self._copy(start, getattr(torch, dtype), shape)
+
+    def _copy(self, start: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+        tensor = torch.empty(shape, dtype=dtype, device=self.device)
+        if tensor.numel():
+            size = tensor.numel()
+            tensor.view(-1).copy_(
+                torch.frombuffer(self.arena.buffer, dtype=dtype, count=size, offset=start)
+            )
+        return tensor
+
+    def _load(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        self.progress.enter(self.rank, memory.LOADING)
+        name, source = header["program"], header["source"]
+        namespace = dict(vars(prelude))
+        namespace.update(
+            __name__=name,
+            step=self.progress.steps(self.rank),
+            rank=self.rank,
+            world_size=self.size,
+            device=self.device,
+        )
+        file = file_of(name)
+        linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+        exec(compile(source, file, "exec", dont_inherit=True), namespace)
+        self.programs[name] = namespace["run"]
+        return {}, b""
+
+    def _unload(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        del self.programs[header["program"]]
+        self.layouts.pop(header["program"], None)
+        linecache.cache.pop(file_of(header["program"]), None)
+        return {}, b""
+
+    def _run(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        name = header["program"]
+        self.progress.enter(self.rank, memory.RUNNING)
+        inputs = [self.tensors[number] for number in header["in"]]
+        for position in header["donate"]:
+            self.tensors.pop(header["in"][position], None)
+        recorder = Recorder(self.progress.steps(self.rank)) if header["record"] else None
+        with recorder or nullcontext():
+            outputs = self.programs[name](inputs)
+        first, count = header["out"]
+        if len(outputs) != count:
+            raise ValueError(f"the program returned {len(outputs)} tensors; {count} were expected")
+        self.tensors.update(enumerate(outputs, first))
+        answer: dict[str, Any] = {} if recorder is None else {"rows": recorder.rows}
+        layout = [(output.dtype, output.shape) for output in outputs]
+        if self.layouts.get(name) != layout or header["is_first"]:
+            self.layouts[name] = layout
+            answer["layout"] = [
+                [_name(output.dtype), list(output.shape), output.numel() * output.element_size()]
+                for output in outputs
+            ]
+        return answer, _small(outputs)
+
+    def _fetch(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        for number, start in header["fetch"][self.rank]:
+            data = _bytes(self.tensors[number])
+            if data.numel():
+                torch.frombuffer(
+                    self.arena.buffer, dtype=torch.uint8, count=data.numel(), offset=start
+                ).copy_(data)
+        return {}, b""
+
+    def _count(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Tell how many collectives each group has issued: after an error all must agree."""
+        groups: list[Any] = list(dist.distributed_c10d._world.pg_map)
+        return {"counts": {g.group_name: g._get_sequence_number_for_group() for g in groups}}, b""
+
+    def _meet(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Show that the groups still work."""
+        for group in list(dist.distributed_c10d._world.pg_map):
+            dist.barrier(group)
+        return {}, b""
+
+
+def _open_device(name: str, rank: int) -> torch.device:
+    if name != "cuda":
+        return torch.device(name)
+    torch.cuda.set_device(rank)
+    return torch.device("cuda", rank)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
+
+
+def _small(outputs: Sequence[torch.Tensor]) -> bytes:
+    """Return the bytes of the small results, one after the other."""
+    small = [_bytes(t) for t in outputs if t.numel() * t.element_size() <= SMALL]
+    return bytes(torch.cat(small).cpu().numpy()) if small else b""
+
+
+def _told(error: BaseException, program: str | None, step: int, activity: int) -> dict[str, Any]:
+    """Return what the controller is told about an exception."""
+    file = file_of(program or "")
+    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
+    text = str(error).partition("\nException raised from")[0].strip()[:LONGEST]
+    return {
+        "text": f"{type(error).__name__}: {text}" if text else type(error).__name__,
+        "line": lines[-1] if lines else None,
+        "step": step,
+        "activity": activity,
+        "traceback": "".join(traceback.format_exception(error))[-4 * LONGEST :],
+    }

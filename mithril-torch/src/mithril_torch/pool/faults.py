@@ -1,0 +1,154 @@
+"""Says who failed, where and how, in words: from what an exchange saw to the text of an error.
+
+A death has echoes: the others find their connections closed. So a worker that died or was stopped
+comes before one that complains, and one that keeps silent before those that waited for it in vain.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mithril_torch.pool import memory
+from mithril_torch.pool.crew import Crew
+from mithril_torch.pool.exchange import Exchange
+
+EXIT = 1.0
+"""Seconds for a process whose socket has closed to be gone for good."""
+_ECHO = re.compile(
+    r"Connection (closed|reset|refused)|Broken pipe|Timed out waiting|timeout caused pair closure"
+    r"|remote process exited|Connection was likely closed|NCCL.*timeout"
+)
+_SHORTAGE = re.compile(r"^MemoryError|OutOfMemoryError|can't allocate memory|[Oo]ut of memory")
+_ACTIVITIES = {
+    memory.IDLE: "while idle",
+    memory.STARTING: "while starting",
+    memory.LOADING: "while loading a program",
+    memory.TAKING: "while taking in arrays",
+    memory.RUNNING: "before the first step of the program",
+    memory.ANSWERING: "while sending results",
+}
+
+
+class Blame(Protocol):
+    """Says in the user's names where a program is.
+
+    Args of both: a number of a step as in `step[0]`, or of a line of the source from 1 on.
+    """
+
+    def step(self, number: int) -> str:
+        """Return what a step is: `step 17 (all_reduce of linear_1.weight, model.py:12)`."""
+        ...
+
+    def line(self, number: int) -> str:
+        """Return what a line does, in the same form."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happened to one rank: `how` follows its name, `remedy` may be empty."""
+
+    rank: int
+    how: str
+    remedy: str
+    details: str = ""
+
+
+def find(exchange: Exchange, blame: Blame | None, timeout: float) -> list[Fault]:
+    """Return the faults behind the trouble of an exchange, echoes left out."""
+    crew = exchange.crew
+    dead = [_death(crew, rank, blame) for rank in sorted(exchange.ended)]
+    stopped = [rank for rank in exchange.silent if crew.is_stopped(rank)]
+    held = [_stop(crew, rank, blame, timeout) for rank in stopped]
+    errors = [_error(rank, _report(exchange, rank), blame) for rank in exchange.failed]
+    own = [fault for fault in errors if not _ECHO.search(fault.how)]
+    if dead or held or own:
+        return dead + held + own
+    return [_silence(crew, rank, blame, errors[0]) for rank in exchange.silent] or errors
+
+
+def describe(faults: Sequence[Fault], size: int, outcome: str) -> str:
+    """Return the text of the error: who and how; what became of the others; what to do."""
+    first, *others = _grouped(faults, size)
+    who = "; ".join([first[0].upper() + first[1:], *others])
+    remedies = dict.fromkeys(fault.remedy for fault in faults if fault.remedy)
+    return "; ".join([who, outcome, *remedies])
+
+
+def _grouped(faults: Sequence[Fault], size: int) -> list[str]:
+    """Return a phrase for each way to fail, with all ranks that it happened to."""
+    ranks: dict[str, list[int]] = {}
+    for fault in faults:
+        ranks.setdefault(fault.how, []).append(fault.rank)
+    return [f"{_subject(found, size)} {how}" for how, found in ranks.items()]
+
+
+def _subject(ranks: Sequence[int], size: int) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} of {size}"
+    return f"ranks {', '.join(map(str, ranks))} of {size} each"
+
+
+def _death(crew: Crew, rank: int, blame: Blame | None) -> Fault:
+    process = crew.processes[rank]
+    place = _place(*crew.progress.look(rank), blame)
+    try:
+        code = process.wait(EXIT)
+    except subprocess.TimeoutExpired:
+        return Fault(rank, f"closed its connection {place} (pid {process.pid})", "")
+    if code >= 0:
+        how = f"ended with exit code {code} {place} (pid {process.pid})"
+        return Fault(rank, how, "see what it printed")
+    name = _signal_name(-code)
+    remedy = "SIGKILL is also how the system ends a process when memory runs out"
+    how = f"was killed by {name} {place} (pid {process.pid})"
+    return Fault(rank, how, remedy if name == "SIGKILL" else "")
+
+
+def _stop(crew: Crew, rank: int, blame: Blame | None, timeout: float) -> Fault:
+    place = _place(*crew.progress.look(rank), blame)
+    how = f"was stopped by SIGSTOP {place} and not continued within timeout={timeout:g} s"
+    return Fault(
+        rank, f"{how} (pid {crew.processes[rank].pid})", "let it run, or raise the timeout"
+    )
+
+
+def _silence(crew: Crew, rank: int, blame: Blame | None, echo: Fault) -> Fault:
+    place = _place(*crew.progress.look(rank), blame)
+    how = (
+        f"gave no answer {place} (pid {crew.processes[rank].pid}), and rank {echo.rank} {echo.how}"
+    )
+    return Fault(rank, how, "raise the timeout if it is slow", echo.details)
+
+
+def _error(rank: int, report: dict[str, Any], blame: Blame | None) -> Fault:
+    text, line = report["text"], report.get("line")
+    if blame is not None and line is not None:
+        place = f"in {blame.line(line)}"
+    else:
+        place = _place(report.get("step", -1), report.get("activity", memory.STARTING), blame)
+    remedy = "split the arrays over more devices, or use smaller ones"
+    how = f"raised {text} {place}"
+    return Fault(rank, how, remedy if _SHORTAGE.search(text) else "", report.get("traceback", ""))
+
+
+def _report(exchange: Exchange, rank: int) -> dict[str, Any]:
+    answer = exchange.answers[rank]
+    assert answer is not None
+    report: dict[str, Any] = answer.header["error"]
+    return report
+
+
+def _place(step: int, activity: int, blame: Blame | None) -> str:
+    if step < 0:
+        return _ACTIVITIES[activity]
+    return f"in {blame.step(step)}" if blame is not None else f"in step {step}"
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

@@ -1,0 +1,165 @@
+"""The link of a pool to its workers: every exchange ends well, or with one clear error.
+
+After an error either all workers have answered and still work together, or none of them is left.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from mithril.errors import BackendError
+
+from mithril_torch.pool import faults
+from mithril_torch.pool.crew import Crew
+from mithril_torch.pool.exchange import Exchange
+from mithril_torch.pool.faults import Blame
+from mithril_torch.pool.wire import Message, encode
+
+PATIENCE = 0.4
+"""Seconds for the other workers to answer after one has failed, or after Ctrl-C."""
+CHECK = 0.2
+"""Seconds for the workers to show, after an error, that they still work together."""
+
+
+class Link:
+    """Starts `size` workers and talks to them.
+
+    Hold `lock` while talking. `end_reason` says why there are no workers any more.
+    """
+
+    def __init__(self, size: int, timeout: float, settings: dict[str, Any]) -> None:
+        self.size = size
+        self.lock = threading.Lock()
+        self.end_reason: str | None = None
+        self.owner = os.getpid()
+        self.crew = Crew(size)
+        self._timeout = timeout
+        try:
+            self.crew.start()
+            self._talk(self.crew.setups({**settings, "timeout": timeout}), None)
+        except BaseException:
+            self._end("it could not be started")
+            raise
+
+    def check(self) -> None:
+        """Refuse to go on without workers, or in a forked process.
+
+        Raises:
+            BackendError: there is nothing to talk to.
+        """
+        if self.owner != os.getpid():
+            raise BackendError(
+                f"Worker pool of {self.size} belongs to process {self.owner}, and this is "
+                f"{os.getpid()}, forked from it; open a backend in this process"
+            )
+        if self.end_reason is not None:
+            raise BackendError(
+                f"Worker pool of {self.size} has ended, and its arrays with it; "
+                f"{self.end_reason}; open the backend again"
+            )
+
+    def tell(self, message: dict[str, Any], blame: Blame | None = None) -> list[Message]:
+        """Send a message to every worker and return the answers by rank.
+
+        Args:
+            message: what to do.
+            blame: names the steps and lines of the program that this is about.
+
+        Raises:
+            BackendError: a worker answered with an error, or ended, or was stopped for too long.
+        """
+        self.check()
+        return self._talk([encode(message)] * self.size, blame)
+
+    def close(self) -> None:
+        """End all workers, even while another thread waits for them."""
+        if self.owner != os.getpid():
+            return
+        if self.end_reason is None:
+            self.end_reason = "it was closed"
+        self.crew.kill()
+        with self.lock:
+            self.crew.end()
+
+    def forget(self) -> None:
+        """Let go in a forked child: the workers belong to its parent."""
+        self.lock = threading.Lock()
+        self.crew.forget()
+
+    def _talk(self, messages: Sequence[bytes], blame: Blame | None) -> list[Message]:
+        exchange = Exchange(self.crew, messages, self._timeout)
+        try:
+            exchange.begin()
+            exchange.wait()
+        except BaseException:
+            self._leave(exchange)
+            raise
+        if exchange.is_troubled:
+            self._fail(exchange, blame)
+        return [answer for answer in exchange.answers if answer is not None]
+
+    def _leave(self, exchange: Exchange) -> None:
+        """After Ctrl-C: let the workers finish if they soon do, else end them."""
+        try:
+            if exchange.is_waiting:
+                exchange.settle(PATIENCE)
+        finally:
+            if exchange.is_troubled or not exchange.is_done:
+                self._end("it was interrupted in the middle of a program")
+
+    def _fail(self, exchange: Exchange, blame: Blame | None) -> NoReturn:
+        """Raise the error for an exchange that went wrong; end all that cannot go on."""
+        is_fine = False
+        try:
+            exchange.settle(PATIENCE)
+            self.check()  # another thread may have closed the pool
+            found = faults.find(exchange, blame, self._timeout)
+            is_fine = exchange.is_done and not exchange.ended and self._is_in_step()
+        finally:
+            if not is_fine:
+                self._end("a worker failed")
+        outcome = "all workers go on" if is_fine else _stopped(self.size, found)
+        error = BackendError(faults.describe(found, self.size, outcome))
+        if not is_fine:
+            self.end_reason = str(error)
+        for fault in found:
+            if fault.details:
+                error.add_note(f"On rank {fault.rank}:\n{fault.details}")
+        raise error
+
+    def _is_in_step(self) -> bool:
+        """Whether all workers have issued the same collectives, and these still work."""
+        for action in ("count", "meet"):
+            message = encode({"do": action, "put": [], "drop": []})
+            exchange = Exchange(self.crew, [message] * self.size, self._timeout)
+            exchange.begin()
+            exchange.settle(CHECK)
+            if exchange.is_troubled or not exchange.is_done:
+                return False
+            if action == "count" and not _agree(exchange):
+                return False
+        return True
+
+    def _end(self, reason: str) -> None:
+        if self.end_reason is None:
+            self.end_reason = reason
+        self.crew.end()
+
+
+def _stopped(size: int, found: Sequence[faults.Fault]) -> str:
+    rest = size - len({fault.rank for fault in found})
+    return "the other worker was stopped" if rest == 1 else f"{rest} other workers were stopped"
+
+
+def _agree(exchange: Exchange) -> bool:
+    """Whether each group counts the same collectives on all of its ranks."""
+    counts: dict[str, int] = {}
+    for answer in exchange.answers:
+        assert answer is not None
+        for group, count in answer.header["counts"].items():
+            if counts.setdefault(group, count) != count:
+                return False
+    return True

@@ -1,0 +1,60 @@
+"""What waits to be told to the workers with the next message: new arrays and dropped ones.
+
+It is cleared only once the workers have answered, so a message that an interrupt cut off can be
+sent again: all of it may be done twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mithril_torch.pool.memory import Arena
+
+KEEP = 1 << 28
+"""Bytes of the arena that stay for the next message; what is beyond was needed once."""
+
+
+class Outbox:
+    """Rows for the next message; the bytes of new arrays are in the arena."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.puts: dict[int, list[Any]] = {}
+        self._drops: list[int] = []
+
+    def put(self, number: int, parts: Sequence[np.ndarray[Any, Any]], dtype: str) -> None:
+        """Copy the parts of an array to the arena, each array object once.
+
+        Raises:
+            OSError: the arena cannot grow.
+        """
+        places: dict[int, tuple[int, list[int]]] = {}
+        for part in parts:
+            if id(part) not in places:
+                start = self.arena.reserve(part.nbytes)
+                if part.nbytes:
+                    np.ndarray(part.shape, part.dtype, self.arena.buffer, start)[...] = part
+                places[id(part)] = start, list(part.shape)
+        rows = list(places.values()) if len(places) == 1 else [places[id(p)] for p in parts]
+        self.puts[number] = [number, dtype, rows]
+
+    def drop(self, dropped: deque[int]) -> None:
+        """Take over the numbers of dropped handles; what was not sent yet need not be."""
+        while dropped:
+            number = dropped.popleft()
+            if self.puts.pop(number, None) is None:
+                self._drops.append(number)
+
+    def rows(self) -> dict[str, Any]:
+        """Return this part of the next message."""
+        return {"arena": self.arena.size, "put": list(self.puts.values()), "drop": self._drops}
+
+    def clear(self) -> None:
+        """Forget what the workers have now."""
+        self.puts = {}
+        self._drops = []
+        self.arena.reset(KEEP)

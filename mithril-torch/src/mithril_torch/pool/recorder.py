@@ -1,0 +1,102 @@
+"""Lists the collectives that a program issues, as PyTorch sees them: a dispatch mode.
+
+Both kinds are seen: the in-place ones of `torch.distributed` and the functional ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAMESPACES = ("c10d", "_c10d_functional")
+NOT_COLLECTIVE = ("wait_tensor", "check_for_nan")
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps one row for each collective.
+
+    A row has `op`, `group` (PyTorch's name), its `ranks` and mesh `axes`, `bytes` that go in here,
+    `dtype`, `shape` (of the first tensor that is put in), `has_splits` (explicit split sizes were
+    given) and `step` of the program.
+    """
+
+    def __init__(self, step: memoryview) -> None:
+        super().__init__()
+        self.rows: list[dict[str, Any]] = []
+        self._step = step
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Note a collective, then run the op as it is."""
+        kwargs = kwargs or {}
+        space, _, name = func._schema.name.partition("::")
+        if space in NAMESPACES and name not in NOT_COLLECTIVE:
+            self.rows.append(self._row(name, func._schema, args, kwargs))
+        call: Callable[..., Any] = func
+        return call(*args, **kwargs)
+
+    def _row(
+        self, name: str, schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
+        group = _group_name(given)
+        sent = list(_tensors(_input(given)))
+        splits = [value for key, value in given.items() if key.endswith("split_sizes")]
+        return {
+            "op": name,
+            "group": group,
+            "ranks": _ranks(group),
+            "axes": _axes(group),
+            "bytes": sum(t.numel() * t.element_size() for t in sent),
+            "dtype": str(sent[0].dtype).removeprefix("torch.") if sent else "",
+            "shape": list(sent[0].shape) if sent else [],
+            "has_splits": any(splits),
+            "step": self._step[0],
+        }
+
+
+def _group_name(given: dict[str, Any]) -> str:
+    if "process_group" in given:
+        return str(dist.ProcessGroup.unbox(given["process_group"]).group_name)
+    return str(given.get("group_name", ""))
+
+
+def _ranks(name: str) -> list[int]:
+    found = _group(name)
+    return dist.get_process_group_ranks(found) if found is not None else []
+
+
+def _axes(name: str) -> list[str]:
+    """Return the mesh axes that `make_group` made the group for."""
+    found = _group(name)
+    return found.group_desc.split(",") if found is not None else []
+
+
+def _group(name: str) -> Any:
+    world = dist.distributed_c10d._world
+    return next((group for group in world.pg_map if group.group_name == name), None)
+
+
+def _input(given: dict[str, Any]) -> Any:
+    """Return what goes into a collective: its input where it has one, else what it works on."""
+    inputs = [
+        value for key, value in given.items() if key.startswith("input") and "split" not in key
+    ]
+    return inputs[0] if inputs else given.get("tensors", given.get("tensor", ()))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
