@@ -1,0 +1,91 @@
+"""Ops that move elements: shapes, parts, and which part belongs to a device.
+
+Most results are views of an operand.
+"""
+
+from __future__ import annotations
+
+from mithril import ops
+from mithril.ops.collective import KeepFirst, TakeShard
+
+from mithril_torch.kernels.registry import Types, kernel, same
+
+same({KeepFirst: "keep_first({0}, {1})"})
+
+
+@kernel(ops.Reshape)
+def reshape(op: ops.Reshape, types: Types) -> str:
+    """The same elements in another shape, copied only where they do not lie in order."""
+    return "{0}" if op.shape == types[0].shape else f"{{0}}.reshape({list(op.shape)})"
+
+
+@kernel(ops.Transpose)
+def transpose(op: ops.Transpose, types: Types) -> str:
+    """The dimensions in another order."""
+    moved = [i for i, dimension in enumerate(op.order) if i != dimension]
+    if not moved:
+        return "{0}"
+    if len(op.order) == 2:
+        return "{0}.t()"
+    return (
+        f"{{0}}.transpose({moved[0]}, {moved[1]})"
+        if len(moved) == 2
+        else f"{{0}}.permute({list(op.order)})"
+    )
+
+
+@kernel(ops.Broadcast)
+def broadcast(op: ops.Broadcast, types: Types) -> str:
+    """The operand stretched to a shape."""
+    return "{0}" if op.shape == types[0].shape else f"{{0}}.expand({list(op.shape)})"
+
+
+@kernel(ops.Concatenate)
+def concatenate(op: ops.Concatenate, types: Types) -> str:
+    """The operands one after another."""
+    if len(types) == 1:
+        return "{0}"
+    return f"torch.cat(({', '.join(f'{{{i}}}' for i in range(len(types)))}), {op.axis})"
+
+
+@kernel(ops.Slice)
+def slice_(op: ops.Slice, types: Types) -> str:
+    """A part with a step."""
+    bounds = list(zip(op.start, op.stop, op.step, strict=True))
+    cut = [i for i, size in enumerate(types[0].shape) if bounds[i] != (0, size, 1)]
+    if not cut:
+        return "{0}"
+    if len(cut) == 1 and op.step[cut[0]] == 1:
+        start, stop, _ = bounds[cut[0]]
+        return f"torch.narrow({{0}}, {cut[0]}, {start}, {stop - start})"
+    shown = [
+        f"{start}:{stop}" + (f":{step}" if step > 1 else "") if i in cut else ":"
+        for i, (start, stop, step) in enumerate(bounds[: cut[-1] + 1])
+    ]
+    return f"{{0}}[{', '.join(shown)}]"
+
+
+@kernel(ops.Pad)
+def pad(op: ops.Pad, types: Types) -> str:
+    """Zeros before, after and between the elements."""
+    if not any((*op.before, *op.after, *op.between)):
+        return "{0}"
+    if any(op.between):
+        (result,) = op.infer(types)
+        return f"spread({{0}}, {list(result.shape)}, {op.before}, {op.between})"
+    widths = zip(reversed(op.before), reversed(op.after), strict=True)
+    return f"torch.constant_pad_nd({{0}}, {[width for pair in widths for width in pair]})"
+
+
+@kernel(ops.Flip)
+def flip(op: ops.Flip, types: Types) -> str:
+    """The elements from the other end."""
+    return f"torch.flip({{0}}, {op.axes})" if op.axes else "{0}"
+
+
+@kernel(TakeShard)
+def take_shard(op: TakeShard, types: Types) -> str:
+    """Part number {1}."""
+    if op.count == 1:
+        return "{0}"
+    return f"take_shard({{0}}, {{1}}, {op.dimension}, {op.count})"
