@@ -88,7 +88,8 @@ def written_into(target: str, expression: str) -> str:
     >>> written_into("v1", "torch.mm(a, b).t()")
     'v1.copy_(torch.mm(a, b).t())'
     """
-    if expression.startswith(_TAKES_OUT) and _is_one_call(expression):
+    is_total = expression.startswith("torch.sum(") and "," not in expression  # takes no `out`
+    if expression.startswith(_TAKES_OUT) and _is_one_call(expression) and not is_total:
         return f"{expression[:-1]}, out={target})"
     return f"{target}.copy_({expression})"
 
