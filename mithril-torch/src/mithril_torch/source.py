@@ -8,8 +8,6 @@ which step it has come to for whoever watches the process.
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,13 +19,10 @@ from mithril.mesh import Mesh
 from mithril.ops import collective as ops
 from mithril.ops.definition import UserOp
 
-from mithril_torch import prelude
 from mithril_torch.buffers import Buffer, buffers_of, written_into
 from mithril_torch.kernels import WRITTEN
 from mithril_torch.kernels.registry import dtype
-
-_RESERVED = {*dir(prelude), *keyword.kwlist, "device", "inputs", "run", "step"}
-_OURS = re.compile(r"(v|c|i|flat|work|body|user|group|index|stack|made)_?\d.*")
+from mithril_torch.labels import Names, cause_comment, comment, one_a_line, port_comment
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ def write(
         watched: note the steps in `step`.
     """
     module = _Module(program.mesh, users or {}, functional, watched)
-    module.write_run(program.graph)
+    module.write_run(program)
     return module.finished()
 
 
@@ -87,12 +82,16 @@ class _Module:
     known: dict[str, str] = field(default_factory=dict)  # expressions of the header and their names
     called: dict[str, Any] = field(default_factory=dict)
 
-    def write_run(self, graph: Graph) -> None:
+    def write_run(self, program: Program) -> None:
         """Write the function of the whole program."""
-        writer = _Writer(self, graph, "")
-        names = [writer.name_input(value) for value in graph.inputs]
-        unpack = [_Line(f"({''.join(f'{n}, ' for n in names)}) = inputs")] if names else []
-        body = [*unpack, *writer.lines(square=True)]
+        writer = _Writer(self, program.graph, "")
+        names = [writer.name_input(value) for value in program.graph.inputs]
+        said = [port_comment(port, self.mesh) for port in program.inputs]
+        unpack = one_a_line("(", list(zip(names, said, strict=True)), ") = inputs") if names else ()
+        body = [*map(_Line, unpack), *writer.lines()]
+        results = list(zip(writer.results(), program.outputs, strict=True))
+        made = [(name, f"{port.name}: {port_comment(port, self.mesh)}") for name, port in results]
+        body += map(_Line, one_a_line("return [", made, "]") if made else ["return []"])
         self.functions.append([_Line("def run(inputs):"), *_indented(body)])
 
     def once(self, kind: str, expression: str) -> str:
@@ -143,37 +142,31 @@ class _Writer:
         self._made_in = {v: b for b in buffers.values() for v in b.made_there}
         self._declared: set[Node] = set()
         self._pending: dict[Value, _Started] = {}
-        self._taken: set[str] = set()
+        self._free = Names()
         self._said = ""
 
     def name_input(self, value: Value) -> str:
-        """Return, and remember, the variable of an input, named as far as it may be."""
-        name = re.sub(r"\W", "_", value.name) or "x"
-        if name[0].isdigit() or name in _RESERVED or _OURS.fullmatch(name):
-            name = f"{name}_" if not name[0].isdigit() else f"x_{name}"
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        self._names[value] = name
+        """Return, and remember, the variable of an input."""
+        self._names[value] = name = self._free.take(value.name or "x", len(self._names))
         return name
 
-    def lines(self, *, square: bool) -> list[_Line]:
-        """Return the body of the function; it returns a list, or a tuple."""
+    def results(self) -> list[str]:
+        """Return the variables of the outputs, once the lines are written."""
+        return [self._names[value] for value in self._graph.outputs.values()]
+
+    def lines(self) -> list[_Line]:
+        """Return the body of the function, up to where its results are there."""
         lines: list[_Line] = []
         for node in self._graph.nodes:
             lines += self._comment(node)
             number = len(self._module.steps)
             self._module.steps.append(_described(node, self._module.mesh))
             lines += [_Line(text, number) for text in self._node(node, number)]
-        results = list(self._graph.outputs.values())
-        lines += [_Line(text) for text in self._wait_for(results)]
-        names = [self._names[value] for value in results]
-        inner = ", ".join(names) if square else "".join(f"{name}, " for name in names)
-        lines.append(_Line(f"return [{inner}]" if square else f"return ({inner})"))
-        return lines
+        waits = self._wait_for(list(self._graph.outputs.values()))
+        return [*lines, *map(_Line, waits)]
 
     def _comment(self, node: Node) -> Iterator[_Line]:
-        said = f"# {node.phase.value}: {node.scope}" if node.scope else f"# {node.phase.value}"
+        said = comment(f"{node.phase.value}: {node.scope}" if node.scope else node.phase.value)
         if said != self._said:
             self._said = said
             yield _Line(f"{said} ({node.source})" if node.source else said)
@@ -226,7 +219,9 @@ class _Writer:
         return f"{', '.join(names)} = {expression}"
 
     def _fresh(self, value: Value) -> str:
-        self._names[value] = name = f"v{self._prefix}_{len(self._names)}"
+        number = len(self._names)
+        wanted = value.name and self._free.take(value.name, number)
+        self._names[value] = name = wanted or f"v{self._prefix}_{number}"
         return name
 
     def _delete(self, values: Sequence[Value]) -> Iterator[str]:
@@ -257,6 +252,7 @@ class _Writer:
 
     def _collective(self, node: Node, number: int) -> Iterator[str]:
         work = f"work{self._prefix}_{number}"
+        yield from cause_comment(node, self._module.mesh)
         yield from self._note(number)
         yield f"{work} = {node.op.name}({self._arguments(node)})"
         target = self._fresh(node.outputs[0])
@@ -277,6 +273,7 @@ class _Writer:
             yield f"{self._names[output]}.copy_({self._names[value]})"
         for value in buffer.made_there:
             self._names[views[value][0]] = self._names[value]
+        yield from cause_comment(node, self._module.mesh)
         yield from self._note(number)
         group = self._module.group(op.axes)
         yield f"{work} = all_reduce({group}, {op.reduction!r}, {buffer.name})"
@@ -340,7 +337,8 @@ class _Writer:
     def _body(self, op: Repeat, number: int) -> None:
         writer = _Writer(self._module, op.body, f"_{number}")
         names = [writer.name_input(value) for value in op.body.inputs]
-        lines = writer.lines(square=False)
+        lines = writer.lines()
+        lines.append(_Line(f"return ({''.join(f'{name}, ' for name in writer.results())})"))
         head = _Line(f"def body_{number}({', '.join(names)}):")
         self._module.functions.append([head, *_indented(lines)])
 

@@ -1,0 +1,86 @@
+"""What stands in a written program for people: names of variables, and comments."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from collections.abc import Iterator
+
+from mithril.ir import Node, Port
+from mithril.mesh import Mesh, carry
+
+from mithril_torch import prelude
+
+_RESERVED = {
+    *dir(prelude), *dir(builtins), *keyword.kwlist, "device", "inputs", "run", "step",
+} - {"input"}  # fmt: skip
+_OURS = re.compile(r"(v|c|i|flat|work|body|user|group|index|stack|made)_?\d.*")
+
+
+class Names:
+    """Gives out names of variables, each once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, wanted: str, number: int) -> str:
+        """Return a name like the one of a value, with a number where another has it already.
+
+        >>> names = Names()
+        >>> names.take("linear_0.weight", 1), names.take("linear_0.weight", 2), names.take("in", 3)
+        ('linear_0_weight', 'linear_0_weight_2', 'in_')
+        """
+        name = re.sub(r"\W", "_", wanted)
+        if name[0].isdigit():
+            name = f"x_{name}"
+        if name in _RESERVED or _OURS.fullmatch(name):
+            name = f"{name}_"
+        if name in self._taken:
+            name = f"{name.rstrip('_')}_{number}"
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
+def port_comment(port: Port, mesh: Mesh) -> str:
+    """Return a port's type, and how it lies on the mesh: `float32[8, 5], P('data', None)`."""
+    if not any(port.sharding.dims):
+        return str(port.type)
+    local = list(carry(port.sharding, mesh).local_shape(port.type.shape))
+    return f"{port.type}, {port.sharding.spec!r}: {local} here"
+
+
+def cause_comment(node: Node, mesh: Mesh) -> Iterator[str]:
+    """Yield what a collective is there for."""
+    cause = node.cause
+    if cause is None:
+        return
+    axes = " x ".join(mesh.joined(node.op.attributes["axes"]))  # type: ignore[arg-type]
+    yield comment(
+        f"{node.op.name} over {axes}: {cause.value}, {cause.produced} -> {cause.required} "
+        f"for {cause.consumer}"
+    )
+
+
+def comment(text: str) -> str:
+    """Return a comment, whatever a user's names are made of.
+
+    >>> comment("layer\\nimport os")
+    '# layer import os'
+    """
+    return " ".join(["#", *text.split()])
+
+
+def one_a_line(head: str, entries: list[tuple[str, str]], tail: str) -> Iterator[str]:
+    """Yield a list or tuple, one entry with its comment a line.
+
+    >>> print(*one_a_line("return [", [("loss", "float32[]")], "]"), sep="\\n")
+    return [
+        loss,  # float32[]
+    ]
+    """
+    yield head
+    yield from (f"    {name},  {comment(said)}" for name, said in entries)
+    yield tail
