@@ -146,6 +146,7 @@ class Pool:
                 raise _no_memory(sum(part.nbytes for part in parts), error) from error
             if self._outbox.arena.top > FLUSH:
                 self._tell({"do": "take"})
+                self._outbox.shrink()
             return handle
 
     def run(
@@ -247,6 +248,7 @@ class Pool:
                 "is_first": program not in self._layouts,
             }
             answers = self._tell(action, program)
+            self._outbox.shrink()
             layouts = self._layouts.setdefault(program, [Layout(())] * self.size)
             if any("layout" in answer.header for answer in answers):
                 layouts = self._layouts[program] = [
@@ -268,10 +270,12 @@ class Pool:
                 raise _no_memory(spec.nbytes, error) from error
             rows[rank].append((handle.id, places[-1][1]))
         self._tell({"do": "fetch", "fetch": rows})
-        return [
+        found = [
             Part(spec, np.frombuffer(arena.buffer, np.uint8, spec.nbytes, start).copy())
             for spec, start in places
         ]
+        self._outbox.shrink()
+        return found
 
     def _take_ids(self, count: int) -> int:
         first = self._next_id

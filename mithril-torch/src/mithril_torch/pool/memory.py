@@ -55,9 +55,9 @@ class Arena:
         self.top = start + size
         return start
 
-    def reset(self, keep: int) -> None:
-        """Take back all, and give what is beyond `keep` bytes back to the system."""
-        self.top = 0
+    def shrink(self, keep: int) -> None:
+        """Give what is beyond `keep` bytes back to the system; nothing is handed out."""
+        assert self.top == 0
         if self.size > keep:
             self.follow(keep)
             os.ftruncate(self.descriptor, keep)

@@ -54,7 +54,12 @@ class Outbox:
         return {"arena": self.arena.size, "put": list(self.puts.values()), "drop": self._drops}
 
     def clear(self) -> None:
-        """Forget what the workers have now."""
+        """Forget what the workers have now; what they wrote to the arena can still be read."""
         self.puts = {}
         self._drops = []
-        self.arena.reset(KEEP)
+        self.arena.top = 0
+
+    def shrink(self) -> None:
+        """Give back what the arena need not keep, once all is read and nothing waits."""
+        if not self.puts:
+            self.arena.shrink(KEEP)

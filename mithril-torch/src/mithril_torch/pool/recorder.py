@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NAMESPACES = ("c10d", "_c10d_functional")
-NOT_COLLECTIVE = ("wait_tensor", "check_for_nan")
+NOT_COLLECTIVE = ("wait_tensor", "check_for_nan", "_wrap_tensor_autograd")
 
 
 class Recorder(TorchDispatchMode):
