@@ -13,11 +13,11 @@ from itertools import accumulate
 from mithril.ir import Constant, Graph, Node, Repeat, Value
 from mithril.ops.collective import AllReduce, AxisIndex
 
-from mithril_torch.kernels.registry import dtype
+from mithril_torch.kernels.registry import Direct, dtype
 
 _TAKES_OUT = (
-    "torch.mm(", "torch.bmm(", "torch.matmul(", "torch.add(", "torch.sub(", "torch.mul(",
-    "torch.div(", "torch.neg(", "torch.sum(", "torch.amax(", "torch.amin(",
+    "torch.add(", "torch.sub(", "torch.mul(", "torch.div(", "torch.neg(", "torch.sum(",
+    "torch.amax(", "torch.amin(",
 )  # fmt: skip
 
 
@@ -83,11 +83,13 @@ def _can_write_into(node: Node) -> bool:
 def written_into(target: str, expression: str) -> str:
     """Return the line that puts the value of an expression into memory that is there.
 
-    >>> written_into("v1", "torch.mm(a, b.t())")
-    'torch.mm(a, b.t(), out=v1)'
+    >>> written_into("v1", "torch.sum(a, (0,))")
+    'torch.sum(a, (0,), out=v1)'
     >>> written_into("v1", "torch.mm(a, b).t()")
     'v1.copy_(torch.mm(a, b).t())'
     """
+    if isinstance(expression, Direct):
+        return expression.into.format(out=target)
     is_total = expression.startswith("torch.sum(") and "," not in expression  # takes no `out`
     if expression.startswith(_TAKES_OUT) and _is_one_call(expression) and not is_total:
         return f"{expression[:-1]}, out={target})"

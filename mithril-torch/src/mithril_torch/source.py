@@ -9,7 +9,7 @@ which step it has come to for whoever watches the process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from mithril.ops import collective as ops
 from mithril.ops.definition import UserOp
 
 from mithril_torch.buffers import Buffer, buffers_of, written_into
+from mithril_torch.fuse import fused
 from mithril_torch.kernels import WRITTEN
 from mithril_torch.kernels.registry import dtype
 from mithril_torch.labels import Names, cause_comment, comment, one_a_line, port_comment
@@ -58,7 +59,7 @@ def write(
         watched: note the steps in `step`.
     """
     module = _Module(program.mesh, users or {}, functional, watched)
-    module.write_run(program)
+    module.write_run(replace(program, graph=fused(program.graph)))
     return module.finished()
 
 

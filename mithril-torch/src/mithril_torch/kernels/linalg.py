@@ -1,54 +1,109 @@
-"""Einsum, written as one matrix product of two or three dimensions.
+"""Products of matrices, written as one call on two or three dimensions.
 
-Products keep accumulating 16-bit floats in float32, as the libraries below PyTorch do.
+The libraries below PyTorch accumulate products of 16-bit floats in float32.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mithril.ops.linalg import Einsum
 from mithril.types import Shape
 
-from mithril_torch.kernels.registry import Types, kernel
+from mithril_torch.fuse import EinsumAdd
+from mithril_torch.kernels.registry import Direct, Types, kernel
 
 
 @kernel(Einsum)
 def einsum(op: Einsum, types: Types) -> str:
-    """Arrange both operands as [batch, rows, contracted] and [batch, contracted, columns]."""
+    """The product of two operands."""
+    return _product(op, types).written("mm", "")
+
+
+@kernel(EinsumAdd)
+def einsum_add(op: EinsumAdd, types: Types) -> str:
+    """The product of two operands, plus a third one along its last dimension."""
+    return _product(Einsum(op.equation), types).written("addmm", "{2}, ")
+
+
+@dataclass(frozen=True)
+class _Product:
+    """An einsum as a product of [batch, rows, contracted] and [batch, contracted, columns].
+
+    Args:
+        left: the text of one factor.
+        right: the text of the other.
+        made: the shape of the product.
+        shape: the same with a dimension for each letter.
+        order: of these dimensions in the result.
+        is_batched: whether there are letters in both operands and the result.
+    """
+
+    left: str
+    right: str
+    made: Shape
+    shape: Shape
+    order: tuple[int, ...]
+    is_batched: bool
+
+    def written(self, function: str, first: str) -> str:
+        """Return the expression; where it makes the result as it lies, it can write it anywhere."""
+        function = f"torch.{'b' if self.is_batched else ''}{function}"
+        call = f"{function}({first}{self.left}, {self.right}"
+        is_flat = self.made == self.shape
+        whole = f"{call})" if is_flat else f"{call}).view({list(self.shape)})"
+        if self.order != tuple(sorted(self.order)):
+            return f"{whole}.permute({list(self.order)})"
+        target = "{out}" if is_flat else f"{{out}}.view({list(self.made)})"
+        return Direct(whole, f"{call}, out={target})")
+
+
+def _product(op: Einsum, types: Types) -> _Product:
     left, right, result = op.terms
     sizes = dict(zip(left + right, types[0].shape + types[1].shape, strict=True))
-    batch = [c for c in result if c in left and c in right]
-    rows = [c for c in left if c not in right]
-    contracted = [c for c in left if c in right and c not in result]
-    columns = [c for c in right if c not in left]
-
-    def size(letters: list[str]) -> int:
-        return math.prod(sizes[c] for c in letters)
-
-    outer = (size(batch),) if batch else ()
-    x = arranged(
-        "{0}", left, types[0].shape, [*batch, *rows, *contracted],
-        (*outer, size(rows), size(contracted)),
-    )  # fmt: skip
-    y = arranged(
-        "{1}", right, types[1].shape, [*batch, *contracted, *columns],
-        (*outer, size(contracted), size(columns)),
-    )  # fmt: skip
-    product = f"torch.{'bmm' if batch else 'mm'}({x}, {y})"
-    made = [*batch, *rows, *columns]
-    shape = tuple(sizes[c] for c in made)
-    if (*outer, size(rows), size(columns)) != shape:
-        product += f".view({list(shape)})"
-    order = [made.index(c) for c in result]
-    return product if order == sorted(order) else f"{product}.permute({order})"
+    batch = "".join(c for c in result if c in left and c in right)
+    rows = "".join(c for c in left if c not in right)
+    contracted = "".join(c for c in left if c in right and c not in result)
+    columns = "".join(c for c in right if c not in left)
+    outer = [batch] if batch else []
+    made = batch + rows + columns
+    return _Product(
+        arranged("{0}", left, [*outer, rows, contracted], sizes),
+        arranged("{1}", right, [*outer, contracted, columns], sizes),
+        tuple(_size(group, sizes) for group in (*outer, rows, columns)),
+        tuple(sizes[c] for c in made),
+        tuple(made.index(c) for c in result),
+        bool(batch),
+    )
 
 
-def arranged(text: str, term: str, sizes: Shape, wanted: list[str], shape: Shape) -> str:
-    """Return an operand transposed, then reshaped, as far as that changes something."""
-    order = [term.index(c) for c in wanted]
-    if order != sorted(order):
-        is_matrix = len(order) == 2
-        text += ".t()" if is_matrix else f".permute({order})"
-        sizes = tuple(sizes[i] for i in order)
-    return text if sizes == shape else f"{text}.reshape({list(shape)})"
+def arranged(text: str, term: str, groups: Sequence[str], sizes: dict[str, int]) -> str:
+    """Return an operand with one dimension for each group of letters, copied only if it must be.
+
+    >>> arranged("x", "abc", ["c", "ab"], {"a": 2, "b": 3, "c": 4})
+    'x.reshape([6, 4]).t()'
+    >>> arranged("x", "abc", ["b", "ac"], {"a": 2, "b": 3, "c": 4})
+    'x.permute([1, 0, 2]).reshape([3, 8])'
+    """
+    shape = [_size(group, sizes) for group in groups]
+    letters = [c for group in groups for c in group]
+    if all(group in term for group in groups):  # letters of a group are neighbours: joined first
+        lying = sorted(groups, key=lambda group: term.index(group) if group else len(term))
+        joined = [_size(group, sizes) for group in lying]
+        if joined != [sizes[c] for c in term]:
+            text += f".reshape({joined})"
+        return text + _transposed([lying.index(group) for group in groups])
+    text += _transposed([term.index(c) for c in letters])
+    return text if [sizes[c] for c in letters] == shape else f"{text}.reshape({shape})"
+
+
+def _transposed(order: list[int]) -> str:
+    if order == sorted(order):
+        return ""
+    return ".t()" if len(order) == 2 else f".permute({order})"
+
+
+def _size(letters: str, sizes: dict[str, int]) -> int:
+    return math.prod(sizes[c] for c in letters)

@@ -22,6 +22,30 @@ Write = Callable[[Any, Types], str]
 WRITTEN: dict[str, Write] = {}
 
 
+class Direct(str):
+    """An expression that can also be written so that its value is made in memory that is there.
+
+    Args:
+        text: the expression.
+        into: the statement; the memory stands in it as `{out}`.
+
+    >>> Direct("torch.mm({0}, {1})", "torch.mm({0}, {1}, out={out})").format("x", "y").into
+    'torch.mm(x, y, out={out})'
+    """
+
+    into: str
+
+    def __new__(cls, text: str, into: str) -> Direct:
+        """Make an expression, which is a string like any other."""
+        made = super().__new__(cls, text)
+        made.into = into
+        return made
+
+    def format(self, *operands: str) -> Direct:  # type: ignore[override]
+        """Return both with operands in their places."""
+        return Direct(super().format(*operands), self.into.format(*operands, out="{out}"))
+
+
 def kernel(*op_classes: type[Op]) -> Callable[[Write], Write]:
     """Register a function `(op, operand types) -> expression` for op classes."""
 

@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from mithril_torch.prelude.groups import Group
 
-
 EXCHANGED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
 
 
@@ -74,7 +73,7 @@ def all_gather(group: Group, x: torch.Tensor, dimension: int) -> Pending:
     parts = x.new_empty((group.size, *x.shape))
     work = None
     if x.numel():
-        work = dist.all_gather_into_tensor(
+        work = dist.all_gather_single(
             plain(parts), plain(x.contiguous()), group=group.process_group, async_op=True
         )
     return Pending(work, join, group, parts, dimension)
@@ -90,7 +89,7 @@ def reduce_scatter(group: Group, reduction: str, x: torch.Tensor, dimension: int
         pending = all_reduce(group, reduction, pieces.clone())
         return Pending(None, lambda: pending.wait()[place])
     part = torch.empty_like(pieces[0])
-    work = dist.reduce_scatter_tensor(
+    work = dist.reduce_scatter_single(
         part.view(-1), pieces.view(-1), group=group.process_group, async_op=True
     )
     return Pending(work, lambda: part)
