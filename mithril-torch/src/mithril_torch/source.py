@@ -47,7 +47,7 @@ def write(
     program: Program,
     users: Mapping[str, Kernel] | None = None,
     *,
-    functional: bool = False,
+    compiled: bool = False,
     watched: bool = True,
 ) -> Written:
     """Write a program as text.
@@ -55,10 +55,11 @@ def write(
     Args:
         program: what runs.
         users: kernel factories of the ops that users defined, by op name.
-        functional: write collectives as functions that `torch.compile` traces, none in place.
+        compiled: have `torch.compile` compile it: collectives are functions that it can trace,
+            nothing is done in place, and no steps are noted.
         watched: note the steps in `step`.
     """
-    module = _Module(program.mesh, users or {}, functional, watched)
+    module = _Module(program.mesh, users or {}, compiled, watched and not compiled)
     module.write_run(replace(program, graph=fused(program.graph)))
     return module.finished()
 
@@ -75,7 +76,7 @@ class _Module:
 
     mesh: Mesh
     users: Mapping[str, Kernel]
-    functional: bool
+    compiled: bool
     watched: bool
     header: list[_Line] = field(default_factory=list)
     functions: list[list[_Line]] = field(default_factory=list)
@@ -113,6 +114,8 @@ class _Module:
         lines = list(self.header)
         for function in self.functions:
             lines += [_Line(""), _Line(""), *function] if lines else function
+        if self.compiled:
+            lines += [_Line(""), _Line(""), _Line("run = torch.compile(run, fullgraph=True)")]
         text = "".join(f"{line.text}\n" for line in lines)
         at = {number: line.step for number, line in enumerate(lines, 1) if line.step is not None}
         return Written(text, tuple(self.steps), at, self.called)
@@ -138,7 +141,7 @@ class _Writer:
         self._prefix = prefix
         self._names: dict[Value, str] = {}
         self._last = last_uses(graph)
-        buffers = {} if module.functional else buffers_of(graph, f"flat{prefix}_")
+        buffers = {} if module.compiled else buffers_of(graph, f"flat{prefix}_")
         self._buffers: dict[Node, Buffer] = buffers
         self._made_in = {v: b for b in buffers.values() for v in b.made_there}
         self._declared: set[Node] = set()
@@ -184,7 +187,7 @@ class _Writer:
         elif isinstance(node.op, Constant):
             text = WRITTEN[node.op.name](node.op, [])
             self._names[node.outputs[0]] = self._module.once("c", text)
-        elif node.op.is_collective and self._module.functional:
+        elif node.op.is_collective and self._module.compiled:
             yield self._assignment(node, f"{node.op.name}_now({self._arguments(node)})")
         elif isinstance(node.op, ops.AllReduce):
             yield from self._all_reduce(node, node.op, number)

@@ -74,9 +74,18 @@ class Here:
             )
         return to_numpy(shards)
 
+    def parts(self, wanted: Sequence[tuple[torch.Tensor, int]]) -> list[np.ndarray]:
+        """Return what this process's device holds of several arrays.
+
+        Raises:
+            BackendError: another process has a device.
+        """
+        return [self.shard(shards, device) for shards, device in wanted]
+
     def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> HereExecutable:
         """Write a program as text and load it."""
-        return HereExecutable(write(program, kernels, watched=False), self._device)
+        written = write(program, kernels, compiled=self._options.jit, watched=False)
+        return HereExecutable(written, self._device)
 
 
 class HereExecutable:

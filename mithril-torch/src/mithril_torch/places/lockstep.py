@@ -50,6 +50,10 @@ class Lockstep:
         """Return what a device holds."""
         return to_numpy(shards[device])
 
+    def parts(self, wanted: Sequence[tuple[Tensors, int]]) -> list[np.ndarray]:
+        """Return what devices hold of several arrays."""
+        return [to_numpy(shards[device]) for shards, device in wanted]
+
     def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> InTurn:
         """Turn a program into straight-line Python over all devices."""
         return InTurn(LockstepExecutable(program, kernels, _namespace(self._device)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +33,14 @@ class Place(Protocol):
 
     def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
         """Return what a device holds; see `Engine.shard`."""
+        ...
+
+    def parts(self, wanted: Sequence[tuple[Shards, int]]) -> list[np.ndarray]:
+        """Return what devices hold of several arrays, padding included, all at once.
+
+        Args:
+            wanted: handles and devices.
+        """
         ...
 
     def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> Executable:

@@ -60,9 +60,14 @@ class Workers:
 
     def shard(self, shards: Any, sharding: Sharding, device: int) -> np.ndarray:
         """Fetch what a worker holds."""
-        part = self._pool.fetch(shards, device)
-        dtype = as_dtype(part.spec.dtype).numpy
-        return part.data.view(dtype).reshape(part.spec.shape)
+        return self.parts([(shards, device)])[0]
+
+    def parts(self, wanted: Sequence[tuple[Any, int]]) -> list[np.ndarray]:
+        """Fetch what workers hold of several arrays, with as few messages as may be."""
+        return [
+            part.data.view(as_dtype(part.spec.dtype).numpy).reshape(part.spec.shape)
+            for part in self._pool.fetch_all(wanted)
+        ]
 
     def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> WorkersExecutable:
         """Write a program as text and have every worker load it.
@@ -70,7 +75,7 @@ class Workers:
         Raises:
             BackendError: it calls a kernel that a user gave an op; workers get text only.
         """
-        written = write(program, kernels)
+        written = write(program, kernels, compiled=self._options.jit)
         if written.users:
             names = sorted(
                 {n.op.name for n in all_nodes(program.graph) if isinstance(n.op, UserOp)}

@@ -23,9 +23,9 @@ def reduced(group: Group, reduction: str, x: torch.Tensor) -> torch.Tensor:
     if x.numel() == 0:
         return x
     if reduction == "sum":
-        return waited(functional.all_reduce(x.contiguous(), "sum", group.process_group))
+        return waited(functional.all_reduce(x.contiguous(), "sum", group.name))
     keys = ordered(x.contiguous(), reduction)
-    found = waited(functional.all_reduce(keys, reduction, group.process_group))
+    found = waited(functional.all_reduce(keys, reduction, group.name))
     return restore(torch.empty_like(keys, dtype=x.dtype), found)
 
 
@@ -34,7 +34,7 @@ def all_gather_now(group: Group, x: torch.Tensor, dimension: int) -> torch.Tenso
     if x.numel() == 0:
         return join(group, x.new_empty((group.size, *x.shape)), dimension)
     data = plain(x.contiguous())
-    found = waited(functional.all_gather_single(data, 0, group.process_group))
+    found = waited(functional.all_gather_single(data, 0, group.name))
     return join(group, found.view(x.dtype).view(group.size, *x.shape), dimension)
 
 
@@ -49,7 +49,7 @@ def reduce_scatter_now(
     if reduction != "sum":
         return reduced(group, reduction, pieces)[place]
     data = pieces.view(-1)
-    found = waited(functional.reduce_scatter_single(data, "sum", 0, group.process_group))
+    found = waited(functional.reduce_scatter_single(data, "sum", 0, group.name))
     return found.view(pieces.shape[1:])
 
 
@@ -59,7 +59,7 @@ def all_to_all_now(group: Group, x: torch.Tensor, split: int, concat: int) -> to
     if x.numel() == 0:
         return join(group, pieces, concat)
     data = plain(pieces)
-    found = waited(functional.all_to_all_single(data, None, None, group.process_group))
+    found = waited(functional.all_to_all_single(data, None, None, group.name))
     return join(group, found.view(x.dtype).view(pieces.shape), concat)
 
 
@@ -76,7 +76,7 @@ def permute_now(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> 
         if target == group.index:
             received[places[source]] = data.numel()
     copies = data.repeat(sum(map(bool, sent)))
-    moved = waited(functional.all_to_all_single(copies, received, sent, group.process_group))
+    moved = waited(functional.all_to_all_single(copies, received, sent, group.name))
     return moved.view(x.dtype).view(x.shape) if any(received) else x
 
 

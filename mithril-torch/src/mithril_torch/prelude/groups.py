@@ -19,6 +19,7 @@ class Group:
 
     def __init__(self, process_group: Any, ranks: list[int], rank: int) -> None:
         self.process_group = process_group
+        self.name = process_group.group_name
         self.size = len(ranks)
         self.index = ranks.index(rank)
         ascending = sorted(ranks)
