@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mithril.plugins import BackendSpec, hookimpl
 
+from mithril_torch.launch import commands
 from mithril_torch.options import TorchOptions
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
             options=TorchOptions,
             summary="PyTorch: explicit programs, one process a device, or under torchrun",
             url="https://pytorch.org/docs",
+            launch=commands,
         )
     ]
 
