@@ -12,12 +12,20 @@ import math
 
 import torch
 
+from mithril_torch.prelude.attention import (
+    attention,
+    attention_gradient,
+)
 from mithril_torch.prelude.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
     permute,
     reduce_scatter,
+)
+from mithril_torch.prelude.convolution import (
+    convolution_16,
+    convolution_backward_16,
 )
 from mithril_torch.prelude.functional import (
     all_gather_now,
@@ -27,11 +35,58 @@ from mithril_torch.prelude.functional import (
     reduce_scatter_now,
 )
 from mithril_torch.prelude.groups import axis_index, make_group
+from mithril_torch.prelude.index import (
+    scatter_add,
+    scatter_along,
+    take,
+    take_along,
+    take_part,
+    top_k,
+)
+from mithril_torch.prelude.loss import (
+    cross_entropy,
+    cross_entropy_gradient,
+)
+from mithril_torch.prelude.movement import keep_first, spread, take_shard
+from mithril_torch.prelude.normalization import (
+    layer_norm,
+    layer_norm_gradient,
+    rms_norm,
+    rms_norm_gradient,
+)
+from mithril_torch.prelude.numbers import choose, sign, whole_floor_divide, whole_remainder
+from mithril_torch.prelude.pool import (
+    avg_pool,
+    avg_pool_gradient,
+    max_pool,
+    max_pool_gradient,
+)
+from mithril_torch.prelude.position import (
+    rope,
+)
+from mithril_torch.prelude.random import random_bits
+from mithril_torch.prelude.windows import (
+    convolved,
+    convolved_input_gradient,
+    convolved_weight_gradient,
+    padded,
+    pooled_max,
+    pooled_max_gradient,
+    pooled_mean,
+    pooled_mean_gradient,
+)
 
 aten = torch.ops.aten
 
 __all__ = [
     "all_gather", "all_gather_now", "all_reduce", "all_reduce_now", "all_to_all", "all_to_all_now",
-    "aten", "axis_index", "make_group", "math", "permute", "permute_now", "reduce_scatter",
-    "reduce_scatter_now", "torch",
+    "aten", "attention", "attention_gradient", "avg_pool", "avg_pool_gradient", "axis_index",
+    "choose", "convolution_16", "convolution_backward_16", "convolved", "convolved_input_gradient",
+    "convolved_weight_gradient", "cross_entropy", "cross_entropy_gradient", "keep_first",
+    "layer_norm", "layer_norm_gradient", "make_group", "math", "max_pool", "max_pool_gradient",
+    "padded", "permute", "permute_now", "pooled_max", "pooled_max_gradient", "pooled_mean",
+    "pooled_mean_gradient", "random_bits", "reduce_scatter", "reduce_scatter_now", "rms_norm",
+    "rms_norm_gradient", "rope", "scatter_add", "scatter_along", "sign", "spread", "take",
+    "take_along", "take_part", "take_shard", "top_k", "torch", "whole_floor_divide",
+    "whole_remainder",
 ]  # fmt: skip

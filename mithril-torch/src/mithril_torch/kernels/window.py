@@ -1,0 +1,146 @@
+"""Convolution and pooling: PyTorch's kernels where they fit, else windows of a padded input."""
+
+from __future__ import annotations
+
+import math
+
+from mithril.ops import conv, pool
+from mithril.types import DType, Shape
+
+from mithril_torch.kernels.registry import Types, kernel, number
+
+_DIMENSIONS = 3
+"""How many spatial dimensions PyTorch's kernels take at most."""
+
+
+# ------------------------------------------------------------------ convolution
+
+
+@kernel(conv.Convolution)
+def convolution(op: conv.Convolution, types: Types) -> str:
+    """Padding that differs between the sides is stored around the input."""
+    rank = len(op.stride)
+    if rank > _DIMENSIONS:
+        out = op.infer(types)[0].shape[2:]
+        return f"convolved({{0}}, {{1}}, {_attributes(op)}, {list(out)})"
+    zeros, (outer, inner) = [0] * rank, _split(op.padding)
+    how = f"{list(op.stride)}, {inner}, {list(op.dilation)}, False, {zeros}, {op.groups}"
+    name = "convolution_16" if _is_narrow(types) else "aten.convolution"
+    return f"{name}({_padded('{0}', outer)}, {{1}}, None, {how})"
+
+
+@kernel(conv.ConvolutionInputGradient)
+def input_gradient(op: conv.ConvolutionInputGradient, types: Types) -> str:
+    """The kernel looks at the shape of the input only, so it gets memory nobody has written to."""
+    if len(op.stride) > _DIMENSIONS:
+        return f"convolved_input_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
+    (result,) = op.infer(types)
+    outer, _ = _split(op.padding)
+    whole = [n + before + after for n, (before, after) in zip(op.size, outer, strict=True)]
+    x = f"{{0}}.new_empty({[*result.shape[:2], *whole]})"
+    text = f"{_backward(op, '{0}', x, '{1}', 0, _is_narrow(types))}[0]"
+    if whole == list(op.size):
+        return text
+    cuts = [f"{before}:{before + n}" for n, (before, _) in zip(op.size, outer, strict=True)]
+    return f"{text}[:, :, {', '.join(cuts)}]"
+
+
+@kernel(conv.ConvolutionWeightGradient)
+def weight_gradient(op: conv.ConvolutionWeightGradient, types: Types) -> str:
+    """The kernel looks at the shape of the weight only, so it gets memory nobody has written to."""
+    if len(op.stride) > _DIMENSIONS:
+        return f"convolved_weight_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
+    (result,) = op.infer(types)
+    outer, _ = _split(op.padding)
+    w = f"{{0}}.new_empty({list(result.shape)})"
+    return f"{_backward(op, '{1}', _padded('{0}', outer), w, 1, _is_narrow(types))}[1]"
+
+
+def _backward(op: conv.Convolving, dy: str, x: str, w: str, wanted: int, is_narrow: bool) -> str:
+    _, inner = _split(op.padding)
+    mask, zeros = [i == wanted for i in range(3)], [0] * len(op.stride)
+    how = f"{list(op.stride)}, {inner}, {list(op.dilation)}, False, {zeros}, {op.groups}, {mask}"
+    name = "convolution_backward_16" if is_narrow else "aten.convolution_backward"
+    return f"{name}({dy}, {x}, {w}, None, {how})"
+
+
+def _is_narrow(types: Types) -> bool:
+    return types[0].dtype.itemsize == 2
+
+
+def _attributes(op: conv.Convolving) -> str:
+    return f"{list(op.stride)}, {list(op.padding)}, {list(op.dilation)}, {op.groups}"
+
+
+def _split(padding: conv.Padding) -> tuple[conv.Padding, list[int]]:
+    """Return the padding to store around an input and the padding to leave to the kernel."""
+    none = ((0, 0),) * len(padding)
+    if all(before == after for before, after in padding):
+        return none, [before for before, _ in padding]
+    return padding, [0] * len(padding)
+
+
+def _padded(text: str, padding: conv.Padding) -> str:
+    return f"padded({text}, {list(padding)}, 0)" if any(map(any, padding)) else text
+
+
+# ------------------------------------------------------------------ pooling
+
+
+@kernel(pool.MaxPool)
+def max_pool(op: pool.MaxPool, types: Types) -> str:
+    """The largest element of each window."""
+    if _fits(op, types):
+        return f"max_pool({{0}}, {_pooling(op)})"
+    lowest = number(_lowest(types[0].dtype))
+    return f"pooled_max({{0}}, {_windowed(op)}, {lowest})"
+
+
+@kernel(pool.MaxPoolGradient)
+def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> str:
+    """Each gradient handed to the first element that equals the maximum."""
+    if _fits(op, types):
+        return f"max_pool_gradient({{0}}, {{2}}, {_pooling(op)})"
+    return f"pooled_max_gradient({{0}}, {{1}}, {{2}}, {_windowed(op)})"
+
+
+@kernel(pool.AvgPool)
+def avg_pool(op: pool.AvgPool, types: Types) -> str:
+    """The mean of each window."""
+    if _fits(op, types):
+        return f"avg_pool({{0}}, {_pooling(op)}, {op.count_padding})"
+    return f"pooled_mean({{0}}, {_windowed(op)}, {op.count_padding})"
+
+
+@kernel(pool.AvgPoolGradient)
+def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> str:
+    """Each gradient handed to the elements of its window in equal parts."""
+    size = list(op.size)
+    if _fits(op, types):
+        return f"avg_pool_gradient({{0}}, {size}, {_pooling(op)}, {op.count_padding})"
+    return f"pooled_mean_gradient({{0}}, {size}, {_windowed(op)}, {op.count_padding})"
+
+
+def _fits(op: pool.Pooling, types: Types) -> bool:
+    """Whether PyTorch has a kernel: of floats, and padded evenly by at most half a window."""
+    even = all(before == after for before, after in op.padding)
+    small = all(2 * pad <= size for (pad, _), size in zip(op.padding, op.window, strict=True))
+    return types[0].dtype.is_float and even and small and len(op.window) <= _DIMENSIONS
+
+
+def _pooling(op: pool.Pooling) -> str:
+    """Return window, stride and padding for a kernel; one dimension is the last of two."""
+    one: Shape = (1,) if len(op.window) == 1 else ()
+    pads = [0] * len(one) + [before for before, _ in op.padding]
+    return f"{[*one, *op.window]}, {[*one, *op.stride]}, {pads}"
+
+
+def _windowed(op: pool.Pooling) -> str:
+    return f"{list(op.window)}, {list(op.stride)}, {list(op.padding)}"
+
+
+def _lowest(of: DType) -> float:
+    """Return what every number of a dtype is at least."""
+    if of.is_float:
+        return -math.inf
+    return 0 if "u" in of else -(2 ** (8 * of.itemsize - 1))

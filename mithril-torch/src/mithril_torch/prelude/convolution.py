@@ -1,0 +1,26 @@
+"""Convolution of 16-bit floats, whose sums on a CPU are not always taken in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def convolution_16(x: torch.Tensor, w: torch.Tensor, *how: Any) -> torch.Tensor:
+    """Return a convolution, as `aten.convolution` does."""
+    if x.is_cuda:
+        return aten.convolution(x, w, *how)  # type: ignore[no-any-return]
+    return aten.convolution(x.float(), w.float(), *how).to(x.dtype)  # type: ignore[no-any-return]
+
+
+def convolution_backward_16(
+    dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, *how: Any
+) -> list[torch.Tensor | None]:
+    """Return the gradients of a convolution, as `aten.convolution_backward` does."""
+    if dy.is_cuda:
+        return list(aten.convolution_backward(dy, x, w, *how))
+    found = aten.convolution_backward(dy.float(), x.float(), w.float(), *how)
+    return [None if gradient is None else gradient.to(dy.dtype) for gradient in found]
