@@ -23,7 +23,6 @@ same({
     ops.IsFinite: "torch.isfinite({0})",
     ops.LogicalAnd: "torch.logical_and({0}, {1})", ops.LogicalOr: "torch.logical_or({0}, {1})",
     ops.LogicalXor: "torch.logical_xor({0}, {1})", ops.LogicalNot: "torch.logical_not({0})",
-    ops.Where: "torch.where({0}, {1}, {2})",
 })  # fmt: skip
 
 _BITS = {
@@ -44,6 +43,10 @@ _NUMBERS = {
 }  # fmt: skip
 
 
+FEW = 4096
+"""Up to so many elements one call is faster than the few that `choose` makes."""
+
+
 def _always(text: str) -> Write:
     return lambda op, types: text
 
@@ -59,6 +62,13 @@ def division(op: ops.FloorDivide | ops.Remainder, types: Types) -> str:
     """Division with remainder; by zero that of integers gives 0, where PyTorch stops."""
     prefix = "torch." if types[0].dtype.is_float else "whole_"
     return f"{prefix}{op.name}({{0}}, {{1}})"
+
+
+@kernel(ops.Where)
+def where(op: ops.Where, types: Types) -> str:
+    """x where the condition holds, else y."""
+    (result,) = op.infer(types)
+    return f"{'torch.where' if result.size <= FEW else 'choose'}({{0}}, {{1}}, {{2}})"
 
 
 @kernel(ops.Abs)

@@ -55,9 +55,6 @@ def slice_(op: ops.Slice, types: Types) -> str:
     cut = [i for i, size in enumerate(types[0].shape) if bounds[i] != (0, size, 1)]
     if not cut:
         return "{0}"
-    if len(cut) == 1 and op.step[cut[0]] == 1:
-        start, stop, _ = bounds[cut[0]]
-        return f"torch.narrow({{0}}, {cut[0]}, {start}, {stop - start})"
     shown = [
         f"{start}:{stop}" + (f":{step}" if step > 1 else "") if i in cut else ":"
         for i, (start, stop, step) in enumerate(bounds[: cut[-1] + 1])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from mithril_torch.prelude.numbers import all_bits, as_bits
+
 
 def all_within(ids: torch.Tensor, count: int) -> bool:
     """Whether all ids are known to lie in 0…count-1, which is found out where it costs nothing."""
@@ -33,6 +35,16 @@ def fill_rows(rows: torch.Tensor, chosen: torch.Tensor, value: float) -> torch.T
     return rows.masked_fill_(mask, value)
 
 
+def keep_rows(rows: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Write zeros into the rows that are not chosen."""
+    if rows.device.type != "cpu" or torch.compiler.is_compiling():
+        return fill_rows(rows, chosen.logical_not(), 0)
+    bits = as_bits(rows)
+    mask = all_bits(chosen, bits.dtype)
+    bits.bitwise_and_(mask.view(mask.shape + (1,) * (bits.dim() - mask.dim())))
+    return rows
+
+
 def nowhere(table: torch.Tensor) -> float:
     """Return what stands where an id names no row."""
     return torch.nan if table.is_floating_point() else 0
@@ -55,7 +67,7 @@ def take_part(
     """
     local = ids.to(torch.int64) - offset
     good = local.clamp(0, table.shape[0] - 1)
-    rows = fill_rows(rows_of(table, good), torch.ne(good, local), 0)
+    rows = keep_rows(rows_of(table, good), torch.eq(good, local))
     if not count or all_within(ids, count):
         return rows
     return fill_rows(rows, torch.ne(ids.clamp(0, count - 1), ids), nowhere(table))
@@ -69,8 +81,11 @@ def scatter_add(ids: torch.Tensor, updates: torch.Tensor, count: int) -> torch.T
 
 
 def added_rows(ids: torch.Tensor, updates: torch.Tensor, count: int) -> torch.Tensor:
-    """Return sums of the updates that go to the same row, by good ids."""
-    if updates.is_floating_point():
+    """Return sums of the updates that go to the same row, by good ids.
+
+    Elsewhere than on the CPU `index_add_` adds in any order; the gradient of an embedding sorts.
+    """
+    if updates.device.type != "cpu" and updates.is_floating_point():
         back = torch.ops.aten.embedding_dense_backward
         total: torch.Tensor = back(updates, ids, count, -1, False)
         return total
