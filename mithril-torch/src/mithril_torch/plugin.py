@@ -28,6 +28,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
             summary="PyTorch: explicit programs, one process a device, or under torchrun",
             url="https://pytorch.org/docs",
             launch=commands,
+            planning={"executor": "lockstep"},
         )
     ]
 

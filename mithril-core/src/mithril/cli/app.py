@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mithril.cli import backends, demo, launch
+from mithril.cli import backends, demo, eject, launch
 from mithril.errors import MithrilError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(backends.app, name="backends")
 app.command("demo")(demo.demo)
+app.command("eject")(eject.eject)
 # What follows the script is the script's, even where it looks like an option.
 app.command("launch", context_settings={"allow_interspersed_args": False})(launch.launch)
 

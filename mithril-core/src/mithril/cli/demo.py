@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,19 +61,25 @@ def demo(
     _prove(losses, Trainer(text, sizes, ml.open_backend(backend)))
 
 
-def read_mesh(text: str) -> dict[str, int]:
+def read_mesh(text: str, axes: Sequence[str] = ("data", "tensor")) -> dict[str, int]:
     """Return axis sizes written as `data=2,tensor=2`.
+
+    Args:
+        text: as on the command line.
+        axes: names that may stand there; any if empty.
 
     Raises:
         OptionError: it is not written so, or names another axis.
     """
+    hint = f" (axes: {', '.join(axes)})" if axes else ""
     found: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, size = part.partition("=")
-        if name not in ("data", "tensor") or not size.isdecimal() or not int(size):
+        is_known = name in axes if axes else bool(name)
+        if not is_known or not size.isdecimal() or not int(size):
             raise OptionError(
-                f"--mesh part '{part}' is not an axis and its size; write --mesh data=2,tensor=2 "
-                f"(axes: data, tensor)"
+                f"--mesh part '{part}' is not an axis and its size; write --mesh data=2,tensor=2"
+                f"{hint}"
             )
         if name in found:
             raise OptionError(f"--mesh names axis '{name}' twice; give it one size")

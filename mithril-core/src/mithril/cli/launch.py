@@ -44,7 +44,7 @@ def launch(
     request = LaunchRequest(
         script, tuple(arguments or ()), processes, nodes, node_rank, coordinator or None
     )
-    _check_script(script)
+    check_script(script)
     commands = _commands(_launcher(backend, script), request)
     from mithril.runtime.launch import supervise
 
@@ -54,7 +54,12 @@ def launch(
     raise typer.Exit(outcome.code)
 
 
-def _check_script(script: str) -> None:
+def check_script(script: str) -> None:
+    """Raise unless a script is there.
+
+    Raises:
+        OptionError: it is no file.
+    """
     path = Path(script)
     if path.is_file():
         return

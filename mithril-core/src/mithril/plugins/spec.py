@@ -5,7 +5,7 @@ Specs that pass `check_specs` can be judged (API, requirements) and opened witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,8 @@ class BackendSpec:
         url: where to read more.
         launch: says which commands `mithril launch` shall run on this machine; None where a script
             needs no more than one process.
+        planning: options with which it opens on a mesh whose devices are not there, so that
+            `mithril eject` can have it write programs; None where it writes none.
     """
 
     name: str
@@ -46,6 +48,7 @@ class BackendSpec:
     summary: str = ""
     url: str = ""
     launch: Callable[[LaunchRequest], Sequence[Command]] | None = None
+    planning: Mapping[str, object] | None = None
 
 
 def check_specs(offered: object) -> list[BackendSpec]:
@@ -70,6 +73,8 @@ def _checked(spec: object) -> BackendSpec:
         raise BackendError(f"BackendSpec.open is {spec.open!r}; give a function (mesh, options)")
     if spec.launch is not None and not callable(spec.launch):
         raise BackendError(f"BackendSpec.launch is {spec.launch!r}; give a function (request)")
+    if spec.planning is not None and not isinstance(spec.planning, Mapping):
+        raise BackendError(f"BackendSpec.planning is {spec.planning!r}; give a mapping of options")
     if not _is_version(spec.api):
         raise BackendError(f"BackendSpec.api is {spec.api!r}; give two integers, such as (1, 0)")
     if spec.options is not None and not _is_dataclass_type(spec.options):
