@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,11 @@ def _is_joint(compiled: Any, program: Program) -> bool:
 
 def _written(compiled: Any, program: Program) -> Written:
     engine = compiled.backend.engine
-    return write(program, kernels_for(engine.name, kernels_on(engine.device)), watched=False)
+    return write(
+        program,
+        kernels_for(engine.name, kernels_on(engine.device)),
+        style=replace(engine.style, watched=False),
+    )
 
 
 def _direction(compiled: Any, program: Program) -> str:

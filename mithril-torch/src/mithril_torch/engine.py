@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from mithril_torch.places.here import Here
 from mithril_torch.places.lockstep import Lockstep
 from mithril_torch.places.place import Place
 from mithril_torch.places.workers import Workers
+from mithril_torch.style import Style, style_of
+from mithril_torch.tracing import log_layout
 
 _DTYPES = frozenset(DType) - {DType.uint64}  # PyTorch stores these and cannot add them
 _CAPABILITIES = frozenset(Capability)
@@ -43,7 +45,8 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     here = 1 if options.executor == "lockstep" else job.local_size if job else mesh.size
     device = _device(here, options.device)
     options.library(device)
-    return TorchEngine(mesh, options, device, _place(mesh, options, device, job))
+    place = _place(mesh, options, device, job)
+    return TorchEngine(mesh, options, device, place, style_of(options))
 
 
 def _device(count: int, wanted: str | None) -> str:
@@ -62,7 +65,7 @@ def _place(mesh: Mesh, options: TorchOptions, device: str, job: Job | None) -> P
         return Lockstep(mesh, device)
     mine = f"cuda:{job.local_rank if job else 0}" if device == "cuda" else device
     if mesh.size == 1:
-        return Here(mesh, options, mine)
+        return Here(mesh, mine)
     if job is None:
         return Workers(mesh, options, device)
     if job.size != mesh.size:
@@ -71,7 +74,7 @@ def _place(mesh: Mesh, options: TorchOptions, device: str, job: Job | None) -> P
             f"processes as the mesh has devices"
         )
     join(job, options.library(device), options.timeout)
-    return Here(mesh, options, mine, job.rank)
+    return Here(mesh, mine, job.rank)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,7 @@ class TorchEngine:
     options: TorchOptions
     device: str
     place: Place
+    style: Style
 
     @property
     def name(self) -> str:
@@ -130,4 +134,16 @@ class TorchEngine:
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into something that runs where the engine's devices are."""
-        return self.place.lower(program, kernels_for(self.name, kernels_on(self.device)))
+        if self.options.trace_module_partitioning:
+            log_layout(program)
+        kernels = kernels_for(self.name, kernels_on(self.device))
+        return self.place.lower(program, kernels, self.style)
+
+    def with_ranges(self) -> TorchEngine:
+        """Return this engine with programs whose layers stand in ranges of PyTorch's profiler.
+
+        Raises:
+            OptionError: the way programs run leaves no ranges.
+        """
+        self.options.check_ranges("partition_hooks")
+        return replace(self, style=replace(self.style, ranges=True, layer_ranges=True))

@@ -54,14 +54,36 @@ def port_comment(port: Port, mesh: Mesh) -> str:
 
 def cause_comment(node: Node, mesh: Mesh) -> Iterator[str]:
     """Yield what a collective is there for."""
-    cause = node.cause
-    if cause is None:
-        return
+    if node.cause is not None:
+        yield comment(caused(node, mesh))
+
+
+def caused(node: Node, mesh: Mesh) -> str:
+    """Return a collective with its cause."""
     axes = " x ".join(mesh.joined(node.op.attributes["axes"]))  # type: ignore[arg-type]
-    yield comment(
-        f"{node.op.name} over {axes}: {cause.value}, {cause.produced} -> {cause.required} "
-        f"for {cause.consumer}"
-    )
+    what = f"{node.op.name} over {axes}"
+    if (cause := node.cause) is None:
+        return what
+    return f"{what}: {cause.value}, {cause.produced} -> {cause.required} for {cause.consumer}"
+
+
+def layer_of(node: Node) -> str:
+    """Return what part of a program a node belongs to: `backward: linear_0 (train.py:3)`."""
+    where = f"{node.phase.value}: {node.scope}" if node.scope else node.phase.value
+    return f"{where} ({node.source})" if node.source else where
+
+
+def described(node: Node, mesh: Mesh) -> str:
+    """Return what a node is, for messages: `all_reduce over 'data' at 'linear_0' (train.py:3)`."""
+    over = ""
+    if node.op.is_collective:
+        axes = mesh.joined(node.op.attributes["axes"])  # type: ignore[arg-type]
+        over = f" over {', '.join(map(repr, axes))}"
+    if node.cause is not None and node.cause.parts:
+        first, *_, last = (part.removeprefix("gradients.") for part in node.cause.parts)
+        over += f" of {node.cause.value}, '{first}' to '{last}'"
+    where = node.where()
+    return f"{node.op.name}{over}" + ("" if where.startswith("op ") else f" at {where}")
 
 
 def comment(text: str) -> str:

@@ -11,6 +11,10 @@ from mithril.errors import OptionError, listing, nearest
 
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
+FLAGS = (
+    "jit", "gradient_as_bucket_view", "find_unused_parameters", "use_module_hooks",
+    "trace_module_partitioning",
+)  # fmt: skip
 LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
 """What exchanges data between the processes, by device."""
 
@@ -31,6 +35,12 @@ class TorchOptions:
         gradient_as_bucket_view: whether gradients stay where their all_reduce left them, in one
             buffer; otherwise each gets memory of its own.
         find_unused_parameters: only False: a plan knows which parameters are used.
+        partition_policy: only `parameters`: tensors without a sharding of their own follow those
+            of parameters and inputs.
+        use_module_hooks: put every collective into a range of `torch.profiler` that names it, its
+            mesh axes and its layer.
+        trace_module_partitioning: log, as `mithril.torch`, how the inputs of each program lie and
+            why it exchanges data.
 
     Raises:
         OptionError: a value is refused.
@@ -44,12 +54,15 @@ class TorchOptions:
     allow_tf32: bool | None = None
     gradient_as_bucket_view: bool = True
     find_unused_parameters: bool = False
+    partition_policy: str | None = None
+    use_module_hooks: bool = False
+    trace_module_partitioning: bool = False
 
     def __post_init__(self) -> None:
         if self.device is not None:
             _check_choice("device", self.device, DEVICES)
         _check_choice("executor", self.executor, EXECUTORS)
-        for name in ("jit", "gradient_as_bucket_view", "find_unused_parameters"):
+        for name in FLAGS:
             _check_flag(name, getattr(self, name))
         if self.allow_tf32 is not None:
             _check_flag("allow_tf32", self.allow_tf32)
@@ -58,10 +71,51 @@ class TorchOptions:
                 "find_unused_parameters=True is not available; a plan knows which parameters are "
                 "used, and the others need no search; leave it out"
             )
+        if self.partition_policy not in (None, "parameters"):
+            raise OptionError(
+                f"partition_policy={self.partition_policy!r} is not available; tensors without a "
+                f"sharding follow those of parameters and inputs; use 'parameters'"
+            )
+        self._check_together()
         is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
         if not is_number or not self.timeout > 0:
             raise OptionError(
                 f"timeout={self.timeout!r} is no number of seconds above 0; give one, such as 300"
+            )
+
+    def check_ranges(self, option: str) -> None:
+        """Raise if programs run in a way that leaves no ranges of the profiler.
+
+        Args:
+            option: what asks for ranges.
+
+        Raises:
+            OptionError: they do.
+        """
+        if self.jit:
+            raise OptionError(
+                f"{option}=True does not go with jit=True; torch.compile leaves no ranges in a "
+                f"program; leave one of them out"
+            )
+        self._check_written(option, True)
+
+    def _check_together(self) -> None:
+        if self.use_module_hooks:
+            self.check_ranges("use_module_hooks")
+        if self.jit:
+            self._check_written("jit", True)
+        if self.allow_tf32 is not None:
+            self._check_written("allow_tf32", self.allow_tf32)
+        if not self.gradient_as_bucket_view:
+            self._check_written("gradient_as_bucket_view", False)
+        if self.distributed_backend is not None:
+            self._check_written("distributed_backend", self.distributed_backend)
+
+    def _check_written(self, option: str, value: object) -> None:
+        if self.executor == "lockstep":
+            raise OptionError(
+                f"{option}={value!r} does not go with executor='lockstep', which runs ops one by "
+                f"one in this process; leave one of them out"
             )
 
     def library(self, device: str) -> str:

@@ -8,8 +8,9 @@ which step it has come to for whoever watches the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -23,7 +24,16 @@ from mithril_torch.buffers import Buffer, buffers_of, written_into
 from mithril_torch.fuse import fused
 from mithril_torch.kernels import WRITTEN
 from mithril_torch.kernels.registry import dtype
-from mithril_torch.labels import Names, cause_comment, comment, one_a_line, port_comment
+from mithril_torch.labels import (
+    Names,
+    cause_comment,
+    comment,
+    described,
+    layer_of,
+    one_a_line,
+    port_comment,
+)
+from mithril_torch.style import WATCHED, Style, in_range, run_again
 
 
 @dataclass(frozen=True)
@@ -46,20 +56,16 @@ class Written:
 def write(
     program: Program,
     users: Mapping[str, Kernel] | None = None,
-    *,
-    compiled: bool = False,
-    watched: bool = True,
+    style: Style = WATCHED,
 ) -> Written:
     """Write a program as text.
 
     Args:
         program: what runs.
         users: kernel factories of the ops that users defined, by op name.
-        compiled: have `torch.compile` compile it: collectives are functions that it can trace,
-            nothing is done in place, and no steps are noted.
-        watched: note the steps in `step`.
+        style: how it is written besides what it computes.
     """
-    module = _Module(program.mesh, users or {}, compiled, watched and not compiled)
+    module = _Module(program.mesh, users or {}, style)
     module.write_run(replace(program, graph=fused(program.graph)))
     return module.finished()
 
@@ -76,8 +82,7 @@ class _Module:
 
     mesh: Mesh
     users: Mapping[str, Kernel]
-    compiled: bool
-    watched: bool
+    style: Style
     header: list[_Line] = field(default_factory=list)
     functions: list[list[_Line]] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
@@ -114,8 +119,7 @@ class _Module:
         lines = list(self.header)
         for function in self.functions:
             lines += [_Line(""), _Line(""), *function] if lines else function
-        if self.compiled:
-            lines += [_Line(""), _Line(""), _Line("run = torch.compile(run, fullgraph=True)")]
+        lines += map(_Line, run_again(self.style))
         text = "".join(f"{line.text}\n" for line in lines)
         at = {number: line.step for number, line in enumerate(lines, 1) if line.step is not None}
         return Written(text, tuple(self.steps), at, self.called)
@@ -141,13 +145,13 @@ class _Writer:
         self._prefix = prefix
         self._names: dict[Value, str] = {}
         self._last = last_uses(graph)
-        buffers = {} if module.compiled else buffers_of(graph, f"flat{prefix}_")
+        buffers = {} if module.style.compiled else buffers_of(graph, f"flat{prefix}_")
         self._buffers: dict[Node, Buffer] = buffers
         self._made_in = {v: b for b in buffers.values() for v in b.made_there}
         self._declared: set[Node] = set()
         self._pending: dict[Value, _Started] = {}
         self._free = Names()
-        self._said = ""
+        self._is_whole = not prefix
 
     def name_input(self, value: Value) -> str:
         """Return, and remember, the variable of an input."""
@@ -161,19 +165,20 @@ class _Writer:
     def lines(self) -> list[_Line]:
         """Return the body of the function, up to where its results are there."""
         lines: list[_Line] = []
-        for node in self._graph.nodes:
-            lines += self._comment(node)
-            number = len(self._module.steps)
-            self._module.steps.append(_described(node, self._module.mesh))
-            lines += [_Line(text, number) for text in self._node(node, number)]
+        for _, together in groupby(self._graph.nodes, lambda node: (node.phase, node.scope)):
+            nodes = list(together)
+            written, layer = list(self._layer(nodes)), layer_of(nodes[0])
+            if written and self._module.style.layer_ranges:
+                written = [_Line(in_range(layer)), *_indented(written)]
+            lines += [_Line(comment(layer)), *written] if written else []
         waits = self._wait_for(list(self._graph.outputs.values()))
         return [*lines, *map(_Line, waits)]
 
-    def _comment(self, node: Node) -> Iterator[_Line]:
-        said = comment(f"{node.phase.value}: {node.scope}" if node.scope else node.phase.value)
-        if said != self._said:
-            self._said = said
-            yield _Line(f"{said} ({node.source})" if node.source else said)
+    def _layer(self, nodes: Iterable[Node]) -> Iterator[_Line]:
+        for node in nodes:
+            number = len(self._module.steps)
+            self._module.steps.append(described(node, self._module.mesh))
+            yield from (_Line(text, number) for text in self._node(node, number))
 
     def _node(self, node: Node, number: int) -> Iterator[str]:
         yield from self._wait_for(node.inputs)
@@ -187,7 +192,7 @@ class _Writer:
         elif isinstance(node.op, Constant):
             text = WRITTEN[node.op.name](node.op, [])
             self._names[node.outputs[0]] = self._module.once("c", text)
-        elif node.op.is_collective and self._module.compiled:
+        elif node.op.is_collective and self._module.style.compiled:
             yield self._assignment(node, f"{node.op.name}_now({self._arguments(node)})")
         elif isinstance(node.op, ops.AllReduce):
             yield from self._all_reduce(node, node.op, number)
@@ -257,8 +262,7 @@ class _Writer:
     def _collective(self, node: Node, number: int) -> Iterator[str]:
         work = f"work{self._prefix}_{number}"
         yield from cause_comment(node, self._module.mesh)
-        yield from self._note(number)
-        yield f"{work} = {node.op.name}({self._arguments(node)})"
+        yield from self._exchange(number, "", f"{work} = {node.op.name}({self._arguments(node)})")
         target = self._fresh(node.outputs[0])
         started = _Started(work, target, node.outputs, "", number)
         self._pending[node.outputs[0]] = started
@@ -278,12 +282,12 @@ class _Writer:
         for value in buffer.made_there:
             self._names[views[value][0]] = self._names[value]
         yield from cause_comment(node, self._module.mesh)
-        yield from self._note(number)
         group = self._module.group(op.axes)
-        yield f"{work} = all_reduce({group}, {op.reduction!r}, {buffer.name})"
+        started = f"{work} = all_reduce({group}, {op.reduction!r}, {buffer.name})"
+        yield from self._exchange(number, "", started)
         release = "" if buffer.is_single else buffer.name
-        started = _Started(work, None, node.outputs, release, number)
-        self._pending |= dict.fromkeys(node.outputs, started)
+        pending = _Started(work, None, node.outputs, release, number)
+        self._pending |= dict.fromkeys(node.outputs, pending)
 
     def _declare(self, buffer: Buffer) -> Iterator[str]:
         """Write what makes a buffer and the parts of it that ops write into."""
@@ -304,14 +308,20 @@ class _Writer:
                 continue
             for output in started.outputs:
                 del self._pending[output]
-            yield from self._note(started.step)
             assigned = f"{started.target} = " if started.target else ""
-            yield f"{assigned}{started.work}.wait()"
+            yield from self._exchange(started.step, "end of ", f"{assigned}{started.work}.wait()")
+            if self._is_whole and started.release and not self._module.style.bucket_views:
+                yield from (f"{self._names[v]} = {self._names[v]}.clone()" for v in started.outputs)
             yield f"del {', '.join(filter(None, [started.work, started.release]))}"
 
-    def _note(self, number: int) -> Iterator[str]:
-        if self._module.watched:
+    def _exchange(self, number: int, which: str, statement: str) -> Iterator[str]:
+        """Write a statement that exchanges data, or waits for it."""
+        if self._module.style.watched and not self._module.style.compiled:
             yield f"step[0] = {number}"
+        if self._module.style.ranges:
+            yield in_range(which + self._module.steps[number])
+            statement = f"    {statement}"
+        yield statement
 
     # ---------------------------------------------------------------- loops
 
@@ -361,13 +371,3 @@ def last_uses(graph: Graph) -> dict[Node, list[Value]]:
 
 def _indented(lines: Sequence[_Line]) -> list[_Line]:
     return [_Line(f"    {line.text}", line.step) for line in lines]
-
-
-def _described(node: Node, mesh: Mesh) -> str:
-    """Return what a node is, for messages: `all_reduce over 'data' at 'linear_0' (train.py:3)`."""
-    over = ""
-    if node.op.is_collective:
-        axes = mesh.joined(node.op.attributes["axes"])  # type: ignore[arg-type]
-        over = f" over {', '.join(map(repr, axes))}"
-    where = node.where()
-    return f"{node.op.name}{over}" + ("" if where.startswith("op ") else f" at {where}")

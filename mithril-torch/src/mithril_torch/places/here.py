@@ -7,6 +7,7 @@ group that its collectives use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,10 @@ from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType
 
 from mithril_torch import prelude
-from mithril_torch.options import TorchOptions
 from mithril_torch.pool.recorder import Recorder
 from mithril_torch.recorded import issued
 from mithril_torch.source import Written, write
+from mithril_torch.style import Style
 from mithril_torch.tensors import to_numpy, to_tensor
 
 
@@ -33,14 +34,12 @@ class Here:
 
     Args:
         mesh: the devices of all processes.
-        options: of the backend.
         device: where this process's tensors lie.
         rank: which device of the mesh that is.
     """
 
-    def __init__(self, mesh: Mesh, options: TorchOptions, device: str, rank: int = 0) -> None:
+    def __init__(self, mesh: Mesh, device: str, rank: int = 0) -> None:
         self._mesh = mesh
-        self._options = options
         self._device = device
         self._rank = rank
 
@@ -82,9 +81,11 @@ class Here:
         """
         return [self.shard(shards, device) for shards, device in wanted]
 
-    def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> HereExecutable:
+    def lower(
+        self, program: Program, kernels: Mapping[str, Kernel], style: Style
+    ) -> HereExecutable:
         """Write a program as text and load it."""
-        written = write(program, kernels, compiled=self._options.jit, watched=False)
+        written = write(program, kernels, style=replace(style, watched=False))
         return HereExecutable(written, self._device)
 
 

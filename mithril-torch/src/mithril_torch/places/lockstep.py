@@ -18,6 +18,7 @@ from mithril.ir import Program
 from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType, as_dtype
 
+from mithril_torch.style import Style
 from mithril_torch.tensors import to_numpy, to_tensor, torch_dtype
 
 Tensors = list[torch.Tensor]
@@ -54,8 +55,8 @@ class Lockstep:
         """Return what devices hold of several arrays."""
         return [to_numpy(shards[device]) for shards, device in wanted]
 
-    def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> InTurn:
-        """Turn a program into straight-line Python over all devices."""
+    def lower(self, program: Program, kernels: Mapping[str, Kernel], style: Style) -> InTurn:
+        """Turn a program into straight-line Python over all devices, of the core's own style."""
         return InTurn(LockstepExecutable(program, kernels, _namespace(self._device)))
 
 

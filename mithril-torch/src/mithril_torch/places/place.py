@@ -13,6 +13,8 @@ from mithril.ir import Program
 from mithril.mesh import Sharding
 from mithril.types import TensorType
 
+from mithril_torch.style import Style
+
 
 class Place(Protocol):
     """The devices of a mesh, in one process or several."""
@@ -43,6 +45,12 @@ class Place(Protocol):
         """
         ...
 
-    def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> Executable:
-        """Turn a program into something that runs; `kernels` are those of all ops by name."""
+    def lower(self, program: Program, kernels: Mapping[str, Kernel], style: Style) -> Executable:
+        """Turn a program into something that runs.
+
+        Args:
+            program: what runs.
+            kernels: those of all ops by name.
+            style: how it is written.
+        """
         ...

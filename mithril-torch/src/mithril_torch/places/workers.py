@@ -24,6 +24,7 @@ from mithril_torch.options import TorchOptions
 from mithril_torch.pool.controller import Pool
 from mithril_torch.recorded import issued
 from mithril_torch.source import Written, write
+from mithril_torch.style import Style
 
 _numbers = itertools.count()
 
@@ -39,7 +40,6 @@ class Workers:
 
     def __init__(self, mesh: Mesh, options: TorchOptions, device: str) -> None:
         self._mesh = mesh
-        self._options = options
         self._pool = Pool.of(
             mesh.size, device=device, backend=options.library(device), timeout=options.timeout
         )
@@ -69,13 +69,15 @@ class Workers:
             for part in self._pool.fetch_all(wanted)
         ]
 
-    def lower(self, program: Program, kernels: Mapping[str, Kernel]) -> WorkersExecutable:
+    def lower(
+        self, program: Program, kernels: Mapping[str, Kernel], style: Style
+    ) -> WorkersExecutable:
         """Write a program as text and have every worker load it.
 
         Raises:
             BackendError: it calls a kernel that a user gave an op; workers get text only.
         """
-        written = write(program, kernels, compiled=self._options.jit)
+        written = write(program, kernels, style=style)
         if written.users:
             names = sorted(
                 {n.op.name for n in all_nodes(program.graph) if isinstance(n.op, UserOp)}

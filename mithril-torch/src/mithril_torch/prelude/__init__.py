@@ -64,6 +64,7 @@ from mithril_torch.prelude.pool import (
 from mithril_torch.prelude.position import (
     rope,
 )
+from mithril_torch.prelude.precision import float32_products
 from mithril_torch.prelude.random import random_bits
 from mithril_torch.prelude.windows import (
     convolved,
@@ -77,16 +78,18 @@ from mithril_torch.prelude.windows import (
 )
 
 aten = torch.ops.aten
+record_function = torch.profiler.record_function
 
 __all__ = [
-    "all_gather", "all_gather_now", "all_reduce", "all_reduce_now", "all_to_all", "all_to_all_now",
-    "aten", "attention", "attention_gradient", "avg_pool", "avg_pool_gradient", "axis_index",
-    "choose", "convolution_16", "convolution_backward_16", "convolved", "convolved_input_gradient",
-    "convolved_weight_gradient", "cross_entropy", "cross_entropy_gradient", "keep_first",
-    "layer_norm", "layer_norm_gradient", "make_group", "math", "max_pool", "max_pool_gradient",
-    "padded", "permute", "permute_now", "pooled_max", "pooled_max_gradient", "pooled_mean",
-    "pooled_mean_gradient", "random_bits", "reduce_scatter", "reduce_scatter_now", "rms_norm",
-    "rms_norm_gradient", "rope", "scatter_add", "scatter_along", "sign", "spread", "take",
-    "take_along", "take_part", "take_shard", "top_k", "torch", "whole_floor_divide",
-    "whole_remainder",
+    "all_gather", "all_gather_now", "all_reduce", "all_reduce_now", "all_to_all",
+    "all_to_all_now", "aten", "attention", "attention_gradient", "avg_pool",
+    "avg_pool_gradient", "axis_index", "choose", "convolution_16", "convolution_backward_16",
+    "convolved", "convolved_input_gradient", "convolved_weight_gradient", "cross_entropy",
+    "cross_entropy_gradient", "float32_products", "keep_first", "layer_norm",
+    "layer_norm_gradient", "make_group", "math", "max_pool", "max_pool_gradient", "padded",
+    "permute", "permute_now", "pooled_max", "pooled_max_gradient", "pooled_mean",
+    "pooled_mean_gradient", "random_bits", "record_function", "reduce_scatter",
+    "reduce_scatter_now", "rms_norm", "rms_norm_gradient", "rope", "scatter_add",
+    "scatter_along", "sign", "spread", "take", "take_along", "take_part", "take_shard", "top_k",
+    "torch", "whole_floor_divide", "whole_remainder",
 ]  # fmt: skip

@@ -1,0 +1,70 @@
+"""How programs are written besides what they compute; this module imports no framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mithril_torch.options import TorchOptions
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a program is written.
+
+    Args:
+        compiled: have `torch.compile` compile it: collectives are functions that it can trace,
+            nothing is done in place, and no steps are noted.
+        watched: note the steps in `step`.
+        bucket_views: results stay in the buffers of their collectives; otherwise each gets memory
+            of its own.
+        ranges: collectives stand in named ranges of PyTorch's profiler.
+        layer_ranges: what belongs to one layer stands in such a range.
+        precision: that of products of float32, `ieee` or `tf32`; as PyTorch is set if left out.
+    """
+
+    compiled: bool = False
+    watched: bool = True
+    bucket_views: bool = True
+    ranges: bool = False
+    layer_ranges: bool = False
+    precision: str | None = None
+
+
+WATCHED = Style()
+"""Plain, for a pool that watches its workers."""
+
+
+def in_range(name: str) -> str:
+    """Return the head of a block that stands in a named range of the profiler.
+
+    >>> in_range("end of all_reduce over 'data'")
+    'with record_function("end of all_reduce over \'data\'"):'
+    """
+    return f"with record_function({name!r}):"
+
+
+def run_again(style: Style) -> list[str]:
+    """Return the lines after the functions, which make more of `run`."""
+    lines = []
+    if style.compiled:
+        lines.append("run = torch.compile(run, fullgraph=True)")
+    if style.precision is not None:
+        lines.append(f"run = float32_products({style.precision!r}, run)")
+    return ["", "", *lines] if lines else []
+
+
+def style_of(options: TorchOptions) -> Style:
+    """Return how options want programs to be written.
+
+    >>> style_of(TorchOptions(allow_tf32=True)).precision
+    'tf32'
+    """
+    precision = None
+    if options.allow_tf32 is not None:
+        precision = "tf32" if options.allow_tf32 else "ieee"
+    return Style(
+        compiled=options.jit,
+        bucket_views=options.gradient_as_bucket_view,
+        ranges=options.use_module_hooks,
+        precision=precision,
+    )

@@ -1,0 +1,33 @@
+"""Logs how a program's tensors lie, and why it exchanges data, for `trace_module_partitioning`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from mithril.ir import Program
+from mithril.ir.repeat import all_nodes
+
+from mithril_torch.labels import caused, port_comment
+
+LOGGER = logging.getLogger("mithril.torch")
+
+
+def log_layout(program: Program) -> None:
+    """Log a program that is about to be written, a line for each input, collective and output."""
+    if LOGGER.isEnabledFor(logging.INFO):
+        for line in layout(program):
+            LOGGER.info("%s", line)
+
+
+def layout(program: Program) -> Iterator[str]:
+    """Yield what `log_layout` logs."""
+    mesh = program.mesh
+    yield f"program on {mesh!r}"
+    for port in program.inputs:
+        yield f"input {port.name}: {port_comment(port, mesh)}"
+    for node in all_nodes(program.graph):
+        if node.op.is_collective:
+            yield f"{node.where()}: {caused(node, mesh)}"
+    for port in program.outputs:
+        yield f"output {port.name}: {port_comment(port, mesh)}"
