@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
 from mithril_torch.distributed import Job, job_of, join
+from mithril_torch.interop import TorchInterop
 from mithril_torch.kernels.callable import kernels_on
 from mithril_torch.options import TorchOptions
 from mithril_torch.places.here import Here
@@ -121,6 +123,11 @@ class TorchEngine:
     def dtypes(self) -> frozenset[DType]:
         """All dtypes but uint64."""
         return _DTYPES
+
+    @cached_property
+    def interop(self) -> TorchInterop:
+        """What users of PyTorch are offered."""
+        return TorchInterop(self)
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Shards:
         """Make a distributed array."""

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from mithril.types import DType
+from mithril.types import DType, as_dtype
+from torch.utils import dlpack
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
     """Return PyTorch's dtype of the same meaning."""
     found: torch.dtype = getattr(torch, dtype.value)
     return found
+
+
+def dtype_of(tensor: torch.Tensor) -> DType:
+    """Return Mithril's dtype of the same meaning.
+
+    Raises:
+        ShapeError: there is none.
+    """
+    return as_dtype(str(tensor.dtype).removeprefix("torch."))
+
+
+def ordinary(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same memory that autograd may use; what programs return it may not."""
+    return dlpack.from_dlpack(tensor.__dlpack__()) if tensor.is_inference() else tensor
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from mithril.engine.protocol import Engine, Shards
 from mithril.mesh import Sharding
 from mithril.types import TensorType
@@ -46,6 +48,19 @@ class Interop(Protocol):
 
         Returns:
             None when it is no array of the framework.
+        """
+        return None
+
+    def host(self, x: object) -> np.ndarray | None:
+        """Return an array of the framework that lies on the host as NumPy's, with the same memory.
+
+        Several devices then get a part of it each, and none of them the whole.
+
+        Args:
+            x: what a user passed in.
+
+        Returns:
+            None when it is no array of the framework, or lies on devices.
         """
         return None
 

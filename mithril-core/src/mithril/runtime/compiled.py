@@ -28,7 +28,7 @@ from mithril.models.summary import summarize
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import Precision
 from mithril.partition import explain
-from mithril.runtime.array import Array, PendingArray
+from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
 from mithril.runtime.evaluation import Evaluator, check_names
 from mithril.runtime.parameters import Parameters
@@ -118,6 +118,10 @@ def compile(
     return compiled
 
 
+def _kind(given: object) -> object:
+    return given.kind if isinstance(given, Array) else given
+
+
 def _snapshot(model: object) -> Composition | Layer:
     if isinstance(model, Model):
         return model.freeze()
@@ -138,7 +142,7 @@ class CompiledModel:
         self._model = model
         self._planner = Planner(model, backend, settings)
         names = (self.input_names, self.output_names, self.parameter_names)
-        self._pure_planners: dict[tuple[str, ...], Planner] = {}
+        self._pure_planners: dict[tuple[tuple[str, ...], bool], Planner] = {}
         self._evaluator = Evaluator(backend, self._planner, settings, *names)
 
     # ------------------------------------------------------------------ running
@@ -255,9 +259,13 @@ class CompiledModel:
     def _placed(self, shapes: Mapping[str, object]) -> tuple[Types, Arguments]:
         """Return types of inputs, and types with shardings, from shapes, arrays and specs."""
         check_names(shapes, self.input_names, "input")
-        found = []
+        found: list[tuple[str, TensorType, Sharding]] = []
         for name in self.input_names:
-            spec = as_spec(shapes[name], f"input '{name}'", self.backend.precision.default)
+            given = _kind(shapes[name])
+            if isinstance(given, Kind):
+                found.append((name, given.type, given.sharding))
+                continue
+            spec = as_spec(given, f"input '{name}'", self.backend.precision.default)
             sharding = Sharding.of(
                 self.backend.mesh, spec.sharding, len(spec.shape), f"input '{name}'"
             )
@@ -275,35 +283,62 @@ class CompiledModel:
         outputs = planner.trace(types).graph.outputs
         return tuple(name for name in self.output_names if outputs[name].type.dtype.is_float)
 
-    def wiring(self, shapes: Mapping[str, object], *, gradients: bool) -> Wiring:
+    def wiring(
+        self,
+        shapes: Mapping[str, object],
+        *,
+        gradients: bool,
+        differentiable: Sequence[str] | None = None,
+        inference: bool = False,
+        parameters: Mapping[str, Placed] | None = None,
+        seeds: Mapping[str, Placed] | None = None,
+    ) -> Wiring:
         """Return the program for inputs of given shapes, for a plugin that runs it by itself.
 
-        All float inputs are differentiable. An input without a sharding of its own lies as in the
-        plan that was made last, if there is one.
+        An input that is no array lies as in the plan that was made last, if there is one.
 
         Args:
-            shapes: for each input a shape, an array, or a `TensorSpec`.
+            shapes: for each input a shape, an array or its kind, or a `TensorSpec`.
             gradients: whether output gradients go in and gradients come out.
+            differentiable: the inputs that gradients come out of; by default all of floats.
+            inference: whether dropout and its like do nothing even if the model was compiled to
+                train.
+            parameters: type and sharding of the parameters whose sharding is settled.
+            seeds: the same of gradients of outputs, by output.
         """
         types, placed = self._placed(shapes)
-        placed = tuple((name, self._as_before(name, known)) for name, known in placed)
-        floats = tuple(name for name, type in types if type.dtype.is_float)
-        planner = self._pure_planners.setdefault(
-            floats,
-            Planner(self._model, self.backend, replace(self.settings, differentiable=floats)),
+        placed = tuple(
+            (name, known if isinstance(_kind(shapes[name]), Kind) else self._as_before(name, known))
+            for name, known in placed
         )
+        if differentiable is None:
+            differentiable = [name for name, type in types if type.dtype.is_float]
+        planner = self._pure_planner(tuple(differentiable), inference)
         outputs = self._float_outputs(planner, types) if gradients else ()
-        seeds = tuple((name, ANYWHERE) for name in outputs)
-        parameters = tuple((name, ANYWHERE) for name in self.parameter_names)
-        step = planner.step(Signature(placed, parameters, seeds if gradients else None))
+        arriving = tuple((name, (seeds or {}).get(name, ANYWHERE)) for name in outputs)
+        lying = tuple(
+            (name, (parameters or {}).get(name, ANYWHERE)) for name in self.parameter_names
+        )
+        step = planner.step(Signature(placed, lying, arriving if gradients else None))
         made = {port.name for port in step.program.outputs}
-        wanted = {name: gradient_of(name) for name in (*self.parameter_names, *floats)}
+        wanted = {name: gradient_of(name) for name in (*self.parameter_names, *differentiable)}
         return Wiring(
             step.program,
             {name: seed_of(name) for name in outputs},
             {name: port for name, port in wanted.items() if port in made},
             step.uses_seed,
         )
+
+    def _pure_planner(self, differentiable: tuple[str, ...], inference: bool) -> Planner:
+        settings = replace(
+            self.settings,
+            differentiable=differentiable,
+            inference=self.settings.inference or inference,
+        )
+        key = settings.differentiable, settings.inference
+        if key not in self._pure_planners:
+            self._pure_planners[key] = Planner(self._model, self.backend, settings)
+        return self._pure_planners[key]
 
     def summary(self) -> str:
         """Return the model as a table, and what the last plan makes of it, if there is one."""

@@ -63,11 +63,12 @@ class Creation:
             dtype: element type.
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
         """
-        adopted = self.adopted(values)
+        is_cut = self.engine.mesh.size > 1 and self.interop.host(values) is not None
+        adopted = None if is_cut else self.adopted(values)
         if adopted is not None:
             return self._laid_out(adopted, dtype, placement)
-        host = on_host(values)
-        chosen = as_dtype(dtype) if dtype is not None else self._default_dtype(host)
+        host, default = self._read(values)
+        chosen = default if dtype is None else as_dtype(dtype)
         check_range(host, chosen)
         host = np.asarray(host, chosen.numpy)
         return self._make(host.shape, chosen, placement, lambda box: host[box].copy())
@@ -292,13 +293,14 @@ class Creation:
         array([1, 2, 3, 4], dtype=int32)
         """
         local = self.engine.local_devices
-        parts = [on_host(part) for part in shards]
+        read = [self._read(part) for part in shards]
+        parts = [part for part, _ in read]
         if len(parts) != len(local):
             raise ShapeError(
                 f"from_local_shards is given {len(parts)} parts; this process has {len(local)} "
                 f"devices; give one part for each"
             )
-        first = TensorType(parts[0].shape, self._default_dtype(parts[0]))
+        first = TensorType(parts[0].shape, read[0][1])
         sharding = read_placement(self.engine.mesh, first, **placement)
         if shape is None:
             whole = tuple(n * sharding.shards_along(i) for i, n in enumerate(first.shape))
@@ -381,6 +383,17 @@ class Creation:
         if self.uneven == "error":
             sharding.check_even(shape, "tensor")
         return self.place(type, sharding, produce)
+
+    def _read(self, x: object) -> tuple[np.ndarray, DType]:
+        """Return values on the host, and their dtype; arrays of the framework keep theirs."""
+        host = self.interop.host(x)
+        if host is None:
+            adopted = self.adopted(x)
+            host = None if adopted is None else adopted.numpy()
+        if host is not None:
+            return host, as_dtype(host.dtype)
+        host = on_host(x)
+        return host, self._default_dtype(host)
 
     def _default_dtype(self, host: np.ndarray) -> DType:
         """float64 and int64 are narrowed; an int64 that does not fit int32 stays."""

@@ -44,6 +44,11 @@ class Here:
         self._rank = rank
 
     @property
+    def device(self) -> str:
+        """Where this process's tensors lie."""
+        return self._device
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """One for each device."""
         if self._mesh.size == 1:
@@ -66,6 +71,9 @@ class Here:
         Raises:
             BackendError: another process has the device.
         """
+        return self._held(shards, device)
+
+    def _held(self, shards: torch.Tensor, device: int) -> np.ndarray:
         if device != self._rank:
             raise BackendError(
                 f"device {device} belongs to rank {device}, not to this one ({self._rank}); its "
@@ -79,7 +87,7 @@ class Here:
         Raises:
             BackendError: another process has a device.
         """
-        return [self.shard(shards, device) for shards, device in wanted]
+        return [self._held(shards, device) for shards, device in wanted]
 
     def lower(
         self, program: Program, kernels: Mapping[str, Kernel], style: Style

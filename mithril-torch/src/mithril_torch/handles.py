@@ -1,0 +1,117 @@
+"""Tensors of users as the engine's handles, and handles as tensors that autograd may use.
+
+Where this process has a device of its own, a handle is a tensor: what fits is not copied, and users
+see this process's part. Elsewhere users see whole tensors, which pass over the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from mithril.engine import Shards
+from mithril.engine.shards import trimmed
+from mithril.mesh import Sharding
+from mithril.types import Shape, TensorType
+
+from mithril_torch.places.here import Here
+from mithril_torch.tensors import ordinary, to_numpy, to_tensor
+
+if TYPE_CHECKING:
+    from mithril_torch.engine import TorchEngine
+
+Found = tuple[Shards, TensorType, Sharding]
+"""A handle, and what it stands for."""
+
+
+def handle_of(
+    engine: TorchEngine,
+    x: torch.Tensor,
+    type: TensorType,
+    sharding: Sharding,
+    *,
+    is_part: bool = False,
+) -> Shards:
+    """Return a tensor as a handle.
+
+    Args:
+        engine: whose.
+        x: the whole tensor.
+        type: of the whole.
+        sharding: how it shall lie.
+        is_part: where this process has a device of its own, `x` is what that holds.
+    """
+    place, x = engine.place, x.detach().resolve_neg()
+    if not isinstance(place, Here):
+        host = to_numpy(x)
+        return place.put(type, sharding, lambda box: host[box])
+    if not is_part and not sharding.is_replicated:
+        x = x[sharding.box(place.local_devices[0], type.shape)]
+    return _padded(x.to(place.device), sharding.local_shape(type.shape)).contiguous()
+
+
+def tensors_of(engine: TorchEngine, found: Sequence[Found]) -> list[torch.Tensor]:
+    """Return what handles stand for: this process's parts, or whole tensors where it has none."""
+    place = engine.place
+    if isinstance(place, Here):
+        return [
+            _cut(ordinary(handle), local_part(type, sharding, place.local_devices[0]))
+            for handle, type, sharding in found
+        ]
+    holders = [_one_of_each_box(sharding) for _, _, sharding in found]
+    wanted = [
+        (handle, device)
+        for (handle, _, _), devices in zip(found, holders, strict=True)
+        for device in devices
+    ]
+    parts = iter(place.parts(wanted))
+    return [
+        to_tensor(_joined(type, sharding, {device: next(parts) for device in devices}))
+        for (_, type, sharding), devices in zip(found, holders, strict=True)
+    ]
+
+
+def local_part(type: TensorType, sharding: Sharding, device: int) -> Shape:
+    """Return the shape of what a device truly holds."""
+    return tuple(cut.stop - cut.start for cut in sharding.box(device, type.shape))
+
+
+def seen_shape(engine: TorchEngine, type: TensorType, sharding: Sharding) -> Shape:
+    """Return the shape of what users see of a tensor."""
+    place = engine.place
+    if not isinstance(place, Here):
+        return type.shape
+    return local_part(type, sharding, place.local_devices[0])
+
+
+def _padded(x: torch.Tensor, shape: Shape) -> torch.Tensor:
+    if x.shape == shape:
+        return x
+    whole = x.new_zeros(shape)
+    whole[tuple(map(slice, x.shape))] = x
+    return whole
+
+
+def _cut(x: torch.Tensor, shape: Shape) -> torch.Tensor:
+    return x if x.shape == shape else x[tuple(map(slice, shape))]
+
+
+def _one_of_each_box(sharding: Sharding) -> list[int]:
+    """Return one device for each distinct part of a tensor."""
+    found: dict[tuple[int, ...], int] = {}
+    for device in range(sharding.mesh.size):
+        place = tuple(sharding.mesh.index_over(device, axes) for axes in sharding.dims)
+        found.setdefault(place, device)
+    return list(found.values())
+
+
+def _joined(type: TensorType, sharding: Sharding, parts: dict[int, np.ndarray]) -> np.ndarray:
+    if sharding.is_replicated:
+        return next(iter(parts.values()))
+    whole = np.empty(type.shape, type.dtype.numpy)
+    for device, part in parts.items():
+        box = sharding.box(device, type.shape)
+        whole[box] = trimmed(part, box)
+    return whole
