@@ -21,7 +21,7 @@ from mithril.types import DType, TensorType
 from mithril_jax import hlo
 from mithril_jax.devices import Devices, configured, find_devices
 from mithril_jax.interop import JaxInterop
-from mithril_jax.kernels import KERNELS
+from mithril_jax.kernels import KERNELS, kernels_on
 from mithril_jax.lower import function_of, leaving_order, needs_flag, whole_function
 from mithril_jax.options import JaxOptions
 from mithril_jax.processes import join
@@ -109,7 +109,8 @@ class JaxEngine:
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> JaxExecutable:
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
-        function = function_of(program, self.opened, kernels_for(self.name, KERNELS))
+        kernels = kernels_for(self.name, kernels_on(self.platform))
+        function = function_of(program, self.opened, kernels)
         return JaxExecutable(program, function, self, tuple(donate))
 
     def lower_whole(
@@ -118,7 +119,7 @@ class JaxEngine:
         """Turn a graph on whole tensors into a jitted function, if that is the strategy."""
         if self.options.pjit_lowering_strategy != "gspmd" or self.mesh.size == 1:
             return None
-        kernels = kernels_for(self.name, KERNELS)
+        kernels = kernels_for(self.name, kernels_on(self.platform))
         function = whole_function(whole, program, self.opened, kernels)
         return JaxExecutable(program, function, self, tuple(donate), flagged=False)
 

@@ -73,21 +73,19 @@ def function_of(
 
 
 def leaving_order(program: Program) -> list[int]:
-    """Return the positions of the outputs in the order in which XLA shall be given them.
+    """Return the positions of the outputs in the order in which XLA shall be given them: by size.
 
-    On one device XLA makes what stands first early. A weight's gradient ends the life of the
-    activation it is made of, so outputs stand in the order in which what they are made of is ready,
-    the larger first: up to two fifths less memory than in the order of the parameters.
+    On one device XLA makes what stands first early. A bias' gradient needs the whole way back to
+    its layer; once that is gone, the products that give weights' gradients wait for nothing but
+    their turn, and several run at once. In the order of the layers each of them holds up the next
+    layer on the way back, or keeps activations for longer. Of equal size, what is ready first.
     """
-    made = {value: node for node in program.graph.nodes for value in node.outputs}
-    at = {node: number for number, node in enumerate(program.graph.nodes)}
+    at = {value: i for i, node in enumerate(program.graph.nodes) for value in node.outputs}
     values = list(program.graph.outputs.values())
 
     def key(position: int) -> tuple[int, int]:
         value = values[position]
-        inputs = made[value].inputs if value in made else ()
-        ready = max((at[made[x]] for x in inputs if x in made), default=-1)
-        return ready, -value.type.nbytes
+        return value.type.nbytes, at.get(value, -1)
 
     return sorted(range(len(values)), key=key)
 

@@ -73,10 +73,19 @@ class Array(Operand):
     @staticmethod
     def of_kind(kind: Kind, shards: Shards) -> Array:
         """Return an array of a kind that is known already."""
-        array = _new(Array)
-        array.kind = kind
-        array.shards = shards
+        (array,) = Array.of_kinds((kind,), (shards,))
         return array
+
+    @staticmethod
+    def of_kinds(kinds: Sequence[Kind], handles: Sequence[Shards]) -> list[Array]:
+        """Return arrays of kinds that are known already."""
+        arrays = []
+        for kind, shards in zip(kinds, handles, strict=True):
+            array = _new(Array)
+            array.kind = kind
+            array.shards = shards
+            arrays.append(array)
+        return arrays
 
     @property
     def backend(self) -> Backend:

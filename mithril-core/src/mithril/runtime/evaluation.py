@@ -7,9 +7,9 @@ each array just long enough to see that it is of the same kind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ from mithril.transform import gradient_of, seed_of
 SEED = "seed"
 Given = Mapping[str, object]
 Places = tuple[tuple[str, int], ...]
+Pick = Callable[[Any], Sequence[Any]]
+MAPPINGS = (dict, Mapping)
+"""A dict is recognised much faster than any other mapping."""
 _kind, _shards = attrgetter("kind"), attrgetter("shards")
 
 
@@ -40,8 +43,7 @@ class Call:
         kinds: of inputs, parameters and output gradients, in that order.
         seeded: names of the outputs whose gradients are given; None for a forward evaluation.
         step: the plan.
-        order: for each input of the plan's program the position among these arrays; the seed comes
-            after them.
+        ordered: picks the inputs of the plan's program from these arrays' handles, and the seed's.
         made: the kinds of what the program returns.
         outputs: the model's outputs by name, as positions among these.
         gradients: the gradients, likewise.
@@ -50,7 +52,7 @@ class Call:
     kinds: list[Kind]
     seeded: tuple[str, ...] | None
     step: Step
-    order: tuple[int, ...]
+    ordered: Pick
     made: tuple[Kind, ...]
     outputs: Places
     gradients: Places
@@ -62,10 +64,6 @@ class Call:
             return seeded == self.seeded and list(map(_kind, arrays)) == self.kinds
         except AttributeError:
             return False
-
-    def ordered(self, handles: Sequence[Any]) -> list[Any]:
-        """Return the handles of the arrays, and of the seed, as the program takes them."""
-        return [handles[i] for i in self.order]
 
 
 class Evaluator:
@@ -94,6 +92,7 @@ class Evaluator:
         self._planner = planner
         self._settings = settings
         self._inputs, self._outputs, self._parameters = inputs, outputs, parameters
+        self._pick_inputs, self._pick_parameters = picker(inputs), picker(parameters)
         self._arrivals = Arrivals(backend)
         self._last: Call | None = None
 
@@ -115,7 +114,7 @@ class Evaluator:
         if call.step.uses_seed:
             handles.append(self._seed_array(seed, call.step.ports[SEED]).shards)
         results = call.step.run(call.ordered(handles), observe)
-        made = list(map(Array.of_kind, call.made, results))
+        made = Array.of_kinds(call.made, results)
         return (
             {name: made[i] for name, i in call.outputs},
             Parameters({name: made[i] for name, i in call.gradients}),
@@ -177,7 +176,7 @@ class Evaluator:
             kinds,
             seeded,
             step,
-            tuple(position[port.name] for port in step.program.inputs),
+            picker([position[port.name] for port in step.program.inputs]),
             tuple(Kind(self._backend, port.type, port.sharding) for port in ports),
             tuple((name, place[name]) for name in self._outputs),
             tuple((n, place[gradient_of(n)]) for n in wanted if gradient_of(n) in place),
@@ -207,13 +206,15 @@ class Evaluator:
             GraphError: a name is missing or unknown.
         """
         found = [
-            *_in_order(inputs, self._inputs, "input"),
-            *_in_order(params, self._parameters, "parameter"),
+            *_in_order(inputs, self._inputs, self._pick_inputs, "input"),
+            *_in_order(params, self._parameters, self._pick_parameters, "parameter"),
         ]
-        return found if gradients is None else [*found, *self._checked(gradients).values()]
+        if gradients is not None:
+            found += self._checked(gradients).values()
+        return found
 
     def _checked(self, given: Given) -> Given:
-        if not isinstance(given, Mapping):
+        if not isinstance(given, MAPPINGS):
             raise GraphError(
                 f"output_gradients is a {type(given).__name__}; give a mapping of output names to "
                 f"arrays, such as {{'{self._outputs[0]}': …}}"
@@ -227,19 +228,26 @@ class Evaluator:
         return given
 
 
-def _in_order(given: Given, names: Sequence[str], what: str) -> list[object]:
+def _in_order(given: Given, names: Sequence[str], pick: Pick, what: str) -> Sequence[object]:
     """Return what is given in the order of the names.
 
     Raises:
         GraphError: a name is missing or unknown.
     """
-    if not isinstance(given, Mapping) or len(given) != len(names):
+    if not isinstance(given, MAPPINGS) or len(given) != len(names):
         check_names(given, names, what)
     try:
-        return [given[name] for name in names]
+        return pick(given)
     except KeyError:
         check_names(given, names, what)
         raise
+
+
+def picker(keys: Sequence[str] | Sequence[int]) -> Pick:
+    """Return the function that picks the items under some keys, or at some places, in order."""
+    if len(keys) > 1:
+        return itemgetter(*keys)
+    return lambda items: [items[key] for key in keys]
 
 
 def check_names(given: object, names: Sequence[str], what: str) -> None:

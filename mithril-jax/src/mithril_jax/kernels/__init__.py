@@ -1,6 +1,7 @@
 """JAX kernels of all ops; importing this package fills `KERNELS`."""
 
 from mithril_jax.kernels import (
+    bucket,
     collective,
     elementwise,
     fused,
@@ -12,11 +13,11 @@ from mithril_jax.kernels import (
     reduction,
     window,
 )
-from mithril_jax.kernels.registry import KERNELS
+from mithril_jax.kernels.registry import KERNELS, kernels_on
 
 fused.register_fused()
 
 __all__ = [
-    "KERNELS", "collective", "elementwise", "fused", "index", "linalg", "loss", "movement",
-    "random", "reduction", "window",
+    "KERNELS", "bucket", "collective", "elementwise", "fused", "index", "kernels_on", "linalg",
+    "loss", "movement", "random", "reduction", "window",
 ]  # fmt: skip

@@ -19,20 +19,29 @@ from mithril.types import TensorType
 Types = Sequence[TensorType]
 Factory = Callable[[Any, Types], Run]
 KERNELS: dict[str, Kernel] = {}
+CPU_KERNELS: dict[str, Kernel] = {}
+"""What runs on CPU devices instead: XLA:CPU has costs of its own."""
 
 
-def kernel(*op_classes: type[Op]) -> Callable[[Factory], Factory]:
-    """Register a kernel factory for op classes."""
+def kernel(
+    *op_classes: type[Op], table: dict[str, Kernel] = KERNELS
+) -> Callable[[Factory], Factory]:
+    """Register a kernel factory for op classes, in one of the tables."""
 
     def add(factory: Factory) -> Factory:
         def adapted(op: Any, types: Types, xp: ModuleType) -> Run:
             return factory(op, types)
 
         for op_class in op_classes:
-            KERNELS[op_class.name] = adapted
+            table[op_class.name] = adapted
         return factory
 
     return add
+
+
+def kernels_on(platform: str) -> dict[str, Kernel]:
+    """Return the kernels for devices of a platform."""
+    return {**KERNELS, **CPU_KERNELS} if platform == "cpu" else KERNELS
 
 
 def same(table: Mapping[type[Op], Run]) -> None:

@@ -1,0 +1,59 @@
+"""The kernel of all_reduce on CPU devices: the small operands of a bucket travel as one array.
+
+XLA:CPU merges all-reduces into one of many operands, and then lets its devices meet once for each
+of them: that costs more than to copy biases into one array and out again. Large operands travel as
+they are, since copies of them would take as much memory again.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate, pairwise
+from typing import Any
+
+from jax import lax
+from mithril.engine.kernels.registry import Run
+from mithril.ops.collective import AllReduce
+
+from mithril_jax.kernels.collective import all_reduce, reduced
+from mithril_jax.kernels.registry import CPU_KERNELS, Types, kernel
+
+SMALL_BYTES = 16 << 10
+"""Up to here copying takes less time than another meeting of the devices."""
+
+
+def small_operands(types: Types) -> list[int]:
+    """Return the positions of the operands that travel as one array."""
+    return [i for i, type in enumerate(types) if type.nbytes <= SMALL_BYTES]
+
+
+@kernel(AllReduce, table=CPU_KERNELS)
+def bucket(op: AllReduce, types: Types) -> Run:
+    """The reduction of each operand over a group; all operands are of one dtype."""
+    small = small_operands(types)
+    if not small:
+        return all_reduce(op, types)
+    if len(types) == 1:
+        return lambda x: reduced(op, [x], _reversed_group(op))
+    large = [i for i in range(len(types)) if i not in small]
+    sizes = [math.prod(types[i].shape) for i in small]
+    cuts = list(pairwise(accumulate(sizes, initial=0)))
+
+    def run(*operands: Any) -> Any:
+        parts = [lax.reshape(operands[i], (size,)) for i, size in zip(small, sizes, strict=True)]
+        (whole,) = reduced(op, [lax.concatenate(parts, 0)], _reversed_group(op))
+        found = dict(zip(large, reduced(op, [operands[i] for i in large]), strict=True))
+        for i, (start, stop) in zip(small, cuts, strict=True):
+            found[i] = lax.reshape(lax.slice(whole, (start,), (stop,)), types[i].shape)
+        return tuple(found[i] for i in range(len(types)))
+
+    return run
+
+
+def _reversed_group(op: AllReduce) -> list[list[int]] | None:
+    """Return the members of the group from the last one, which JAX takes for a single axis only.
+
+    XLA merges all-reduces only where groups are written alike. Merged with the large operands, the
+    small ones would be held twice while all gradients are alive.
+    """
+    return [list(range(lax.axis_size(op.axes)))[::-1]] if len(op.axes) == 1 else None
