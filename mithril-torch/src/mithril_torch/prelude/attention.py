@@ -25,7 +25,7 @@ def attention(
     mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the output and the logarithm of the sum of exponentials."""
-    if q.device.type != "cpu" or q.shape[3] != v.shape[3] or not q.numel():
+    if not has_flash_kernel(q, v):
         return attention_by_scores(q, k, v, causal, scale, mask)
     added = None
     if mask is not None or (causal and q.shape[1] != k.shape[1]):
@@ -51,7 +51,7 @@ def attention_gradient(
     mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of q, k and v; probabilities are computed again from the statistic."""
-    if q.device.type != "cpu" or q.shape[3] != v.shape[3] or not q.numel():
+    if not has_flash_kernel(q, v):
         return attention_gradient_by_scores(q, k, v, out, total, g, causal, scale, mask)
     added = None
     if mask is not None or (causal and q.shape[1] != k.shape[1]):
@@ -62,6 +62,11 @@ def attention_gradient(
         0.0, causal, attn_mask=added, scale=scale,
     )  # fmt: skip
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
+
+
+def has_flash_kernel(q: torch.Tensor, v: torch.Tensor) -> bool:
+    """Return whether a kernel that holds no scores takes these operands."""
+    return q.device.type == "cpu" and q.shape[3] == v.shape[3] and q.numel() > 0
 
 
 def heads_first(x: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ def layer_norm_gradient(
     On a CPU PyTorch adds up those of gain and bias in the dtype of x.
     """
     dtype = x.dtype
+    mean, scale = mean.contiguous(), scale.contiguous()  # the kernel reads them as if they were
     if dtype.itemsize == 2:
         mean, scale = mean.float(), scale.float()
         if not x.is_cuda:
@@ -59,7 +60,7 @@ def rms_norm_gradient(
     That kernel makes one pass over x and g; the term, `scale` times the mean of g times gain, is
     added back.
     """
-    dtype = x.dtype
+    dtype, scale = x.dtype, scale.contiguous()
     if dtype.itemsize == 2:
         x, gain, scale, g = x.float(), gain.float(), scale.float(), g.float()
     dx, dgain, _ = aten.native_layer_norm_backward(
