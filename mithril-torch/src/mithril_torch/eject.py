@@ -104,7 +104,7 @@ def _is_joint(compiled: Any, program: Program) -> bool:
 
 
 def _written(compiled: Any, program: Program) -> Written:
-    engine = compiled.backend.engine
+    engine = compiled.engine
     return write(
         program,
         kernels_for(engine.name, kernels_on(engine.device)),

@@ -169,8 +169,9 @@ class _Writer:
             nodes = list(together)
             written, layer = list(self._layer(nodes)), layer_of(nodes[0])
             if written and self._module.style.layer_ranges:
-                written = [_Line(in_range(layer)), *_indented(written)]
-            lines += [_Line(comment(layer)), *written] if written else []
+                lines += [_Line(in_range(layer)), *_indented(written)]
+            elif written:
+                lines += [_Line(comment(layer)), *written]
         waits = self._wait_for(list(self._graph.outputs.values()))
         return [*lines, *map(_Line, waits)]
 

@@ -16,8 +16,9 @@ from mithril.options import Precision, float_dtype
 BACKEND_LATER = frozenset({
     "all_reduce_fusion", "async_collective_ops", "auto_sharding", "auto_sharding_config",
     "collective_optimization", "collective_ops", "communication_optimization",
-    "communication_overlap_strategy", "executor", "gradient_compression", "mesh_topology",
-    "network_topology_aware", "overlap_communication", "pipeline_communication",
+    "communication_overlap_strategy", "executor", "fsdp_config", "gradient_compression",
+    "mesh_topology", "network_topology_aware", "overlap_communication", "parallel_mode",
+    "pipeline_communication", "tensor_parallel_config",
 })  # fmt: skip
 """Options of every backend that the guides describe and that are not available yet."""
 
@@ -26,7 +27,7 @@ COMPILE_LATER = frozenset({
     "communication_optimization", "gradient_accumulation", "gradient_accumulation_steps",
     "load_balancing", "load_balancing_algorithm", "max_memory_per_device",
     "memory_planning", "mixed_precision_policy", "offload_threshold", "partition_constraints",
-    "partition_hooks", "partition_objective", "partition_search_space", "partition_strategy",
+    "partition_objective", "partition_search_space", "partition_strategy",
     "pipeline_schedule", "profiling_based_partitioning", "recomputation_granularity",
     "rematerialization", "rematerialization_policy", "spill_threshold_mb", "spill_to_host",
 })  # fmt: skip

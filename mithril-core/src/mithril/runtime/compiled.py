@@ -17,7 +17,7 @@ from mithril.compiler.options import (
     refuse_later,
     refuse_unknown,
 )
-from mithril.engine import Observer
+from mithril.engine import Engine, Observer
 from mithril.errors import BackendError, GraphError, OptionError, PlanError, nearest
 from mithril.ir import Plan
 from mithril.ir.printer import print_collectives, print_shapes
@@ -37,6 +37,7 @@ from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import (
     OutShardings,
     Settings,
+    check_hooks,
     read_differentiable,
     read_limit,
     read_out_shardings,
@@ -60,6 +61,7 @@ def compile(
     precision: Precision | None = None,
     differentiable: Sequence[str] = (),
     max_reshard_bytes: int | None = None,
+    partition_hooks: bool = False,
     **options: object,
 ) -> CompiledModel:
     """Compile a model for a backend.
@@ -80,6 +82,8 @@ def compile(
         differentiable: inputs whose gradients are wanted, too; they come with the parameters'.
         max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
             because two shardings do not fit together (reductions and what is kept at rest aside).
+        partition_hooks: put each layer, and each collective, into a range of the framework's
+            profiler that has its name.
         options: none yet; others of the guides are refused by name.
 
     Raises:
@@ -91,7 +95,7 @@ def compile(
     """
     known = (
         "shapes", "inference", "uneven", "out_shardings", "precision", "differentiable",
-        "max_reshard_bytes",
+        "max_reshard_bytes", "partition_hooks",
     )  # fmt: skip
     refuse_later("compile()", options, COMPILE_LATER)
     refuse_unknown("compile()", options, known)
@@ -111,6 +115,7 @@ def compile(
         out_shardings=read_out_shardings(out_shardings, output_names(snapshot), backend.mesh),
         differentiable=read_differentiable(differentiable, input_names(snapshot)),
         max_reshard_bytes=read_limit(max_reshard_bytes),
+        partition_hooks=check_hooks(partition_hooks),
     )
     compiled = CompiledModel(snapshot, backend, settings)
     if shapes is not None:
@@ -224,6 +229,11 @@ class CompiledModel:
         return self.randomize_params(seed)
 
     # ------------------------------------------------------------------ reading the plan
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the plans: the backend's engine, with ranges for a profiler if asked for."""
+        return self._planner.engine
 
     @property
     def recompiles(self) -> int:

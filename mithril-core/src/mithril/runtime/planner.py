@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mithril.compiler import COMPUTED_WITH, Request
-from mithril.engine import Executable
+from mithril.engine import Engine, Executable
 from mithril.errors import ShapeError
 from mithril.ir import Plan
 from mithril.mesh import PartitionSpec, Sharding, coarsen
@@ -23,7 +23,7 @@ from mithril.partition.limits import check_moves
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, lower, plan_on
 from mithril.runtime.recent import Recent
-from mithril.runtime.settings import Settings
+from mithril.runtime.settings import Settings, engine_with
 from mithril.transform import mix, seed_of
 from mithril.types import TensorType
 
@@ -62,18 +62,18 @@ def arguments_of(arrays: Mapping[str, Array]) -> Arguments:
 class Step:
     """A plan, how the model's parameters start, and, once it is needed, the executable."""
 
-    def __init__(self, plan: Plan, traced: Traced, backend: Backend) -> None:
+    def __init__(self, plan: Plan, traced: Traced, engine: Engine) -> None:
         self.plan = plan
         self.initializers = traced.initializers
         self.uses_seed = traced.uses_seed
         self.program = plan.stages[0].program
         self.ports = {port.name: port for port in self.program.inputs}
-        self._backend = backend
+        self._engine = engine
 
     @cached_property
     def run(self) -> Executable:
         """The lowered program."""
-        return lower(self._backend.engine, self.plan)
+        return lower(self._engine, self.plan)
 
 
 class Planner:
@@ -86,11 +86,13 @@ class Planner:
 
     Raises:
         ShardingError: a pattern of `model.shard` matches nothing.
+        OptionError: the backend cannot do what a setting asks for.
     """
 
     def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
         check_patterns(model)
         self.made = 0
+        self.engine = engine_with(settings, backend.engine)
         self._model = model
         self._backend = backend
         self._settings = settings
@@ -145,7 +147,7 @@ class Planner:
         plan = plan_on(self._backend.engine, traced.graph, request)
         if self._settings.max_reshard_bytes is not None:
             check_moves(plan, self._settings.max_reshard_bytes, request.at_rest)
-        return Step(plan, traced, self._backend)
+        return Step(plan, traced, self.engine)
 
     def _request(self, traced: Traced, signature: Signature) -> Request:
         inputs = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mithril.engine import Engine
 from mithril.errors import GraphError, OptionError, ShardingError, listing, nearest
 from mithril.mesh import Mesh, PartitionSpec
 from mithril.options import Precision
@@ -23,6 +24,7 @@ class Settings:
         out_shardings: how outputs must leave, by name.
         differentiable: inputs whose gradients are given besides those of the parameters.
         max_reshard_bytes: the largest hidden move a plan may have, None for any.
+        partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
     inference: bool
@@ -31,6 +33,42 @@ class Settings:
     out_shardings: Mapping[str, PartitionSpec]
     differentiable: tuple[str, ...] = ()
     max_reshard_bytes: int | None = None
+    partition_hooks: bool = False
+
+
+def check_hooks(hooks: object) -> bool:
+    """Return whether `partition_hooks=` wants ranges for a profiler.
+
+    Raises:
+        OptionError: it is no flag.
+    """
+    if not isinstance(hooks, bool):
+        raise OptionError(f"partition_hooks={hooks!r} is neither True nor False; give one of them")
+    return hooks
+
+
+def engine_with(settings: Settings, engine: Engine) -> Engine:
+    """Return the engine that runs what is compiled with some settings.
+
+    An engine with a method `with_ranges` can put layers into ranges of its framework's profiler.
+
+    Args:
+        settings: of a compiled model.
+        engine: of its backend.
+
+    Raises:
+        OptionError: it has no such ranges.
+    """
+    if not settings.partition_hooks:
+        return engine
+    with_ranges = getattr(engine, "with_ranges", None)
+    if with_ranges is None:
+        raise OptionError(
+            f"partition_hooks=True of compile() is not available on backend '{engine.name}'; its "
+            f"programs have no ranges for a profiler; leave it out"
+        )
+    found: Engine = with_ranges()
+    return found
 
 
 def read_limit(limit: object) -> int | None:

@@ -142,7 +142,7 @@ def join(group: Group, parts: torch.Tensor, dimension: int) -> torch.Tensor:
 
 def cut(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
     """Return x cut into a part for each process, which lie behind one another in memory."""
-    parts = x.unflatten(dimension, (group.size, x.shape[dimension] // group.size))
+    parts: torch.Tensor = x.unflatten(dimension, (group.size, x.shape[dimension] // group.size))
     parts = parts.movedim(dimension, 0)
     if group.places is not None:
         parts = parts[sorted(range(group.size), key=group.places.__getitem__)]
