@@ -6,7 +6,7 @@ DEMO_VENV ?= .venv-demo
 DEMO ?=
 PACKAGES := $(wildcard mithril-*/pyproject.toml)
 
-.PHONY: demo test check format wheels startup bench bench-jax clean
+.PHONY: demo test check format wheels startup bench bench-jax bench-torch clean
 
 # The core alone: trains a small GPT on simulated devices. `make demo DEMO="--mesh data=4"`
 demo: $(DEMO_VENV)/.ready
@@ -44,6 +44,13 @@ bench: $(VENV)/.ready
 bench-jax: $(VENV)/.ready
 	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth; do \
 		$(VENV)/bin/python -m benchmarks.jax_$$run || failed=1; \
+	done; exit $$failed
+
+# The same against eager PyTorch, DDP and DTensor; every rank is a process.
+bench-torch: $(VENV)/.ready
+	@failed=0; for run in mlp "gpt --width 64 --jit" gpt "gpt --width 64 --ranks 2" "gpt --ranks 2" \
+		"gpt --width 64 --ranks 4" "gpt --ranks 4" pool; do \
+		$(VENV)/bin/python -m benchmarks.torch_$$run || failed=1; \
 	done; exit $$failed
 
 clean:

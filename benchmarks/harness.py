@@ -31,7 +31,10 @@ THREADS = "OPENBLAS_NUM_THREADS"
 KEPT_BYTES = str(1 << 30)
 # Read by BLAS and by glibc when they are loaded. An allocator that gives freed memory back to the
 # system at once makes whoever allocates next wait for it, which need not be the side that freed it.
-SURROUNDINGS = {THREADS: "1", "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES, "MALLOC_TOP_PAD_": "67108864"}
+SURROUNDINGS = {
+    THREADS: "1", "OMP_NUM_THREADS": "1",
+    "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES, "MALLOC_TOP_PAD_": "67108864",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ def interleave(
     calls: int = 1,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
+    ready: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
     """Return the seconds of a call of each function, one number per round.
 
@@ -125,6 +129,7 @@ def interleave(
         calls: how often a function is called in a row and timed as one.
         seed: of the order within the rounds.
         clock: tells seconds.
+        ready: called before each function, which is not timed.
     """
     order, names = random.Random(seed), list(functions)
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -132,7 +137,9 @@ def interleave(
         for number in range(warm_up + rounds):
             order.shuffle(names)
             for name in names:
-                function, started = functions[name], clock()
+                function = functions[name]
+                ready()
+                started = clock()
                 for _ in range(calls):
                     function()
                 took = clock() - started

@@ -23,7 +23,7 @@ from mithril_torch.pool import memory
 from mithril_torch.pool.recorder import Recorder
 from mithril_torch.pool.wire import Message, encode
 
-SMALL = 256
+SMALL = 64
 """Results of up to so many bytes come with the answer."""
 LONGEST = 2000
 """Characters of the text of an exception that are told."""
@@ -175,6 +175,9 @@ class Executor:
 def _open_device(name: str, rank: int) -> torch.device:
     if name != "cuda":
         return torch.device(name)
+    count = torch.cuda.device_count()
+    if rank >= count:
+        raise ValueError(f"there is no cuda:{rank}, PyTorch sees {count} CUDA devices")
     torch.cuda.set_device(rank)
     return torch.device("cuda", rank)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from mithril_torch.pool.controller import Pool
 
-SMALL = 256
+SMALL = 64
 """Results of up to so many bytes come with the answer; the executor has the same number."""
 
 

@@ -1,0 +1,161 @@
+"""A training step on PyTorch as Mithril runs it and as one writes it, ready to be compared.
+
+Both sides get tensors that lie on the device already, and give a loss and gradients of all
+parameters. On several ranks every process of one job holds all contestants, so that they exchange
+data over the same network in the same minute: Mithril runs there as it does under torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
+
+import mithril as ml
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from tests.tolerances import TOLERANCE
+
+VERSION = f"PyTorch {version('torch')}"
+
+Functions = dict[str, Callable[[], object]]
+Times = dict[str, list[float]]
+Tensors = dict[str, torch.Tensor]
+Module = TypeVar("Module", bound=nn.Module)
+
+
+@dataclass(frozen=True, eq=False)
+class Ours:
+    """Mithril's side.
+
+    Args:
+        compiled: a model with the output `loss`.
+        params: its parameters.
+        inputs: its inputs, as the backend's arrays.
+        one: the gradient of the loss.
+    """
+
+    compiled: ml.CompiledModel
+    params: Mapping[str, ml.Array]
+    inputs: Mapping[str, ml.Array]
+    one: ml.Array
+
+    def step(self) -> tuple[dict[str, ml.Array], dict[str, ml.Array]]:
+        """Return outputs and gradients."""
+        return self.compiled.evaluate(self.params, self.inputs, {"loss": self.one})
+
+    def found(self) -> tuple[np.ndarray, Tensors]:
+        """Return the loss, and this rank's parts of the gradients."""
+        outputs, gradients = self.step()
+        return outputs["loss"].numpy(), {name: x.shards for name, x in gradients.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Eager:
+    """The side that goes through autograd.
+
+    Args:
+        module: gives the loss; perhaps wrapped to run on several ranks.
+        inputs: its arguments.
+    """
+
+    module: nn.Module
+    inputs: tuple[torch.Tensor, ...]
+
+    def step(self) -> torch.Tensor:
+        """Return the loss and leave the gradients with the parameters."""
+        self.module.zero_grad(set_to_none=True)
+        loss: torch.Tensor = self.module(*self.inputs)
+        loss.backward()
+        return loss
+
+    def found(self) -> tuple[np.ndarray, Tensors]:
+        """Return the loss of what this rank sees, and its parts of the gradients."""
+        loss = self.step().detach().numpy()
+        parts = {name: p.grad for name, p in self.module.named_parameters()}
+        return loss, {name.removeprefix("module."): _local(grad) for name, grad in parts.items()}
+
+
+def _local(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None, "every parameter has a gradient"
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def ours(model: ml.Model, backend: ml.Backend, inputs: Mapping[str, ml.Array]) -> Ours:
+    """Return Mithril's side with random parameters, planned forward and backward."""
+    compiled = ml.compile(model, backend, shapes=inputs)
+    side = Ours(compiled, compiled.randomize_params(0), inputs, backend.ones())
+    side.step()
+    return side
+
+
+def take_over(module: Module, params: Mapping[str, ml.Array], prefix: str = "") -> Module:
+    """Give a module Mithril's parameters, and return it."""
+    state = {name.removeprefix(prefix): torch.tensor(x.numpy()) for name, x in params.items()}
+    module.load_state_dict(state)
+    return module
+
+
+def check_sides(mithril: Ours, eager: Eager, prefix: str = "", is_split: bool = False) -> None:
+    """Refuse sides that give different numbers, or gradients that lie differently on ranks.
+
+    Args:
+        mithril: one side.
+        eager: the other side.
+        prefix: what only Mithril's names of parameters begin with.
+        is_split: whether each rank of the other side gives the loss of its part of the batch.
+    """
+    rtol, atol = TOLERANCE["float32"]
+    (ours_loss, ours_slopes), (loss, slopes) = mithril.found(), eager.found()
+    if is_split:
+        mean = torch.tensor(loss)
+        dist.all_reduce(mean)
+        loss = mean.numpy() / dist.get_world_size()
+    np.testing.assert_allclose(ours_loss, loss, rtol, atol)
+    assert ours_slopes.keys() == {f"{prefix}{name}" for name in slopes}
+    for name, slope in slopes.items():
+        found = ours_slopes[f"{prefix}{name}"]
+        assert found.shape == slope.shape, f"{name}: {found.shape} here, not {slope.shape}"
+        np.testing.assert_allclose(found.numpy(), slope.numpy(), rtol, atol, err_msg=name)
+
+
+# ------------------------------------------------------------------ a job of several ranks
+
+
+def in_job(module: str, ranks: int, arguments: list[str]) -> Times:
+    """Run a benchmark's module under torchrun and return the times of rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "times.json"
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(ranks), "-m", module, *arguments, "--times", str(path)),
+        ]
+        environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
+        subprocess.run(command, env=environment, check=True)
+        found: Times = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+
+def hand_in(times: Times, path: str) -> None:
+    """Leave the times of rank 0 for whoever started the job, and end together."""
+    if dist.get_rank() == 0:
+        Path(path).write_text(json.dumps(times), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def together() -> None:
+    """Wait until all ranks have come here, so that none is timed while others still work."""
+    if dist.is_initialized():
+        dist.barrier()

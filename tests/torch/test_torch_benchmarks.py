@@ -1,0 +1,64 @@
+"""Both sides of the benchmarks on PyTorch, tiny, and what is measured of them."""
+
+from __future__ import annotations
+
+import mithril as ml
+import pytest
+import torch
+from mithril.cli.gpt import Sizes
+
+from benchmarks import torch_by_hand, torch_gpt, torch_mlp, torch_pool, torch_sides
+
+SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=4)
+VOCABULARY = 7
+
+
+def test_both_sides_of_the_gpt_agree():
+    assert [*torch_gpt.alone(SIZES, VOCABULARY)] == ["mithril", "eager"]
+
+
+def test_sides_of_the_gpt_agree_on_two_ranks():
+    times = torch_sides.in_job("tests.torch.tiny_job", 2, [])
+    assert times.keys() == {"mithril, data", "DDP", "mithril, tensor", "DTensor"}
+    assert [len(samples) for samples in times.values()] == [2, 2, 2, 2]
+    said = [limit.what for limit in torch_gpt.limits(times, "64")]
+    assert said == ["mithril, data to DDP", "mithril, tensor to DTensor"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # what inductor imports
+def test_sides_of_the_mlp_agree_compiled_too():
+    times = {name: [1.0] for name in torch_mlp.contestants((6, 8, 4, 3), 8)}
+    assert times.keys() == {"mithril", "mithril, jit", "eager"}
+
+
+def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        torch_by_hand.functional, "cross_entropy", lambda logits, target: logits.mean()
+    )
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        torch_gpt.alone(SIZES, VOCABULARY)
+
+
+def test_gradients_that_lie_differently_are_refused(monkeypatch: pytest.MonkeyPatch):
+    data = torch_gpt.data_of(SIZES, VOCABULARY)
+    mithril = torch_gpt.mithril_side(SIZES, VOCABULARY, ml.Mesh(), data)
+    module = torch_gpt.module_of(SIZES, VOCABULARY, mithril.params)
+    eager = torch_sides.Eager(module, tuple(torch.tensor(x).long() for x in data.values()))
+    found = eager.found()
+    found[1]["norm.bias"] = found[1]["norm.bias"][:4]
+    monkeypatch.setattr(torch_sides.Eager, "found", lambda self: found)
+    with pytest.raises(AssertionError, match=r"norm.bias: .*\[8\].* here, not .*\[4\]"):
+        torch_sides.check_sides(mithril, eager, "gpt.")
+
+
+def test_the_pool_gets_a_program_that_does_nothing():
+    torch_pool.contestant(2)
+
+
+def test_limits_name_what_is_compared():
+    times = {"mithril": [1.0], "eager": [2.0], "mithril, jit": [1.0]}
+    small, jit = torch_gpt.limits(times, "64")
+    assert (small.what, small.limit, small.estimate.median) == ("mithril to eager", 0.7, 0.5)
+    assert (jit.what, jit.limit) == ("mithril, jit to mithril", 1.0)
+    assert small.is_met
+    assert torch_gpt.limits(times, "256")[0].limit == 1.0
