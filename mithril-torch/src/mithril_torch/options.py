@@ -108,6 +108,11 @@ class TorchOptions:
             self._check_written("allow_tf32", self.allow_tf32)
         if not self.gradient_as_bucket_view:
             self._check_written("gradient_as_bucket_view", False)
+            if self.jit:
+                raise OptionError(
+                    "gradient_as_bucket_view=False does not go with jit=True; torch.compile lays "
+                    "out memory, and a program has no buckets of its own; leave one of them out"
+                )
         if self.distributed_backend is not None:
             self._check_written("distributed_backend", self.distributed_backend)
 
