@@ -19,6 +19,7 @@ from mithril.types import TensorType
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mithril_torch.dtensors import is_dtensor, opened
+from mithril_torch.eject import code, eject
 from mithril_torch.handles import handle_of, tensors_of
 from mithril_torch.module import as_module
 from mithril_torch.places.here import Here
@@ -41,8 +42,8 @@ class TorchInterop(Interop):
 
     @property
     def model_methods(self) -> Mapping[str, Callable[..., Any]]:
-        """`compiled.as_module()`."""
-        return {"as_module": as_module}
+        """`compiled.as_module()`, `compiled.code()`, `compiled.eject(path)`."""
+        return {"as_module": as_module, "code": code, "eject": eject}
 
     def adopt(self, x: object) -> Adopted | None:
         """Return a tensor replicated, or a DTensor as it lies; gradients do not flow back.

@@ -12,9 +12,9 @@ from mithril.mesh import Mesh, carry
 
 from mithril_torch import prelude
 
-_RESERVED = {
-    *dir(prelude), *dir(builtins), *keyword.kwlist, "device", "inputs", "run", "step",
-} - {"input"}  # fmt: skip
+_PARTS = {n for n, x in vars(prelude).items() if getattr(x, "__package__", "") == prelude.__name__}
+_RESERVED = {*dir(prelude), *dir(builtins), *keyword.kwlist, "device", "inputs", "run", "step"}
+_RESERVED -= {*_PARTS, "input"}
 _OURS = re.compile(r"(v|c|i|flat|work|body|user|group|index|stack|made)_?\d.*")
 
 
