@@ -47,7 +47,7 @@ class Function:
         inference: bool,
     ) -> None:
         self.compiled = compiled
-        self.engine = compiled.backend.engine
+        self.engine = compiled.engine
         self._shapes = shapes
         self._parameters = parameters
         self._planned: dict[str, Any] = {
