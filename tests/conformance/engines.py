@@ -16,7 +16,9 @@ from mithril.ir import Graph, Op, Plan, Port, Program
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
-PACKAGES = {"jax": "mithril_jax", "torch": "mithril_torch"}
+LOCKSTEP = "torch in lockstep"
+LARGEST_POOL = 4  # each worker is a process; larger meshes run in lockstep
+PACKAGES = {"jax": "mithril_jax", "torch": "mithril_torch", LOCKSTEP: "mithril_torch"}
 BACKENDS = [
     pytest.param(
         name,
@@ -32,7 +34,25 @@ BACKENDS = [
 @cache
 def opened(backend: str, **axes: int) -> ml.Backend:
     """Return a backend on a mesh, opened once."""
-    return ml.open_backend(backend, Mesh(axes))
+    mesh = Mesh(axes)
+    if backend == "torch" and mesh.size > LARGEST_POOL:
+        backend = LOCKSTEP
+    return ml.open_backend(name_of(backend), mesh, **options_of(backend))
+
+
+def opened_here(backend: str, **axes: int) -> ml.Backend:
+    """Return a backend all of whose devices belong to this process, as kernels of users need."""
+    return opened(LOCKSTEP if backend == "torch" else backend, **axes)
+
+
+def name_of(backend: str) -> str:
+    """Return the name by which a backend is opened."""
+    return "torch" if backend == LOCKSTEP else backend
+
+
+def options_of(backend: str) -> dict[str, str]:
+    """Return the options that a backend is opened with."""
+    return {"executor": "lockstep"} if backend == LOCKSTEP else {}
 
 
 def narrowed(array: np.ndarray, engine: Engine) -> np.ndarray:

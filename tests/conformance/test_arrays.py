@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from mithril import P, ops
 from mithril.mesh import Mesh, Sharding
 
-from tests.conformance.engines import BACKENDS, opened
+from tests.conformance.engines import BACKENDS, name_of, opened, opened_here
 from tests.ops.custom_ops import norm_expansion, norm_kernel
 from tests.runtime.test_creation import MADE
 from tests.sharding.test_reshard import SPECS, Journey, go_there_and_back, journeys
@@ -140,7 +140,7 @@ def test_nan_and_infinity_pass_through_collectives(backend: str) -> None:
 
 def framework(backend: str) -> ModuleType:
     """Return the functions a kernel for a backend is written with."""
-    return importlib.import_module({"jax": "jax.numpy"}[backend])
+    return importlib.import_module({"jax": "jax.numpy", "torch": "torch"}[name_of(backend)])
 
 
 def test_a_users_op_runs_by_its_own_kernel(backend: str) -> None:
@@ -155,7 +155,7 @@ def test_a_users_op_runs_by_its_own_kernel(backend: str) -> None:
         shapes=lambda x: x,
         rule="elementwise",
         attributes={"slope": 1.0},
-        kernels={backend: kernel},
+        kernels={name_of(backend): kernel},
         gradient=lambda inputs, outputs, cotangents, slope: [
             cotangents[0] / ((ops.abs(inputs[0]) * slope + 1.0) ** 2.0)
         ],
@@ -166,7 +166,7 @@ def test_a_users_op_runs_by_its_own_kernel(backend: str) -> None:
         return softsign(input, slope=2.0)
 
     x = np.linspace(-3, 3, 15, dtype=np.float32).reshape(5, 3)
-    device = opened(backend, a=2, b=2)
+    device = opened_here(backend, a=2, b=2)
     compiled = ml.compile(Softsign(), device, differentiable=["input"])
     inputs = {"input": device.array(x, sharding=P("a"))}
     outputs, slopes = compiled.evaluate({}, inputs, {"output": np.ones_like(x)})
@@ -199,10 +199,10 @@ def test_a_users_op_with_several_results_is_reduced(backend: str) -> None:
         "conformance.moments",
         shapes=lambda x: [x.with_shape(x.shape[:-1])] * 2,
         rule="... n -> ..., ...",
-        kernels={backend: lambda x: (x.sum(-1), (x * x).sum(-1))},
+        kernels={name_of(backend): lambda x: (x.sum(-1), (x * x).sum(-1))},
     )
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
-    device = opened(backend, a=2, b=2)
+    device = opened_here(backend, a=2, b=2)
     first, second = moments(device.array(x, sharding=P("a", "b")))
     np.testing.assert_array_equal(first.numpy(), x.sum(-1))
     np.testing.assert_array_equal(second.numpy(), (x * x).sum(-1))

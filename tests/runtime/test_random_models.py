@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mithril as ml
 import numpy as np
 import pytest
@@ -53,14 +55,19 @@ def build(blocks: list[str], vocabulary: int) -> ml.Model:
 @settings(max_examples=40)
 @given(st.data())
 def test_a_mesh_equals_one_device(data: st.DataObject) -> None:
-    compiled, issued = compare(data, "numpy")
+    compiled, issued = compare(data, ml.NumpyBackend)
     assert tuple(issued) == compiled.plan.issued()
 
 
 def compare(
-    data: st.DataObject, on: str
+    data: st.DataObject, opened: Callable[[ml.Mesh], ml.Backend], *, observed: bool = True
 ) -> tuple[ml.CompiledModel, list[tuple[str, tuple[str, ...], int]]]:
     """Compare a random model on a random mesh of a backend with one device of NumPy's.
+
+    Args:
+        data: draws.
+        opened: opens the backend on a mesh.
+        observed: whether collectives are noted.
 
     Returns:
         The model on the mesh, and the collectives it carried out.
@@ -79,7 +86,7 @@ def compare(
     for name, value in params.items():
         if data.draw(st.booleans(), label=f"split {name}"):
             model.shard({name: data.draw(specs(mesh, value.ndim), label=name)})
-    backend = ml.open_backend(on, mesh)
+    backend = opened(mesh)
     spec = data.draw(specs(mesh, 2), label="inputs")
     placed = {name: backend.array(value, sharding=spec) for name, value in inputs.items()}
     compiled = ml.compile(model, backend)
@@ -89,7 +96,7 @@ def compare(
         placed,
         {"loss": 1.0},
         seed=3,
-        observe=(lambda *row: issued.append(row)) if on == "numpy" else None,
+        observe=(lambda *row: issued.append(row)) if observed else None,
     )
     rtol, atol = TOLERANCE["float32"]
     np.testing.assert_allclose(outputs["loss"], expected["loss"], rtol=rtol, atol=atol)

@@ -90,7 +90,7 @@ def written_into(target: str, expression: str) -> str:
     """
     if isinstance(expression, Direct):
         return expression.into.format(out=target)
-    is_total = expression.startswith("torch.sum(") and "," not in expression  # takes no `out`
+    is_total = expression.startswith("torch.sum(") and ", (" not in expression  # takes no `out`
     if expression.startswith(_TAKES_OUT) and _is_one_call(expression) and not is_total:
         return f"{expression[:-1]}, out={target})"
     return f"{target}.copy_({expression})"

@@ -19,7 +19,7 @@ from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType, as_dtype
 
 from mithril_torch.style import Style
-from mithril_torch.tensors import to_numpy, to_tensor, torch_dtype
+from mithril_torch.tensors import as_written, to_numpy, to_tensor, torch_dtype
 
 Tensors = list[torch.Tensor]
 
@@ -57,7 +57,7 @@ class Lockstep:
 
     def lower(self, program: Program, kernels: Mapping[str, Kernel], style: Style) -> InTurn:
         """Turn a program into straight-line Python over all devices, of the core's own style."""
-        return InTurn(LockstepExecutable(program, kernels, _namespace(self._device)))
+        return InTurn(LockstepExecutable(program, kernels, _namespace(self._device)), self._device)
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,11 @@ class InTurn:
     """A program on all devices, without autograd."""
 
     executable: LockstepExecutable
+    device: str
 
     def __call__(self, inputs: Sequence[Tensors], observe: Observer | None = None) -> list[Tensors]:
         """Run once."""
-        with torch.inference_mode():
+        with torch.inference_mode(), as_written(self.device):
             return self.executable(inputs, observe)
 
 
@@ -82,7 +83,17 @@ def _namespace(device: str) -> Any:
             return x if dtype is None else x.to(dtype)
         return x.to(torch_dtype(as_dtype(dtype)))
 
+    def wide(function: Any) -> Any:
+        """Return a function of two tensors that takes unsigned integers, too."""
+
+        def call(x: torch.Tensor, y: torch.Tensor) -> Any:
+            if x.dtype not in (torch.uint16, torch.uint32):
+                return function(x, y)
+            return function(x.to(torch.int64), y.to(torch.int64)).to(x.dtype)
+
+        return call
+
     return SimpleNamespace(
-        asarray=asarray, add=torch.add, maximum=torch.maximum, minimum=torch.minimum,
-        concatenate=torch.concatenate, stack=torch.stack,
+        asarray=asarray, add=wide(torch.add), maximum=wide(torch.maximum),
+        minimum=wide(torch.minimum), concatenate=torch.concatenate, stack=torch.stack,
     )  # fmt: skip
