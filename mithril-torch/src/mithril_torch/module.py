@@ -180,7 +180,7 @@ class Runner:
         """Return an input as a plain tensor, or as an array.
 
         Raises:
-            BackendError: it is a DTensor that wants a gradient, or no array at all.
+            BackendError: it is a DTensor that wants a gradient, or an array of another backend.
         """
         if not is_dtensor(x):
             if isinstance(x, torch.Tensor):
@@ -191,7 +191,7 @@ class Runner:
                 f"plain tensors only; pass in x.detach(), or x.full_tensor()"
             )
         backend = self.compiled.backend
-        return x if hasattr(x, "kind") and x.backend is backend else backend.array(x)
+        return backend.own(x, f"input '{name}'") if hasattr(x, "kind") else backend.array(x)
 
     def _check_weight(self, name: str, x: torch.Tensor) -> None:
         type, sharding = self.parameters[name]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import numpy as np
 import torch
 from mithril.types import DType, as_dtype
@@ -26,6 +29,13 @@ def dtype_of(tensor: torch.Tensor) -> DType:
 def ordinary(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same memory that autograd may use; what programs return it may not."""
     return dlpack.from_dlpack(tensor.__dlpack__()) if tensor.is_inference() else tensor
+
+
+def as_written(device: str) -> AbstractContextManager[Any]:
+    """Return the context in which ops keep the dtypes that a program gives them."""
+    kind = device.partition(":")[0]
+    is_cast = torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_cast else nullcontext()
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:

@@ -26,7 +26,7 @@ from mithril_torch.pool.recorder import Recorder
 from mithril_torch.recorded import issued
 from mithril_torch.source import Written, write
 from mithril_torch.style import Style
-from mithril_torch.tensors import to_numpy, to_tensor
+from mithril_torch.tensors import as_written, to_numpy, to_tensor
 
 
 class Here:
@@ -112,12 +112,13 @@ class HereExecutable:
         }  # fmt: skip
         exec(compile(written.text, f"<mithril program {id(self)}>", "exec"), self.names)
         self._run = self.names["run"]
+        self._device = device
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], observe: Observer | None = None
     ) -> list[torch.Tensor]:
         """Run once; an observer is told of the collectives that PyTorch carried out."""
-        with torch.inference_mode():
+        with torch.inference_mode(), as_written(self._device):
             if observe is None:
                 results: list[torch.Tensor] = self._run(inputs)
                 return results
