@@ -51,6 +51,6 @@ def lines_of(rank: int, text: str) -> list[str]:
     return [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
 
 
-def losses(text: str) -> list[str]:
+def losses(text: str) -> list[float]:
     """Return the losses that the example printed."""
-    return re.findall(r"step \d+: (loss \S+)", text)
+    return [float(loss) for loss in re.findall(r"step \d+: loss (\d+\.\d{6})", text)]

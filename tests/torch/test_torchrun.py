@@ -1,0 +1,290 @@
+"""Jobs of several processes: torchrun as it is, and through `mithril launch`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mithril.plugins import LaunchRequest, free_port
+from mithril_torch.launch import commands
+
+from tests.torch.jobs import (
+    LIMIT,
+    MITHRIL,
+    TRAIN,
+    launch,
+    lines_of,
+    losses,
+    ran,
+    script,
+    torchrun,
+)
+
+MESH = ("--mesh", "data=2,tensor=2", "--steps", "4")
+
+
+def test_four_ranks_train_as_a_plain_script_and_as_numpy() -> None:
+    plain = ran([sys.executable, TRAIN, "--backend", "torch", *MESH])
+    numpy = ran([sys.executable, TRAIN, "--backend", "numpy", *MESH])
+    assert plain.returncode == numpy.returncode == 0, plain.stderr + numpy.stderr
+    together = torchrun(4, TRAIN, "--backend", "torch", *MESH)
+    assert together.returncode == 0, together.stderr
+    expected = losses(plain.stdout)
+    assert len(expected) == 4
+    assert sorted(losses(together.stdout)) == sorted(4 * expected)
+    assert expected == pytest.approx(losses(numpy.stdout), rel=1e-5)
+
+
+ARRAYS = """
+backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu")
+(rank,) = backend.engine.local_devices
+x = backend.array(np.arange(4.0, dtype=np.float32), sharding=P("data"))
+print(x)
+print("mine", [shard.data.tolist() for shard in x.addressable_shards])
+print("whole", x.numpy().tolist(), float((x * x).sum()))
+y = backend.from_local_shards([[10.0 * rank + 1, 10.0 * rank + 2]], sharding=P("data"))
+print("local", y.shape, y.numpy().tolist())
+uneven = [1.0, 2.0] if rank == 0 else [3.0]
+print("uneven", backend.from_local_shards([uneven], shape=(3,), sharding=P("data")).numpy().tolist())
+try:
+    backend.engine.shard(x.shards, x.sharding, 1 - rank)
+except ml.BackendError as error:
+    print(error)
+try:
+    ml.TorchBackend(ml.Mesh(data=3), device="cpu")
+except ml.BackendError as error:
+    print(error)
+print("own", ml.TorchBackend(device="cpu").array([1.0 + rank, 2.0]).numpy().tolist())
+"""
+
+
+def test_arrays_of_several_processes(tmp_path: Path) -> None:
+    done = launch(2, script(tmp_path, ARRAYS))
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    for rank, mine in ((0, "[[0.0, 1.0]]"), (1, "[[2.0, 3.0]]")):
+        other = 1 - rank
+        assert lines_of(rank, done.stdout) == [
+            "Array(of several processes, float32[4], P('data'))",
+            f"mine {mine}",
+            "whole [0.0, 1.0, 2.0, 3.0] 14.0",
+            "local (4,) [1.0, 2.0, 11.0, 12.0]",
+            "uneven [1.0, 2.0, 3.0]",
+            f"device {other} belongs to rank {other}, not to this one ({rank}); its part cannot be "
+            f"read here; reshard the array to P() first",
+            "mesh has 3 devices, and the job 2 processes; start as many processes as the mesh has "
+            "devices",
+            f"own [{rank + 1.0}, 2.0]",
+        ]
+
+
+RESUMES = """
+import signal, time
+
+backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu", timeout=60)
+attempt, (rank,) = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), backend.engine.local_devices
+model = ml.Model()
+model |= ml.Linear(4)(input="input", output="output")
+compiled = ml.compile(model, backend)
+x = backend.array(np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3), sharding=P("data"))
+params, start = compiled.randomize_params(), 0
+if os.path.exists("saved.npz"):
+    saved = dict(np.load("saved.npz"))
+    start = int(saved.pop("step"))
+    params = {name: backend.array(value) for name, value in saved.items()}
+for step in range(start, 6):
+    if rank == 1 and attempt < DEATHS and step == 2 * attempt + 1:
+        while int(np.load("saved.npz")["step"]) < step:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    _, gradients = compiled.evaluate(params, {"input": x}, {"output": backend.ones(8, 4)})
+    params = {name: value - 0.1 * gradients[name] for name, value in params.items()}
+    if rank == 0:
+        whole = {name: value.numpy() for name, value in params.items()}
+        size = sum(float(abs(value).sum()) for value in whole.values())
+        print(f"attempt {attempt} step {step}: {size:.5f}", flush=True)
+        np.savez("next.npz", step=step + 1, **whole)
+        os.replace("next.npz", "saved.npz")
+"""
+
+
+def steps_of(text: str) -> list[tuple[str, str, str]]:
+    return re.findall(r"attempt (\d) step (\d): (\S+)", text)
+
+
+def test_a_job_whose_rank_dies_twice_comes_back_and_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    restarted = torchrun(2, "--max-restarts", "2", script(tmp_path, RESUMES.replace("DEATHS", "2")))
+    assert restarted.returncode == 0, restarted.stderr
+    found = steps_of(restarted.stdout)
+    assert [f"{attempt}{step}" for attempt, step, _ in found] == [
+        "00",
+        "11",
+        "12",
+        "23",
+        "24",
+        "25",
+    ]
+    (tmp_path / "saved.npz").unlink()
+    never = torchrun(2, script(tmp_path, RESUMES.replace("DEATHS", "0")))
+    assert never.returncode == 0, never.stderr
+    assert [value for *_, value in steps_of(never.stdout)] == [value for *_, value in found]
+
+
+def test_a_failed_rank_is_named(tmp_path: Path) -> None:
+    code = """
+import signal
+backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu")
+(rank,) = backend.engine.local_devices
+if rank == 1:
+    END
+backend.ones(2, sharding=P("data")).sum().item()
+"""
+    for end, how, exit_code in (
+        ("sys.exit(5)", "with exit code 5", 5),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "by SIGKILL", 137),
+    ):
+        done = launch(2, script(tmp_path, code.replace("END", end)))
+        assert done.returncode == exit_code
+        assert re.search(rf"torchrun: rank 1 ended {how} \(pid \d+\); all ranks", done.stderr)
+
+
+def test_a_job_needs_a_place_to_meet(tmp_path: Path) -> None:
+    code = """
+for changed in ({"MASTER_ADDR": None}, {"WORLD_SIZE": "two"}):
+    os.environ.update({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"})
+    for name, value in changed.items():
+        os.environ.pop(name) if value is None else os.environ.update({name: value})
+    try:
+        ml.TorchBackend(ml.Mesh(data=2), device="cpu")
+    except ml.BackendError as error:
+        print(error)
+"""
+    done = ran([sys.executable, script(tmp_path, code)])
+    assert done.stdout.splitlines() == [
+        "rank 0 of 2 cannot join the job; MASTER_ADDR and MASTER_PORT do not say where the "
+        "processes meet; start it by torchrun or mithril launch",
+        "environment variable WORLD_SIZE='two' is no number; set it, or unset it",
+    ]
+
+
+def test_two_nodes_meet_at_the_coordinator(tmp_path: Path) -> None:
+    code = """
+backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu")
+print("sum", float(backend.arange(8.0, sharding=P("data")).sum()), backend.engine.local_devices)
+"""
+    shared = [MITHRIL, "launch", "--backend", "torch", "-n", "1", "--nodes", "2"]
+    place = f"127.0.0.1:{free_port()}"
+    nodes = [
+        subprocess.Popen(
+            [*shared, "--node-rank", str(node), "--coordinator", place, script(tmp_path, code)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    told = [node.communicate(timeout=LIMIT)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert lines_of(0, told[0]) == ["sum 28.0 (0,)"]
+    assert lines_of(1, told[1]) == ["sum 28.0 (1,)"]
+
+
+def test_the_command_of_a_machine() -> None:
+    (alone,) = commands(LaunchRequest("train.py", ("--lr", "1"), 4))
+    options = alone.argv[alone.argv.index("mithril_torch.agent") + 1 :]
+    assert options[:2] == ("--nproc-per-node", "4")
+    assert options[-3:] == ("train.py", "--lr", "1")
+    assert alone.rank is None
+    assert int(alone.environment["OMP_NUM_THREADS"]) >= 1
+    (node,) = commands(
+        LaunchRequest("train.py", (), 2, nodes=3, node_rank=1, coordinator="10.0.0.1:29500")
+    )
+    assert {"--nnodes": "3", "--node-rank": "1", "--rdzv-endpoint": "10.0.0.1:29500"}.items() <= (
+        dict(zip(node.argv[3::2], node.argv[4::2], strict=False)).items()
+    )
+
+
+class Job:
+    """A job that trains for a long time, and the processes it is made of."""
+
+    def __init__(self) -> None:
+        options = ("--backend", "torch", "--mesh", "data=2", "--steps", "100000")
+        self.launcher = subprocess.Popen(
+            [MITHRIL, "launch", "-n", "2", "--backend", "torch", TRAIN, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert self.launcher.stdout is not None
+        for line in self.launcher.stdout:
+            if "step 3" in line:
+                break
+
+    def processes(self) -> dict[str, int]:
+        """Return the processes by rank, and the agent."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                variables = (folder / "environ").read_bytes().split(b"\0")
+                command = (folder / "cmdline").read_bytes()
+            except OSError:  # it has ended meanwhile, or is not ours
+                continue
+            if TRAIN.encode() not in command or f"{self.launcher.pid}" == folder.name:
+                continue
+            ranks = [v[5:].decode() for v in variables if v.startswith(b"RANK=")]
+            found[ranks[0] if ranks else "agent"] = int(folder.name)
+        return found
+
+
+@pytest.fixture
+def job():
+    if not Path("/proc").is_dir():
+        pytest.skip("processes are found through /proc")
+    running = Job()
+    with running.launcher:
+        yield running
+        running.launcher.kill()
+
+
+LOOPBACK = {
+    "0100007F",
+    "00000000000000000000000001000000",
+    "0000000000000000FFFF00000100007F",
+}
+
+
+def listening(pids: set[int]) -> set[str]:
+    """Return the hexadecimal addresses at which processes listen."""
+    sockets = {
+        str(entry.readlink())
+        for pid in pids
+        for entry in Path(f"/proc/{pid}/fd").iterdir()
+        if entry.is_symlink()
+    }
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            cells = row.split()
+            if cells[3] == "0A" and f"socket:[{cells[9]}]" in sockets:
+                found.add(cells[1].rpartition(":")[0])
+    return found
+
+
+def test_nothing_listens_beyond_loopback_and_nothing_is_left(job: Job) -> None:
+    processes = job.processes()
+    assert sorted(processes) == ["0", "1", "agent"]
+    for pid in processes.values():
+        assert listening({pid}), "each rank, and the agent, has something that listens"
+    assert listening(set(processes.values())) <= LOOPBACK
+    job.launcher.send_signal(signal.SIGINT)
+    _, errors = job.launcher.communicate(timeout=60)
+    assert job.launcher.returncode == 130
+    assert "SIGINT ended the launch" in errors
+    assert not job.processes(), "nothing is left running"
