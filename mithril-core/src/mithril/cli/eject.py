@@ -172,7 +172,8 @@ def read_shapes(text: str) -> Mapping[str, ml.TensorSpec]:
         if match["name"] in found:
             raise OptionError(f"--shapes names input '{match['name']}' twice; give it one shape")
         sizes = tuple(int(size) for size in match["sizes"].split("x") if size)
-        dims = [dim.strip("-").split("+") for dim in (match["split"] or "").split("/")]
+        split = match["split"].split("/") if match["split"] else ()
+        dims = [dim.strip("-").split("+") for dim in split]
         spec = ml.P(*(tuple(filter(None, axes)) or None for axes in dims))
         found[match["name"]] = ml.TensorSpec(sizes, match["dtype"] or "float32", spec)
     return found
