@@ -13,6 +13,7 @@ import pytest
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "mithril-core/src/mithril"
 JAX = TESTS.parent / "mithril-jax/src/mithril_jax"
+TORCH = TESTS.parent / "mithril-torch/src/mithril_torch"
 PACKAGES = (
     "mesh", "ir", "transform", "engine", "sharding", "partition", "compiler", "runtime",
 )  # fmt: skip
@@ -37,7 +38,7 @@ def literals(node: ast.expr) -> str:
 
 def sites() -> Iterator[tuple[str, str]]:
     """Yield where an error is raised, and the pieces of its text joined by stand-ins."""
-    for folder in (*(SOURCE / package for package in PACKAGES), JAX):
+    for folder in (*(SOURCE / package for package in PACKAGES), JAX, TORCH):
         for path in sorted(folder.rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 match node:

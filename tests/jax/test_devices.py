@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import mithril as ml
 import pytest
+from mithril_jax.devices import find_devices
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -55,6 +58,13 @@ def test_too_late_says_how() -> None:
         "Python starts"
     )
     assert printed(code, JAX_NUM_CPU_DEVICES="4") == []
+
+
+def test_too_few_devices_of_other_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "devices", lambda platform: [SimpleNamespace(platform="gpu")])
+    text = "mesh needs 2 devices; JAX has 1 of platform 'gpu'; use a smaller mesh, or platform="
+    with pytest.raises(ml.BackendError, match=text):
+        find_devices(2, "gpu")
 
 
 def test_a_mesh_of_more_than_eight() -> None:

@@ -89,7 +89,7 @@ def _only_launcher() -> BackendSpec:
     if len(found) == 1:
         return found[0]
     names = listing(spec.name for spec in found)
-    remedy = "choose one with --backend" if found else "pip install mithril-jax"
+    remedy = "choose one with --backend" if found else "pip install mithril-jax or mithril-torch"
     raise BackendError(
         f"mithril launch needs one ready backend that starts processes; found {names}; {remedy}"
     )
