@@ -15,7 +15,7 @@ from jax import lax
 from mithril.engine.kernels.registry import Run
 from mithril.ops.collective import AllReduce
 
-from mithril_jax.kernels.collective import all_reduce, reduced
+from mithril_jax.kernels.collective import all_reduce
 from mithril_jax.kernels.registry import CPU_KERNELS, Types, kernel
 
 SMALL_BYTES = 16 << 10
@@ -31,29 +31,20 @@ def small_operands(types: Types) -> list[int]:
 def bucket(op: AllReduce, types: Types) -> Run:
     """The reduction of each operand over a group; all operands are of one dtype."""
     small = small_operands(types)
-    if not small:
+    if len(small) < 2:
         return all_reduce(op, types)
-    if len(types) == 1:
-        return lambda x: reduced(op, [x], _reversed_group(op))
+    reduce = all_reduce(op, types)
     large = [i for i in range(len(types)) if i not in small]
     sizes = [math.prod(types[i].shape) for i in small]
     cuts = list(pairwise(accumulate(sizes, initial=0)))
 
     def run(*operands: Any) -> Any:
         parts = [lax.reshape(operands[i], (size,)) for i, size in zip(small, sizes, strict=True)]
-        (whole,) = reduced(op, [lax.concatenate(parts, 0)], _reversed_group(op))
-        found = dict(zip(large, reduced(op, [operands[i] for i in large]), strict=True))
+        travelling = [lax.concatenate(parts, 0), *(operands[i] for i in large)]
+        whole, *others = reduce(*travelling)
+        found = dict(zip(large, others, strict=True))
         for i, (start, stop) in zip(small, cuts, strict=True):
             found[i] = lax.reshape(lax.slice(whole, (start,), (stop,)), types[i].shape)
         return tuple(found[i] for i in range(len(types)))
 
     return run
-
-
-def _reversed_group(op: AllReduce) -> list[list[int]] | None:
-    """Return the members of the group from the last one, which JAX takes for a single axis only.
-
-    XLA merges all-reduces only where groups are written alike. Merged with the large operands, the
-    small ones would be held twice while all gradients are alive.
-    """
-    return [list(range(lax.axis_size(op.axes)))[::-1]] if len(op.axes) == 1 else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,22 +18,19 @@ _REDUCE: dict[str, Run] = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
 
 @kernel(ops.AllReduce)
 def all_reduce(op: ops.AllReduce, types: Types) -> Run:
-    """The reduction over a group, of one operand or of a bucket."""
-    return lambda *operands: reduced(op, operands)
-
-
-def reduced(op: ops.AllReduce, operands: Sequence[Any], groups: Any = None) -> tuple[Any, ...]:
-    """Return operands reduced over a group; `groups` lists its members, if in another order.
+    """The reduction over a group, of one operand or of a bucket.
 
     XLA drops NaN from a maximum between devices on CPU: floats travel as integers in their order.
     """
     reduce = _REDUCE[op.reduction]
-    axes = op.axes if groups is None else op.axes[0]
     if op.reduction == "sum":
-        return tuple(reduce(operands, axes, axis_index_groups=groups))
-    keys = [_ordered(x, op.reduction) for x in operands]
-    found = reduce(keys, axes, axis_index_groups=groups)
-    return tuple(_restored(key, x.dtype) for key, x in zip(found, operands, strict=True))
+        return lambda *operands: tuple(reduce(operands, op.axes))
+
+    def run(*operands: Any) -> Any:
+        found = reduce([_ordered(x, op.reduction) for x in operands], op.axes)
+        return tuple(_restored(key, x.dtype) for key, x in zip(found, operands, strict=True))
+
+    return run
 
 
 def _ordered(x: Any, reduction: str) -> Any:
