@@ -11,6 +11,12 @@ pytest.importorskip("mithril_torch")
 from mithril_torch.pool.controller import Pool, close_all
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the repetitions of faults out unless they are asked for: `pytest -m slow`."""
+    if not config.option.markexpr:
+        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+
+
 @pytest.fixture
 def pool() -> Pool:
     """Return two workers; other tests use the same as long as they live."""

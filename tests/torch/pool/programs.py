@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +26,7 @@ def run(inputs):
     return [total]
 """
 
-FAULTS = """
+FAULT = """
 import os, signal, time
 import torch.distributed as dist
 
@@ -37,9 +39,7 @@ def run(inputs):
     step[0] = 3
     return []
 """
-"""Three ranks: what goes wrong goes wrong while the others are in the second collective."""
-
-FAULT_LINE = 9
+"""What goes wrong goes wrong in line 9, while the other ranks are in the second collective."""
 
 LOOP = """
 import time
@@ -71,7 +71,7 @@ class Blame:
 
 @dataclass(frozen=True)
 class System:
-    """What this process has: descriptors, children, threads; and files of anyone."""
+    """What this process has: descriptors, children, threads; and files of pools."""
 
     descriptors: int
     children: frozenset[str]
@@ -79,10 +79,18 @@ class System:
     files: frozenset[str]
 
 
+def children_of(process: int) -> list[str]:
+    """Return the numbers of the children of a process, ended ones included."""
+    found = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread that has just ended
+            found += (task / "children").read_text().split()
+    return found
+
+
 def system() -> System:
-    tasks = Path("/proc/self/task").iterdir()
-    children = [pid for task in tasks for pid in (task / "children").read_text().split()]
-    files = [*Path("/dev/shm").iterdir(), *Path(tempfile.gettempdir()).glob("mithril*")]
+    children = children_of(os.getpid())
+    files = Path(tempfile.gettempdir()).glob("mithril-pool*")
     return System(
         descriptors=sum(1 for _ in Path("/proc/self/fd").iterdir()),
         children=frozenset(children),

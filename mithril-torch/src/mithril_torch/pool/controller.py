@@ -44,6 +44,7 @@ class Pool:
         self.size = size
         self.timeout = timeout
         self.dropped: deque[int] = deque()
+        self._unloaded: deque[str] = deque()
         self._gone: dict[int, str] = {}
         self._next_id = 0
         self._blames: dict[str, Blame | None] = {}
@@ -100,6 +101,7 @@ class Pool:
         """
         with self._link.lock:
             self._check(())
+            self._forget_unloaded()
             if program in self._blames:
                 raise BackendError(
                     f"Program '{program}' is loaded already; {len(self._blames)} programs are; "
@@ -113,16 +115,14 @@ class Pool:
                 raise
 
     def unload(self, program: str) -> None:
-        """Forget a program; on a pool that has ended there is nothing to forget.
+        """Forget a program, with the next message.
 
-        Raises:
-            BackendError: a worker failed.
+        It takes no lock, so it may be called from anywhere, also by the garbage collector.
+
+        Args:
+            program: its name, which is free again.
         """
-        with self._link.lock:
-            if self.is_alive:
-                self._tell({"do": "unload", "program": program}, program)
-                self._layouts.pop(program, None)
-                del self._blames[program]
+        self._unloaded.append(program)
 
     def put(self, parts: Sequence[Array], dtype: str | None = None) -> Remote:
         """Give each worker its part of an array, with the next message.
@@ -277,6 +277,13 @@ class Pool:
         self._outbox.shrink()
         return found
 
+    def _forget_unloaded(self) -> None:
+        while self._unloaded:
+            program = self._unloaded.popleft()
+            self._blames.pop(program, None)
+            self._layouts.pop(program, None)
+            self._outbox.unloads.append(program)
+
     def _take_ids(self, count: int) -> int:
         first = self._next_id
         self._next_id += count
@@ -301,6 +308,7 @@ class Pool:
         for number in list(self.dropped) if self._gone else ():
             self._gone.pop(number, None)
         self._outbox.drop(self.dropped)
+        self._forget_unloaded()
         blame = self._blames.get(program) if program is not None else None
         try:
             answers = self._link.tell({**self._outbox.rows(), **action}, blame)

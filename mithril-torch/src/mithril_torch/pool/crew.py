@@ -26,11 +26,7 @@ PROC = Path("/proc")
 
 
 class Crew:
-    """`size` processes, a socket to each, and the memory that they share.
-
-    Raises:
-        BackendError: a process cannot be started.
-    """
+    """`size` processes, a socket to each, and the memory that they share."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -40,9 +36,14 @@ class Crew:
         self.progress = Progress(anonymous_file(), size)
         self._store, self._folder = _rendezvous()
         self._over = threading.Event()
+        self._spawner: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the processes; they wait for their `setups`."""
+        """Start the processes; they wait for their `setups`.
+
+        Raises:
+            BackendError: a process cannot be started.
+        """
         failures: list[OSError] = []
         started = threading.Event()
 
@@ -50,7 +51,7 @@ class Crew:
             # A child inherits this: Ctrl-C must not end one that does not ignore it yet.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                for _ in range(self.size):
+                while len(self.processes) < self.size and not self._over.is_set():
                     self._spawn()
             except OSError as error:
                 failures.append(error)
@@ -58,7 +59,8 @@ class Crew:
             # Linux ends the workers when the thread that started them ends, so this one stays.
             self._over.wait()
 
-        threading.Thread(target=spawn, daemon=True, name="mithril workers").start()
+        self._spawner = threading.Thread(target=spawn, daemon=True, name="mithril workers")
+        self._spawner.start()
         started.wait()
         if failures:
             raise BackendError(
@@ -85,14 +87,17 @@ class Crew:
             process.kill()
 
     def end(self) -> None:
-        """Kill all processes, wait for them, and let go of all that was shared; once is enough."""
-        if self._over.is_set():
-            return
+        """Kill all processes, wait for them, and let go of all that was shared.
+
+        It may be called again: after an interrupt it goes on where it was.
+        """
+        self._over.set()
+        if self._spawner is not None:
+            self._spawner.join()
         self.kill()
         for process in self.processes:
             process.wait()
         self._let_go()
-        self._over.set()
 
     def forget(self) -> None:
         """Let go in a forked child: the processes belong to its parent."""
@@ -134,7 +139,7 @@ class Crew:
             channel.close()
         self.arena.close()
         self.progress.close()
-        store, _ = self._store
+        (store, _), self._store = self._store, (None, "")
         if store is not None:
             os.close(store)
         if self._folder is not None:
@@ -145,7 +150,7 @@ def _rendezvous() -> tuple[tuple[int | None, str], str | None]:
     """Return where the workers meet: an inherited file without a name, or one in a new folder."""
     if hasattr(os, "memfd_create") and PROC.is_dir():
         return (anonymous_file(), ""), None
-    folder = tempfile.mkdtemp(prefix="mithril-")
+    folder = tempfile.mkdtemp(prefix="mithril-pool-")
     return (None, str(Path(folder) / "store")), folder
 
 

@@ -138,8 +138,8 @@ class Exchange:
         self._next_look = now + self._look_every
         stopped = [rank for rank in self.silent if self.crew.is_stopped(rank)]
         self._stops = {rank: self._stops.get(rank, now) for rank in stopped}
-        # One look less, so that it is told within the timeout.
-        patience = self._timeout - 2 * self._look_every
+        # A little less, so that it is told within the timeout.
+        patience = 0.9 * self._timeout - self._look_every
         self.stopped = [rank for rank, since in self._stops.items() if now - since >= patience]
 
 

@@ -52,7 +52,6 @@ class Executor:
         self._actions: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
             "take": lambda header: ({}, b""),
             "load": self._load,
-            "unload": self._unload,
             "run": self._run,
             "fetch": self._fetch,
             "count": self._count,
@@ -86,13 +85,16 @@ class Executor:
         )
 
     def _take(self, header: dict[str, Any]) -> None:
-        """Drop the tensors no one needs any more, then copy the new ones out of the arena."""
+        """Drop what no one needs any more, then copy new arrays out of the arena."""
         for number in header["drop"]:
             self.tensors.pop(number, None)
-        if header["put"] or "fetch" in header:
+        for program in header.get("unload", ()):
+            self._unload(program)
+        puts = header.get("put", ())
+        if puts or "fetch" in header:
             self.progress.enter(self.rank, memory.TAKING)
             self.arena.follow(header["arena"])
-        for number, dtype, parts in header["put"]:
+        for number, dtype, parts in puts:
             start, shape = parts[self.rank] if len(parts) > 1 else parts[0]
             self.tensors[number] = self._copy(start, getattr(torch, dtype), shape)
 
@@ -122,11 +124,10 @@ class Executor:
         self.programs[name] = namespace["run"]
         return {}, b""
 
-    def _unload(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        del self.programs[header["program"]]
-        self.layouts.pop(header["program"], None)
-        linecache.cache.pop(file_of(header["program"]), None)
-        return {}, b""
+    def _unload(self, program: str) -> None:
+        self.programs.pop(program, None)
+        self.layouts.pop(program, None)
+        linecache.cache.pop(file_of(program), None)
 
     def _run(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         name = header["program"]

@@ -133,7 +133,7 @@ class Link:
     def _is_in_step(self) -> bool:
         """Whether all workers have issued the same collectives, and these still work."""
         for action in ("count", "meet"):
-            message = encode({"do": action, "put": [], "drop": []})
+            message = encode({"do": action, "drop": []})
             exchange = Exchange(self.crew, [message] * self.size, self._timeout)
             exchange.begin()
             exchange.settle(CHECK)
@@ -151,7 +151,9 @@ class Link:
 
 def _stopped(size: int, found: Sequence[faults.Fault]) -> str:
     rest = size - len({fault.rank for fault in found})
-    return "the other worker was stopped" if rest == 1 else f"{rest} other workers were stopped"
+    if rest == 1:
+        return "the other worker was stopped"
+    return f"{rest} other workers were stopped" if rest else "no worker is left"
 
 
 def _agree(exchange: Exchange) -> bool:

@@ -70,9 +70,9 @@ class Arena:
             self.size = size
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Let go of the memory; once is enough."""
         self._map = None
-        os.close(self.descriptor)
+        self.descriptor = _closed(self.descriptor)
 
     def _grow(self, needed: int) -> None:
         if needed <= GROWTH:
@@ -98,9 +98,13 @@ class Progress:
     def __init__(self, descriptor: int, workers: int) -> None:
         self.descriptor = descriptor
         size = 16 * workers
-        if os.fstat(descriptor).st_size < size:
+        is_new = os.fstat(descriptor).st_size < size
+        if is_new:
             os.ftruncate(descriptor, size)
         self._slots = memoryview(mmap.mmap(descriptor, size)).cast("q")
+        if is_new:
+            for rank in range(workers):
+                self.enter(rank, STARTING)
 
     def steps(self, rank: int) -> memoryview:
         """Return the slot into which a worker writes its step."""
@@ -116,5 +120,13 @@ class Progress:
         return self._slots[2 * rank], self._slots[2 * rank + 1]
 
     def close(self) -> None:
-        """Let go of the descriptor; what was written last can still be read."""
-        os.close(self.descriptor)
+        """Let go of the memory; what was written last can still be read. Once is enough."""
+        self._slots = memoryview(bytes(self._slots)).cast("q")
+        self.descriptor = _closed(self.descriptor)
+
+
+def _closed(descriptor: int) -> int:
+    """Close a descriptor that is open, and return what no descriptor is."""
+    if descriptor >= 0:
+        os.close(descriptor)
+    return -1

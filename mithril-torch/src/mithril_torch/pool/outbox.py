@@ -1,4 +1,4 @@
-"""What waits to be told to the workers with the next message: new arrays and dropped ones.
+"""What waits to be told to the workers with the next message: new arrays, dropped ones, programs.
 
 It is cleared only once the workers have answered, so a message that an interrupt cut off can be
 sent again: all of it may be done twice.
@@ -24,6 +24,7 @@ class Outbox:
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self.puts: dict[int, list[Any]] = {}
+        self.unloads: list[str] = []
         self._drops: list[int] = []
 
     def put(self, number: int, parts: Sequence[np.ndarray[Any, Any]], dtype: str) -> None:
@@ -51,11 +52,17 @@ class Outbox:
 
     def rows(self) -> dict[str, Any]:
         """Return this part of the next message."""
-        return {"arena": self.arena.size, "put": list(self.puts.values()), "drop": self._drops}
+        rows: dict[str, Any] = {"drop": self._drops}
+        if self.puts:
+            rows["put"] = list(self.puts.values())
+        if self.unloads:
+            rows["unload"] = self.unloads
+        return {"arena": self.arena.size, **rows}
 
     def clear(self) -> None:
         """Forget what the workers have now; what they wrote to the arena can still be read."""
         self.puts = {}
+        self.unloads = []
         self._drops = []
         self.arena.top = 0
 
