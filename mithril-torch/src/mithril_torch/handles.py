@@ -47,6 +47,8 @@ def handle_of(
     if not isinstance(place, Here):
         host = to_numpy(x)
         return place.put(type, sharding, lambda box: host[box])
+    if engine.mesh.size == 1:
+        return x.to(place.device).contiguous()
     if not is_part and not sharding.is_replicated:
         x = x[sharding.box(place.local_devices[0], type.shape)]
     return _padded(x.to(place.device), sharding.local_shape(type.shape)).contiguous()
@@ -55,9 +57,11 @@ def handle_of(
 def tensors_of(engine: TorchEngine, found: Sequence[Found]) -> list[torch.Tensor]:
     """Return what handles stand for: this process's parts, or whole tensors where it has none."""
     place = engine.place
+    if isinstance(place, Here) and engine.mesh.size == 1:
+        return [ordinary(handle) for handle, _, _ in found]
     if isinstance(place, Here):
         return [
-            _cut(ordinary(handle), local_part(type, sharding, place.local_devices[0]))
+            _cut(ordinary(handle), _local_shape(type, sharding, place.local_devices[0]))
             for handle, type, sharding in found
         ]
     holders = [_one_of_each_box(sharding) for _, _, sharding in found]
@@ -73,17 +77,9 @@ def tensors_of(engine: TorchEngine, found: Sequence[Found]) -> list[torch.Tensor
     ]
 
 
-def local_part(type: TensorType, sharding: Sharding, device: int) -> Shape:
+def _local_shape(type: TensorType, sharding: Sharding, device: int) -> Shape:
     """Return the shape of what a device truly holds."""
     return tuple(cut.stop - cut.start for cut in sharding.box(device, type.shape))
-
-
-def seen_shape(engine: TorchEngine, type: TensorType, sharding: Sharding) -> Shape:
-    """Return the shape of what users see of a tensor."""
-    place = engine.place
-    if not isinstance(place, Here):
-        return type.shape
-    return local_part(type, sharding, place.local_devices[0])
 
 
 def _padded(x: torch.Tensor, shape: Shape) -> torch.Tensor:

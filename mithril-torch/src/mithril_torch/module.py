@@ -10,9 +10,9 @@ from mithril.errors import BackendError, GraphError, listing
 from mithril.types import TensorType
 
 from mithril_torch.dtensors import is_dtensor
-from mithril_torch.handles import seen_shape, tensors_of
+from mithril_torch.handles import tensors_of
 from mithril_torch.passes import Differentiated, Function, Pass, Placed
-from mithril_torch.tensors import dtype_of, torch_dtype
+from mithril_torch.tensors import dtype_of
 
 
 def as_module(
@@ -31,6 +31,11 @@ def as_module(
     Raises:
         BackendError: a parameter has no size yet, or is an array of another backend.
         GraphError: parameters are missing or unknown, or cannot be attributes of a module.
+
+    >>> import mithril as ml
+    >>> compiled = ml.compile(ml.Linear(2), ml.TorchBackend(), shapes={"input": (4, 3)})
+    >>> compiled.as_module()
+    CompiledModule(weight: (2, 3), bias: (2,))
     """
     return CompiledModule(compiled, params, seed)
 
@@ -63,7 +68,7 @@ class CompiledModule(Scope):
             array = compiled.backend.own(arrays[name], f"parameter '{name}'")
             found = array.type, array.sharding
             (tensor,) = tensors_of(compiled.backend.engine, [(array.shards, *found)])
-            self._runner.parameters[name] = found
+            self._runner.remember(name, found, tensor)
             self._hold(name, tensor.contiguous() if is_own else tensor.clone())
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -107,7 +112,13 @@ class Runner:
     def __init__(self, compiled: Any) -> None:
         self.compiled = compiled
         self.parameters: dict[str, Placed] = {}
+        self._weights: dict[str, tuple[torch.Size, torch.dtype]] = {}
         self._functions: dict[Any, Function] = {}
+
+    def remember(self, name: str, found: Placed, tensor: torch.Tensor) -> None:
+        """Note what a parameter is, and what users see of it."""
+        self.parameters[name] = found
+        self._weights[name] = tensor.shape, tensor.dtype
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
         return self
@@ -194,12 +205,11 @@ class Runner:
         return backend.own(x, f"input '{name}'") if hasattr(x, "kind") else backend.array(x)
 
     def _check_weight(self, name: str, x: torch.Tensor) -> None:
-        type, sharding = self.parameters[name]
-        shape = seen_shape(self.compiled.backend.engine, type, sharding)
-        if tuple(x.shape) != shape or x.dtype != torch_dtype(type.dtype):
+        shape, dtype = self._weights[name]
+        if x.shape != shape or x.dtype != dtype:
             raise BackendError(
                 f"parameter '{name}' of the module is {x.dtype}{list(x.shape)}; it was compiled as "
-                f"{torch_dtype(type.dtype)}{list(shape)}; keep it so, or compile another model"
+                f"{dtype}{list(shape)}; keep it so, or compile another model"
             )
 
 

@@ -28,7 +28,7 @@ def dtype_of(tensor: torch.Tensor) -> DType:
 
 def ordinary(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same memory that autograd may use; what programs return it may not."""
-    return dlpack.from_dlpack(tensor.__dlpack__()) if tensor.is_inference() else tensor
+    return dlpack.from_dlpack(torch._C._to_dlpack(tensor)) if tensor.is_inference() else tensor
 
 
 def as_written(device: str) -> AbstractContextManager[Any]:
