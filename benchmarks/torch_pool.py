@@ -20,7 +20,7 @@ import numpy as np
 from mithril.cli.gpt import gpt, with_loss
 
 from benchmarks.harness import Limit, estimate, interleave, report, settle
-from benchmarks.torch_gpt import SIZES, VOCABULARY, data_of
+from benchmarks.torch_gpt import SIZES, VOCABULARIES, data_of
 from benchmarks.torch_sides import VERSION, Ours, ours
 
 WORKERS = 4
@@ -43,11 +43,11 @@ def idle(mithril: Ours) -> None:
 
 def contestant(workers: int) -> Ours:
     """Return Mithril on a pool whose workers do nothing."""
-    sizes = SIZES["64"]
+    sizes, vocabulary = SIZES["64"], VOCABULARIES["64"]
     backend = ml.TorchBackend(ml.Mesh(data=workers), device="cpu")
-    data = data_of(sizes, VOCABULARY)
+    data = data_of(sizes, vocabulary)
     inputs = {name: backend.array(x, sharding=ml.P("data")) for name, x in data.items()}
-    mithril = ours(with_loss(gpt(VOCABULARY, sizes)), backend, inputs)
+    mithril = ours(with_loss(gpt(vocabulary, sizes)), backend, inputs)
     idle(mithril)
     outputs, gradients = mithril.step()
     for x in (outputs["loss"], *gradients.values()):

@@ -7,8 +7,19 @@ from __future__ import annotations
 
 from mithril import ops
 from mithril.ops.collective import KeepFirst, TakeShard
+from mithril.types import Shape
 
 from mithril_torch.kernels.registry import Types, kernel, same
+
+
+def numbers(shape: Shape) -> str:
+    """Return the arguments that say a shape; a list would take longer to read.
+
+    >>> numbers((2, 3)), numbers(())
+    ('2, 3', '()')
+    """
+    return ", ".join(map(str, shape)) or "()"
+
 
 same({KeepFirst: "keep_first({0}, {1})"})
 
@@ -16,7 +27,7 @@ same({KeepFirst: "keep_first({0}, {1})"})
 @kernel(ops.Reshape)
 def reshape(op: ops.Reshape, types: Types) -> str:
     """The same elements in another shape, copied only where they do not lie in order."""
-    return "{0}" if op.shape == types[0].shape else f"{{0}}.reshape({list(op.shape)})"
+    return "{0}" if op.shape == types[0].shape else f"{{0}}.reshape({numbers(op.shape)})"
 
 
 @kernel(ops.Transpose)
@@ -30,14 +41,14 @@ def transpose(op: ops.Transpose, types: Types) -> str:
     return (
         f"{{0}}.transpose({moved[0]}, {moved[1]})"
         if len(moved) == 2
-        else f"{{0}}.permute({list(op.order)})"
+        else f"{{0}}.permute({numbers(op.order)})"
     )
 
 
 @kernel(ops.Broadcast)
 def broadcast(op: ops.Broadcast, types: Types) -> str:
     """The operand stretched to a shape."""
-    return "{0}" if op.shape == types[0].shape else f"{{0}}.expand({list(op.shape)})"
+    return "{0}" if op.shape == types[0].shape else f"{{0}}.expand({numbers(op.shape)})"
 
 
 @kernel(ops.Concatenate)

@@ -17,7 +17,7 @@ def layer_norm(
     """Return x normalised, its means and its reciprocal standard deviations."""
     if x.dtype.itemsize == 2 and not x.is_cuda:
         gain, bias = gain.float(), bias.float()
-    y, mean, scale = aten.native_layer_norm(x, gain.shape, gain, bias, epsilon)
+    y, mean, scale = torch.native_layer_norm(x, gain.shape, gain, bias, epsilon)
     return y, mean.squeeze(-1), scale.squeeze(-1)
 
 
