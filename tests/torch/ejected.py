@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -40,8 +42,9 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 def torch_alone() -> str:
     """Return a folder with the packages that are installed here, without Mithril and NumPy."""
     folder = Path(mkdtemp(prefix="torch-alone-"))
+    atexit.register(shutil.rmtree, folder)
     for package in Path(torch.__file__).parent.parent.iterdir():
-        if not package.name.lower().startswith(("mithril", "__editable__", "numpy", "_")):
+        if not package.name.lower().startswith(("mithril", "_editable", "__editable", "numpy")):
             (folder / package.name).symlink_to(package)
     return str(folder)
 

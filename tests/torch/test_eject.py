@@ -115,7 +115,7 @@ class TestCode:
             compiled.code()
         compiled.evaluate(single.params, single.inputs)
         forward = compiled.code()
-        assert forward.startswith("# Forward, on each of 1 device\n")
+        assert forward.startswith("# Forward, on 1 device\n")
         assert "backward" not in forward
         joint = compiled.code(gradients=True)
         assert joint == single.compiled.code()
@@ -159,6 +159,43 @@ class TestFile:
         assert done.stdout.count("loss ") == 1  # rank 0 of the second attempt
         assert "Signal 9" in done.stderr or "-9" in done.stderr
         grid.check(loaded(tmp_path / "out.pt"))
+
+    def test_a_loop_with_attention_and_dropout(self, tmp_path: Path) -> None:
+        block = ml.Model()
+        block |= ml.LayerNorm(name="norm")(input="x", output="n")
+        block |= ml.MultiHeadAttention(2, name="attention")(input="n", output="a")
+        block |= ml.Dropout(0.3)(input="a", output="d")
+        block |= ml.Add()(inputs=["x", "d"], output="y")
+        model = ml.Model()
+        model |= ml.Embedding(7, 8, name="table")(input="ids", output="rows")
+        model |= ml.Repeat(block, 3, name="blocks")(input="rows", output="out")
+        model |= ml.Mean()(input="out", output="loss")
+        compiled = ml.compile(model, opened(Mesh()))
+        params, ids = compiled.randomize_params(0), np.arange(10, dtype=np.int32).reshape(2, 5) % 7
+        outputs, gradients = compiled.evaluate(params, {"ids": ids}, {"loss": 1.0}, seed=4)
+        expected = outputs | {f"gradients.{name}": x for name, x in gradients.items()}
+        tensors = {name: torch.tensor(x.numpy()) for name, x in params.items()}
+        torch.save(tensors | {"ids": torch.tensor(ids)}, tmp_path / "in.pt")
+        paths = ("--tensors", str(tmp_path / "in.pt"), "--save", str(tmp_path / "out.pt"))
+        done = run_alone(str(compiled.eject(tmp_path / "step.py")), *paths, "--seed", "4")
+        assert done.returncode == 0, done.stderr
+        found = loaded(tmp_path / "out.pt")
+        assert found.keys() == expected.keys()
+        assert any(x.abs().max() > 1e-3 for x in found.values())
+        for name, x in found.items():
+            np.testing.assert_allclose(x.tolist(), expected[name].numpy(), rtol=1e-5, atol=1e-7)
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # PyTorch compiling itself
+    def test_the_file_of_a_compiled_program(self, tmp_path: Path) -> None:
+        case = Case(Mesh(), jit=True)
+        file = case.compiled.eject(tmp_path / "step.py")
+        assert "run = torch.compile(run" in file.read_text()
+        torch.save(case.tensors(), tmp_path / "in.pt")
+        paths = ("--tensors", str(tmp_path / "in.pt"), "--save", str(tmp_path / "out.pt"))
+        done = run_alone(str(file), *paths)
+        assert done.returncode == 0, done.stderr
+        case.check(loaded(tmp_path / "out.pt"))
 
     def test_dropout_depends_on_the_seed(self, tmp_path: Path) -> None:
         case = Case(Mesh(), dropout=True, seed=5)

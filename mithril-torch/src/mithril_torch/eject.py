@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -52,7 +53,8 @@ def code(compiled: Any, gradients: bool | None = None) -> str:
             the last plan.
     """
     program = _program(compiled, gradients)
-    head = f"# {_direction(compiled, program)}, on each of {_devices(program.mesh)}"
+    each = "each of " if program.mesh.size > 1 else ""
+    head = f"# {_direction(compiled, program)}, on {each}{_devices(program.mesh)}"
     return f"{head}\n\n{_written(compiled, program).text}"
 
 
@@ -130,9 +132,13 @@ def _file(compiled: Any, program: Program, written: Written, name: str) -> Itera
     ours = {name: text for name, text in collected.definitions.items() if name in before}
     start = f"torchrun --nproc-per-node {mesh.size}" if mesh.size > 1 else "python"
     yield HEADER.format(
-        what=_direction(compiled, program), devices=_devices(mesh), start=start, file=name,
-        version=version("mithril-core"), torch=LEAST_TORCH,
-    )  # fmt: skip
+        what=_direction(compiled, program),
+        devices=_devices(mesh),
+        start=start,
+        file=re.sub(r"[^\w.-]", "_", name),
+        version=version("mithril-core"),
+        torch=LEAST_TORCH,
+    )
     yield "from __future__ import annotations\n"
     yield from collected.imports
     yield from _section("What the program calls")
