@@ -37,6 +37,32 @@ def test_script(script: Path, backend: str) -> None:
     assert done.stdout
 
 
+ALL = """
+import runpy, sys
+sys.path.insert(0, sys.argv[1])
+for path in sys.argv[2:]:
+    sys.argv = [path, "--backend", "torch"]
+    print("==", path, flush=True)
+    runpy.run_path(path, run_name="__main__")
+"""
+
+
+def test_all_scripts_on_one_pool_of_workers() -> None:
+    """In one process, since a pool is kept and the next script goes on with it."""
+    pytest.importorskip("mithril_torch")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ALL, str(FOLDER), *map(str, SCRIPTS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.split("== ")[1:]
+    assert [part.splitlines()[0] for part in told] == [str(path) for path in SCRIPTS]
+    assert all(len(part.splitlines()) > 1 for part in told)
+
+
 def test_the_notebook_is_made_of_them_and_was_run() -> None:
     root = FOLDER.parent.parent
     done = subprocess.run(
