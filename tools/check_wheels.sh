@@ -13,7 +13,8 @@ for project in "$root"/mithril-*/pyproject.toml; do
         { cat "$scratch/log" >&2; exit 1; }
 done
 "$python" -m venv "$scratch/venv"
-"$scratch/venv/bin/python" -m pip install --disable-pip-version-check --quiet "$scratch"/wheels/*.whl
+"$scratch/venv/bin/python" -m pip install --disable-pip-version-check --quiet \
+    -c "$root/constraints.txt" "$scratch"/wheels/*.whl
 
 mkdir "$scratch/elsewhere"
 cd "$scratch/elsewhere"
@@ -21,4 +22,5 @@ cd "$scratch/elsewhere"
 "$scratch/venv/bin/mithril" backends list --strict
 "$scratch/venv/bin/mithril" demo --steps 5
 "$scratch/venv/bin/mithril" demo --backend jax --mesh data=4,tensor=2 --steps 5
+"$scratch/venv/bin/mithril" demo --backend torch --mesh data=2,tensor=2 --steps 5
 echo "wheels: $(cd "$scratch/wheels" && echo *.whl) built, installed and used"

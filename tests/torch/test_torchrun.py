@@ -16,6 +16,7 @@ from mithril_torch.launch import commands
 from tests.torch.jobs import (
     LIMIT,
     MITHRIL,
+    ROOT,
     TRAIN,
     launch,
     lines_of,
@@ -172,6 +173,38 @@ for changed in ({"MASTER_ADDR": None}, {"WORLD_SIZE": "two"}):
         "processes meet; start it by torchrun or mithril launch",
         "environment variable WORLD_SIZE='two' is no number; set it, or unset it",
     ]
+
+
+def test_processes_that_something_else_started(tmp_path: Path) -> None:
+    """Rank 0 keeps the store then; it listens where the others look for it."""
+    code = """
+from tests.torch.test_torchrun import listening
+backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu")
+print(float(backend.arange(8.0, sharding=P("data")).sum()), *sorted(listening({os.getpid()})))
+float(backend.arange(8.0, sharding=P("data")).sum())
+"""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script(tmp_path, code)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **place, "RANK": str(rank), "PYTHONPATH": str(ROOT)},
+        )
+        for rank in range(2)
+    ]
+    told = [rank.communicate(timeout=LIMIT)[0].split() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert [words[0] for words in told] == ["28.0", "28.0"]
+    assert all(set(words[1:]) <= LOOPBACK for words in told)
+    assert told[0][1:]
+
+
+def test_the_demo_runs_on_a_pool() -> None:
+    options = ("--backend", "torch", "--mesh", "data=2,tensor=2", "--steps", "3")
+    done = ran([MITHRIL, "demo", *options])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "equal within" in done.stdout.splitlines()[-1]
 
 
 def test_two_nodes_meet_at_the_coordinator(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ addresses of processes that are gone. On one machine data is exchanged over the 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def join(job: Job, library: str, timeout: float) -> None:
         dist.init_process_group(
             library, store=store, rank=job.rank, world_size=job.size, timeout=limit
         )
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise BackendError(
             f"rank {job.rank} of {job.size} cannot join the job; {error}; start it by torchrun or "
             f"mithril launch"
@@ -106,5 +107,11 @@ def _store(job: Job, timeout: timedelta) -> Store:
             "MASTER_ADDR and MASTER_PORT do not say where the processes meet"
         ) from None
     kept_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    is_master = job.rank == 0 and not kept_by_agent
-    return TCPStore(host, port, is_master=is_master, timeout=timeout, wait_for_workers=False)
+    if kept_by_agent or job.rank != 0:
+        return TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
+    # By itself a store listens everywhere.
+    listener = socket.create_server((host if job.local_size == job.size else "", port))
+    return TCPStore(
+        host, port, is_master=True, timeout=timeout, wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
