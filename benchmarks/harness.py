@@ -36,6 +36,10 @@ SURROUNDINGS = {
     "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES, "MALLOC_TOP_PAD_": "67108864",
 }  # fmt: skip
 
+# Once the above is set glibc takes blocks of more than 128 KiB from the system every time, unless
+# told otherwise; 32 MiB is the most it can be told.
+BLOCKS_KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -165,14 +169,19 @@ def collector_off() -> Iterable[None]:
 # ------------------------------------------------------------------ running and reporting
 
 
-def settle(module: str) -> None:
+def settle(module: str, further: Mapping[str, str] | None = None) -> None:
     """Start a benchmark anew on one BLAS thread and with an allocator that keeps freed memory.
 
     What the environment says already stays as it is.
+
+    Args:
+        module: the benchmark.
+        further: variables to set besides.
     """
-    if not SURROUNDINGS.keys() <= os.environ.keys():
+    wanted = {**SURROUNDINGS, **(further or {})}
+    if not wanted.keys() <= os.environ.keys():
         arguments = [sys.executable, "-m", module, *sys.argv[1:]]
-        os.execve(sys.executable, arguments, {**SURROUNDINGS, **os.environ})
+        os.execve(sys.executable, arguments, {**wanted, **os.environ})
 
 
 def conditions() -> str:

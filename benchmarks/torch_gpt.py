@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import torch_by_hand
-from benchmarks.harness import Limit, interleave, ratio, report, settle
+from benchmarks.harness import BLOCKS_KEPT, Limit, interleave, ratio, report, settle
 from benchmarks.torch_sides import (
     VERSION,
     Eager,
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--jit", action="store_true", help="time jit=True too, on one rank")
     parser.add_argument("--times", help=argparse.SUPPRESS)  # where a rank of a job leaves them
     given = parser.parse_args()
-    settle("benchmarks.torch_gpt")
+    settle("benchmarks.torch_gpt", BLOCKS_KEPT)
     sizes, vocabulary, warm_up = sizes_of(given.width, given.ranks), VOCABULARIES[given.width], 5
     if given.times:
         functions = spread(sizes, vocabulary, given.ranks)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks import torch_by_hand
-from benchmarks.harness import Limit, interleave, ratio, report, settle
+from benchmarks.harness import BLOCKS_KEPT, Limit, interleave, ratio, report, settle
 from benchmarks.numpy_mlp import model
 from benchmarks.torch_gpt import JIT_LIMIT
 from benchmarks.torch_sides import (
@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--rounds", type=int, default=400)
     given = parser.parse_args()
-    settle("benchmarks.torch_mlp")
+    settle("benchmarks.torch_mlp", BLOCKS_KEPT)
     sizes = tuple(map(int, given.sizes.split(",")))
     times = interleave(contestants(sizes, given.batch), given.rounds, warm_up=20)
     limits = [

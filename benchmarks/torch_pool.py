@@ -19,7 +19,7 @@ import mithril as ml
 import numpy as np
 from mithril.cli.gpt import gpt, with_loss
 
-from benchmarks.harness import Limit, estimate, interleave, report, settle
+from benchmarks.harness import BLOCKS_KEPT, Limit, estimate, interleave, report, settle
 from benchmarks.torch_gpt import SIZES, VOCABULARIES, data_of
 from benchmarks.torch_sides import VERSION, Ours, ours
 
@@ -59,7 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1000)
     given = parser.parse_args()
-    settle("benchmarks.torch_pool")
+    settle("benchmarks.torch_pool", BLOCKS_KEPT)
     mithril = contestant(WORKERS)
     clock = interleave({"evaluate, on the clock": mithril.step}, given.rounds, warm_up=50)
     thread = interleave({"controller": mithril.step}, given.rounds, clock=time.thread_time)

@@ -33,6 +33,7 @@ from mithril_torch.labels import (
     one_a_line,
     port_comment,
 )
+from mithril_torch.late import delayed
 from mithril_torch.rows import on_rows
 from mithril_torch.style import WATCHED, Style, in_range, run_again
 
@@ -67,7 +68,7 @@ def write(
         style: how it is written besides what it computes.
     """
     module = _Module(program.mesh, users or {}, style)
-    module.write_run(replace(program, graph=on_rows(fused(program.graph))))
+    module.write_run(replace(program, graph=delayed(on_rows(fused(program.graph)))))
     return module.finished()
 
 
