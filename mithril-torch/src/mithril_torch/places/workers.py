@@ -27,6 +27,8 @@ from mithril_torch.source import Written, write
 from mithril_torch.style import Style
 
 _numbers = itertools.count()
+FEW = 16
+"""Programs of so few nodes, such as an eager function, wait for the next message."""
 
 
 class Workers:
@@ -87,7 +89,7 @@ class Workers:
                 f"processes cannot call; run the script under torchrun, or with "
                 f'executor="lockstep", or give define_op an expand= instead'
             )
-        return WorkersExecutable(self._pool, written, len(program.outputs))
+        return WorkersExecutable(self._pool, written, program)
 
 
 class WorkersExecutable:
@@ -96,13 +98,14 @@ class WorkersExecutable:
     Args:
         pool: the workers.
         written: the program.
-        outputs: how many results it has.
+        program: what it is.
     """
 
-    def __init__(self, pool: Pool, written: Written, outputs: int) -> None:
+    def __init__(self, pool: Pool, written: Written, program: Program) -> None:
         self.written = written
         self._pool = pool
-        self._outputs = outputs
+        self._outputs = len(program.outputs)
+        self._can_wait = _is_small(program)
         self._name = f"program {next(_numbers)}"
         pool.load(self._name, written.text, Places(written))
         weakref.finalize(self, _forgotten, pool, self._name)
@@ -110,7 +113,8 @@ class WorkersExecutable:
     def __call__(self, inputs: Sequence[Any], observe: Observer | None = None) -> list[Any]:
         """Run once; an observer is told of the collectives that PyTorch carried out."""
         if observe is None:
-            return list(self._pool.run(self._name, inputs, self._outputs))
+            run = self._pool.queue if self._can_wait else self._pool.run
+            return list(run(self._name, inputs, self._outputs))
         handles, rows = self._pool.run_recorded(self._name, inputs, self._outputs)
         for row in map(issued, rows[0]):
             observe(*row)
@@ -131,6 +135,11 @@ class Places:
         """Return what a line of the text does."""
         step = self.written.lines.get(number)
         return f"line {number} of the program" if step is None else self.step(step)
+
+
+def _is_small(program: Program) -> bool:
+    nodes = list(all_nodes(program.graph))
+    return len(nodes) <= FEW and not any(node.op.is_collective for node in nodes)
 
 
 def _forgotten(pool: Pool, name: str) -> None:

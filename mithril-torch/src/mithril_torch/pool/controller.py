@@ -24,6 +24,8 @@ from mithril_torch.pool.wire import Message
 
 FLUSH = 1 << 26
 """Bytes of new arrays that are held back for the next message, at most."""
+QUEUED = 256
+"""Runs of programs that wait for the next message, at most."""
 Array = np.ndarray[Any, Any]
 
 
@@ -164,6 +166,32 @@ class Pool:
             BackendError: the program or a worker failed, or a handle cannot be used.
         """
         return self._run(program, handles, n_out, donate, is_recorded=False)[0]
+
+    def queue(self, program: str, handles: Sequence[Remote], n_out: int) -> list[Remote]:
+        """Run a program with the next message, whatever that is about.
+
+        Args:
+            program: its name; it exchanges nothing, and its results always have the same shapes.
+            handles: as for `run`.
+            n_out: as for `run`.
+
+        Raises:
+            BackendError: as for `run`, where it runs at once: the first time, or after many others.
+        """
+        with self._link.lock:
+            self._check(handles)
+            layouts = self._layouts.get(program)
+            if layouts is not None:
+                first = self._take_ids(n_out)
+                self._outbox.run(program, [handle.id for handle in handles], first, n_out)
+                results = Results()
+                results.layouts = layouts
+                queued = [Remote(self, first + index, results, index) for index in range(n_out)]
+                if len(self._outbox.runs) >= QUEUED:
+                    self._tell({"do": "take"})
+                    self._outbox.shrink()
+                return queued
+        return self.run(program, handles, n_out)
 
     def run_recorded(
         self, program: str, handles: Sequence[Remote], n_out: int, donate: Sequence[int] = ()
@@ -318,6 +346,9 @@ class Pool:
             if isinstance(error, BackendError):
                 # On some ranks the new arrays are there, on others not.
                 self._gone.update(dict.fromkeys(self._outbox.puts, "its transfer failed"))
+                for _, _, first, count in self._outbox.runs:
+                    made = range(first, first + count)
+                    self._gone.update(dict.fromkeys(made, "what makes it failed"))
                 self._outbox.clear()
             raise
         self._outbox.clear()

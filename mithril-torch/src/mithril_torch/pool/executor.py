@@ -46,6 +46,7 @@ class Executor:
         self.arena = memory.Arena(setup["arena"])
         self.tensors: dict[int, torch.Tensor] = {}
         self.programs: dict[str, Run] = {}
+        self.next_waiting = 0
         self.layouts: dict[str, list[tuple[torch.dtype, torch.Size]]] = {}
         self.device = _open_device(setup["device"], self.rank)
         self._join(setup)
@@ -70,7 +71,8 @@ class Executor:
             return encode(answer, payload)
         except BaseException as error:  # SystemExit in a program must be told, too
             step, activity = self.progress.look(self.rank)
-            return encode({"error": _told(error, header.get("program"), step, activity)})
+            program = None if activity == memory.BEFORE else header.get("program")
+            return encode({"error": _told(error, program, step, activity)})
 
     def _join(self, setup: dict[str, Any]) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -85,11 +87,7 @@ class Executor:
         )
 
     def _take(self, header: dict[str, Any]) -> None:
-        """Drop what no one needs any more, then copy new arrays out of the arena."""
-        for number in header["drop"]:
-            self.tensors.pop(number, None)
-        for program in header.get("unload", ()):
-            self._unload(program)
+        """Copy new arrays out of the arena, run what waited, drop what no one needs any more."""
         puts = header.get("put", ())
         if puts or "fetch" in header:
             self.progress.enter(self.rank, memory.TAKING)
@@ -97,6 +95,20 @@ class Executor:
         for number, dtype, parts in puts:
             start, shape = parts[self.rank] if len(parts) > 1 else parts[0]
             self.tensors[number] = self._copy(start, getattr(torch, dtype), shape)
+        for row in header.get("runs", ()):
+            self._catch_up(*row)
+        for program in header.get("unload", ()):
+            self._unload(program)
+        for number in header["drop"]:
+            self.tensors.pop(number, None)
+
+    def _catch_up(self, program: str, inputs: list[int], first: int, count: int) -> None:
+        """Run a program whose run waited for a message, unless an earlier try of it did."""
+        if first >= self.next_waiting:
+            self.progress.enter(self.rank, memory.BEFORE)
+            outputs = self.programs[program]([self.tensors[number] for number in inputs])
+            self.tensors.update(zip(range(first, first + count), outputs, strict=True))
+            self.next_waiting = first + count
 
     def _copy(self, start: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
         tensor = torch.empty(shape, dtype=dtype, device=self.device)

@@ -86,7 +86,7 @@ class Arena:
         self.follow(size)
 
 
-IDLE, STARTING, LOADING, TAKING, RUNNING, ANSWERING = range(6)
+IDLE, STARTING, LOADING, TAKING, RUNNING, ANSWERING, BEFORE = range(7)
 """What a worker can be at."""
 BEFORE = -1
 """The step of a program that has not come to its first one."""

@@ -1,4 +1,4 @@
-"""What waits to be told to the workers with the next message: new arrays, dropped ones, programs.
+"""What waits to be told to the workers with the next message: arrays, programs and runs of them.
 
 It is cleared only once the workers have answered, so a message that an interrupt cut off can be
 sent again: all of it may be done twice.
@@ -25,6 +25,8 @@ class Outbox:
         self.arena = arena
         self.puts: dict[int, list[Any]] = {}
         self.unloads: list[str] = []
+        self.runs: list[list[Any]] = []
+        self._used: set[int] = set()
         self._drops: list[int] = []
 
     def put(self, number: int, parts: Sequence[np.ndarray[Any, Any]], dtype: str) -> None:
@@ -43,11 +45,16 @@ class Outbox:
         rows = list(places.values()) if len(places) == 1 else [places[id(p)] for p in parts]
         self.puts[number] = [number, dtype, rows]
 
+    def run(self, program: str, inputs: Sequence[int], first: int, count: int) -> None:
+        """Add a run of a program, whose results have the numbers from `first` on."""
+        self.runs.append([program, list(inputs), first, count])
+        self._used.update(inputs)
+
     def drop(self, dropped: deque[int]) -> None:
-        """Take over the numbers of dropped handles; what was not sent yet need not be."""
+        """Take over the numbers of dropped handles; what nobody was to see need not be sent."""
         while dropped:
             number = dropped.popleft()
-            if self.puts.pop(number, None) is None:
+            if number in self._used or self.puts.pop(number, None) is None:
                 self._drops.append(number)
 
     def rows(self) -> dict[str, Any]:
@@ -55,6 +62,8 @@ class Outbox:
         rows: dict[str, Any] = {"drop": self._drops}
         if self.puts:
             rows["put"] = list(self.puts.values())
+        if self.runs:
+            rows["runs"] = self.runs
         if self.unloads:
             rows["unload"] = self.unloads
         return {"arena": self.arena.size, **rows}
@@ -62,6 +71,8 @@ class Outbox:
     def clear(self) -> None:
         """Forget what the workers have now; what they wrote to the arena can still be read."""
         self.puts = {}
+        self.runs = []
+        self._used = set()
         self.unloads = []
         self._drops = []
         self.arena.top = 0
