@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-import mithril as ml
 import numpy as np
 import pytest
 
-from tests.conformance.engines import BACKENDS
+from tests.conformance.engines import BACKENDS, opened
 from tests.tolerances import TOLERANCE
 
 EVERY = ["numpy", *BACKENDS]
+__all__ = ["EVERY", "close", "every_backend", "floats", "opened"]
 every_backend = pytest.mark.parametrize("name", EVERY)
-
-
-@cache
-def opened(name: str, **axes: int) -> ml.Backend:
-    """Return a backend on a mesh, opened once."""
-    return ml.open_backend(name, ml.Mesh(axes))
 
 
 def close(found: object, expected: object, dtype: str = "float32") -> None:

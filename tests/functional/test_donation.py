@@ -17,7 +17,7 @@ def update(p: dict, g: object) -> dict:
 @every_backend
 @pytest.mark.parametrize("donate", ["p", 0, ("p",), [0]])
 def test_a_donated_array_is_gone(name: str, donate: object) -> None:
-    backend = ml.open_backend(name, ml.Mesh(x=8))
+    backend = opened(name, x=8)
     step = ml.jit(update, donate=donate)
     p, g = {"w": backend.array(floats(8, 2), sharding=P("x"))}, backend.ones(8, 2)
     new = step(p, g)

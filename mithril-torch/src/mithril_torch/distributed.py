@@ -7,6 +7,7 @@ addresses of processes that are gone. On one machine data is exchanged over the 
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
@@ -91,11 +92,18 @@ def join(job: Job, library: str, timeout: float) -> None:
         dist.init_process_group(
             library, store=store, rank=job.rank, world_size=job.size, timeout=limit
         )
+        atexit.register(_leave)
     except (OSError, RuntimeError, ValueError) as error:
         raise BackendError(
             f"rank {job.rank} of {job.size} cannot join the job; {error}; start it by torchrun or "
             f"mithril launch"
         ) from error
+
+
+def _leave() -> None:
+    """End the process group before the interpreter ends: its threads may not outlive that."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _store(job: Job, timeout: timedelta) -> Store:
