@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import time
 
@@ -344,6 +345,23 @@ class TestStarting:
         with pytest.raises(BackendError, match=text):
             Pool.of(2, timeout=11)
         assert until(lambda: system() == before)
+
+    def test_a_worker_that_is_slow(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    ) -> None:
+        """One comes later than the others would wait in a collective."""
+        (tmp_path / "sitecustomize.py").write_text(
+            "import pathlib, time\n"
+            "try:\n"
+            f"    pathlib.Path({str(tmp_path / 'first')!r}).touch(exist_ok=False)\n"
+            "    time.sleep(4)\n"
+            "except FileExistsError:\n"
+            "    pass\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        pool = Pool.of(2, timeout=2)
+        assert (tmp_path / "first").exists()
+        pool.close()
 
     def test_where_memory_has_no_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = system()

@@ -49,8 +49,9 @@ class Executor:
         self.next_waiting = 0
         self.layouts: dict[str, list[tuple[torch.dtype, torch.Size]]] = {}
         self.device = _open_device(setup["device"], self.rank)
-        self._join(setup)
+        self._setup = setup
         self._actions: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
+            "join": self._join,
             "take": lambda header: ({}, b""),
             "load": self._load,
             "run": self._run,
@@ -74,7 +75,10 @@ class Executor:
             program = None if activity == memory.BEFORE else header.get("program")
             return encode({"error": _told(error, program, step, activity)})
 
-    def _join(self, setup: dict[str, Any]) -> None:
+    def _join(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Meet the others, who are there by now: how slow a start was is not held against them."""
+        self.progress.enter(self.rank, memory.STARTING)
+        setup = self._setup
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         torch.set_num_threads(max(1, (cores or 1) // self.size))
         dist.init_process_group(
@@ -85,6 +89,7 @@ class Executor:
             timeout=timedelta(seconds=setup["timeout"]),
             device_id=self.device if self.device.type == "cuda" else None,
         )
+        return {}, b""
 
     def _take(self, header: dict[str, Any]) -> None:
         """Copy new arrays out of the arena, run what waited, drop what no one needs any more."""

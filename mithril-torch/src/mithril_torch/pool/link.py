@@ -40,6 +40,7 @@ class Link:
         try:
             self.crew.start()
             self._talk(self.crew.setups({**settings, "timeout": timeout}), None)
+            self.tell({"do": "join", "drop": []})
         except BaseException:
             self._end("it could not be started")
             raise
