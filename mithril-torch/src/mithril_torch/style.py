@@ -37,8 +37,8 @@ WATCHED = Style()
 def in_range(name: str) -> str:
     """Return the head of a block that stands in a named range of the profiler.
 
-    >>> in_range("end of all_reduce over 'data'")
-    'with record_function("end of all_reduce over \'data\'"):'
+    >>> in_range("end of linear_0")
+    "with record_function('end of linear_0'):"
     """
     return f"with record_function({name!r}):"
 

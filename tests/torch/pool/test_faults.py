@@ -373,6 +373,7 @@ class TestStarting:
         assert until(lambda: system() == before)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's, if it runs here, too
 def test_a_pool_is_not_for_forked_processes() -> None:
     target = victim()
     handle = target.pool.put([np.ones(3)])
