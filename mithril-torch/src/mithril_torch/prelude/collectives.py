@@ -111,14 +111,8 @@ def permute(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> Pend
     """Send x on from place to place in a group; who gets none keeps its own."""
     if x.numel() == 0:
         return Pending(None, lambda: x)
-    places = group.places or range(group.size)
     data = plain(x.contiguous())
-    sent, received = [0] * group.size, [0] * group.size
-    for source, target in pairs:
-        if source == group.index:
-            sent[places[target]] = data.numel()
-        if target == group.index:
-            received[places[source]] = data.numel()
+    sent, received = splits(group, pairs, data.numel())
     result = torch.empty_like(x, memory_format=torch.contiguous_format) if any(received) else x
     work = dist.all_to_all_single(
         plain(result) if any(received) else data[:0],
@@ -129,6 +123,18 @@ def permute(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> Pend
         async_op=True,
     )
     return Pending(work, lambda: result)
+
+
+def splits(group: Group, pairs: list[tuple[int, int]], size: int) -> tuple[list[int], list[int]]:
+    """Return how many elements go to each process, and come from each, where pairs exchange."""
+    places = group.places or list(range(group.size))
+    sent, received = [0] * group.size, [0] * group.size
+    for source, target in pairs:
+        if source == group.index:
+            sent[places[target]] = size
+        if target == group.index:
+            received[places[source]] = size
+    return sent, received
 
 
 def join(group: Group, parts: torch.Tensor, dimension: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed._functional_collectives as functional
 
-from mithril_torch.prelude.collectives import cut, join, ordered, plain, restore
+from mithril_torch.prelude.collectives import cut, join, ordered, plain, restore, splits
 from mithril_torch.prelude.groups import Group
 
 
@@ -67,14 +67,8 @@ def permute_now(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> 
     """Return what another process sent on; who gets none keeps its own."""
     if x.numel() == 0:
         return x
-    places = group.places or list(range(group.size))
     data = plain(x.contiguous())
-    sent, received = [0] * group.size, [0] * group.size
-    for source, target in pairs:
-        if source == group.index:
-            sent[places[target]] = data.numel()
-        if target == group.index:
-            received[places[source]] = data.numel()
+    sent, received = splits(group, pairs, data.numel())
     copies = data.repeat(sum(map(bool, sent)))
     moved = waited(functional.all_to_all_single(copies, received, sent, group.name))
     return moved.view(x.dtype).view(x.shape) if any(received) else x
