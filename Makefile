@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 DEMO ?=
+TEST_PROCESSES ?= 2
 PACKAGES := $(wildcard mithril-*/pyproject.toml)
 
 .PHONY: demo test check format wheels startup bench bench-jax bench-torch clean
@@ -12,8 +13,9 @@ PACKAGES := $(wildcard mithril-*/pyproject.toml)
 demo: $(DEMO_VENV)/.ready
 	$(DEMO_VENV)/bin/mithril demo $(DEMO)
 
+# Files of tests run side by side; `python -m pytest` runs them one after another.
 test: $(VENV)/.ready
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .

@@ -128,7 +128,9 @@ def grouped(masked: bool) -> Graph:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("expanded", [set(), {"attention", "attention_gradient"}], ids=str)
+@pytest.mark.parametrize(
+    "expanded", [set(), {"attention", "attention_gradient"}], ids=["fused", "expanded"]
+)
 def test_groups_of_heads_are_split_over_an_axis(masked: bool, expanded: set[str]) -> None:
     specs = {**dict.fromkeys(("q", "k", "v"), P("tensor")), "o": P(None, "tensor")}
     if masked:
