@@ -116,8 +116,8 @@ class WorkersExecutable:
             run = self._pool.queue if self._can_wait else self._pool.run
             return list(run(self._name, inputs, self._outputs))
         handles, rows = self._pool.run_recorded(self._name, inputs, self._outputs)
-        for row in map(issued, rows[0]):
-            observe(*row)
+        for same in zip(*rows, strict=True):  # of a permutation not every rank sees the data
+            observe(*max(map(issued, same)))
         return list(handles)
 
 

@@ -5,6 +5,7 @@ Both kinds are seen: the in-place ones of `torch.distributed` and the functional
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,9 +20,9 @@ NOT_COLLECTIVE = ("wait_tensor", "check_for_nan", "_wrap_tensor_autograd")
 class Recorder(TorchDispatchMode):
     """Keeps one row for each collective.
 
-    A row has `op`, `group` (PyTorch's name), its `ranks` and mesh `axes`, `bytes` that go in here,
-    `dtype`, `shape` (of the first tensor that is put in), `has_splits` (explicit split sizes were
-    given) and `step` of the program.
+    A row has `op`, `group` (PyTorch's name), its `ranks` and mesh `axes`, `bytes` that this rank
+    puts in (or gets, if split sizes say that this is more), `dtype`, `shape` (of the first tensor
+    that is put in), `has_splits` (explicit split sizes were given) and `step` of the program.
     """
 
     def __init__(self, step: memoryview) -> None:
@@ -50,18 +51,25 @@ class Recorder(TorchDispatchMode):
         given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
         group = _group_name(given)
         sent = list(_tensors(_input(given)))
+        size = sum(t.numel() * t.element_size() for t in sent)
         splits = [value for key, value in given.items() if key.endswith("split_sizes")]
         return {
             "op": name,
             "group": group,
             "ranks": _ranks(group),
             "axes": _axes(group),
-            "bytes": sum(t.numel() * t.element_size() for t in sent),
+            "bytes": max(size, _received(given, sent)),
             "dtype": str(sent[0].dtype).removeprefix("torch.") if sent else "",
             "shape": list(sent[0].shape) if sent else [],
             "has_splits": any(splits),
             "step": self._step[0],
         }
+
+
+def _received(given: dict[str, Any], sent: list[torch.Tensor]) -> int:
+    """Return the bytes that come here, where split sizes say so: rows of what is sent."""
+    rows = sum(given.get("output_split_sizes") or ())
+    return rows * math.prod(sent[0].shape[1:]) * sent[0].element_size() if rows else 0
 
 
 def _group_name(given: dict[str, Any]) -> str:
