@@ -146,7 +146,7 @@ class _Writer:
         self._graph = graph
         self._prefix = prefix
         self._names: dict[Value, str] = {}
-        self._last = last_uses(graph)
+        self._last = graph.last_uses()
         buffers = {} if module.style.compiled else buffers_of(graph, f"flat{prefix}_")
         self._buffers: dict[Node, Buffer] = buffers
         self._made_in = {v: b for b in buffers.values() for v in b.made_there}
@@ -237,10 +237,11 @@ class _Writer:
         return name
 
     def _delete(self, values: Sequence[Value]) -> Iterator[str]:
-        """Write what frees values that nobody needs any more."""
+        """Write what frees values that nobody needs any more; inputs belong to the caller."""
         yield from self._wait_for(values)
         shared = set(self._module.known.values())
-        dead = [self._names[v] for v in values if v not in self._made_in]
+        kept = {*self._made_in, *self._graph.inputs}
+        dead = [self._names[v] for v in values if v not in kept]
         names = [name for name in dead if name not in shared]
         if names:
             yield f"del {', '.join(names)}"
@@ -358,18 +359,6 @@ class _Writer:
         lines.append(_Line(f"return ({''.join(f'{name}, ' for name in writer.results())})"))
         head = _Line(f"def body_{number}({', '.join(names)}):")
         self._module.functions.append([head, *_indented(lines)])
-
-
-def last_uses(graph: Graph) -> dict[Node, list[Value]]:
-    """Return the values that nobody needs after a node; inputs and outputs live on."""
-    seen = {*graph.outputs.values(), *graph.inputs}
-    last: dict[Node, list[Value]] = {}
-    for node in reversed(graph.nodes):
-        for value in dict.fromkeys((*node.inputs, *node.outputs)):
-            if value not in seen:
-                seen.add(value)
-                last.setdefault(node, []).append(value)
-    return last
 
 
 def _indented(lines: Sequence[_Line]) -> list[_Line]:

@@ -72,7 +72,7 @@ class _Writer:
         self._name = name
         self._varies: dict[Value, Axes] = {}
         self._names: dict[Value, str] = {}
-        self._last = _last_uses(graph)
+        self._last = graph.last_uses()
 
     def write_program(self, ports: Sequence[Port]) -> str:
         """Return the source of `run(inputs, observe)`, inputs and results being lists by device."""
@@ -279,15 +279,3 @@ def _flat(mesh: Mesh, where: Mapping[str, int]) -> int:
     for axis in mesh.axes:
         device = device * axis.size + where.get(axis.name, 0)
     return device
-
-
-def _last_uses(graph: Graph) -> dict[Node, list[Value]]:
-    """Return the values that nobody needs after a node; outputs live on."""
-    seen = set(graph.outputs.values())
-    last: dict[Node, list[Value]] = {}
-    for node in reversed(graph.nodes):
-        for value in dict.fromkeys((*node.inputs, *node.outputs)):
-            if value not in seen:
-                seen.add(value)
-                last.setdefault(node, []).append(value)
-    return last

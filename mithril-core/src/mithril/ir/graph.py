@@ -111,6 +111,17 @@ class Graph:
         """Return the node that defines each value that is not an input."""
         return {value: node for node in self.nodes for value in node.outputs}
 
+    def last_uses(self) -> dict[Node, list[Value]]:
+        """Return the values that nobody needs after a node; outputs live on."""
+        seen = set(self.outputs.values())
+        last: dict[Node, list[Value]] = {}
+        for node in reversed(self.nodes):
+            for value in dict.fromkeys((*node.inputs, *node.outputs)):
+                if value not in seen:
+                    seen.add(value)
+                    last.setdefault(node, []).append(value)
+        return last
+
     def __str__(self) -> str:
         from mithril.ir.printer import print_graph
 
