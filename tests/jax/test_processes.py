@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from mithril.plugins import free_port
 
+from tests.runtime.jobs import LOOPBACK, listening, processes_of
+
 ROOT = Path(__file__).parent.parent.parent
 MITHRIL = str(Path(sys.executable).with_name("mithril"))
 TRAIN = str(ROOT / "examples/train_gpt.py")
@@ -153,17 +155,11 @@ class Job:
 
     def ranks(self) -> dict[int, int]:
         """Return the process of each rank."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                variables = (folder / "environ").read_bytes().split(b"\0")
-                command = (folder / "cmdline").read_bytes()
-            except OSError:  # it has ended meanwhile, or is not ours
-                continue
-            place = [v for v in variables if v.startswith(b"MITHRIL_JAX_PROCESS=")]
-            if place and TRAIN.encode() in command and b"launch" not in command:
-                found[int(place[0].split(b"=")[1])] = int(folder.name)
-        return found
+        return {
+            int(variables["MITHRIL_JAX_PROCESS"]): pid
+            for pid, variables in processes_of(TRAIN)
+            if "MITHRIL_JAX_PROCESS" in variables
+        }
 
 
 @pytest.fixture
@@ -189,30 +185,6 @@ def test_a_killed_process_ends_the_job_and_is_named(job: Job, victim: int) -> No
     assert "SIGKILL" in errors
     assert not job.ranks(), "nothing is left running"
     assert took < LIMIT
-
-
-def listening(pids: set[int]) -> set[str]:
-    """Return the hexadecimal addresses at which processes listen."""
-    sockets = {
-        str(entry.readlink())
-        for pid in pids
-        for entry in Path(f"/proc/{pid}/fd").iterdir()
-        if entry.is_symlink()
-    }
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            cells = row.split()
-            if cells[3] == "0A" and f"socket:[{cells[9]}]" in sockets:
-                found.add(cells[1].rpartition(":")[0])
-    return found
-
-
-LOOPBACK = {
-    "0100007F",
-    "00000000000000000000000001000000",
-    "0000000000000000FFFF00000100007F",
-}
 
 
 def test_nothing_listens_beyond_loopback(job: Job) -> None:

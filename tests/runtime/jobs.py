@@ -140,3 +140,42 @@ def watchdog_of(process: subprocess.Popen[bytes]) -> int:
         if int(parent) == process.pid and "watchdog.py" in command
     ]
     return found
+
+
+# ------------------------------------------------------------------ what the system tells
+
+
+def processes_of(script: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the processes whose command names a script, and their environment variables."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            command = (folder / "cmdline").read_bytes()
+        except OSError:  # it has ended meanwhile, or is not ours
+            continue
+        if script.encode() in command:
+            yield int(folder.name), dict(v.split("=", 1) for v in variables if "=" in v)
+
+
+LOOPBACK = {
+    "0100007F",
+    "00000000000000000000000001000000",
+    "0000000000000000FFFF00000100007F",
+}
+
+
+def listening(pids: set[int]) -> set[str]:
+    """Return the hexadecimal addresses at which processes listen."""
+    sockets = {
+        str(entry.readlink())
+        for pid in pids
+        for entry in Path(f"/proc/{pid}/fd").iterdir()
+        if entry.is_symlink()
+    }
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            cells = row.split()
+            if cells[3] == "0A" and f"socket:[{cells[9]}]" in sockets:
+                found.add(cells[1].rpartition(":")[0])
+    return found

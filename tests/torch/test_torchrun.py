@@ -13,7 +13,7 @@ import pytest
 from mithril.plugins import LaunchRequest, free_port
 from mithril_torch.launch import commands
 
-from tests.runtime.jobs import wait_until
+from tests.runtime.jobs import LOOPBACK, listening, processes_of, wait_until
 from tests.torch.jobs import (
     LIMIT,
     MITHRIL,
@@ -179,7 +179,7 @@ for changed in ({"MASTER_ADDR": None}, {"WORLD_SIZE": "two"}):
 def test_processes_that_something_else_started(tmp_path: Path) -> None:
     """Rank 0 keeps the store then; it listens where the others look for it."""
     code = """
-from tests.torch.test_torchrun import listening
+from tests.runtime.jobs import listening
 backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu")
 print(float(backend.arange(8.0, sharding=P("data")).sum()), *sorted(listening({os.getpid()})))
 float(backend.arange(8.0, sharding=P("data")).sum())
@@ -264,16 +264,9 @@ class Job:
     def processes(self) -> dict[str, int]:
         """Return the processes by rank, and the agent."""
         found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                variables = (folder / "environ").read_bytes().split(b"\0")
-                command = (folder / "cmdline").read_bytes()
-            except OSError:  # it has ended meanwhile, or is not ours
-                continue
-            if TRAIN.encode() not in command or f"{self.launcher.pid}" == folder.name:
-                continue
-            ranks = [v[5:].decode() for v in variables if v.startswith(b"RANK=")]
-            found[ranks[0] if ranks else "agent"] = int(folder.name)
+        for pid, variables in processes_of(TRAIN):
+            if pid != self.launcher.pid:
+                found[variables.get("RANK", "agent")] = pid
         return found
 
 
@@ -285,30 +278,6 @@ def job():
     with running.launcher:
         yield running
         running.launcher.kill()
-
-
-LOOPBACK = {
-    "0100007F",
-    "00000000000000000000000001000000",
-    "0000000000000000FFFF00000100007F",
-}
-
-
-def listening(pids: set[int]) -> set[str]:
-    """Return the hexadecimal addresses at which processes listen."""
-    sockets = {
-        str(entry.readlink())
-        for pid in pids
-        for entry in Path(f"/proc/{pid}/fd").iterdir()
-        if entry.is_symlink()
-    }
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            cells = row.split()
-            if cells[3] == "0A" and f"socket:[{cells[9]}]" in sockets:
-                found.add(cells[1].rpartition(":")[0])
-    return found
 
 
 def test_nothing_listens_beyond_loopback_and_nothing_is_left(job: Job) -> None:
