@@ -165,7 +165,10 @@ LOOPBACK = {
 
 
 def listening(pids: set[int]) -> set[str]:
-    """Return the hexadecimal addresses at which processes listen."""
+    """Return the hexadecimal addresses at which processes listen.
+
+    The system's table is read in pieces: while other sockets come and go a row may be missed.
+    """
     sockets = {
         str(entry.readlink())
         for pid in pids
