@@ -244,6 +244,19 @@ def test_gradient_against_differences() -> None:
     assert abs(slope - difference) < 1e3 * DIFFERENCES[0] * max(1.0, abs(slope))
 
 
+def test_xlas_own_partitioner_is_taken_where_it_was_asked_for() -> None:
+    mesh, loss = ml.Mesh(data=4, tensor=2), {}
+    for strategy in ("shard_map", "gspmd"):
+        compiled, inputs = small_gpt(ml.JaxBackend(mesh, pjit_lowering_strategy=strategy))
+        pure, params = compiled.as_jax(), compiled.randomize_params(1).jax()
+        step = jax.value_and_grad(lambda p, pure=pure, inputs=inputs: pure(p, inputs)["loss"])
+        forward_and_backward = str(jax.make_jaxpr(step)(params))
+        assert ("shard_map" in forward_and_backward) is (strategy == "shard_map")
+        assert ("sharding_constraint" in forward_and_backward) is (strategy == "gspmd")
+        loss[strategy] = jax.jit(step)(params)
+    jax.tree.map(close, loss["gspmd"], loss["shard_map"])
+
+
 def test_uneven_parameters_pass_through() -> None:
     model = ml.Linear(10, sharding={"weight": P("data", None)})
     compiled = ml.compile(model, ml.JaxBackend(ml.Mesh(data=4)), shapes={"input": (3, 5)})

@@ -333,7 +333,7 @@ class CompiledModel:
         made = {port.name for port in step.program.outputs}
         wanted = {name: gradient_of(name) for name in (*self.parameter_names, *differentiable)}
         return Wiring(
-            step.program,
+            step.plan,
             {name: seed_of(name) for name in outputs},
             {name: port for name, port in wanted.items() if port in made},
             step.uses_seed,

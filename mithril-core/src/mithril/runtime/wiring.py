@@ -1,4 +1,4 @@
-"""Wiring: a plan's program with the names by which a backend plugin reaches what goes in and out.
+"""Wiring: a plan of one stage with the names by which a backend plugin reaches what goes in and out.
 
 A plugin that hands compiled models to its framework (as a pure function, a module) runs the program
 itself, inside whatever the framework does around it.
@@ -11,26 +11,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mithril.engine import Engine, Executable
-from mithril.ir import Program
+from mithril.ir import Plan, Program
+from mithril.runtime.backend import lower
 from mithril.types import TensorType
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """A program and its names.
+    """A plan and its names.
 
     Args:
-        program: what runs.
+        plan: what runs; it has one stage.
         seeds: for each output that may be given a gradient the name of the input it goes in by.
         gradients: for each parameter and float input the name of the output its gradient comes by.
-        uses_seed: whether the program has an input `seed` that decides random numbers.
+        uses_seed: whether the plan has an input `seed` that decides random numbers.
     """
 
-    program: Program
+    plan: Plan
     seeds: Mapping[str, str]
     gradients: Mapping[str, str]
     uses_seed: bool
     _lowered: dict[Engine, Any] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        """The program of the plan."""
+        return self.plan.stages[0].program
 
     def seed_type(self, output: str) -> TensorType:
         """Return the type of the gradient of an output."""
@@ -38,8 +44,8 @@ class Wiring:
         return next(port.type for port in self.program.inputs if port.name == wanted)
 
     def lowered_on(self, engine: Engine) -> Executable:
-        """Return the program lowered by an engine, once."""
+        """Return the plan lowered for an engine, once, as an evaluation lowers it."""
         if engine not in self._lowered:
-            self._lowered[engine] = engine.lower(self.program)
+            self._lowered[engine] = lower(engine, self.plan)
         executable: Executable = self._lowered[engine]
         return executable
