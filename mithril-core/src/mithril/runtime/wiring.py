@@ -1,4 +1,4 @@
-"""Wiring: a plan of one stage with the names by which a backend plugin reaches what goes in and out.
+"""Wiring: a plan with the names by which a backend plugin reaches what goes in and out.
 
 A plugin that hands compiled models to its framework (as a pure function, a module) runs the program
 itself, inside whatever the framework does around it.
