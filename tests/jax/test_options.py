@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import mithril as ml
 import pytest
@@ -29,6 +31,10 @@ REFUSED = {
         {"spmd_mesh_shape": (4, 1)},
         r"spmd_mesh_shape=\(4, 1\) differs from device_mesh=\(2, 2\)",
     ),
+    "no shape": (
+        {"spmd_mesh_shape": 4},
+        r"spmd_mesh_shape=4 is not a tuple of sizes; give that of device_mesh, such as \(4, 2\)",
+    ),
     "mesh dimensions": ({"spmd_partition_dims": 1}, r"spmd_partition_dims=1 differs from the 2"),
     "topology": ({"topology": "2x4x8"}, r"topology='2x4x8' describes a TPU slice; .* 'cpu'"),
     "memory": ({"memory_optimization": "yes"}, r"memory_optimization='yes' is neither True nor"),
@@ -50,6 +56,42 @@ def test_what_has_no_effect_is_refused(mistake: str) -> None:
     options, text = REFUSED[mistake]
     with pytest.raises(ml.OptionError, match=text):
         ml.JaxBackend(device_mesh=(2, 2), **options)
+
+
+@pytest.mark.parametrize("topology", ["", "2x", "2×4", "0x4", "-2x4", "2 x 4", "v5e-8", 8, (2, 4)])
+def test_a_topology_has_to_be_sizes(topology: object) -> None:
+    with pytest.raises(ml.OptionError, match=r"is not written as sizes; write them as topology="):
+        ml.JaxBackend(topology=topology)
+
+
+class TestSlice:
+    """TPUs as JAX describes them: a slice that lies somewhere in its pod."""
+
+    @pytest.fixture(autouse=True)
+    def _tpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = [
+            SimpleNamespace(platform="tpu", process_index=0, coords=(x, y, 1), core_on_chip=core)
+            for y in range(4, 8)
+            for x in range(2)
+            for core in range(2)
+        ]
+        monkeypatch.setattr(jax, "devices", lambda platform: found)
+
+    @pytest.mark.parametrize("topology", ["2x4", "2x4x1", None])
+    def test_its_sizes_may_be_said(self, topology: str | None) -> None:
+        assert ml.JaxBackend(topology=topology).engine.platform == "tpu"
+
+    @pytest.mark.parametrize("topology", ["4x2", "2x4x2", "2", "16", "2x4x1x2"])
+    def test_others_are_refused(self, topology: str) -> None:
+        text = f"topology='{topology}' differs from the slice of 2x4x1 that JAX has; give that, or"
+        with pytest.raises(ml.OptionError, match=text):
+            ml.JaxBackend(topology=topology)
+
+    def test_options_of_cpus_are_refused(self) -> None:
+        with pytest.raises(
+            ml.OptionError, match="is available on CPU only; on 'tpu' XLA schedules"
+        ):
+            ml.JaxBackend(memory_optimization=True)
 
 
 def test_hardware_that_is_not_there_is_named() -> None:

@@ -41,9 +41,9 @@ def open_engine(mesh: Mesh, options: JaxOptions) -> JaxEngine:
     """
     options.check_mesh(mesh.shape)
     join()
-    devices = Devices(mesh, find_devices(mesh.size, options.wanted_platform))
-    options.check_platform(devices.platform)
-    return JaxEngine(devices, options)
+    found = find_devices(mesh.size, options.wanted_platform)
+    options.check_devices(found)
+    return JaxEngine(Devices(mesh, found), options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +146,11 @@ class JaxExecutable:
     ) -> None:
         self.program = program
         self.function = function
-        order = leaving_order(program) if program.mesh.size == 1 else range(len(program.outputs))
-        self._place = [list(order).index(i) for i in range(len(order))]
+        # On several devices outputs leave in their own order, and nothing has to be put back.
+        order = leaving_order(program) if program.mesh.size == 1 else None
+        self._place = None if order is None else np.argsort(order).tolist()
         self.jitted = jax.jit(
-            lambda *inputs: _in_order(function(*inputs), order),
+            function if order is None else lambda *inputs: _in_order(function(*inputs), order),
             donate_argnums=donate,
             compiler_options=engine.options.compiler_options(engine.platform),
         )
@@ -165,7 +166,9 @@ class JaxExecutable:
         An observer is told of the collectives as XLA compiled them.
         """
         given = (*inputs, self._flag) if self._flagged else inputs
-        results: list[jax.Array] = _in_order(self.jitted(*given), self._place)
+        results: list[jax.Array] = self.jitted(*given)
+        if self._place is not None:
+            results = _in_order(results, self._place)
         if self._is_capped and results:
             self._wait_for_earlier(results[0])
         if observe is not None:

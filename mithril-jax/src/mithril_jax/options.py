@@ -6,13 +6,17 @@ of what older guides name (`xmap`), and some values name what Mithril always doe
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from mithril.errors import OptionError, listing, nearest
 
 PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")
 STRATEGIES = ("auto", "gspmd", "shard_map")
+_TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*)*")
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class JaxOptions:
     Args:
         platform: `cpu`, `gpu`, `cuda`, `rocm` or `tpu`; JAX's default if left out.
         backend: another name of `platform`.
-        topology: sizes of the TPU slice, such as `2x4`; checked against the devices.
+        topology: sizes of the TPU slice, such as `2x4`; checked against where the devices lie.
         memory_optimization: order the program for least memory rather than for speed; on CPU.
         pjit_mesh: only True: programs always run under one `jit` over the whole mesh.
         spmd_mode: only True: every device runs the same program.
@@ -56,6 +60,7 @@ class JaxOptions:
     def __post_init__(self) -> None:
         self._check_fixed()
         self._check_platforms()
+        self._check_shapes()
         _check_choice("pjit_lowering_strategy", self.pjit_lowering_strategy, STRATEGIES)
         if not isinstance(self.memory_optimization, bool):
             raise OptionError(
@@ -74,20 +79,21 @@ class JaxOptions:
         """The platform asked for, under either name."""
         return self.platform or self.backend
 
-    def check_platform(self, found: str) -> None:
-        """Raise unless the options fit the platform that was found.
+    def check_devices(self, found: Sequence[Any]) -> None:
+        """Raise unless the options fit the devices that were found.
+
+        Args:
+            found: all of JAX's devices of one platform.
 
         Raises:
-            OptionError: one of them is for another platform.
+            OptionError: an option is for another platform, or another slice.
         """
-        if self.topology is not None and found != "tpu":
+        platform = found[0].platform
+        if self.topology is not None:
+            _check_topology(self.topology, platform, found)
+        if self.memory_optimization and platform != "cpu":
             raise OptionError(
-                f"topology={self.topology!r} describes a TPU slice; the devices are of platform "
-                f"'{found}'; leave it out"
-            )
-        if self.memory_optimization and found != "cpu":
-            raise OptionError(
-                f"memory_optimization=True is available on CPU only; on '{found}' XLA schedules "
+                f"memory_optimization=True is available on CPU only; on '{platform}' XLA schedules "
                 f"for memory by itself; leave it out"
             )
 
@@ -104,7 +110,7 @@ class JaxOptions:
             )
         if self.spmd_partition_dims not in (None, len(shape)):
             raise OptionError(
-                f"spmd_partition_dims={self.spmd_partition_dims} differs from the {len(shape)} "
+                f"spmd_partition_dims={self.spmd_partition_dims!r} differs from the {len(shape)} "
                 f"dimensions of device_mesh={shape}; every mesh dimension may split tensors"
             )
 
@@ -124,6 +130,21 @@ class JaxOptions:
             if (value := getattr(self, name)) != only:
                 raise OptionError(f"{name}={value!r} is not available; {why}; use {only!r}")
 
+    def _check_shapes(self) -> None:
+        shape = self.spmd_mesh_shape
+        if shape is not None and not isinstance(shape, tuple | list):
+            raise OptionError(
+                f"spmd_mesh_shape={shape!r} is not a tuple of sizes; give that of device_mesh, "
+                f"such as (4, 2)"
+            )
+        topology = self.topology
+        if topology is not None and not (
+            isinstance(topology, str) and _TOPOLOGY.fullmatch(topology)
+        ):
+            raise OptionError(
+                f"topology={topology!r} is not written as sizes; write them as topology='2x4'"
+            )
+
     def _check_platforms(self) -> None:
         for name in ("platform", "backend"):
             if (value := getattr(self, name)) is not None:
@@ -133,6 +154,22 @@ class JaxOptions:
                 f"platform={self.platform!r} and backend={self.backend!r} are two names of one "
                 f"option and differ; give one of them"
             )
+
+
+def _check_topology(topology: str, platform: str, found: Sequence[Any]) -> None:
+    if platform != "tpu":
+        raise OptionError(
+            f"topology={topology!r} describes a TPU slice; the devices are of platform "
+            f"'{platform}'; leave it out"
+        )
+    along = list(zip(*(device.coords for device in found), strict=True))
+    sizes = [max(places) - min(places) + 1 for places in along]
+    asked = map(int, topology.split("x"))
+    if any(a != b for a, b in zip_longest(asked, sizes, fillvalue=1)):  # 2x4 is 2x4x1
+        raise OptionError(
+            f"topology={topology!r} differs from the slice of {'x'.join(map(str, sizes))} that "
+            f"JAX has; give that, or leave it out"
+        )
 
 
 def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -30,10 +30,9 @@ def small_operands(types: Types) -> list[int]:
 @kernel(AllReduce, table=CPU_KERNELS)
 def bucket(op: AllReduce, types: Types) -> Run:
     """The reduction of each operand over a group; all operands are of one dtype."""
-    small = small_operands(types)
+    small, reduce = small_operands(types), all_reduce(op, types)
     if len(small) < 2:
-        return all_reduce(op, types)
-    reduce = all_reduce(op, types)
+        return reduce
     large = [i for i in range(len(types)) if i not in small]
     sizes = [math.prod(types[i].shape) for i in small]
     cuts = list(pairwise(accumulate(sizes, initial=0)))
