@@ -100,11 +100,15 @@ def test_a_backend_opened_after_jax_has_started_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_loopback_is_kept_to_where_the_machine_has_another_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", ["return '192.0.2.1'", "raise socket.gaierror('no such name')"])
+def test_loopback_is_kept_to_where_the_machine_has_another_name(
+    answer: str, tmp_path: Path
+) -> None:
     """JAX lets its collectives listen where the name of the machine leads."""
-    code = """
+    code = f"""
 import socket
-socket.gethostbyname = lambda name: "192.0.2.1"
+def lead(name): {answer}
+socket.gethostbyname = lead
 from jax._src.lib import _jax
 make, asked = _jax.make_gloo_tcp_collectives, []
 _jax.make_gloo_tcp_collectives = lambda **options: asked.append(options) or make(**options)

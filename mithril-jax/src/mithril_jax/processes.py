@@ -76,7 +76,7 @@ def _keep_to_loopback() -> None:
     Raises:
         BackendError: that is not the loopback address, and JAX does not let it be changed.
     """
-    if _is_loopback(socket.gethostbyname(socket.gethostname())):
+    if _name_is_loopback():
         return
     from jax._src import distributed, xla_bridge
     from jax._src.lib import _jax  # type: ignore[attr-defined]
@@ -94,6 +94,14 @@ def _keep_to_loopback() -> None:
         return xla_bridge.make_cpu_client(collectives)
 
     xla_bridge.register_backend_factory("cpu", client, priority=0, fail_quietly=False)
+
+
+def _name_is_loopback() -> bool:
+    """Return whether the name of this machine leads to the loopback address, and not nowhere."""
+    try:
+        return _is_loopback(socket.gethostbyname(socket.gethostname()))
+    except OSError:  # as in many containers
+        return False
 
 
 def _is_loopback(host: str) -> bool:
