@@ -228,20 +228,22 @@ def test_gradients_of_parameters_and_inputs(mesh: ml.Mesh) -> None:
 
 
 def test_gradient_against_differences() -> None:
-    compiled, inputs = mlp(ml.JaxBackend(ml.Mesh(tensor=2)))
-    pure, params = compiled.as_jax(), compiled.randomize_params(1).jax()
-    direction = jax.tree.map(lambda x: jnp.ones_like(x) / x.size, params)
+    with jax.enable_x64(True):
+        compiled, inputs = mlp(ml.JaxBackend(ml.Mesh(tensor=2), dtype="float64"))
+        pure, params = compiled.as_jax(), compiled.randomize_params(1).jax()
+        direction = jax.tree.map(lambda x: jnp.ones_like(x) / x.size, params)
 
-    def along(step: float) -> float:
-        moved = jax.tree.map(lambda x, d: x + step * d, params, direction)
-        return pure(moved, inputs)["y"].sum()
+        def along(step: float) -> jax.Array:
+            moved = jax.tree.map(lambda x, d: x + step * d, params, direction)
+            return pure(moved, inputs)["y"].sum()
 
-    _, slope = jax.jvp(lambda p: p, (0.0,), (1.0,))
-    gradient = jax.grad(lambda p: pure(p, inputs)["y"].sum())(params)
-    slope = sum(jax.tree.leaves(jax.tree.map(lambda g, d: (g * d).sum(), gradient, direction)))
-    step = 1e-2
-    difference = (along(step) - along(-step)) / (2 * step)
-    assert abs(slope - difference) < 1e3 * DIFFERENCES[0] * max(1.0, abs(slope))
+        gradient = jax.grad(lambda p: pure(p, inputs)["y"].sum())(params)
+        slope = sum(jax.tree.leaves(jax.tree.map(lambda g, d: (g * d).sum(), gradient, direction)))
+        step = 1e-5
+        difference = (along(step) - along(-step)) / (2 * step)
+        assert difference.dtype == np.float64
+        rtol, atol = DIFFERENCES
+        np.testing.assert_allclose(slope, difference, rtol=rtol, atol=atol)
 
 
 def test_xlas_own_partitioner_is_taken_where_it_was_asked_for() -> None:
@@ -321,6 +323,16 @@ def test_dropout_has_one_mask_for_value_and_gradient() -> None:
     (slopes,) = back(jnp.ones_like(values))
     close(slopes["up.bias"], 2 * (np.asarray(values) != 0).sum(0))
     assert (np.asarray(values) != np.asarray(pure(params, {"x": x}, seed=6)["y"])).any()
+    for same in (np.uint32(5), jnp.asarray(5)):
+        close(pure(params, {"x": x}, seed=same)["y"], values)
+    close(jax.jit(lambda seed: pure(params, {"x": x}, seed)["y"])(5), values)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 0.5, True, np.int64(-1)])
+def test_a_seed_has_to_fit(seed: object) -> None:
+    compiled, inputs = mlp(ml.JaxBackend())
+    with pytest.raises(ml.OptionError, match=r"seed=.* is not an integer in \[0, 2\*\*32\)"):
+        compiled.as_jax()(compiled.randomize_params(), inputs, seed=seed)
 
 
 def test_names_are_checked() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from mithril.errors import GraphError, listing
+from mithril.errors import GraphError, OptionError, listing
 from mithril.types import TensorType, as_dtype
 
 from mithril_jax.parts import held_array, released
@@ -28,7 +28,8 @@ def as_jax(compiled: Any) -> Pure:
 
     It may be used inside `jax.jit` and `jax.grad`, with respect to parameters and float inputs, and
     with Mithril's arrays or JAX's. Inputs lie as in the plan that was made last (by `shapes=`,
-    say), otherwise they are replicated.
+    say), otherwise they are replicated. Names that are not the model's are a `GraphError`, a seed
+    that does not fit 32 bits is an `OptionError` unless it is an array.
 
     Args:
         compiled: a compiled model of a JAX backend.
@@ -44,7 +45,7 @@ def as_jax(compiled: Any) -> Pure:
         key = tuple((n, leaves[n].shape, str(leaves[n].dtype)) for n in compiled.input_names)
         if key not in made:
             made[key] = _Function(compiled, {name: leaves[name] for name in compiled.input_names})
-        return made[key](leaves, jnp.asarray(seed, jnp.uint32))
+        return made[key](leaves, _seed(seed))
 
     return pure
 
@@ -121,6 +122,20 @@ def _run(compiled: Any, wiring: Any, leaves: Leaves, seed: Any, seeds: Leaves) -
         port.name: released(result, port.type.shape, port.sharding)
         for port, result in zip(program.outputs, results, strict=True)
     }
+
+
+def _seed(seed: Any) -> jax.Array:
+    """Return what JAX traces of a seed; what an array holds cannot be checked.
+
+    Raises:
+        OptionError: it does not fit 32 bits.
+    """
+    if isinstance(seed, jax.Array):
+        return seed.astype(jnp.uint32)
+    is_integer = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if not is_integer or not 0 <= seed < 2**32:
+        raise OptionError(f"seed={seed!r} is not an integer in [0, 2**32); give another")
+    return jnp.asarray(seed, jnp.uint32)
 
 
 def _leaf(x: Any) -> jax.Array:
