@@ -13,7 +13,7 @@ from mithril.cost.hardware import Hardware
 
 
 def collective_seconds(kind: str, nbytes: float, group: int, hardware: Hardware) -> float:
-    """Return the predicted seconds of one collective.
+    """Return the predicted seconds of one collective, or of what is issued instead of it.
 
     Args:
         kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`.
@@ -26,8 +26,21 @@ def collective_seconds(kind: str, nbytes: float, group: int, hardware: Hardware)
     >>> collective_seconds("all_reduce", 1e9, 2, SIMULATED)
     1.0000002
     """
+    if hardware.transport is None:
+        return _seconds(kind, nbytes, group, hardware)
+    calls = hardware.transport.calls(kind, int(nbytes), group)
+    return sum(_seconds(call.kind, call.bytes, call.group, hardware) for call in calls)
+
+
+def _seconds(kind: str, nbytes: float, group: int, hardware: Hardware) -> float:
     if kind == "permute":
         return hardware.latency + nbytes / hardware.bandwidth
     messages = group - 1 if kind == "all_to_all" else math.ceil(math.log2(group))
     once = messages * hardware.latency + (group - 1) / group * nbytes / hardware.bandwidth
     return 2 * once if kind == "all_reduce" else once
+
+
+def emulated(kind: str, nbytes: int, group: int, hardware: Hardware) -> str:
+    """Return in words what is issued instead of a collective; empty where it is issued itself."""
+    transport = hardware.transport
+    return "" if transport is None else transport.emulated(kind, nbytes, group)

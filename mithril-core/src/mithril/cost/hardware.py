@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mithril.engine.transport import Transport
+
+if TYPE_CHECKING:
+    from mithril.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +19,13 @@ class Hardware:
         latency: seconds to start one message (alpha).
         bandwidth: bytes per second a device sends (1 / beta).
         flops: floating-point operations per second of one device.
+        transport: what carries the data, if it lacks some collectives.
     """
 
     latency: float
     bandwidth: float
     flops: float
+    transport: Transport | None = None
 
 
 SIMULATED = Hardware(latency=1e-7, bandwidth=1e9, flops=1e9)
@@ -34,3 +42,9 @@ def hardware_of(platform: str) -> Hardware:
     1000000000.0
     """
     return PROFILES.get(platform, SIMULATED)
+
+
+def hardware_under(engine: Engine) -> Hardware:
+    """Return the profile of an engine's platform, with what carries its data."""
+    transport: Transport | None = getattr(engine, "transport", None)
+    return replace(hardware_of(engine.platform), transport=transport)

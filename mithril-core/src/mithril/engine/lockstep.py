@@ -26,19 +26,16 @@ from mithril.ops.collective import AllGather, AllReduce, AxisIndex
 
 Axes = tuple[str, ...]
 Coordinate = tuple[int, ...]  # along the axes a value varies over, in mesh order
+_Run = Callable[[Sequence[Sequence[Any]], Observer | None], list[list[Any]]]
 
 
 class LockstepExecutable:
     """A program lowered for all devices of its mesh; inputs and outputs are lists by device."""
 
     def __init__(self, program: Program, kernels: Mapping[str, Kernel], xp: ModuleType) -> None:
-        writer = _Writer(program.mesh, program.graph, kernels, xp, "run")
+        writer = Writer(program.mesh, program.graph, kernels, xp, "run")
         self.source = writer.write_program(program.inputs)
-        namespace: dict[str, Any] = writer.constants
-        exec(compile(self.source, f"<lockstep {id(self)}>", "exec"), namespace)
-        self._run: Callable[[Sequence[Sequence[Any]], Observer | None], list[list[Any]]] = (
-            namespace["run"]
-        )
+        self._run = loaded(writer, self.source, f"<lockstep {id(self)}>")
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
@@ -49,7 +46,15 @@ class LockstepExecutable:
             return self._run(inputs, observe)
 
 
-class _Writer:
+def loaded(writer: Writer, source: str, place: str) -> _Run:
+    """Return the function `run` of what a writer has written."""
+    namespace: dict[str, Any] = writer.constants
+    exec(compile(source, place, "exec"), namespace)
+    run: _Run = namespace["run"]
+    return run
+
+
+class Writer:
     """Writes the source of one graph as a function, and collects what it calls.
 
     Args:
@@ -185,7 +190,7 @@ class _Writer:
         """Return source, input and result axes of a body; a carry varies as it comes to."""
         varies = [self._varies[value] for value in node.inputs]
         while True:
-            writer = _Writer(self._mesh, op.body, self._kernels, self._xp, function)
+            writer = self._within(op.body, function)
             source, found = writer.write_body(varies, op.carried)
             wider = [
                 self._in_mesh_order((*a, *b))
@@ -195,6 +200,10 @@ class _Writer:
                 self.constants |= writer.constants
                 return source, varies, found
             varies[: op.carried] = wider
+
+    def _within(self, body: Graph, name: str) -> Writer:
+        """Return what writes the body of a loop."""
+        return Writer(self._mesh, body, self._kernels, self._xp, name)
 
     def _axis_index(self, node: Node, op: AxisIndex) -> Iterator[str]:
         (value,) = node.outputs

@@ -30,6 +30,7 @@ class Cause:
         seconds: predicted time.
         parts: for a bucket, the tensors it carries.
         instead: what else was possible for the layer that asks, and how much more it would cost.
+        emulated: what is issued in its place, where the backend lacks it.
     """
 
     value: str
@@ -39,6 +40,7 @@ class Cause:
     seconds: float = 0.0
     parts: tuple[str, ...] = ()
     instead: tuple[str, ...] = ()
+    emulated: str = ""
 
 
 @dataclass(frozen=True, slots=True)

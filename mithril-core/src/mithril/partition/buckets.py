@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mithril.cost import Hardware, collective_seconds
+from mithril.cost import Hardware, collective_seconds, emulated
 from mithril.ir import Cause, Graph, Node, Phase, Program, Repeat, Value
 from mithril.ops.collective import AllReduce
 
@@ -116,6 +116,7 @@ def _joined(nodes: list[Node], program: Program, hardware: Hardware) -> Node:
         consumer=f"{what} bucket",
         seconds=collective_seconds(op.name, nbytes, group, hardware),
         parts=tuple(cause.value for cause in causes),
+        emulated=emulated(op.name, nbytes, group, hardware),
         instead=causes[0].instead if len({cause.instead for cause in causes}) == 1 else (),
     )
     return replace(nodes[-1], inputs=inputs, outputs=outputs, scope="", source=None, cause=cause)

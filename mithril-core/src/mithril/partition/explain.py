@@ -41,6 +41,8 @@ def _explain_row(number: int, row: Collective) -> list[str]:
         f"     produced  {cause.produced}",
         f"     required  {cause.required} by {cause.consumer}",
     ]
+    if cause.emulated:
+        lines.append(f"     emulated: {cause.emulated}")
     if cause.parts:
         lines.append(f"     carries   {', '.join(cause.parts)}")
     lines += [f"     instead   {text}" for text in cause.instead]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from mithril.cost import emulated
 from mithril.ir import (
     Builder,
     Cause,
@@ -234,7 +235,12 @@ class _Localiser:
             nbytes = x.type.nbytes * op.count
             seconds = self._resharder.collective_seconds(op.name, nbytes, op.count)
             cause = Cause(
-                value.name, port.describe(), sharding.describe(), "padding on sub-axes", seconds
+                value=value.name,
+                produced=port.describe(),
+                required=sharding.describe(),
+                consumer="padding on sub-axes",
+                seconds=seconds,
+                emulated=emulated(op.name, nbytes, op.count, self._resharder.hardware),
             )
             with self._builder.at(scope=value.name, cause=cause):
                 (whole,) = self.apply(op, x)
@@ -297,6 +303,7 @@ class _Localiser:
                 required=goal.describe(),
                 consumer=consumer.name,
                 seconds=seconds,
+                emulated=self._resharder.emulated(move, value.type),
                 instead=self._instead(asks) if asks else (),
             )
         scope, source = self._place(value, consumer)

@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mithril.cost import Hardware, collective_seconds
+from mithril.cost import Hardware, collective_seconds, emulated
 from mithril.errors import PlanError
 from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType
@@ -118,6 +118,11 @@ class Resharder:
             return 0.0
         group = self._mesh.product(move.axes)
         return self.collective_seconds(move.kind, self.move_bytes(move, type), group)
+
+    def emulated(self, move: Move, type: TensorType) -> str:
+        """Return in words what is issued instead of a collective move; empty if it is itself."""
+        group = self._mesh.product(move.axes)
+        return emulated(move.kind, self.move_bytes(move, type), group, self.hardware)
 
     def collective_seconds(self, kind: str, nbytes: int, group: int) -> float:
         """Return the predicted seconds of a collective."""

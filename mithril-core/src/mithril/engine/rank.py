@@ -1,0 +1,104 @@
+"""Run a program as one device of a mesh whose other devices are other processes.
+
+The program is turned into the same straight-line Python as in lockstep; its collectives are
+functions of the engine that exchange data with the other processes. Generic over the array
+namespace and the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mithril.engine.kernels import Kernel
+from mithril.engine.lockstep import Axes, Coordinate, Writer, loaded
+from mithril.engine.protocol import Observer
+from mithril.ir import Graph, Node, Op, Program, Value
+from mithril.ir.plan import observed
+from mithril.mesh import Mesh
+from mithril.ops.collective import AxisIndex
+
+Exchange = Callable[[Any, Mesh], Callable[..., Any]]
+"""From a collective and the mesh to the function of this device's operands that carries it out."""
+
+
+class RankExecutable:
+    """A program lowered for one device; inputs and outputs are lists of this device's one array.
+
+    Args:
+        program: what runs.
+        kernels: kernel factories by op name.
+        xp: the array namespace.
+        rank: flat index of the device.
+        exchanges: how each collective is carried out.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        kernels: Mapping[str, Kernel],
+        xp: ModuleType,
+        rank: int,
+        exchanges: Mapping[type[Op], Exchange],
+    ) -> None:
+        writer = _RankWriter(program.mesh, program.graph, kernels, xp, "run", rank, exchanges)
+        self.source = writer.write_program(program.inputs)
+        self._run = loaded(writer, self.source, f"<rank {rank} {id(self)}>")
+
+    def __call__(
+        self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
+    ) -> list[list[Any]]:
+        """Run once; see `Executable`."""
+        return self._run(inputs, observe)
+
+
+class _RankWriter(Writer):
+    """Writes a graph for one device: no value varies, and collectives are calls."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        graph: Graph,
+        kernels: Mapping[str, Kernel],
+        xp: ModuleType,
+        name: str,
+        rank: int,
+        exchanges: Mapping[type[Op], Exchange],
+    ) -> None:
+        super().__init__(mesh, graph, kernels, xp, name)
+        self._rank = rank
+        self._exchanges = exchanges
+
+    def _within(self, body: Graph, name: str) -> Writer:
+        return _RankWriter(
+            self._mesh, body, self._kernels, self._xp, name, self._rank, self._exchanges
+        )
+
+    def _declare(self, value: Value, axes: Axes) -> None:
+        super()._declare(value, ())
+
+    def _axis_index(self, node: Node, op: AxisIndex) -> Iterator[str]:
+        (value,) = node.outputs
+        self._declare(value, ())
+        index = self._mesh.index_over(self._rank, op.axes)
+        self.constants[f"i{index}"] = self._xp.asarray(np.asarray(index, np.int32))
+        yield f"{self._variable(value, (), ())} = i{index}"
+
+    def _collective(self, node: Node, function: str, inherited: Axes) -> Iterator[str]:
+        self.constants[function] = self._exchanges[type(node.op)](node.op, self._mesh)
+        for value in node.outputs:
+            self._declare(value, ())
+        told = ", ".join(map(repr, observed(node, self._mesh)))
+        yield f"if observe: observe({told})"
+        targets = ", ".join(self._variable(value, (), ()) for value in node.outputs)
+        operands = ", ".join(self._variable(value, (), ()) for value in node.inputs)
+        yield f"{targets} = {function}({operands})"
+
+    def _output(self, value: Value) -> str:
+        return f"[{self._variable(value, (), ())}]"
+
+    def _variable(self, value: Value, axes: Axes, at: Coordinate) -> str:
+        return self._names[value]
