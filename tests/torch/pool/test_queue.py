@@ -19,6 +19,14 @@ def run(inputs):
         raise ValueError("no more")
     return [inputs[0] + 1]
 """
+HELD = """
+import gc
+from mithril_torch.pool.executor import Executor
+
+def run(inputs):
+    (executor,) = (x for x in gc.get_objects() if type(x) is Executor)
+    return [torch.tensor([len(executor.tensors), len(executor.programs)], dtype=torch.float64)]
+"""
 
 
 def values(pool: Pool, handle: object, rank: int) -> list[float]:
@@ -80,3 +88,36 @@ def test_an_error_is_told_with_the_next_message(pool: Pool):
     assert pool.is_alive
     (z,) = pool.run(other, [x], 1)
     assert values(pool, z, 0) == [2, 2]
+
+
+def test_what_was_dropped_before_an_error_is_gone_after_it(pool: Pool):
+    failing, other, held = load(pool, FAILING), load(pool, NEXT), load(pool, HELD)
+    x = pool.put([np.ones(2)] * 2)
+    pool.run(failing, [x], 1)
+    y = pool.run(other, [x], 1)
+    tensors, programs = values(pool, *pool.run(held, [], 1), 0)
+    lost = pool.queue(failing, [x], 1)
+    del y
+    pool.unload(other)
+    with pytest.raises(BackendError, match="no more"):
+        pool.run(held, [], 1)
+    del lost
+    assert values(pool, *pool.run(held, [], 1), 0) == [tensors - 1, programs - 1]
+
+
+def test_an_array_of_an_interrupted_message_is_dropped(pool: Pool, monkeypatch):
+    held = load(pool, HELD)
+    before = values(pool, *pool.run(held, [], 1), 0)
+    tell = pool._link.tell
+
+    def interrupted(*arguments: object) -> None:
+        tell(*arguments)
+        raise KeyboardInterrupt
+
+    x = pool.put([np.ones(2)] * 2)
+    with monkeypatch.context() as once:
+        once.setattr(pool._link, "tell", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.run(held, [], 1)
+    del x
+    assert values(pool, *pool.run(held, [], 1), 0) == before

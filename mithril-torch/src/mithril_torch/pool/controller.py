@@ -349,7 +349,7 @@ class Pool:
                 for _, _, first, count in self._outbox.runs:
                     made = range(first, first + count)
                     self._gone.update(dict.fromkeys(made, "what makes it failed"))
-                self._outbox.clear()
+                self._outbox.lose()
             raise
         self._outbox.clear()
         return answers

@@ -26,7 +26,7 @@ class Outbox:
         self.puts: dict[int, list[Any]] = {}
         self.unloads: list[str] = []
         self.runs: list[list[Any]] = []
-        self._used: set[int] = set()
+        self._seen: set[int] = set()  # of runs, or in a message that may have been cut off
         self._drops: list[int] = []
 
     def put(self, number: int, parts: Sequence[np.ndarray[Any, Any]], dtype: str) -> None:
@@ -48,17 +48,18 @@ class Outbox:
     def run(self, program: str, inputs: Sequence[int], first: int, count: int) -> None:
         """Add a run of a program, whose results have the numbers from `first` on."""
         self.runs.append([program, list(inputs), first, count])
-        self._used.update(inputs)
+        self._seen.update(inputs)
 
     def drop(self, dropped: deque[int]) -> None:
         """Take over the numbers of dropped handles; what nobody was to see need not be sent."""
         while dropped:
             number = dropped.popleft()
-            if number in self._used or self.puts.pop(number, None) is None:
+            if number in self._seen or self.puts.pop(number, None) is None:
                 self._drops.append(number)
 
     def rows(self) -> dict[str, Any]:
         """Return this part of the next message."""
+        self._seen.update(self.puts)
         rows: dict[str, Any] = {"drop": self._drops}
         if self.puts:
             rows["put"] = list(self.puts.values())
@@ -70,11 +71,15 @@ class Outbox:
 
     def clear(self) -> None:
         """Forget what the workers have now; what they wrote to the arena can still be read."""
-        self.puts = {}
-        self.runs = []
-        self._used = set()
+        self.lose()
         self.unloads = []
         self._drops = []
+
+    def lose(self) -> None:
+        """Forget arrays and runs after an error; what workers shall let go of is told again."""
+        self.puts = {}
+        self.runs = []
+        self._seen = set()
         self.arena.top = 0
 
     def shrink(self) -> None:
