@@ -274,17 +274,15 @@ class _Writer:
     def _all_reduce(self, node: Node, op: ops.AllReduce, number: int) -> Iterator[str]:
         buffer, work = self._buffers[node], f"work{self._prefix}_{number}"
         yield from self._declare(buffer)
-        copied = [v for v in node.inputs if v not in buffer.made_there]
-        views = dict(zip(node.inputs, zip(node.outputs, buffer.views(), strict=True), strict=True))
-        for value in copied:
-            output, view = views[value]
+        for value, output, view in zip(node.inputs, node.outputs, buffer.views(), strict=True):
+            if value in buffer.made_there:
+                self._names[output] = self._names[value]
+                continue
             if buffer.is_single:
                 self._names[output] = buffer.name
             else:
                 yield f"{self._fresh(output)} = {view}"
             yield f"{self._names[output]}.copy_({self._names[value]})"
-        for value in buffer.made_there:
-            self._names[views[value][0]] = self._names[value]
         yield from cause_comment(node, self._module.mesh)
         group = self._module.group(op.axes)
         started = f"{work} = all_reduce({group}, {op.reduction!r}, {buffer.name})"

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import FileStore
 
 from mithril_torch import prelude
 from mithril_torch.pool import memory
-from mithril_torch.pool.recorder import Recorder
+from mithril_torch.pool.recorder import recorded
 from mithril_torch.pool.wire import Message, encode
 
 SMALL = 64
@@ -152,14 +152,14 @@ class Executor:
         inputs = [self.tensors[number] for number in header["in"]]
         for position in header["donate"]:
             self.tensors.pop(header["in"][position], None)
-        recorder = Recorder(self.progress.steps(self.rank)) if header["record"] else None
-        with recorder or nullcontext():
+        steps = self.progress.steps(self.rank)
+        with recorded(steps) if header["record"] else nullcontext() as rows:
             outputs = self.programs[name](inputs)
         first, count = header["out"]
         if len(outputs) != count:
             raise ValueError(f"the program returned {len(outputs)} tensors; {count} were expected")
         self.tensors.update(enumerate(outputs, first))
-        answer: dict[str, Any] = {} if recorder is None else {"rows": recorder.rows}
+        answer: dict[str, Any] = {} if rows is None else {"rows": rows}
         layout = [(output.dtype, output.shape) for output in outputs]
         if self.layouts.get(name) != layout or header["is_first"]:
             self.layouts[name] = layout

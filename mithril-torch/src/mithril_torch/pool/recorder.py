@@ -1,12 +1,15 @@
 """Lists the collectives that a program issues, as PyTorch sees them: a dispatch mode.
 
-Both kinds are seen: the in-place ones of `torch.distributed` and the functional ones.
+Both kinds are seen: the in-place ones of `torch.distributed` and the functional ones. PyTorch does
+not compile under such a mode, so meanwhile a program of `torch.compile` runs as it is written.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +18,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 NAMESPACES = ("c10d", "_c10d_functional")
 NOT_COLLECTIVE = ("wait_tensor", "check_for_nan", "_wrap_tensor_autograd")
+
+
+@contextmanager
+def recorded(step: memoryview) -> Iterator[list[dict[str, Any]]]:
+    """Return a context that fills a list with one row for each collective; see `Recorder`."""
+    with _as_written(), Recorder(step) as recorder:
+        yield recorder.rows
+
+
+def _as_written() -> AbstractContextManager[Any]:
+    """Return the context in which nothing is compiled; what is not loaded compiles nothing."""
+    is_loaded = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
 
 
 class Recorder(TorchDispatchMode):

@@ -1,7 +1,8 @@
 """Collectives that are started early and waited for late: each returns something to `wait()` for.
 
 Reductions are taken in place, in a buffer that belongs to the program. Where the library below does
-not know a type, data moves as bytes and is compared as integers in the same order.
+not know a type, data moves as bytes, is compared as integers in the same order, and is added as
+wider integers.
 """
 
 from __future__ import annotations
@@ -36,12 +37,17 @@ def all_reduce(group: Group, reduction: str, buffer: torch.Tensor) -> Any:
     """Reduce a buffer over a group, in place."""
     if buffer.numel() == 0:
         return Pending(None, lambda: buffer)
-    if reduction == "sum":
+    if is_added(reduction, buffer):
         return dist.all_reduce(buffer, group=group.process_group, async_op=True)
-    kind = dist.ReduceOp.MAX if reduction == "max" else dist.ReduceOp.MIN
+    kind = getattr(dist.ReduceOp, reduction.upper())
     keys = ordered(buffer, reduction)
     work = dist.all_reduce(keys, kind, group.process_group, async_op=True)
     return Pending(work, restore, buffer, keys)
+
+
+def is_added(reduction: str, x: torch.Tensor) -> bool:
+    """Whether a reduction is a sum of a type that processes add up."""
+    return reduction == "sum" and (x.dtype.is_floating_point or x.dtype in EXCHANGED)
 
 
 def ordered(x: torch.Tensor, reduction: str) -> torch.Tensor:
@@ -85,7 +91,7 @@ def reduce_scatter(group: Group, reduction: str, x: torch.Tensor, dimension: int
     if x.numel() == 0:
         return Pending(None, lambda: pieces[0])
     place = group.index if group.places is None else group.places[group.index]
-    if reduction != "sum":
+    if not is_added(reduction, pieces):
         pending = all_reduce(group, reduction, pieces.clone())
         return Pending(None, lambda: pending.wait()[place])
     part = torch.empty_like(pieces[0])

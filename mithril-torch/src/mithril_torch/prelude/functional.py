@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed._functional_collectives as functional
 
-from mithril_torch.prelude.collectives import cut, join, ordered, plain, restore, splits
+from mithril_torch.prelude.collectives import cut, is_added, join, ordered, plain, restore, splits
 from mithril_torch.prelude.groups import Group
 
 
@@ -22,7 +22,7 @@ def reduced(group: Group, reduction: str, x: torch.Tensor) -> torch.Tensor:
     """Return the reduction of x over a group."""
     if x.numel() == 0:
         return x
-    if reduction == "sum":
+    if is_added(reduction, x):
         return waited(functional.all_reduce(x.contiguous(), "sum", group.name))
     keys = ordered(x.contiguous(), reduction)
     found = waited(functional.all_reduce(keys, reduction, group.name))
@@ -46,7 +46,7 @@ def reduce_scatter_now(
     place = group.index if group.places is None else group.places[group.index]
     if x.numel() == 0:
         return pieces[0]
-    if reduction != "sum":
+    if not is_added(reduction, pieces):
         return reduced(group, reduction, pieces)[place]
     data = pieces.view(-1)
     found = waited(functional.reduce_scatter_single(data, "sum", 0, group.name))
