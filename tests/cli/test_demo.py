@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from mithril.cli.demo import read_mesh
 from mithril.cli.gpt import Sizes, help_text
+from mithril.cli.mesh import read_mesh
 from mithril.errors import OptionError
 
 from tests.plugin_packages import mithril
@@ -60,7 +60,10 @@ def test_other_meshes(mesh: str) -> None:
     ("arguments", "message"),
     [
         (["--mesh", "data=x"], "OptionError: --mesh part 'data=x' is not an axis and its size"),
-        (["--mesh", "model=2"], "OptionError: --mesh part 'model=2' is not an axis"),
+        (
+            ["--mesh", "model=2"],
+            "OptionError: --mesh axis 'model' is none of the demo's; axes: 'data', 'tensor'",
+        ),
         (["--mesh", "data=2,data=2"], "OptionError: --mesh names axis 'data' twice"),
         (["--backend", "nunpy"], "BackendError: backend 'nunpy' does not exist"),
     ],
@@ -75,8 +78,11 @@ def test_mistakes_are_one_line(arguments: list[str], message: str) -> None:
 def test_mesh_is_read() -> None:
     assert read_mesh("data=2,tensor=4") == {"data": 2, "tensor": 4}
     assert read_mesh("") == {}
+    assert read_mesh("rows=3") == {"rows": 3}
     with pytest.raises(OptionError, match="write --mesh data=2,tensor=2"):
         read_mesh("data")
+    with pytest.raises(OptionError, match="part '=2' is not an axis and its size"):
+        read_mesh("=2")
 
 
 def test_text_is_english_and_its_ids_are_those_of_the_alphabet() -> None:

@@ -143,7 +143,7 @@ class TestMistakes:
                 ["--backend", "numpy"],
                 "BackendError: backend 'numpy' (NumPy on simulated devices, in one process) does "
                 "not start processes; it opens a whole mesh in one: python train.py; "
-                "with launcher: 'grid'",
+                "those that do: 'grid'",
             ),
         ],
     )

@@ -8,17 +8,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mithril.errors import OptionError
+from mithril.cli.mesh import read_mesh
+from mithril.errors import OptionError, listing, nearest
 
 if TYPE_CHECKING:
     from mithril.cli.gpt import Trainer
 
 
+AXES = ("data", "tensor")
 PROOF_STEPS = 3
 TOLERANCE = 1e-4
 SAMPLE = 160
@@ -41,6 +43,7 @@ def demo(
     from mithril.cli.gpt import Sizes, Trainer, help_text
 
     devices = read_mesh(mesh)
+    _check_axes(devices)
     text, sizes = help_text(), Sizes()
     typer.echo(
         f"text     {len(text.ids)} characters, alphabet of {len(text.alphabet)}\n"
@@ -61,30 +64,18 @@ def demo(
     _prove(losses, Trainer(text, sizes, ml.open_backend(backend)))
 
 
-def read_mesh(text: str, axes: Sequence[str] = ("data", "tensor")) -> dict[str, int]:
-    """Return axis sizes written as `data=2,tensor=2`.
-
-    Args:
-        text: as on the command line.
-        axes: names that may stand there; any if empty.
+def _check_axes(names: Iterable[str]) -> None:
+    """Raise unless the demo's model has a use for every axis.
 
     Raises:
-        OptionError: it is not written so, or names another axis.
+        OptionError: it has none for one.
     """
-    hint = f" (axes: {', '.join(axes)})" if axes else ""
-    found: dict[str, int] = {}
-    for part in filter(None, text.split(",")):
-        name, _, size = part.partition("=")
-        is_known = name in axes if axes else bool(name)
-        if not is_known or not size.isdecimal() or not int(size):
+    for name in names:
+        if name not in AXES:
             raise OptionError(
-                f"--mesh part '{part}' is not an axis and its size; write --mesh data=2,tensor=2"
-                f"{hint}"
+                f"--mesh axis '{name}' is none of the demo's{nearest(name, AXES)}; axes: "
+                f"{listing(AXES)}"
             )
-        if name in found:
-            raise OptionError(f"--mesh names axis '{name}' twice; give it one size")
-        found[name] = int(size)
-    return found
 
 
 def _shown(trainer: Trainer, steps: int) -> Iterable[float]:
@@ -128,6 +119,3 @@ def _prove(losses: list[float], single: Trainer) -> None:
         typer.echo(f"losses differ by {worst:.2e}, more than {TOLERANCE}", err=True)
         raise typer.Exit(1)
     typer.echo(f"equal within {worst:.1e}")
-
-
-__all__ = ["demo", "read_mesh"]

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mithril.cli.demo import read_mesh
+from mithril.cli.choice import chosen_spec
 from mithril.cli.launch import check_script
-from mithril.errors import BackendError, OptionError, listing, nearest
+from mithril.cli.mesh import read_mesh
+from mithril.errors import BackendError, OptionError, nearest
 
 if TYPE_CHECKING:
     import mithril as ml
@@ -55,34 +56,17 @@ def eject(
     if not script or not name.isidentifier():
         raise OptionError(f"'{target}' names no model; write SCRIPT:NAME, such as train.py:model")
     check_script(script)
-    spec = _writer(backend)
+    spec = chosen_spec(
+        backend,
+        lambda spec: spec.planning is not None,
+        need="mithril eject needs one ready backend that writes files",
+        lack="writes no files that run without Mithril",
+        remedy="pip install mithril-torch",
+    )
     found = _load(script, name)
     compiled = _compiled(found, spec, mesh, shapes, gradients, target)
     _check_backend(compiled, spec, asked=bool(backend))
     typer.echo(f"wrote {compiled.eject(output, gradients=gradients)}")
-
-
-def _writer(name: str) -> BackendSpec:
-    """Return the backend that shall write the file."""
-    from mithril.plugins.discover import Status, discover
-    from mithril.plugins.opening import ready_spec, require
-
-    ready = [entry.spec for entry in discover() if entry.spec and entry.status is Status.ready]
-    writers = [spec for spec in ready if spec.planning is not None]
-    names = listing(spec.name for spec in writers)
-    if name:
-        spec = ready_spec(require(name))
-        if spec.planning is None:
-            raise BackendError(
-                f"backend '{name}' writes no files that run without Mithril; those that do: {names}"
-            )
-        return spec
-    if len(writers) != 1:
-        remedy = "choose one with --backend" if writers else "pip install mithril-torch"
-        raise BackendError(
-            f"mithril eject needs one ready backend that writes files; found {names}; {remedy}"
-        )
-    return writers[0]
 
 
 def _load(script: str, name: str) -> object:
@@ -128,7 +112,7 @@ def _compiled(
             f"'{target}' is a {type(found).__name__}; name a model or a compiled model"
         )
     options: dict[str, Any] = dict(spec.planning or {})
-    backend = ml.open_backend(spec.name, ml.Mesh(read_mesh(mesh, ())), **options)
+    backend = ml.open_backend(spec.name, ml.Mesh(read_mesh(mesh)), **options)
     compiled = ml.compile(found, backend)
     if compiled.input_names and not shapes:
         example = ",".join(f"{name}=8x16" for name in compiled.input_names)
@@ -172,8 +156,13 @@ def read_shapes(text: str) -> Mapping[str, ml.TensorSpec]:
         if match["name"] in found:
             raise OptionError(f"--shapes names input '{match['name']}' twice; give it one shape")
         sizes = tuple(int(size) for size in match["sizes"].split("x") if size)
-        split = match["split"].split("/") if match["split"] else ()
-        dims = [dim.strip("-").split("+") for dim in split]
-        spec = ml.P(*(tuple(filter(None, axes)) or None for axes in dims))
+        split = () if match["split"] is None else match["split"].split("/")
+        dims = [() if dim == "-" else tuple(dim.split("+")) for dim in split]
+        if any("" in axes for axes in dims):
+            raise OptionError(
+                f"--shapes part '{part}' lacks the name of an axis; write - for a dimension that "
+                f"is not split, a+b for one that two axes split"
+            )
+        spec = ml.P(*(axes or None for axes in dims))
         found[match["name"]] = ml.TensorSpec(sizes, match["dtype"] or "float32", spec)
     return found

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mithril.errors import BackendError, MithrilError, OptionError, listing, nearest
+from mithril.cli.choice import chosen_spec
+from mithril.errors import BackendError, MithrilError, OptionError, nearest
 
 if TYPE_CHECKING:
     from mithril.plugins.launch import Command, LaunchRequest
@@ -45,7 +46,14 @@ def launch(
         script, tuple(arguments or ()), processes, nodes, node_rank, coordinator or None
     )
     check_script(script)
-    commands = _commands(_launcher(backend, script), request)
+    spec = chosen_spec(
+        backend,
+        lambda spec: spec.launch is not None,
+        need="mithril launch needs one ready backend that starts processes",
+        lack=f"does not start processes; it opens a whole mesh in one: python {script}",
+        remedy="pip install mithril-jax or mithril-torch",
+    )
+    commands = _commands(spec, request)
     from mithril.runtime.launch import supervise
 
     outcome = supervise(commands, grace=grace)
@@ -66,40 +74,6 @@ def check_script(script: str) -> None:
     beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
     hint = nearest(path.name, [file.name for file in beside])
     raise OptionError(f"script '{script}' is no file; give the path of a Python file{hint}")
-
-
-def _launcher(name: str, script: str) -> BackendSpec:
-    """Return the backend that shall start the processes."""
-    from mithril.plugins.opening import ready_spec, require
-
-    if not name:
-        return _only_launcher()
-    spec = ready_spec(require(name))
-    if spec.launch is None:
-        summary = f" ({spec.summary})" if spec.summary else ""
-        raise BackendError(
-            f"backend '{name}'{summary} does not start processes; it opens a whole mesh in one: "
-            f"python {script}; with launcher: {listing(spec.name for spec in _launchers())}"
-        )
-    return spec
-
-
-def _only_launcher() -> BackendSpec:
-    found = _launchers()
-    if len(found) == 1:
-        return found[0]
-    names = listing(spec.name for spec in found)
-    remedy = "choose one with --backend" if found else "pip install mithril-jax or mithril-torch"
-    raise BackendError(
-        f"mithril launch needs one ready backend that starts processes; found {names}; {remedy}"
-    )
-
-
-def _launchers() -> list[BackendSpec]:
-    from mithril.plugins.discover import Status, discover
-
-    ready = [entry.spec for entry in discover() if entry.spec and entry.status is Status.ready]
-    return [spec for spec in ready if spec.launch is not None]
 
 
 def _commands(spec: BackendSpec, request: LaunchRequest) -> Sequence[Command]:
