@@ -73,7 +73,7 @@ class TestOutput:
             stdout=subprocess.PIPE,
         )
         os.close(ours)
-        outcome = supervise(ranks("print('x' * 1_000_000)"), output=theirs)
+        outcome = supervise(ranks("print('x' * 1_000_000)"), grace=2.0, output=theirs)
         os.close(theirs)
         assert outcome == Outcome(0)
         assert reader.communicate(timeout=LONG)[0] == b"1000005\n"
@@ -82,7 +82,7 @@ class TestOutput:
         ours, theirs = os.pipe()
         os.close(ours)
         code = "import time\nwhile True: print('x'); time.sleep(0.01)"
-        outcome = supervise(ranks(code, code), output=theirs)
+        outcome = supervise(ranks(code, code), grace=2.0, output=theirs)
         os.close(theirs)
         assert outcome.code == 128 + signal.SIGPIPE
         assert re.fullmatch(

@@ -16,7 +16,6 @@ from types import FrameType
 from mithril.plugins.launch import Command
 from mithril.runtime.launch.job import Job, Member
 
-GRACE = 2.0
 POLL = 0.05
 """Seconds between two looks at the processes while none of them writes."""
 FROM_SIGNAL = 128
@@ -36,7 +35,7 @@ class Outcome:
 def supervise(
     commands: Sequence[Command],
     *,
-    grace: float = GRACE,
+    grace: float,
     output: int = 1,
     errors: int = 2,
 ) -> Outcome:
@@ -54,7 +53,7 @@ def supervise(
         BackendError: a command cannot be started.
 
     >>> import sys
-    >>> supervise([Command((sys.executable, "-c", "exit(3)"), rank=0)]).code
+    >>> supervise([Command((sys.executable, "-c", "exit(3)"), rank=0)], grace=2.0).code
     3
     """
     started = time.monotonic()
