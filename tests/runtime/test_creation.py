@@ -9,7 +9,10 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
+from mithril.engine.interop import Adopted, Interop
 from mithril.types import DType
+
+from tests.functional.backends import every_backend, opened
 
 MADE: dict[str, tuple[Callable[..., ml.Array], np.ndarray | None]] = {
     "array": (lambda b, **o: b.array(np.arange(24.0).reshape(6, 4), **o), np.arange(24.0).reshape(6, 4)),
@@ -53,6 +56,10 @@ def test_a_new_array_has_its_values_wherever_it_lies(
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int16"])
 def test_a_new_array_has_the_dtype_asked_for(name: str, dtype: str) -> None:
     make, values = MADE[name]
+    if dtype == "int16" and name == "full":
+        with pytest.raises(ml.ShapeError, match=r"number is 2\.5, which is no int16"):
+            make(ml.NumpyBackend(), dtype=dtype)
+        return
     if dtype == "int16" and name in ("rand", "randn", "linspace"):
         with pytest.raises(ml.ShapeError, match=f"{name} makes floats, not int16"):
             make(ml.NumpyBackend(), dtype=dtype)
@@ -140,3 +147,66 @@ def test_local_shards_that_do_not_fit_are_refused() -> None:
         match=r"is given \(1,\) for device 1, which holds \(2,\) of \(4,\); pass shape=",
     ):
         backend.from_local_shards([[1.0, 2.0], [3.0]], sharding=P("data"))
+
+
+@every_backend
+@pytest.mark.parametrize("size", [1, 2])
+def test_local_shards_are_copied(name: str, size: int) -> None:
+    parts = [np.ones(2, np.float32) for _ in range(size)]
+    x = opened(name, x=size).from_local_shards(parts, sharding=P("x"))
+    for part in parts:
+        part[:] = 7
+    assert x.numpy().tolist() == [1.0, 1.0] * size
+
+
+@pytest.mark.parametrize("second", [[3.7, 4], [2**40, 4]])
+def test_local_shards_have_one_dtype(second: list[float]) -> None:
+    backend = ml.NumpyBackend(device_mesh=(2,))
+    found = backend.array(second).dtype
+    with pytest.raises(
+        ml.ShapeError,
+        match=f"is given int32 for device 0 and {found} for device 1; pass dtype= for all of them",
+    ):
+        backend.from_local_shards([[1, 2], second], sharding=P("data"))
+    whole = backend.from_local_shards([[1, 2], second], dtype=found, sharding=P("data"))
+    np.testing.assert_array_equal(whole.numpy(), np.asarray([1, 2, *second], found))
+
+
+def test_local_shards_beyond_the_dtype_asked_for_are_refused() -> None:
+    backend = ml.NumpyBackend(device_mesh=(2,))
+    with pytest.raises(ml.ShapeError, match="values reach from 3 to 300, int8 from -128 to 127"):
+        backend.from_local_shards([[1, 2], [3, 300]], dtype="int8", sharding=P("data"))
+
+
+class OfAFramework:
+    """An array that a framework holds on its devices."""
+
+
+class Foreign(Interop):
+    """Takes in such an array, without its values being on the host."""
+
+    def __init__(self, x: ml.Array) -> None:
+        self._x = x
+
+    def adopt(self, x: object) -> Adopted | None:
+        x_, is_foreign = self._x, isinstance(x, OfAFramework)
+        return Adopted(x_.type, x_.sharding, x_.shards) if is_foreign else None
+
+
+def test_uneven_parts_are_refused_wherever_a_placement_is_given() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(x=2), uneven="error")
+    x = backend.ones(3)
+    backend.interop = Foreign(x)
+    for place in (
+        lambda: backend.ones(3, sharding=P("x")),
+        lambda: backend.reshard(x, P("x")),
+        lambda: ml.reshard(x, P("x")),
+        lambda: backend.array(OfAFramework(), sharding=P("x")),
+        lambda: backend.from_local_shards([[1, 2], [3]], shape=(3,), sharding=P("x")),
+    ):
+        with pytest.raises(
+            ml.ShardingError, match=r"cannot split dimension 0 \(3\) of tensor over"
+        ):
+            place()
+    assert backend.array(OfAFramework()).shape == (3,)
+    assert backend.reshard(backend.ones(4), P("x")).sharding.spec == P("x")

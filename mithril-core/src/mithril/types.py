@@ -8,6 +8,7 @@ except that Python scalars take the dtype of the array they meet.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -105,6 +106,28 @@ def promote(left: DType, right: DType) -> DType:
         f"dtypes {left} and {right} do not mix; the array API standard promotes within one kind "
         f"only; cast one side"
     )
+
+
+def check_number(value: Scalar, dtype: DType, what: str = "number") -> None:
+    """Raise unless a dtype holds a number: floats are rounded, integers never wrapped around.
+
+    Args:
+        value: the number.
+        dtype: what it is taken in.
+        what: the number's name, for messages.
+
+    Raises:
+        ShapeError: it does not.
+    """
+    if dtype.is_integer:
+        limits = np.iinfo(dtype.value)
+        fits = limits.min <= value <= limits.max and value % 1 == 0
+        held = f"the integers from {limits.min} to {limits.max}"
+    else:
+        fits = not isinstance(value, int) or abs(value) <= sys.float_info.max
+        held = f"numbers up to {sys.float_info.max:.2g} at most"
+    if not fits:
+        raise ShapeError(f"{what} is {value}, which is no {dtype}; that holds {held}; take another")
 
 
 @dataclass(frozen=True, slots=True)

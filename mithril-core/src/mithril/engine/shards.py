@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mithril.mesh import Box, Sharding
+from mithril.mesh import Box, Sharding, edges
 from mithril.types import Shape, TensorType
 
 
@@ -33,7 +33,7 @@ def host_shards(
     shards = []
     for device in chosen:
         box = sharding.box(device, type.shape)
-        key = tuple((part.start, part.stop) for part in box)
+        key = edges(box)
         if key not in made:
             made[key] = padded(np.asarray(produce(box), dtype=type.dtype.numpy), local)
         shards.append(made[key])

@@ -2,7 +2,7 @@
 
 from mithril.mesh.mesh import Axis, Mesh
 from mithril.mesh.refinement import carry, coarse, coarsen, common, refine
-from mithril.mesh.sharding import Box, Sharding
+from mithril.mesh.sharding import Box, Sharding, edges
 from mithril.mesh.spec import P, PartitionSpec
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "coarse",
     "coarsen",
     "common",
+    "edges",
     "refine",
 ]

@@ -24,6 +24,11 @@ Partial = tuple[tuple[str, str], ...]
 Box = tuple[slice, ...]
 
 
+def edges(box: Box) -> tuple[tuple[int, int], ...]:
+    """Return where each dimension of a box starts and stops, which hashes as slices do not."""
+    return tuple((part.start, part.stop) for part in box)
+
+
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """How a tensor lies on a mesh.

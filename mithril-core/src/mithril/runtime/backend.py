@@ -15,7 +15,7 @@ from mithril.compiler.options import (
     read_precision,
     refuse_later,
 )
-from mithril.cost import hardware_of
+from mithril.cost import hardware_under
 from mithril.engine import Engine, Executable, KernelNames
 from mithril.engine.interop import interop_of
 from mithril.errors import BackendError, MeshError, nearest
@@ -28,7 +28,6 @@ from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.creation import Creation
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.parameters import Parameters
-from mithril.runtime.placement import read_placement
 from mithril.runtime.recent import Recent
 
 EAGER_PLANS = 4096
@@ -196,9 +195,10 @@ class Backend(Creation):
         Raises:
             BackendError: the array belongs to another backend.
             MeshError: the mesh lacks an axis.
+            ShardingError: parts would be uneven, and the backend has `uneven="error"`.
         """
         self.own(x, "array")
-        wanted = read_placement(self.mesh, x.type, sharding=sharding)
+        wanted = self._sharding_of(x.type, {"sharding": sharding})
         if wanted == x.sharding:
             return x
         key = ("reshard", x.type, x.sharding, wanted)
@@ -272,7 +272,7 @@ def plan_on(engine: Engine, graph: Graph, request: Request) -> Plan:
         BackendError: the plan needs a collective the engine does not offer.
     """
     kernels = KernelNames(engine.name, engine.kernels)
-    plan = make_plan(graph, engine.mesh, request, kernels, hardware_of(engine.platform))
+    plan = make_plan(graph, engine.mesh, request, kernels, hardware_under(engine))
     for row in plan.collectives():
         if row.kind not in engine.capabilities:
             raise BackendError(

@@ -19,10 +19,10 @@ from mithril.errors import BackendError, ShapeError
 from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.options import Precision
 from mithril.runtime.array import Array
-from mithril.runtime.host import check_range, of_boxes, on_host, read_shape
+from mithril.runtime.host import check_range, of_boxes, on_host, one_dtype, read_number, read_shape
 from mithril.runtime.placement import Split, read_placement
 from mithril.runtime.sampling import Key, check_seed
-from mithril.types import DType, Scalar, Shape, TensorType, as_dtype
+from mithril.types import DType, Scalar, Shape, TensorType, as_dtype, check_number
 
 if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
@@ -93,7 +93,11 @@ class Creation:
         dtype: object = None,
         **placement: Unpack[PlacementOptions],
     ) -> Array:
-        """Return an array that holds one value everywhere."""
+        """Return an array that holds one value everywhere.
+
+        Raises:
+            ShapeError: the dtype does not hold it.
+        """
         chosen = dtype if dtype is not None else self._default_dtype(np.asarray(value))
         return self._filled(read_shape((shape,)), value, chosen, placement)
 
@@ -121,6 +125,7 @@ class Creation:
 
         Raises:
             BackendError: `x` is no array.
+            ShapeError: the dtype does not hold the value.
         """
         if not isinstance(x, Array):
             raise BackendError(
@@ -270,22 +275,24 @@ class Creation:
         shards: Sequence[object],
         *,
         shape: Sequence[int] | None = None,
+        dtype: object = None,
         **placement: Unpack[PlacementOptions],
     ) -> Array:
         """Return the array whose parts the devices of this process hold already.
 
         In a job of several processes each one gives the parts of its own devices, as its loader
-        read them; all give the same shape and placement.
+        read them; all give the same shape, dtype and placement.
 
         Args:
             shards: one part for each device of this process, in the order of
                 `addressable_shards`; devices that hold the same part are given it each.
             shape: of the whole; by default parts are of one size and it is a multiple of theirs.
+            dtype: element type; by default that of the parts, read as `array` does.
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
 
         Raises:
-            ShapeError: there are more or fewer parts than devices, or one has another shape than
-                its device holds.
+            ShapeError: there are more or fewer parts than devices, one has another shape than
+                its device holds, or another dtype than the others.
 
         >>> import mithril as ml
         >>> backend = ml.NumpyBackend(ml.Mesh(data=2))
@@ -300,15 +307,18 @@ class Creation:
                 f"from_local_shards is given {len(parts)} parts; this process has {len(local)} "
                 f"devices; give one part for each"
             )
-        first = TensorType(parts[0].shape, read[0][1])
+        chosen = as_dtype(dtype or one_dtype(local, [found for _, found in read]))
+        for part in parts:
+            check_range(part, chosen)
+        first = TensorType(parts[0].shape, chosen)
         sharding = read_placement(self.engine.mesh, first, **placement)
         if shape is None:
             whole = tuple(n * sharding.shards_along(i) for i, n in enumerate(first.shape))
         else:
             whole = read_shape((tuple(shape),))
-        return self.place(
-            first.with_shape(whole), sharding, of_boxes(local, parts, sharding, whole)
-        )
+        type = first.with_shape(whole)
+        sharding = self._sharding_of(type, {"sharding": sharding})
+        return self.place(type, sharding, of_boxes(local, parts, sharding, whole))
 
     def place(
         self, type: TensorType, sharding: Sharding, produce: Callable[[Box], np.ndarray]
@@ -357,14 +367,16 @@ class Creation:
         cast_ = x if dtype is None else x.astype(as_dtype(dtype))
         if not placement:
             return cast_
-        wanted = read_placement(self.engine.mesh, cast_.type, **placement)
+        wanted = self._sharding_of(cast_.type, placement)
         return cast("Backend", self).reshard(cast_, wanted)
 
     def _filled(
         self, shape: Shape, value: Scalar, dtype: object, placement: PlacementOptions
     ) -> Array:
         chosen = as_dtype(dtype or self.precision.default)
-        scalar = np.asarray(value, chosen.numpy)
+        number = read_number(value)
+        check_number(number, chosen)
+        scalar = np.asarray(number, chosen.numpy)
 
         def produce(box: Box) -> np.ndarray:
             return np.full([part.stop - part.start for part in box], scalar)
@@ -379,10 +391,18 @@ class Creation:
         produce: Callable[[Box], np.ndarray],
     ) -> Array:
         type = TensorType(shape, dtype)
+        return self.place(type, self._sharding_of(type, placement), produce)
+
+    def _sharding_of(self, type: TensorType, placement: PlacementOptions) -> Sharding:
+        """Return how an array shall lie.
+
+        Raises:
+            ShardingError: it is cut into uneven parts, and the backend has `uneven="error"`.
+        """
         sharding = read_placement(self.engine.mesh, type, **placement)
         if self.uneven == "error":
-            sharding.check_even(shape, "tensor")
-        return self.place(type, sharding, produce)
+            sharding.check_even(type.shape, "tensor")
+        return sharding
 
     def _read(self, x: object) -> tuple[np.ndarray, DType]:
         """Return values on the host, and their dtype; arrays of the framework keep theirs."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mithril.errors import ShapeError
-from mithril.mesh import Box, Sharding
-from mithril.types import DType, Shape
+from mithril.mesh import Box, Sharding, edges
+from mithril.types import DType, Scalar, Shape
 
 
 def read_shape(given: Sequence[Any]) -> Shape:
@@ -27,6 +27,21 @@ def read_shape(given: Sequence[Any]) -> Shape:
     if any(size < 0 for size in shape):
         raise ShapeError(f"shape {shape} has a negative size; sizes are 0 or more")
     return shape
+
+
+def read_number(value: object) -> Scalar:
+    """Return a number of Python, of NumPy or of an array without dimensions as one of Python.
+
+    Raises:
+        ShapeError: it is none.
+    """
+    if isinstance(value, Scalar):
+        return value
+    host = on_host(value)
+    if host.ndim:
+        raise ShapeError(f"one number is needed, not values of shape {host.shape}; use array(…)")
+    number: Scalar = host.item()
+    return number
 
 
 def on_host(values: object) -> np.ndarray:
@@ -62,10 +77,25 @@ def check_range(host: np.ndarray, dtype: DType) -> None:
         )
 
 
+def one_dtype(devices: Sequence[int], dtypes: Sequence[DType]) -> DType:
+    """Return the dtype of the parts that devices hold.
+
+    Raises:
+        ShapeError: one part has another dtype than the first.
+    """
+    for device, dtype in zip(devices, dtypes, strict=True):
+        if dtype != dtypes[0]:
+            raise ShapeError(
+                f"from_local_shards is given {dtypes[0]} for device {devices[0]} and {dtype} for "
+                f"device {device}; pass dtype= for all of them"
+            )
+    return dtypes[0]
+
+
 def of_boxes(
     devices: Sequence[int], parts: Sequence[np.ndarray], sharding: Sharding, shape: Shape
 ) -> Callable[[Box], np.ndarray]:
-    """Return the function that gives the part of a box, from the parts that devices hold.
+    """Return the function that gives a copy of the part of a box, from those that devices hold.
 
     Args:
         devices: flat indices.
@@ -85,9 +115,5 @@ def of_boxes(
                 f"from_local_shards is given {part.shape} for device {device}, which holds "
                 f"{expected} of {shape}; pass shape= if parts differ in size"
             )
-        held[_key(box)] = part
-    return lambda box: held[_key(box)]
-
-
-def _key(box: Box) -> tuple[tuple[int, int], ...]:
-    return tuple((cut.start, cut.stop) for cut in box)
+        held[edges(box)] = part
+    return lambda box: held[edges(box)].copy()
