@@ -210,6 +210,56 @@ def test_one_function_inside_another_brings_its_shardings(line: ml.Backend) -> N
     assert "lambda" in scopes
 
 
+def test_functions_of_one_name_inside_each_other_are_told_apart(line: ml.Backend) -> None:
+    def made() -> object:
+        @ml.jit
+        def f(x: object) -> object:
+            return mnp.exp(x)
+
+        return f
+
+    inner = made()
+
+    @ml.jit
+    def f(x: object) -> object:
+        return inner(x) * 2
+
+    nodes = f.plan(line.ones(4)).stages[0].program.graph.nodes
+    assert {node.op.name: node.scope for node in nodes} == {
+        "exp": "f.f",
+        "constant": "f",
+        "multiply": "f",
+    }
+
+
+def test_what_wraps_a_function_is_not_named_beside_it(line: ml.Backend) -> None:
+    def loss(x: object) -> object:
+        return mnp.exp(x).sum()
+
+    for wrapped in (ml.value_and_grad(loss), ml.checkpoint(loss)):
+        nodes = ml.jit(wrapped).plan(line.ones(4)).stages[0].program.graph.nodes
+        assert {node.scope for node in nodes} == {"loss"}
+
+
+def test_statics_inside_tuples_are_told_apart_by_type(line: ml.Backend) -> None:
+    """Equal numbers of different types make different plans, however deep they are."""
+    f = ml.jit(lambda x, by: x * by[0][0], static="by")
+    x = line.array([1, 2])
+    assert f(x, ((2,),)).dtype == "int32"
+    assert f(x, ((2.0,),)).dtype == "float32"
+    assert f(x, ((True,),)).dtype == "int32"
+    assert f(x, ((2,),)).dtype == "int32"
+    assert f.recompiles == 3
+
+
+def test_on_one_device_shardings_say_nothing() -> None:
+    backend = ml.NumpyBackend()
+    f = ml.jit(lambda x: x * 2, backend=backend, in_shardings=P("x"), out_shardings=P("x"))
+    close(f(np.ones(2, np.float32)), [2, 2])
+    with pytest.raises(ml.MeshError, match="'x'"):
+        ml.compile(ml.Relu(), backend, out_shardings=P("x"))
+
+
 def test_methods_and_keywords(line: ml.Backend) -> None:
     class Scale:
         def __init__(self, by: float) -> None:

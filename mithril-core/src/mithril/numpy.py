@@ -21,7 +21,7 @@ from typing import Any
 import numpy as _np
 
 from mithril import ops as _ops
-from mithril.errors import BackendError, MithrilError, ShapeError, nearest
+from mithril.errors import BackendError, ShapeError, nearest
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
 from mithril.runtime.array import Array
@@ -81,10 +81,8 @@ def _function(name: str) -> Callable[..., Any]:
                 f"backend.array(…)"
             )
         taken = [_lifted(builder, x) for x in arguments]
-        try:
-            return source(*taken, **{key: _lifted(builder, x) for key, x in options.items()})
-        except MithrilError as error:
-            raise builder.traced_at(error) from error.__cause__
+        named = {key: _lifted(builder, x) for key, x in options.items()}
+        return builder.attempt(source, *taken, **named)
 
     function.__name__ = function.__qualname__ = name
     return function

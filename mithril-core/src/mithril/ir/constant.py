@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from mithril.ir.op import Cotangents, Op, Tensors, Types, register
 from mithril.ir.rule import Rule
-from mithril.types import DType, Scalar, TensorType
+from mithril.types import DType, Scalar, TensorType, check_number
 
 
 @register
@@ -20,6 +20,7 @@ class Constant(Op):
     dtype: DType
 
     def infer(self, inputs: Types) -> Types:
+        check_number(self.value, self.dtype)
         return [TensorType((), self.dtype)]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:

@@ -6,7 +6,7 @@ the builder's current scope, source and phase.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, Self
@@ -49,10 +49,9 @@ class Tensor(Operand):
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of values, if the trace takes any, become tensors."""
-        try:
-            return super()._call(function, *map(self._taken, arguments), **options)
-        except MithrilError as error:
-            raise self.builder.traced_at(error) from error.__cause__
+        given = map(self._taken, arguments)
+        made: Self = self.builder.attempt(super()._call, function, *given, **options)
+        return made
 
     def __getitem__(self, index: Any) -> Self:
         if isinstance(index, tuple):
@@ -117,10 +116,18 @@ class Tensor(Operand):
 
 
 class Number(Tensor):
-    """A traced scalar that was a Python number: it takes the dtype of the array it meets."""
+    """A traced scalar that was a Python number: it takes the dtype of the array it meets.
 
-    __slots__ = ()
+    `known` is its value where the trace knows it; `met` are the dtypes it was taken in.
+    """
+
+    __slots__ = ("known", "met")
     is_number = True
+
+    def __init__(self, builder: Builder, value: Value, known: Scalar | None = None) -> None:
+        super().__init__(builder, value)
+        self.known = known
+        self.met: set[DType] = set()
 
     def _constant(self, value: Scalar, dtype: DType) -> Number:
         return Number(self.builder, self.builder.constant(value, dtype).value)
@@ -178,11 +185,18 @@ class Builder:
             self._stamp = before
 
     @contextmanager
-    def within(self, name: str) -> Iterator[None]:
-        """Stamp the nodes made inside with a scope inside the current one, unless it is that."""
+    def within(self, name: str, *, is_wrapper: bool = False) -> Iterator[None]:
+        """Stamp the nodes made inside with a scope inside the current one.
+
+        Args:
+            name: of the scope.
+            is_wrapper: whether what is called bears the name of a function that it wraps; the
+                current scope is then not repeated, which may be that of the call itself.
+        """
         outer = self._stamp.scope
         is_here = outer == name or outer.endswith(f".{name}")
-        with self.at(scope=outer if is_here else f"{outer}.{name}" if outer else name):
+        inner = f"{outer}.{name}" if outer else name
+        with self.at(scope=outer if is_wrapper and is_here else inner):
             yield
 
     def input(self, type: TensorType, name: str) -> Tensor:
@@ -274,10 +288,13 @@ class Builder:
         place = self.place()
         return type(error)(f"{error}{place}") if place else error
 
-    def traced_at(self, error: MithrilError) -> MithrilError:
-        """Return an error that names the line of a function being traced, if it does not yet."""
-        is_known = self.here() is None or self.place() in str(error)
-        return error if is_known else self.located(error)
+    def attempt(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Return what a function returns; its errors name the line of the user's being traced."""
+        try:
+            return function(*arguments, **options)
+        except MithrilError as error:
+            is_known = self.here() is None or self.place() in str(error)
+            raise (error if is_known else self.located(error)) from error.__cause__
 
     def place(self) -> str:
         """Return ` (in layer 'path', file:line)` for a message, as far as it is known."""

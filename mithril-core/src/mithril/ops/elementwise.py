@@ -17,6 +17,7 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule, elementwise_rule
+from mithril.ir.tensor import Number
 from mithril.types import DType, Scalar, Shape, TensorType, as_dtype, promote
 
 
@@ -136,9 +137,13 @@ def binary(op: Op, x: Any, y: Any) -> Any:
 
 def meet(x: Any, y: Any, like: Operand | None = None) -> tuple[Any, Any]:
     """Give scalars and mixed dtypes one dtype: scalars take the array's, arrays are promoted."""
+    x, y = _as_python(x), _as_python(y)
     if isinstance(x, Operand) and isinstance(y, Operand):
-        if x.is_number != y.is_number:
+        if isinstance(x, Number) and not y.is_number:
             return _meet_number(x, y)
+        if isinstance(y, Number) and not x.is_number:
+            y, x = _meet_number(y, x)
+            return x, y
         common = promote(x.dtype, y.dtype)
         return cast(x, common), cast(y, common)
     if isinstance(x, Operand):
@@ -162,18 +167,28 @@ def _room_for(x: Any, scalar: object) -> Any:
     return x
 
 
-def _meet_number(x: Operand, y: Operand) -> tuple[Operand, Operand]:
+def _meet_number(number: Number, other: Operand) -> tuple[Operand, Operand]:
     """Give a traced Python number the dtype of the array, as if its value were known."""
-    number, other = (x, y) if x.is_number else (y, x)
-    example = 0.0 if number.dtype.is_float else number.dtype == DType.int32 and 0
+    if number.known is not None:
+        other = _room_for(other, number.known)
+        return _scalar(other, number.known, other.dtype), other
+    example: Scalar = False
+    if number.dtype.is_float:
+        example = 0.0
+    elif number.dtype.is_integer:
+        example = 0
     other = _room_for(other, example)
-    number = cast(number, other.dtype)
-    return (number, other) if x.is_number else (other, number)
+    number.met.add(other.dtype)
+    return cast(number, other.dtype), other
+
+
+def _as_python(x: Any) -> Any:
+    """Return a scalar of NumPy as the Python number it holds; anything else as it is."""
+    is_scalar = isinstance(x, np.generic | np.ndarray) and x.ndim == 0
+    return x.item() if is_scalar else x
 
 
 def _scalar(like: Any, value: object, dtype: DType) -> Any:
-    if isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
-        value = value.item()
     if not isinstance(value, Scalar):
         raise ShapeError(
             f"cannot compute with {type(value).__name__} here; pass a Python number or an array of "

@@ -54,6 +54,17 @@ def name_of(function: Callable[..., Any]) -> str:
     return "lambda" if name == "<lambda>" else name
 
 
+def types_in(value: object) -> Any:
+    """Return the type of a value, of a tuple with those inside: 2 and 2.0 are equal, but differ.
+
+    >>> types_in((2, (2.0,))) == (tuple, int, (tuple, float))
+    True
+    """
+    if isinstance(value, tuple):
+        return (type(value), *map(types_in, value))
+    return type(value)
+
+
 class Signature:
     """The parameters of a function: how its arguments are called.
 
@@ -121,7 +132,7 @@ class Signature:
 
         def form(name: str, value: object) -> Structure:
             if name in static:
-                return self._hashed(Leaf((type(value), value)), name)
+                return self._hashed(Leaf((types_in(value), value)), name)
             found = flatten(value, leaves, is_fixed)
             return found if is_fixed is None else self._hashed(found, name)
 

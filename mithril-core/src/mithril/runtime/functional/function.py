@@ -129,7 +129,7 @@ class Function:
         self._is_fixed = is_fixed
         self._signature = Signature(function)
         self._made = 0
-        self._arriving: Recent[tuple[Backend, Form], Arriving] = Recent(KEPT)
+        self._arriving: Recent[Form, Arriving] = Recent(KEPT)
         self._steps: Recent[tuple[Form, tuple[Kind, ...]], Step] = Recent(KEPT)
         self._last: tuple[Form, list[Kind], Step] | None = None
 
@@ -145,6 +145,7 @@ class Function:
             return self._inlined(outer, form, leaves)
         backend, arrays = self._arrays(form, leaves)
         step = self._step(backend, form, [x.kind for x in arrays])
+        step.check_numbers(leaves)
         return self._run(step, arrays)
 
     @property
@@ -162,7 +163,7 @@ class Function:
         leaves: list[Any] = []
         form = self._read(args, kwargs, leaves)
         backend = self._backend_of(leaves)
-        specs = self._form(backend, form).kinds(backend, leaves)
+        specs = self._form(form).kinds(backend, leaves)
         return self._step(backend, form, specs).plan
 
     def explain(self, *args: Any, tensor: str | None = None, **kwargs: Any) -> str:
@@ -197,16 +198,16 @@ class Function:
             f"backend.array(…), or write jit(function, backend=…)"
         )
 
-    def _form(self, backend: Backend, form: Form) -> Arriving:
-        arriving = self._arriving.get((backend, form))
+    def _form(self, form: Form) -> Arriving:
+        arriving = self._arriving.get(form)
         if arriving is None:
-            arriving = Arriving.of(form, self.wishes, backend, self._static, self.name)
-            self._arriving.put((backend, form), arriving)
+            arriving = Arriving.of(form, self.wishes, self._static, self.name)
+            self._arriving.put(form, arriving)
         return arriving
 
     def _arrays(self, form: Form, leaves: list[Any]) -> tuple[Backend, list[Array]]:
         backend = self._backend_of(leaves)
-        return backend, self._form(backend, form).arrays(backend, leaves)
+        return backend, self._form(form).arrays(backend, leaves)
 
     # ------------------------------------------------------------------ running
 
@@ -214,7 +215,7 @@ class Function:
         key = (form, tuple(kinds))
         step = self._steps.get(key)
         if step is None:
-            arriving = self._form(backend, form)
+            arriving = self._form(form)
             step = make_step(
                 self._function,
                 self.name,

@@ -149,7 +149,7 @@ class _Derivative:
             return self._scalar(innermost(), self._function(*given, **kwargs))
 
         types = [(name, x.type) for name, x in zip(called, leaves, strict=True)]
-        with outer.within(scope) if scope else nullcontext():
+        with outer.within(scope, is_wrapper=True) if scope else nullcontext():
             inner = trace_inside(outer, run, types)
         wanted = [value.name for value in inner.graph.inputs[: len(leaves)]]
         joint = differentiate(inner.graph, [VALUE], wanted)

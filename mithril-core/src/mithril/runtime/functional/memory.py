@@ -54,7 +54,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*given, **named)
 
         types = [(f"argument.{i}", x.type) for i, x in enumerate(tensors)]
-        with outer.within(called):
+        with outer.within(called, is_wrapper=True):
             inner = trace_inside(outer, run, types)
         results = outer.apply(Checkpoint(inner.graph), *tensors, *inner.around)
         made = dict(zip(inner.graph.outputs, results, strict=True))

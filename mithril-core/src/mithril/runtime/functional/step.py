@@ -23,9 +23,11 @@ from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
 from mithril.runtime.specification import TensorSpec
-from mithril.types import TensorType
+from mithril.types import DType, TensorType, check_number
 
 Specs = list[PartitionSpec | None]
+Limit = tuple[int, DType, str]
+"""The position of a leaf that is a Python number, an integer dtype it is taken in, and its name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,10 +86,8 @@ class Arriving:
     function: str
 
     @staticmethod
-    def of(
-        form: Form, wishes: Wishes, backend: Backend, static: frozenset[str], function: str
-    ) -> Arriving:
-        """Return how the leaves of a form arrive; on one device shardings say nothing."""
+    def of(form: Form, wishes: Wishes, static: frozenset[str], function: str) -> Arriving:
+        """Return how the leaves of a form arrive."""
         specs = wishes.specs(form, static, function)
         of_argument = form.leaf_arguments()
         donated = [i for i, name in enumerate(of_argument) if name in wishes.donated]
@@ -109,7 +109,7 @@ class Arriving:
         found = []
         for leaf, name, spec in zip(leaves, self.names, self.specs, strict=True):
             if isinstance(leaf, TensorSpec):
-                sharding = sharding_of(backend, leaf.sharding, leaf.type, self._what(name))
+                sharding = sharding_of(backend, leaf.sharding, leaf.type, self.what(name))
                 found.append(Kind(backend, leaf.type, sharding))
             else:
                 found.append(self._array(backend, leaf, name, spec).kind)
@@ -117,27 +117,28 @@ class Arriving:
 
     def _array(self, backend: Backend, leaf: Any, name: str, spec: PartitionSpec | None) -> Array:
         if isinstance(leaf, Array):
-            array = backend.own(leaf, self._what(name))
+            array = backend.own(leaf, self.what(name))
             if not array.is_materialised:
                 raise BackendError(
-                    f"{self._what(name)} is a parameter without a size; it is made at the first "
+                    f"{self.what(name)} is a parameter without a size; it is made at the first "
                     f"evaluate() of its model; evaluate once, or pass shapes= to compile()"
                 )
             return array
         if isinstance(leaf, np.ndarray | np.generic) and spec is not None:
             if backend.mesh.size == 1:
                 return backend.array(leaf)
-            check_rank(backend, spec, np.ndim(leaf), self._what(name))
+            check_rank(backend, spec, np.ndim(leaf), self.what(name))
             return backend.array(leaf, sharding=spec)
         is_host = isinstance(leaf, bool | int | float | np.ndarray | np.generic)
         if not is_host and backend.adopted(leaf) is None:
             raise GraphError(
-                f"{self._what(name)} is a {type(leaf).__name__}; give an array or a number, or "
+                f"{self.what(name)} is a {type(leaf).__name__}; give an array or a number, or "
                 f"name the argument in static=… if it is a value of Python"
             )
-        return as_array(backend, leaf, self._what(name))
+        return as_array(backend, leaf, self.what(name))
 
-    def _what(self, name: str) -> str:
+    def what(self, name: str) -> str:
+        """Return what a leaf is called in messages."""
         return f"argument '{name}' of function '{self.function}'"
 
 
@@ -173,6 +174,7 @@ class Step:
         structure: Structure,
         outputs: Sequence[str],
         donated: tuple[int, ...],
+        limits: Sequence[Limit],
     ) -> None:
         self.plan = plan
         self.names = names
@@ -180,6 +182,7 @@ class Step:
         self.donated = donated
         self._backend = backend
         self._taken = taken
+        self._limits = limits
         (stage,) = plan.stages
         place = {name: i for i, name in enumerate(names)}
         self._order = [place[port.name] for port in stage.program.inputs]
@@ -203,6 +206,15 @@ class Step:
             else t.array
             for t in self._taken
         ]
+
+    def check_numbers(self, leaves: Sequence[Any]) -> None:
+        """Raise unless the numbers among the leaves fit the integers they are taken as.
+
+        Raises:
+            ShapeError: one does not.
+        """
+        for position, dtype, what in self._limits:
+            check_number(leaves[position], dtype, what)
 
     def run_on(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the results for arrays of the kinds that were planned for."""
@@ -251,7 +263,14 @@ def make_step(
     request = _request(builder, graph, kinds, specs)
     plan = plan_on(backend.engine, graph, request)
     known = [value.name for value in graph.inputs]
-    return Step(backend, plan, known, builder.taken, structure, called, arriving.donated)
+    limits = [
+        (i, dtype, arriving.what(arriving.names[i]))
+        for i, x in enumerate(inputs)
+        if isinstance(x, Number)
+        for dtype in sorted(x.met)
+        if dtype.is_integer
+    ]
+    return Step(backend, plan, known, builder.taken, structure, called, arriving.donated, limits)
 
 
 def _inputs(

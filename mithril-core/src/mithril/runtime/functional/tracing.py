@@ -22,7 +22,7 @@ from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.functional.place import user_line
 from mithril.runtime.functional.tree import Structure, flatten
-from mithril.types import DType, TensorType
+from mithril.types import DType, Scalar, TensorType, as_dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,10 +118,9 @@ def lift(builder: Builder, x: object, what: str) -> Tensor:
     """
     if isinstance(x, Tensor):
         return builder.own(x)
-    if isinstance(x, bool | int | float):
-        dtype = DType.bool_ if isinstance(x, bool) else DType.int32
-        made = builder.constant(x, DType.float32 if isinstance(x, float) else dtype)
-        return Number(builder, made.value)
+    if isinstance(x, bool | int | float | np.generic):
+        number = x.item() if isinstance(x, np.generic) else x
+        return Number(builder, builder.constant(number, _dtype_of(x)).value, known=number)
     adopted = builder.adopted(x)
     if adopted is None:
         raise GraphError(
@@ -129,6 +128,17 @@ def lift(builder: Builder, x: object, what: str) -> Tensor:
             f"lists and tuples of them{builder.place()}"
         )
     return builder.own(adopted)
+
+
+def _dtype_of(x: Scalar | np.generic) -> DType:
+    """Return the dtype a number has where it meets no array."""
+    if isinstance(x, float):  # float64 of NumPy, too
+        return DType.float32
+    if isinstance(x, np.generic) and not isinstance(x, np.int64):
+        return as_dtype(x.dtype)
+    if isinstance(x, bool):
+        return DType.bool_
+    return DType.int32 if -(2**31) <= x < 2**31 else DType.int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,8 +37,9 @@ class Leaf(NamedTuple):
     """A place of a tree with an array; or, with `fixed`, with a value that is a part of the form.
 
     Args:
-        fixed: nothing for an array, else the type of the value and the value.
-        is_number: whether the array was a Python number.
+        fixed: nothing for an array, else the types in a value and the value.
+        is_number: whether it is a number of Python or a scalar of NumPy, which takes the dtype of
+            the array it meets.
     """
 
     fixed: tuple[Any, ...] = ()
