@@ -404,3 +404,17 @@ def test_an_input_may_be_named_seed() -> None:
     compiled = ml.compile(model, ml.NumpyBackend())
     outputs = compiled.evaluate({}, {"seed": np.array([-1.0, 2.0], F32)}, seed=7)
     close(outputs["output"], [0.0, 2.0])
+
+
+def test_a_plugin_shares_the_plans_of_evaluations() -> None:
+    backend = ml.NumpyBackend(device_mesh=(2,))
+    compiled = ml.compile(ml.Linear(3), backend, differentiable=["input"])
+    shapes = {"input": (4, 2)}
+    planned = compiled.plan_for(shapes)
+    wiring = compiled.wiring(shapes, gradients=True, differentiable=["input"])
+    assert wiring.program is planned.stages[0].program
+    assert compiled.recompiles == 1
+    assert compiled.wiring(shapes, gradients=True, differentiable=[]).gradients.keys() == {
+        "weight", "bias"
+    }  # fmt: skip
+    assert compiled.recompiles == 1

@@ -1,6 +1,7 @@
 """Typed groups of options: plain data, checked when made, with no meaning hidden elsewhere.
 
 `Precision` says in which dtypes a model keeps its parameters, multiplies, and passes values on.
+`check_flag` and `float_dtype` read single options, those of backends, too.
 """
 
 from __future__ import annotations
@@ -84,11 +85,6 @@ class Precision:
         """Whether any option was given; otherwise values keep the dtypes they come with."""
         return any(True for _ in self._given())
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether more than one dtype takes part."""
-        return len({self.parameters, self.compute, self.activations}) > 1
-
     def __repr__(self) -> str:
         return f"Precision({', '.join(f'{name}={str(value)!r}' for name, value in self._given())})"
 
@@ -99,6 +95,24 @@ class Precision:
 
 AS_THEY_COME = Precision()
 """No precision is asked for: values keep the dtypes they come with."""
+
+
+def check_flag(option: str, value: object) -> bool:
+    """Return the value of an option that is True or False.
+
+    Args:
+        option: the option's name, for messages.
+        value: what it is given.
+
+    Raises:
+        OptionError: it is neither.
+
+    >>> check_flag("jit", True)
+    True
+    """
+    if not isinstance(value, bool):
+        raise OptionError(f"{option}={value!r} is neither True nor False; give one of them")
+    return value
 
 
 def float_dtype(option: str, value: object) -> DType:

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from mithril.errors import OptionError, listing, nearest
+from mithril.options import check_flag
 
 PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")
 STRATEGIES = ("auto", "gspmd", "shard_map")
@@ -62,11 +63,7 @@ class JaxOptions:
         self._check_platforms()
         self._check_shapes()
         _check_choice("pjit_lowering_strategy", self.pjit_lowering_strategy, STRATEGIES)
-        if not isinstance(self.memory_optimization, bool):
-            raise OptionError(
-                f"memory_optimization={self.memory_optimization!r} is neither True nor False; give "
-                f"one of them"
-            )
+        check_flag("memory_optimization", self.memory_optimization)
         for name in ("collective_ops", "collective_optimization"):
             if (value := getattr(self, name)) is not None:
                 raise OptionError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mithril.errors import OptionError, listing, nearest
+from mithril.options import check_flag
 
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
@@ -63,9 +64,9 @@ class TorchOptions:
             _check_choice("device", self.device, DEVICES)
         _check_choice("executor", self.executor, EXECUTORS)
         for name in FLAGS:
-            _check_flag(name, getattr(self, name))
+            check_flag(name, getattr(self, name))
         if self.allow_tf32 is not None:
-            _check_flag("allow_tf32", self.allow_tf32)
+            check_flag("allow_tf32", self.allow_tf32)
         if self.find_unused_parameters:
             raise OptionError(
                 "find_unused_parameters=True is not available; a plan knows which parameters are "
@@ -137,11 +138,6 @@ class TorchOptions:
                 f"device '{device}'; there it is '{fitting}'; leave it out"
             )
         return fitting
-
-
-def _check_flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise OptionError(f"{name}={value!r} is neither True nor False; give one of them")
 
 
 def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:

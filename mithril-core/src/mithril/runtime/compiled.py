@@ -18,7 +18,7 @@ from mithril.compiler.options import (
     refuse_unknown,
 )
 from mithril.engine import Engine, Observer
-from mithril.errors import BackendError, GraphError, OptionError, PlanError, nearest
+from mithril.errors import BackendError, GraphError, PlanError, nearest
 from mithril.ir import Plan
 from mithril.ir.printer import print_collectives, print_shapes
 from mithril.mesh import Sharding
@@ -26,7 +26,7 @@ from mithril.models import Layer, Model
 from mithril.models.composition import Composition
 from mithril.models.summary import summarize
 from mithril.models.trace import input_names, output_names, parameter_names
-from mithril.options import Precision
+from mithril.options import Precision, check_flag
 from mithril.partition import explain
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
@@ -37,7 +37,6 @@ from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import (
     OutShardings,
     Settings,
-    check_hooks,
     read_differentiable,
     read_limit,
     read_out_shardings,
@@ -76,7 +75,8 @@ def compile(
         inference: turns dropout off.
         uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
             `error`; by default as the backend does.
-        out_shardings: how outputs must leave: one PartitionSpec for all, or one per output name.
+        out_shardings: how outputs must leave: one PartitionSpec for all, or one per output name;
+            their axes must be the mesh's, on one device, too.
         precision: the dtypes of parameters, linear algebra and activations; by default the
             backend's.
         differentiable: inputs whose gradients are wanted, too; they come with the parameters'.
@@ -93,29 +93,23 @@ def compile(
         PlanError: a hidden move is larger than `max_reshard_bytes`; with `shapes`, or at the first
             evaluation.
     """
-    known = (
-        "shapes", "inference", "uneven", "out_shardings", "precision", "differentiable",
-        "max_reshard_bytes", "partition_hooks",
-    )  # fmt: skip
     refuse_later("compile()", options, COMPILE_LATER)
-    refuse_unknown("compile()", options, known)
+    refuse_unknown("compile()", options, compile.__kwdefaults__ or ())
     if not isinstance(backend, Backend):
         raise BackendError(
             f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
-    if not isinstance(inference, bool):
-        raise OptionError(f"inference={inference!r} is neither True nor False; give one of them")
     policy = backend.uneven if uneven is None else check_uneven(uneven)
     dtypes = backend.precision if precision is None else backend.checked_precision(precision)
     snapshot = _snapshot(model)
     settings = Settings(
-        inference=inference,
+        inference=check_flag("inference", inference),
         uneven=policy,
         precision=dtypes,
         out_shardings=read_out_shardings(out_shardings, output_names(snapshot), backend.mesh),
         differentiable=read_differentiable(differentiable, input_names(snapshot)),
         max_reshard_bytes=read_limit(max_reshard_bytes),
-        partition_hooks=check_hooks(partition_hooks),
+        partition_hooks=check_flag("partition_hooks", partition_hooks),
     )
     compiled = CompiledModel(snapshot, backend, settings)
     if shapes is not None:
@@ -147,7 +141,7 @@ class CompiledModel:
         self._model = model
         self._planner = Planner(model, backend, settings)
         names = (self.input_names, self.output_names, self.parameter_names)
-        self._pure_planners: dict[tuple[tuple[str, ...], bool], Planner] = {}
+        self._pure_planners = {(settings.differentiable, settings.inference): self._planner}
         self._evaluator = Evaluator(backend, self._planner, settings, *names)
 
     # ------------------------------------------------------------------ running
@@ -172,7 +166,7 @@ class CompiledModel:
         *,
         seed: int = 0,
         observe: Observer | None = None,
-    ) -> tuple[dict[str, Array], dict[str, Array]]: ...
+    ) -> tuple[dict[str, Array], Parameters]: ...
 
     def evaluate(
         self,
@@ -182,7 +176,7 @@ class CompiledModel:
         *,
         seed: int = 0,
         observe: Observer | None = None,
-    ) -> dict[str, Array] | tuple[dict[str, Array], dict[str, Array]]:
+    ) -> dict[str, Array] | tuple[dict[str, Array], Parameters]:
         """Return the outputs, and the gradients of the parameters when output gradients are given.
 
         Semantics are those of one device, whatever the mesh.

@@ -36,17 +36,6 @@ class Settings:
     partition_hooks: bool = False
 
 
-def check_hooks(hooks: object) -> bool:
-    """Return whether `partition_hooks=` wants ranges for a profiler.
-
-    Raises:
-        OptionError: it is no flag.
-    """
-    if not isinstance(hooks, bool):
-        raise OptionError(f"partition_hooks={hooks!r} is neither True nor False; give one of them")
-    return hooks
-
-
 def engine_with(settings: Settings, engine: Engine) -> Engine:
     """Return the engine that runs what is compiled with some settings.
 
