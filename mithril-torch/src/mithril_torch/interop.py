@@ -107,4 +107,4 @@ def _dlpack(x: Any, **options: Any) -> Any:
 
 def _dlpack_device(x: Any) -> Any:
     lies_here = isinstance(x.backend.engine.place, Here)
-    return (x.shards if lies_here else torch.empty(0)).__dlpack_device__()
+    return (x.shards if lies_here else torch.empty(0, device="cpu")).__dlpack_device__()

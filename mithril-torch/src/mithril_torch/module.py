@@ -13,6 +13,7 @@ from mithril_torch.dtensors import is_dtensor
 from mithril_torch.handles import tensors_of
 from mithril_torch.passes import Differentiated, Function, Pass, Placed
 from mithril_torch.tensors import dtype_of
+from mithril_torch.uncompiled import uncompiled
 
 
 def as_module(
@@ -71,6 +72,7 @@ class CompiledModule(Scope):
             self._runner.remember(name, found, tensor)
             self._hold(name, tensor.contiguous() if is_own else tensor.clone())
 
+    @uncompiled
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return the output, or all by name if there are several.
 

@@ -22,6 +22,8 @@ from torch.autograd.function import once_differentiable
 
 from mithril_torch.handles import handle_of, tensors_of
 from mithril_torch.places.here import Here
+from mithril_torch.tensors import torch_dtype
+from mithril_torch.uncompiled import uncompiled
 
 Tensors = dict[str, torch.Tensor]
 Placed = tuple[TensorType, Sharding]
@@ -133,7 +135,7 @@ class Pass:
         """Return the outputs and, for a factor of 1, the gradients of the tensors that have one."""
         wiring = self.function.joint
         (name,) = wiring.seeds
-        one = torch.ones((), dtype=getattr(torch, wiring.seed_type(name).dtype.value))
+        one = torch.ones((), dtype=torch_dtype(wiring.seed_type(name).dtype), device="cpu")
         given = self._given(wiring, tensors, {name: one})
         sources = self._sources(wiring, wanted)
         found = self.function.run(wiring, given, [*self._output_names, *sources])
@@ -236,6 +238,7 @@ class Differentiated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @uncompiled
     def backward(ctx: Any, *slopes: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Return the gradients of the tensors.
 

@@ -41,7 +41,7 @@ def as_operands(numbers: list[int]) -> list[torch.Tensor | int]:
     """Return words as scalars on the CPU, with which a call takes half as long as with numbers."""
     if torch.compiler.is_compiling():
         return [*numbers]
-    return [*torch.tensor(numbers, dtype=torch.int32).unbind()]
+    return [*torch.tensor(numbers, dtype=torch.int32, device="cpu").unbind()]
 
 
 def key_words(key: torch.Tensor, salt: int) -> list[tuple[torch.Tensor | int, ...]]:
