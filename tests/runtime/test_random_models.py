@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import mithril as ml
 import numpy as np
@@ -60,7 +60,11 @@ def test_a_mesh_equals_one_device(data: st.DataObject) -> None:
 
 
 def compare(
-    data: st.DataObject, opened: Callable[[ml.Mesh], ml.Backend], *, observed: bool = True
+    data: st.DataObject,
+    opened: Callable[[ml.Mesh], ml.Backend],
+    *,
+    observed: bool = True,
+    meshes: Sequence[ml.Mesh] = MESHES,
 ) -> tuple[ml.CompiledModel, list[tuple[str, tuple[str, ...], int]]]:
     """Compare a random model on a random mesh of a backend with one device of NumPy's.
 
@@ -68,12 +72,13 @@ def compare(
         data: draws.
         opened: opens the backend on a mesh.
         observed: whether collectives are noted.
+        meshes: what the mesh is drawn from.
 
     Returns:
         The model on the mesh, and the collectives it carried out.
     """
     blocks = data.draw(st.lists(st.sampled_from(sorted(BLOCKS)), max_size=3), label="blocks")
-    mesh = data.draw(st.sampled_from(MESHES), label="mesh")
+    mesh = data.draw(st.sampled_from(meshes), label="mesh")
     batch, vocabulary = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([7, 16]))
     rng = np.random.default_rng(0)
     tokens, targets = (rng.integers(0, vocabulary, (batch, 4)).astype(np.int32) for _ in "12")

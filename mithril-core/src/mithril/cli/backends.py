@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -166,6 +166,8 @@ def _abilities(entry: BackendEntry) -> Iterator[str]:
     yield _line("devices", _devices(engine))
     yield _line("capabilities", _capabilities(engine))
     yield _line("operators", _operators(engine))
+    facts: Mapping[str, str] = getattr(engine, "facts", {})
+    yield from (_line(name, text) for name, text in facts.items())
     yield _line("opened in", f"{seconds:.1f} s")
 
 

@@ -38,7 +38,6 @@ class Transport:
         name: of the library.
         size: how many processes there are.
         groups: whether its collectives also run among some of the processes.
-        pairs: whether any two processes can exchange data.
         scatters: whether it has reduce_scatter.
 
     >>> ring = Transport("ring", 4)
@@ -49,7 +48,6 @@ class Transport:
     name: str
     size: int
     groups: bool = False
-    pairs: bool = False
     scatters: bool = False
 
     def serves(self, group: int) -> bool:
@@ -77,8 +75,6 @@ class Transport:
         if kind == "all_gather":
             return (itself if served else Call(kind, nbytes // group * self.size, self.size),)
         if kind in ("all_to_all", "permute"):
-            if self.pairs:
-                return (itself,)
             among = group if served else self.size
             return (Call("all_gather", nbytes * among, among),)
         if kind == "reduce_scatter" and self.scatters and served:

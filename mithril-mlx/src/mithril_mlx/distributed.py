@@ -1,0 +1,114 @@
+"""The processes of a job that something else started: `mithril launch`, `mlx.launch`, `mpirun`.
+
+They find their place in the variables that these set, and meet in MLX's own groups. What a library
+of MLX can do is declared as a `Transport`: the ring knows all_reduce and all_gather among all
+processes, MPI also has groups, JACCL has reduce_scatter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mithril.engine.transport import Transport
+from mithril.errors import BackendError
+
+STARTED_BY = {
+    "jaccl": ("MLX_RANK", "MLX_IBV_DEVICES"),
+    "ring": ("MLX_RANK", "MLX_HOSTFILE"),
+    "mpi": ("OMPI_COMM_WORLD_RANK",),
+}
+"""The variables by which a process knows that it is part of a job, by library."""
+HOW = {
+    "ring": "mithril launch --backend mlx -n 2, or mlx.launch --backend ring",
+    "mpi": "mpirun -n 2, or mlx.launch --backend mpi",
+    "jaccl": "mlx.launch --backend jaccl",
+}
+Ranks = tuple[tuple[int, ...], ...]
+"""All processes, cut into groups."""
+
+
+def library_of(environment: Mapping[str, str]) -> str | None:
+    """Return the library that the job of this process uses; None outside a job.
+
+    >>> library_of({"OMPI_COMM_WORLD_RANK": "1"})
+    'mpi'
+    """
+    for library, variables in STARTED_BY.items():
+        if all(name in environment for name in variables):
+            return library
+    return None
+
+
+@dataclass(eq=False)
+class Job:
+    """This process's place in a job.
+
+    Args:
+        library: what exchanges data.
+        world: all processes.
+    """
+
+    library: str
+    world: mx.distributed.Group
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+        found: int = self.world.rank()
+        return found
+
+    @property
+    def transport(self) -> Transport:
+        """What the library can do."""
+        return Transport(
+            self.library,
+            self.world.size(),
+            groups=self.library == "mpi",
+            scatters=self.library == "jaccl",
+        )
+
+    def group(self, cut: Ranks) -> mx.distributed.Group:
+        """Return the group of this process where all are cut into groups.
+
+        Every process has to ask for the same cuts in the same order. Members are numbered in the
+        order in which they are given.
+        """
+        if cut == (tuple(range(self.world.size())),):
+            return self.world
+        key = (self.library, cut)
+        if key not in _groups:
+            color, members = next((i, ranks) for i, ranks in enumerate(cut) if self.rank in ranks)
+            _groups[key] = self.world.split(color, members.index(self.rank))
+        return _groups[key]
+
+
+_groups: dict[tuple[str, Ranks], mx.distributed.Group] = {}
+
+
+def join(library: str) -> Job:
+    """Meet the other processes of the job.
+
+    Raises:
+        BackendError: MLX lacks the library, or the others cannot be reached.
+    """
+    try:
+        world = mx.distributed.init(strict=True, backend=library)
+    except RuntimeError as error:
+        raise BackendError(
+            f"distributed_backend='{library}' cannot join a job: {error}; start the script by "
+            f"{HOW[library]}"
+        ) from error
+    return Job(library, world)
+
+
+def _forget() -> None:
+    """Let go of MPI's groups while MPI is still there: it calls their later end a crash."""
+    _groups.clear()
+    gc.collect()
+
+
+atexit.register(_forget)

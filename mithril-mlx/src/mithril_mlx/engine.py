@@ -1,0 +1,176 @@
+"""The MLX engine: all devices of a mesh in this process, or this process's one of a job.
+
+Programs build MLX's lazy graph, and are computed when they have been built to the end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import mlx.core as mx
+import numpy as np
+from mithril.engine import Capability, Executable
+from mithril.engine.kernels.custom import kernels_for
+from mithril.engine.kernels.registry import Kernel
+from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.protocol import Produce
+from mithril.engine.rank import RankExecutable
+from mithril.engine.shards import host_shards
+from mithril.engine.transport import Transport
+from mithril.errors import BackendError
+from mithril.ir import Program
+from mithril.mesh import Mesh, Sharding
+from mithril.types import DType, TensorType
+
+from mithril_mlx.blas import library_in_use
+from mithril_mlx.devices import device_of, is_compiled
+from mithril_mlx.distributed import Job, join, library_of
+from mithril_mlx.exchange import Wire
+from mithril_mlx.interop import MLXInterop
+from mithril_mlx.kernels import KERNELS
+from mithril_mlx.lazy import NAMESPACE, Lazy, Shards
+from mithril_mlx.options import MLXOptions
+from mithril_mlx.tensors import to_mlx, to_numpy
+
+_CAPABILITIES = frozenset(Capability)
+_EVERY = frozenset(DType)
+
+
+def open_engine(mesh: Mesh, options: MLXOptions) -> MLXEngine:
+    """Open the devices of a mesh.
+
+    Raises:
+        BackendError: there is no such device, or the job has another number of processes.
+    """
+    device = device_of(options.device)
+    job = _job(mesh, options)
+    return MLXEngine(mesh, options, device, job)
+
+
+def _job(mesh: Mesh, options: MLXOptions) -> Job | None:
+    """Return the job that the mesh spans; None where this process has all devices."""
+    library = options.distributed_backend or library_of(os.environ)
+    if library is None or options.executor == "lockstep":
+        return None
+    if mesh.size == 1 and options.distributed_backend is None:
+        return None
+    job = join(library)
+    if job.transport.size != mesh.size:
+        raise BackendError(
+            f"mesh has {mesh.size} devices, and the job {job.transport.size} processes; start as "
+            f"many processes as the mesh has devices"
+        )
+    return job
+
+
+@dataclass(frozen=True, eq=False)
+class MLXEngine:
+    """A handle is a list of the arrays that devices of this process hold; see `Engine`.
+
+    Args:
+        mesh: the devices.
+        options: of the backend.
+        device: where this process computes.
+        job: the processes that the mesh spans; None where all devices are of this one.
+    """
+
+    mesh: Mesh
+    options: MLXOptions
+    device: mx.Device
+    job: Job | None
+
+    @property
+    def name(self) -> str:
+        """`mlx`."""
+        return "mlx"
+
+    @property
+    def platform(self) -> str:
+        """`cpu` or `gpu`."""
+        return "gpu" if self.device == mx.gpu else "cpu"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """A label for each device."""
+        what = f"{self.platform} in turn" if self.job is None else "rank"
+        if self.mesh.size == 1:
+            return (self.platform,)
+        return tuple(f"{what} {index}" for index in range(self.mesh.size))
+
+    @property
+    def local_devices(self) -> tuple[int, ...]:
+        """Flat indices of the devices of this process."""
+        return tuple(range(self.mesh.size)) if self.job is None else (self.job.rank,)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Every collective; what the transport lacks is emulated, and priced so."""
+        return _CAPABILITIES
+
+    @property
+    def transport(self) -> Transport | None:
+        """What carries data between processes; None within one."""
+        return None if self.job is None else self.job.transport
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What else a user may want to know of how programs run here."""
+        return {"blas": library_in_use()} if self.platform == "cpu" else {}
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the ops with a kernel."""
+        return frozenset(kernels_for(self.name, KERNELS))
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """All dtypes; float64 on CPU only."""
+        return _EVERY if self.platform == "cpu" else _EVERY - {DType.float64}
+
+    @cached_property
+    def interop(self) -> MLXInterop:
+        """What users of MLX are offered."""
+        return MLXInterop(self)
+
+    @cached_property
+    def wire(self) -> Wire | None:
+        """What exchanges data with the other processes; None within one."""
+        return None if self.job is None else Wire(self.job)
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Shards:
+        """Make a distributed array; devices with equal boxes share one."""
+        parts = host_shards(type, sharding, produce, self.local_devices)
+        made = {id(part): to_mlx(part) for part in parts}
+        return [made[id(part)] for part in parts]
+
+    def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
+        """Return what a device of this process holds, as a view that cannot be written to.
+
+        Raises:
+            BackendError: another process has the device.
+        """
+        if device not in self.local_devices:
+            raise BackendError(
+                f"device {device} belongs to rank {device}, not to this one "
+                f"({self.local_devices[0]}); its part cannot be read here; reshard the array to "
+                f"P() first"
+            )
+        view = to_numpy(shards[self.local_devices.index(device)]).view()
+        view.flags.writeable = False
+        return view
+
+    def lower(self, program: Program, donate: Collection[int] = ()) -> Lazy:
+        """Turn a program into straight-line Python that builds MLX's lazy graph."""
+        kernels = kernels_for(self.name, KERNELS)
+        with mx.stream(self.device):
+            built = self._built(program, kernels)
+        return Lazy(built, self.device, self.wire, is_compiled(self.options.jit, self.device))
+
+    def _built(self, program: Program, kernels: Mapping[str, Kernel]) -> Executable:
+        if self.wire is None:
+            return LockstepExecutable(program, kernels, NAMESPACE)
+        (rank,) = self.local_devices
+        return RankExecutable(program, kernels, NAMESPACE, rank, self.wire.exchanges())

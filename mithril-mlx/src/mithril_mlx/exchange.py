@@ -1,0 +1,244 @@
+"""Collectives between processes, on what MLX's distributed library has.
+
+Each is carried out by the calls that its `Transport` says, no more and no other. All calls of a run
+are put in one order, that of the program: MLX is lazy, and would otherwise be free to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import mlx.core as mx
+from mithril.engine.transport import Call, Transport
+from mithril.ir import Op
+from mithril.mesh import Mesh
+from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
+
+from mithril_mlx.distributed import Job, Ranks
+
+Run = Callable[..., Any]
+Recorded = Callable[[Call], None]
+_REDUCE: dict[str, Run] = {
+    "sum": mx.distributed.all_sum,
+    "max": mx.distributed.all_max,
+    "min": mx.distributed.all_min,
+}
+
+
+class Wire:
+    """Issues the calls of one engine, one after another.
+
+    Args:
+        job: the processes.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.transport: Transport = job.transport
+        self.recorded: Recorded | None = None
+        self._job = job
+        self._last: mx.array | None = None
+
+    def restart(self) -> None:
+        """Forget the order: a new run begins, and waits for the one before anyway."""
+        self._last = None
+
+    def exchanges(self) -> dict[type[Op], Callable[[Any, Mesh], Run]]:
+        """Return for each collective what makes its function."""
+        factories: dict[type[Op], Callable[[Wire, Any, _Members], Run]] = {
+            AllReduce: _all_reduce, AllGather: _all_gather, ReduceScatter: _reduce_scatter,
+            AllToAll: _all_to_all, Permute: _permute,
+        }  # fmt: skip
+
+        def bound(factory: Callable[[Wire, Any, _Members], Run]) -> Callable[[Any, Mesh], Run]:
+            return lambda op, mesh: factory(self, op, self._members(mesh.groups(op.axes)))
+
+        return {kind: bound(factory) for kind, factory in factories.items()}
+
+    def _members(self, cut: Ranks) -> _Members:
+        ranks = next(ranks for ranks in cut if self._job.rank in ranks)
+        return _Members(self, cut, ranks, ranks.index(self._job.rank))
+
+    # ---------------------------------------------------------------- what is really issued
+
+    def reduce(self, x: mx.array, cut: Ranks, reduction: str) -> mx.array:
+        """Return the reduction of the values of a group that the transport serves."""
+        return self._issue("all_reduce", x.nbytes, self._job.group(cut), _REDUCE[reduction], x)
+
+    def gather(self, x: mx.array, cut: Ranks) -> mx.array:
+        """Return the values of a group that the transport serves, along a new first dimension."""
+        group = self._job.group(cut)
+        size: int = group.size()
+        return self._issue("all_gather", x.nbytes * size, group, mx.distributed.all_gather, x[None])
+
+    def scatter(self, x: mx.array, cut: Ranks) -> mx.array:
+        """Return this process's part of the sum of the values of a group, cut along dimension 0."""
+        group = self._job.group(cut)
+        return self._issue("reduce_scatter", x.nbytes, group, mx.distributed.sum_scatter, x)
+
+    def _issue(self, kind: str, nbytes: int, group: Any, function: Run, x: mx.array) -> mx.array:
+        if self.recorded is not None:
+            self.recorded(Call(kind, nbytes, group.size()))
+        is_bool = x.dtype == mx.bool_
+        if is_bool:  # MPI has no sums of them, and ends the job
+            x = x.view(mx.uint8)
+        if self._last is not None:
+            (x,) = mx.depends([x], [self._last])
+        self._last = made = function(x, group=group)
+        return made.astype(mx.bool_) if is_bool else made  # type: ignore[no-any-return]
+
+
+class _Members:
+    """The group of this process in a collective, as the transport can serve it.
+
+    Args:
+        wire: issues the calls.
+        cut: all groups of the collective.
+        ranks: the members of this process's group, in order.
+        index: which of them this process is.
+    """
+
+    def __init__(self, wire: Wire, cut: Ranks, ranks: tuple[int, ...], index: int) -> None:
+        self.wire = wire
+        self.ranks = ranks
+        self.index = index
+        self.count = len(ranks)
+        transport = wire.transport
+        self._everyone: Ranks = (tuple(range(transport.size)),)
+        self._is_served = transport.serves(self.count)
+        self._cut = cut if transport.groups else self._everyone
+        self._gathers = transport.gathers_to_reduce(self.count)
+        self._slot = next(i for i, group in enumerate(cut) if group == ranks)
+        self._slots = len(cut)
+
+    def parts(self, x: mx.array) -> Sequence[mx.array]:
+        """Return the values of the members, in their order."""
+        made = self.wire.gather(x, self._cut)
+        if self.wire.transport.groups:
+            return list(made)
+        return [made[rank] for rank in self.ranks]
+
+    def reduced(self, x: mx.array, reduction: str) -> mx.array:
+        """Return the reduction of the values of the members."""
+        if self._is_served:
+            return _ordered(x, reduction, lambda y: self.wire.reduce(y, self._cut, reduction))
+        if self._gathers:
+            return _combined(self.parts(x), reduction)
+        return _ordered(x, reduction, lambda y: self._in_slot(y, reduction))
+
+    def scattered(self, x: mx.array) -> mx.array:
+        """Return this member's part of the sum, cut along dimension 0."""
+        return self.wire.scatter(x, self._cut)
+
+    def _in_slot(self, x: mx.array, reduction: str) -> mx.array:
+        """Reduce among all processes, each group in a place of its own."""
+        empty = mx.full(x.shape, _identity(x.dtype, reduction), x.dtype)
+        slots = [empty] * self._slots
+        slots[self._slot] = x
+        return self.wire.reduce(mx.stack(slots), self._everyone, reduction)[self._slot]
+
+
+# -------------------------------------------------------------------- the collectives
+
+
+def _all_reduce(wire: Wire, op: AllReduce, members: _Members) -> Run:
+    def run(*operands: mx.array) -> Any:
+        if len(operands) == 1:
+            return members.reduced(operands[0], op.reduction)
+        flat = mx.concatenate([x.reshape(-1) for x in operands])
+        made = members.reduced(flat, op.reduction)
+        cuts = pairwise(accumulate((x.size for x in operands), initial=0))
+        return tuple(
+            made[start:stop].reshape(x.shape)
+            for x, (start, stop) in zip(operands, cuts, strict=True)
+        )
+
+    return run
+
+
+def _all_gather(wire: Wire, op: AllGather, members: _Members) -> Run:
+    return lambda x: mx.concatenate(list(members.parts(x)), axis=op.dimension)
+
+
+def _reduce_scatter(wire: Wire, op: ReduceScatter, members: _Members) -> Run:
+    transport = wire.transport
+    in_order = members.ranks == tuple(range(transport.size))
+    if transport.scatters and op.reduction == "sum" and in_order:
+        return lambda x: mx.moveaxis(
+            members.scattered(mx.moveaxis(x, op.dimension, 0)), 0, op.dimension
+        )
+    return lambda x: _cut(members.reduced(x, op.reduction), op.dimension, op.count)[members.index]
+
+
+def _all_to_all(wire: Wire, op: AllToAll, members: _Members) -> Run:
+    def run(x: mx.array) -> mx.array:
+        parts = members.parts(x)
+        mine = [_cut(part, op.split, op.count)[members.index] for part in parts]
+        return mx.concatenate(mine, axis=op.concat)
+
+    return run
+
+
+def _permute(wire: Wire, op: Permute, members: _Members) -> Run:
+    sources = {target: source for source, target in op.pairs}
+    source = sources.get(members.index, members.index)
+    return lambda x: members.parts(x)[source]
+
+
+# -------------------------------------------------------------------- arithmetic
+
+
+def _cut(x: mx.array, dimension: int, count: int) -> list[mx.array]:
+    return list(mx.split(x, count, axis=dimension))
+
+
+def _combined(parts: Sequence[mx.array], reduction: str) -> mx.array:
+    """Return the reduction of values of this process; sums of 16-bit floats are in float32."""
+    dtype = parts[0].dtype
+    if reduction != "sum":
+        combine = mx.maximum if reduction == "max" else mx.minimum
+        total = parts[0]
+        for part in parts[1:]:
+            total = combine(total, part)
+        return total
+    small = dtype in (mx.bfloat16, mx.float16)
+    total = parts[0].astype(mx.float32) if small else parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total.astype(dtype)
+
+
+_SIGNED = {2: mx.int16, 4: mx.int32, 8: mx.int64}
+
+
+def _ordered(x: mx.array, reduction: str, reduce: Run) -> mx.array:
+    """Reduce floats as integers of the same order where the extreme is asked for.
+
+    The libraries compare floats as C does, and lose a NaN that is not the first; here it is the
+    largest number of a max, and the least of a min.
+    """
+    is_float = mx.issubdtype(x.dtype, mx.floating)
+    if reduction == "sum" or not is_float:
+        found: mx.array = reduce(x)
+        return found
+    signed = _SIGNED[x.dtype.size]
+    info = mx.iinfo(signed)
+    extreme = mx.array(info.max if reduction == "max" else info.min, signed)
+    bits = mx.where(mx.isnan(x), extreme, _flipped(x.view(signed)))
+    return _flipped(reduce(bits)).view(x.dtype)
+
+
+def _flipped(bits: mx.array) -> mx.array:
+    """Return the bits of floats in the order of integers, or back: negative ones are turned."""
+    width = 8 * bits.dtype.size
+    low = mx.array((1 << (width - 1)) - 1, bits.dtype)
+    return bits ^ ((bits >> (width - 1)) & low)
+
+
+def _identity(dtype: mx.Dtype, reduction: str) -> Any:
+    """Return what a reduction leaves alone; extremes are of integers here."""
+    if reduction == "sum":
+        return 0
+    info = mx.iinfo(dtype)
+    return info.min if reduction == "max" else info.max

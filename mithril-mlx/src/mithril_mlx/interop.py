@@ -1,0 +1,55 @@
+"""MLX's own arrays, and Mithril's: each may be used with the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import numpy as np
+from mithril.engine.interop import Adopted, Interop
+from mithril.mesh import Sharding
+from mithril.types import TensorType
+
+from mithril_mlx.tensors import dtype_of, to_mlx, to_numpy
+
+if TYPE_CHECKING:
+    from mithril_mlx.engine import MLXEngine
+
+
+@dataclass(frozen=True, eq=False)
+class MLXInterop(Interop):
+    """What the MLX engine offers; see `mithril.engine.interop`."""
+
+    engine: MLXEngine
+
+    @property
+    def array_methods(self) -> Mapping[str, Callable[..., Any]]:
+        """`x.mlx()`."""
+        return {"mlx": _mlx}
+
+    def host(self, x: object) -> np.ndarray | None:
+        """Return an MLX array as NumPy's: its memory is the host's."""
+        return to_numpy(x) if isinstance(x, mx.array) else None
+
+    def adopt(self, x: object) -> Adopted | None:
+        """Return an MLX array, replicated: every device has the same."""
+        if not isinstance(x, mx.array):
+            return None
+        type = TensorType(tuple(x.shape), dtype_of(x))
+        count = len(self.engine.local_devices)
+        return Adopted(type, Sharding.replicated(self.engine.mesh, type.rank), [x] * count)
+
+
+def _mlx(x: Any) -> mx.array:
+    """Return what this process sees of an array as MLX's.
+
+    That is the whole of it in a script, and the part of this rank in a job. On one device it is the
+    same memory.
+    """
+    engine = x.backend.engine
+    if engine.mesh.size == 1 or engine.job is not None or x.sharding.is_replicated:
+        found: mx.array = x.shards[0]
+        return found
+    return to_mlx(x.backend.to_numpy(x))

@@ -1,0 +1,70 @@
+"""Programs as functions that build MLX's lazy graph, and have it computed at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mithril.engine import Executable, Observer
+
+from mithril_mlx.exchange import Wire
+from mithril_mlx.tensors import mlx_dtype, to_mlx
+
+Shards = list[mx.array]
+
+
+class Lazy:
+    """A program on the devices of this process.
+
+    Args:
+        built: builds the graph.
+        device: where it is computed.
+        wire: the other processes, if there are any.
+        compiled: whether `mx.compile` rewrites it first.
+    """
+
+    def __init__(
+        self, built: Executable, device: mx.Device, wire: Wire | None, compiled: bool
+    ) -> None:
+        self.built = built
+        self.compiled = compiled
+        self._device = device
+        self._wire = wire
+
+    def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
+        """Run once, without waiting for the result.
+
+        All of the program is computed, in every process alike, whatever its results are used for.
+        """
+        if self._wire is not None:
+            self._wire.restart()
+        with mx.stream(self._device):
+            if observe is None and self.compiled:
+                results = self._rewritten(list(inputs))
+            else:
+                results = self.built(inputs, observe)
+            mx.async_eval(results)
+        return results
+
+    @cached_property
+    def _rewritten(self) -> Callable[[list[Shards]], list[Shards]]:
+        compiled: Callable[[list[Shards]], list[Shards]] = mx.compile(self.built)
+        return compiled
+
+
+def _asarray(x: Any, dtype: Any = None) -> mx.array:
+    array: mx.array = x if isinstance(x, mx.array) else to_mlx(np.asarray(x))
+    if dtype is None:
+        return array
+    return array.astype(dtype if isinstance(dtype, mx.Dtype) else mlx_dtype(dtype))
+
+
+NAMESPACE: Any = SimpleNamespace(
+    asarray=_asarray, add=mx.add, maximum=mx.maximum, minimum=mx.minimum,
+    concatenate=mx.concatenate, stack=mx.stack,
+)  # fmt: skip
+"""The functions that the core's executors call themselves, under their array API names."""

@@ -1,0 +1,26 @@
+"""One process a device: all that `spmd.py` checks, on each transport."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mlx.jobs import SPMD, launch, lines_of, mpirun
+
+
+@pytest.mark.parametrize("mesh", ["data=2", "a=4", "a=2,b=2"])
+def test_a_ring_gives_what_one_device_gives(mesh: str) -> None:
+    """Over all processes natively, over some of them emulated."""
+    ranks = {"data=2": 2}.get(mesh, 4)
+    done = launch(ranks, SPMD, mesh)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(ranks):
+        assert lines_of(rank, done.stdout)[-1].startswith("checked Mesh(")
+
+
+@pytest.mark.parametrize("mesh", ["a=2,b=2"])
+def test_mpi_gives_what_one_device_gives(mesh: str) -> None:
+    """Its groups are split off; they are let go of before the end, or the job would abort."""
+    done = mpirun(4, SPMD, mesh)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("checked Mesh(") == 4
+    assert "abort" not in done.stderr.lower()
