@@ -1,0 +1,91 @@
+"""Kernels of the ops along one dimension: order, picking by position, adding by position."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mlx.core as mx
+from mithril.engine.kernels.registry import Run
+from mithril.ops import order
+from mithril.types import TensorType
+
+from mithril_mlx.kernels.elementwise import number
+from mithril_mlx.kernels.index import added_along, unsigned
+from mithril_mlx.kernels.registry import Types, kernel, wide
+from mithril_mlx.tensors import mlx_dtype
+
+
+@kernel(order.Sort)
+def sort(op: order.Sort, types: Types) -> Run:
+    """Sorted rows, NaN last."""
+    axis = op.axis
+    if not op.descending:
+        return lambda x: mx.sort(x, axis)
+    turned = _turned(types[0])
+    return lambda x: turned(mx.sort(turned(x), axis))
+
+
+@kernel(order.Argsort)
+def argsort(op: order.Argsort, types: Types) -> Run:
+    """Positions by a stable sort."""
+    axis = op.axis
+    if not op.descending:
+        return lambda x: mx.argsort(x, axis).astype(mx.int32)
+    turned = _turned(types[0])
+    return lambda x: mx.argsort(turned(x), axis).astype(mx.int32)
+
+
+@kernel(order.TopK)
+def top_k(op: order.TopK, types: Types) -> Run:
+    """The first k of a stable descending sort."""
+    axis, turned = op.axis, _turned(types[0])
+    first = (*(slice(None),) * axis, slice(op.k))
+
+    def run(x: Any) -> Any:
+        positions = mx.argsort(turned(x), axis)[first]
+        return mx.take_along_axis(x, positions, axis), positions.astype(mx.int32)
+
+    return run
+
+
+def _turned(type: TensorType) -> Run:
+    """Return the function that turns the order around, NaN excepted, and is its own inverse."""
+    if type.dtype.is_float:
+        return mx.negative
+    return mx.bitwise_invert if type.dtype.is_integer else mx.logical_not
+
+
+@kernel(order.TakeAlong)
+def take_along(op: order.TakeAlong, types: Types) -> Run:
+    """Elements by position, row by row."""
+    x, indices = types
+    axis, size, counted = op.axis, x.shape[op.axis], unsigned(indices)
+    nowhere = number(math.nan if x.dtype.is_float else 0, x.dtype)
+    if not size:
+        return lambda x, indices: mx.broadcast_to(nowhere, indices.shape)
+
+    def run(x: Any, indices: Any) -> Any:
+        indices = indices.astype(counted)
+        found = mx.take_along_axis(x, mx.minimum(indices, size - 1), axis)
+        return mx.where(indices < size, found, nowhere)
+
+    return run
+
+
+@kernel(order.ScatterAlong)
+def scatter_along(op: order.ScatterAlong, types: Types) -> Run:
+    """Sums of the updates that go to one place."""
+    (result,) = op.infer(types)
+    dtype, accumulate, counted = mlx_dtype(result.dtype), wide(result), unsigned(types[0])
+    size, zero = op.size, mx.array(0, dtype=accumulate)
+    if not result.size or not types[0].size:
+        return lambda indices, updates: mx.broadcast_to(zero.astype(dtype), result.shape)
+    add = added_along(op.axis, result.shape, accumulate)
+
+    def run(indices: Any, updates: Any) -> Any:
+        indices = indices.astype(counted)
+        updates = mx.where(indices < size, updates.astype(accumulate), zero)
+        return add(mx.minimum(indices, size - 1), updates).astype(dtype)
+
+    return run

@@ -1,0 +1,93 @@
+"""Kernels of the reductions; 16-bit floats are added and multiplied up in float32."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mlx.core as mx
+from mithril import ops
+from mithril.engine.kernels.registry import Run
+from mithril.ops import reduce
+from mithril.types import Shape
+
+from mithril_mlx.kernels.registry import Types, kernel, wide
+from mithril_mlx.tensors import mlx_dtype
+
+_REDUCE: dict[type[Any], Run] = {
+    ops.Max: mx.max, ops.Min: mx.min, ops.AnyTrue: mx.any, ops.AllTrue: mx.all,
+}  # fmt: skip
+
+MANY = 1 << 14
+"""MLX adds one after another: more terms than these are added up in two steps, as NumPy would."""
+
+
+@kernel(*_REDUCE)
+def reduction(op: reduce.Reduction, types: Types) -> Run:
+    """One of the reductions over some dimensions."""
+    function, axes, keepdims = _REDUCE[type(op)], op.axes, op.keepdims
+    return lambda x: function(x, axes, keepdims)
+
+
+@kernel(ops.Sum)
+def sum_(op: ops.Sum, types: Types) -> Run:
+    """A sum; in two steps where it has many terms."""
+    (result,) = op.infer(types)
+    axes, keepdims, shape = op.axes, op.keepdims, result.shape
+    steps = _steps(types[0].shape, axes) if result.dtype.is_float else None
+    add = mx.sum
+    if steps is None:
+        return _accumulated(op, types, lambda x: add(x, axes, keepdims))
+    between, first, second = steps
+    return _accumulated(
+        op, types, lambda x: add(add(x.reshape(between), first), second).reshape(shape)
+    )
+
+
+@kernel(ops.Prod)
+def prod(op: ops.Prod, types: Types) -> Run:
+    """A product."""
+    axes, keepdims = op.axes, op.keepdims
+    return _accumulated(op, types, lambda x: mx.prod(x, axes, keepdims))
+
+
+@kernel(ops.Cumsum)
+def cumsum(op: ops.Cumsum, types: Types) -> Run:
+    """A running sum."""
+    axis, is_reverse = op.axis, op.reverse
+    return _accumulated(op, types, lambda x: mx.cumsum(x, axis, reverse=is_reverse))
+
+
+@kernel(ops.Argmax, ops.Argmin)
+def arg_extremum(op: reduce.ArgExtremum, types: Types) -> Run:
+    """The index of the first extreme element."""
+    find, axis = (mx.argmax if isinstance(op, ops.Argmax) else mx.argmin), op.axis
+    return lambda x: find(x, axis).astype(mx.int32)
+
+
+def _accumulated(op: Any, types: Types, run: Run) -> Run:
+    """Return a function that runs in the dtype to accumulate in."""
+    (result,) = op.infer(types)
+    given, made, accumulate = mlx_dtype(types[0].dtype), mlx_dtype(result.dtype), wide(result)
+    if given == made == accumulate:
+        return run
+    if made == accumulate:
+        return lambda x: run(x.astype(accumulate))
+    return lambda x: run(x.astype(accumulate)).astype(made)
+
+
+def _steps(shape: Shape, axes: tuple[int, ...]) -> tuple[Shape, tuple[int, ...], int] | None:
+    """Return a shape with the last of some dimensions in two, and what to add first and second.
+
+    >>> _steps((4, 1 << 16), (0, 1))
+    ((4, 256, 256), (0, 2), 0)
+    >>> _steps((4, 100), (0, 1))
+    """
+    if math.prod(shape[axis] for axis in axes) <= MANY:
+        return None
+    axis = max(axes, key=lambda i: shape[i])
+    parts = max(n for n in range(1, math.isqrt(shape[axis]) + 1) if shape[axis] % n == 0)
+    between = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
+    others = [i + (i > axis) for i in axes if i != axis]
+    first = tuple(sorted([*others, axis + 1]))
+    return between, first, axis - sum(i < axis for i in others)

@@ -1,0 +1,31 @@
+"""Kernels of the ops that turn a device's index into a part of a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mithril.engine.kernels.registry import Run
+from mithril.ops.collective import KeepFirst, TakeShard
+
+from mithril_mlx.kernels.elementwise import number
+from mithril_mlx.kernels.registry import Types, kernel
+
+
+@kernel(TakeShard)
+def take_shard(op: TakeShard, types: Types) -> Run:
+    """Part number `index`."""
+    (result,) = op.infer(types)
+    axes, shape, size = (op.dimension,), result.shape, result.shape[op.dimension]
+
+    def run(x: Any, index: Any) -> Any:
+        return mx.slice(x, index * size, axes, shape)
+
+    return run
+
+
+@kernel(KeepFirst)
+def keep_first(op: KeepFirst, types: Types) -> Run:
+    """The operand on index 0, zeros elsewhere."""
+    zero = number(0, types[0].dtype)
+    return lambda x, index: mx.where(mx.equal(index, 0), x, zero)
