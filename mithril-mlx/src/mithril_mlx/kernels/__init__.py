@@ -1,0 +1,25 @@
+"""MLX kernels of all ops; importing this package fills `KERNELS`."""
+
+from mithril_mlx.kernels import (
+    attention,
+    elementwise,
+    index,
+    linalg,
+    loss,
+    movement,
+    nn,
+    normalization,
+    order,
+    pool,
+    position,
+    random,
+    reduction,
+    shard,
+    window,
+)
+from mithril_mlx.kernels.registry import KERNELS
+
+__all__ = [
+    "KERNELS", "attention", "elementwise", "index", "linalg", "loss", "movement", "nn",
+    "normalization", "order", "pool", "position", "random", "reduction", "shard", "window",
+]  # fmt: skip

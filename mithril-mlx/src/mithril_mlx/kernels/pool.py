@@ -1,0 +1,149 @@
+"""Kernels of pooling, one spatial dimension after another, wherever these stand in the layout."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mithril import ops
+from mithril.engine.kernels.registry import Run
+from mithril.ops import pool
+from mithril.types import DType, TensorType
+
+from mithril_mlx.kernels.elementwise import number
+from mithril_mlx.kernels.precision import in_float32
+from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.taps import Window
+from mithril_mlx.tensors import mlx_dtype, to_mlx
+
+
+@kernel(ops.MaxPool)
+def max_pool(op: pool.MaxPool, types: Types) -> Run:
+    """The largest element of each window."""
+    return max_pool_run(op, types[0], op.infer(types)[0])
+
+
+def max_pool_run(op: pool.MaxPool, x: TensorType, y: TensorType, start: int = 2) -> Run:
+    """Return the kernel for operands whose spatial dimensions start at `start`."""
+    windows, lowest = windows_of(op, x, y, start), _lowest(x.dtype)
+
+    def run(x: mx.array) -> mx.array:
+        for window in windows:
+            x = reduce(mx.maximum, window.taps(x, lowest))
+        return x
+
+    return run
+
+
+@kernel(ops.MaxPoolGradient)
+def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> Run:
+    """Each gradient handed to the first element that equals the maximum."""
+    return max_pool_gradient_run(op, types[0], types[1])
+
+
+def max_pool_gradient_run(
+    op: pool.MaxPoolGradient, x: TensorType, y: TensorType, start: int = 2
+) -> Run:
+    """Return the kernel for operands whose spatial dimensions start at `start`.
+
+    The last dimension is pooled first: the first row that has the maximum gets the gradient, and
+    in it the first column that has it.
+    """
+    windows, lowest = windows_of(op, x, y, start), _lowest(x.dtype)
+
+    def run(x: mx.array, y: mx.array, dy: mx.array) -> mx.array:
+        steps, largest = [], []
+        for window in windows:
+            steps.append(window.taps(x, lowest))
+            largest.append(x := reduce(mx.maximum, steps[-1]))
+        largest[-1] = y
+        for window, taps, top in reversed(list(zip(windows, steps, largest, strict=True))):
+            dy = window.spread(_to_first(taps, top, dy))
+        return dy
+
+    return run
+
+
+def _to_first(taps: list[mx.array], largest: mx.array, dy: mx.array) -> list[mx.array]:
+    """Return for each tap the gradients of the places where it is the first that is largest."""
+    parts = []
+    for tap in taps:
+        wins = mx.equal(tap, largest)
+        parts.append(mx.where(wins, dy, 0.0))
+        dy = mx.where(wins, 0.0, dy)
+    return parts
+
+
+@kernel(ops.AvgPool)
+@in_float32
+def avg_pool(op: pool.AvgPool, types: Types) -> Run:
+    """The sum over each window times one over how many elements it has."""
+    return avg_pool_run(op, types[0], op.infer(types)[0])
+
+
+def avg_pool_run(op: pool.AvgPool, x: TensorType, y: TensorType, start: int = 2) -> Run:
+    """Return the kernel for operands whose spatial dimensions start at `start`."""
+    windows, share = windows_of(op, x, y, start), _shares(op, x, y, start)
+    zero = mx.array(0, dtype=mlx_dtype(x.dtype))
+
+    def run(x: mx.array) -> mx.array:
+        for window in windows:
+            x = reduce(mx.add, window.taps(x, zero))
+        return mx.multiply(x, share)
+
+    return run
+
+
+@kernel(ops.AvgPoolGradient)
+@in_float32
+def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> Run:
+    """Each element of a window gets its share of the gradient."""
+    return avg_pool_gradient_run(op, op.infer(types)[0], types[0])
+
+
+def avg_pool_gradient_run(
+    op: pool.AvgPoolGradient, x: TensorType, y: TensorType, start: int = 2
+) -> Run:
+    """Return the kernel for operands whose spatial dimensions start at `start`."""
+    windows, share = windows_of(op, x, y, start), _shares(op, x, y, start)
+
+    def run(dy: mx.array) -> mx.array:
+        dy = dy * share
+        for window in reversed(windows):
+            dy = window.spread([dy] * window.length)
+        return dy
+
+    return run
+
+
+def windows_of(op: pool.Pooling, x: TensorType, y: TensorType, start: int) -> list[Window]:
+    """Return the windows of an op along the spatial dimensions of x and y, the last one first."""
+    windows = [
+        Window(start + i, x.shape[start + i], y.shape[start + i], length, step, before)
+        for i, (length, step, (before, _)) in enumerate(
+            zip(op.window, op.stride, op.padding, strict=True)
+        )
+    ]
+    return windows[::-1]
+
+
+def _shares(op: pool.MeanPooling, x: TensorType, y: TensorType, start: int) -> Any:
+    """Return one over the number of elements of each window: one number if all have as many."""
+    spatial = slice(start, start + len(op.window))
+    x, y = (t.with_shape((1, 1, *t.shape[spatial])) for t in (x, y))
+    counts = reduce(np.multiply.outer, map(np.asarray, pool.window_sizes(op, x, y)))
+    if counts.min() == counts.max():
+        return 1.0 / float(counts.flat[0])
+    shape = (*counts.shape, *(1,) * (2 - start))
+    return to_mlx((1.0 / counts).astype(x.dtype.numpy).reshape(shape))
+
+
+def _lowest(dtype: DType) -> mx.array:
+    """Return what every number of a dtype is at least."""
+    if dtype.is_float:
+        return number(-math.inf, dtype)
+    lowest = 0 if dtype.startswith("u") else -(2 ** (8 * dtype.itemsize - 1))
+    return number(lowest, dtype)

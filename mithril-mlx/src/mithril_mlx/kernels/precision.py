@@ -1,0 +1,53 @@
+"""Which dtype a kernel computes in: 16-bit floats are widened to float32 and rounded at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+from mithril.engine.kernels.registry import Run
+from mithril.types import DType, TensorType
+
+from mithril_mlx.kernels.registry import Factory, Types
+from mithril_mlx.tensors import mlx_dtype
+
+
+def on_gpu() -> bool:
+    """Return whether arrays are computed on the GPU, where MLX has fused kernels."""
+    return bool(mx.default_device() == mx.gpu)
+
+
+def in_float32(factory: Factory) -> Factory:
+    """Return the factory of a kernel that is given float32 for 16-bit floats, and rounded."""
+
+    def made(op: Any, types: Types) -> Run:
+        narrow = [is_narrow(type) for type in types]
+        if not any(narrow):
+            return factory(op, types)
+        run = factory(op, [widened(type) for type in types])
+        dtypes = [mlx_dtype(type.dtype) for type in op.infer(types)]
+
+        def widening(*operands: mx.array) -> Any:
+            wide = (
+                x.astype(mx.float32) if small else x
+                for x, small in zip(operands, narrow, strict=True)
+            )
+            found = run(*wide)
+            if isinstance(found, tuple):
+                return tuple(y.astype(dtype) for y, dtype in zip(found, dtypes, strict=True))
+            return found.astype(dtypes[0])
+
+        return widening
+
+    return made
+
+
+def is_narrow(type: TensorType) -> bool:
+    """Return whether a tensor holds 16-bit floats."""
+    return type.dtype.is_float and type.dtype.itemsize == 2
+
+
+def widened(type: TensorType) -> TensorType:
+    """Return the type in which a tensor is computed with."""
+    return replace(type, dtype=DType.float32) if is_narrow(type) else type
