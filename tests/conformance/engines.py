@@ -18,7 +18,9 @@ from mithril.types import DType, TensorType
 
 LOCKSTEP = "torch in lockstep"
 LARGEST_POOL = 4  # each worker is a process; larger meshes run in lockstep
-PACKAGES = {"jax": "mithril_jax", "torch": "mithril_torch", LOCKSTEP: "mithril_torch"}
+PACKAGES = {
+    "jax": "mithril_jax", "torch": "mithril_torch", LOCKSTEP: "mithril_torch", "mlx": "mithril_mlx",
+}  # fmt: skip
 BACKENDS = [
     pytest.param(
         name,

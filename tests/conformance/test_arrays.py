@@ -140,7 +140,8 @@ def test_nan_and_infinity_pass_through_collectives(backend: str) -> None:
 
 def framework(backend: str) -> ModuleType:
     """Return the functions a kernel for a backend is written with."""
-    return importlib.import_module({"jax": "jax.numpy", "torch": "torch"}[name_of(backend)])
+    names = {"jax": "jax.numpy", "torch": "torch", "mlx": "mlx.core"}
+    return importlib.import_module(names[name_of(backend)])
 
 
 def test_a_users_op_runs_by_its_own_kernel(backend: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 FOLDER = Path(__file__).parent.parent.parent / "examples/pjit"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if path.name != "setting.py")
-PACKAGES = {"numpy": "mithril", "jax": "mithril_jax"}
+PACKAGES = {"numpy": "mithril", "jax": "mithril_jax", "mlx": "mithril_mlx"}
 
 
 def test_there_are_eleven_and_each_is_in_the_table() -> None:
