@@ -188,15 +188,15 @@ def test_numbers_far_from_zero(dtype: str) -> None:
         check(op, x[0], np.ones(5), dtype=dtype)
 
 
-def test_an_empty_batch() -> None:
+def test_an_empty_batch_or_sequence() -> None:
     none, ids = single(0, 4), np.zeros(0, np.int32)
     for op in (ops.Softmax(1), ops.LogSoftmax(1), ops.Gelu(False), ops.Silu(), ops.Relu()):
         check(op, none)
     check(ops.CrossEntropy(), none, ids)
     check(ops.CrossEntropyGradient(), none, ids, none[:, 0], none[:, 0])
-    q, total = single(0, 4, 2, 4), single(0, 2, 4)
-    check(ops.Attention(True, 1.0), q, q, q)
-    check(ops.AttentionGradient(True, 1.0), q, q, q, q, total, q)
+    for q, total in ((single(0, 4, 2, 4), single(0, 2, 4)), (single(3, 0, 2, 4), single(3, 2, 0))):
+        check(ops.Attention(True, 1.0), q, q, q)
+        check(ops.AttentionGradient(True, 1.0), q, q, q, q, total, q)
     check(ops.Rope(10.0, 0, False, False), single(2, 0, 2, 4))
 
 

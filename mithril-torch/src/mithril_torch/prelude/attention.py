@@ -127,7 +127,7 @@ def attention_by_scores(
     """Attention of any shape on any device, with all scores in memory."""
     groups = k.shape[2]
     scores = masked_scores(grouped(q, groups), grouped(k, groups), causal, scale, mask)
-    top = scores.amax(-1, keepdim=True)
+    top = scores.amax(-1, keepdim=True) if scores.numel() else scores.sum(-1, keepdim=True)
     if mask is not None:
         top = top.masked_fill(top < UNSEEN, 0.0)
     weights = scores.sub_(top).exp_()
