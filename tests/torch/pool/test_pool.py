@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from mithril.errors import BackendError
-from mithril_torch.pool import controller, executor, memory, remote
+from mithril_torch.pool import controller, memory, remote
 from mithril_torch.pool.controller import Pool
 from mithril_torch.pool.remote import Part
+from mithril_torch.pool.wire import SMALL
 
 from tests.torch.pool.programs import SUM, Blame, load
 
@@ -131,8 +132,7 @@ def test_a_program_sees_its_rank_and_the_prelude(pool: Pool):
 
 
 def test_small_results_come_with_the_answer(pool: Pool, monkeypatch: pytest.MonkeyPatch):
-    assert executor.SMALL == remote.SMALL  # said twice: a worker does not import what knows handles
-    count = remote.SMALL // 4
+    count = SMALL // 4
     program = load(
         pool,
         "def run(inputs):\n"

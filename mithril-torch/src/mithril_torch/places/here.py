@@ -22,7 +22,7 @@ from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType
 
 from mithril_torch import prelude
-from mithril_torch.pool.recorder import recorded
+from mithril_torch.pool.recorder import recording
 from mithril_torch.recorded import issued
 from mithril_torch.source import Written, write
 from mithril_torch.style import Style
@@ -122,7 +122,7 @@ class HereExecutable:
             if observe is None:
                 results: list[torch.Tensor] = self._run(inputs)
                 return results
-            with recorded(memoryview(bytearray(1))) as rows:
+            with recording(memoryview(bytearray(1))) as rows:
                 results = self._run(inputs)
         for row in map(issued, rows):
             observe(*row)

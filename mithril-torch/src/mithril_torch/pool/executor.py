@@ -20,11 +20,9 @@ from torch._C._distributed_c10d import FileStore
 
 from mithril_torch import prelude
 from mithril_torch.pool import memory
-from mithril_torch.pool.recorder import recorded
-from mithril_torch.pool.wire import Message, encode
+from mithril_torch.pool.recorder import recording
+from mithril_torch.pool.wire import SMALL, Message, encode
 
-SMALL = 64
-"""Results of up to so many bytes come with the answer."""
 LONGEST = 2000
 """Characters of the text of an exception that are told."""
 
@@ -72,7 +70,7 @@ class Executor:
             return encode(answer, payload)
         except BaseException as error:  # SystemExit in a program must be told, too
             step, activity = self.progress.look(self.rank)
-            program = None if activity == memory.BEFORE else header.get("program")
+            program = None if activity == memory.EARLIER else header.get("program")
             return encode({"error": _told(error, program, step, activity)})
 
     def _join(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -110,7 +108,7 @@ class Executor:
     def _catch_up(self, program: str, inputs: list[int], first: int, count: int) -> None:
         """Run a program whose run waited for a message, unless an earlier try of it did."""
         if first >= self.next_waiting:
-            self.progress.enter(self.rank, memory.BEFORE)
+            self.progress.enter(self.rank, memory.EARLIER)
             outputs = self.programs[program]([self.tensors[number] for number in inputs])
             self.tensors.update(zip(range(first, first + count), outputs, strict=True))
             self.next_waiting = first + count
@@ -153,7 +151,7 @@ class Executor:
         for position in header["donate"]:
             self.tensors.pop(header["in"][position], None)
         steps = self.progress.steps(self.rank)
-        with recorded(steps) if header["record"] else nullcontext() as rows:
+        with recording(steps) if header["record"] else nullcontext() as rows:
             outputs = self.programs[name](inputs)
         first, count = header["out"]
         if len(outputs) != count:

@@ -31,7 +31,7 @@ _ACTIVITIES = {
     memory.TAKING: "while taking in arrays",
     memory.RUNNING: "before the first step of the program",
     memory.ANSWERING: "while sending results",
-    memory.BEFORE: "in an operation that was asked for before",
+    memory.EARLIER: "in an operation that was asked for before",
 }
 
 

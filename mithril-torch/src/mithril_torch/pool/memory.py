@@ -86,8 +86,8 @@ class Arena:
         self.follow(size)
 
 
-IDLE, STARTING, LOADING, TAKING, RUNNING, ANSWERING, BEFORE = range(7)
-"""What a worker can be at."""
+IDLE, STARTING, LOADING, TAKING, RUNNING, ANSWERING, EARLIER = range(7)
+"""What a worker can be at; `EARLIER`: a program whose run waited for a message."""
 BEFORE = -1
 """The step of a program that has not come to its first one."""
 

@@ -21,7 +21,7 @@ NOT_COLLECTIVE = ("wait_tensor", "check_for_nan", "_wrap_tensor_autograd")
 
 
 @contextmanager
-def recorded(step: memoryview) -> Iterator[list[dict[str, Any]]]:
+def recording(step: memoryview) -> Iterator[list[dict[str, Any]]]:
     """Return a context that fills a list with one row for each collective; see `Recorder`."""
     with _as_written(), Recorder(step) as recorder:
         yield recorder.rows

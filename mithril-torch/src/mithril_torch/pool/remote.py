@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from mithril_torch.pool.wire import SMALL
+
 if TYPE_CHECKING:
     from mithril_torch.pool.controller import Pool
-
-SMALL = 64
-"""Results of up to so many bytes come with the answer; the executor has the same number."""
 
 
 @dataclass(frozen=True, slots=True)

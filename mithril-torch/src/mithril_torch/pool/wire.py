@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 CHUNK = 1 << 16
+SMALL = 64
+"""Results of up to so many bytes come with the answer."""
 _LENGTHS = struct.Struct("<II")
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _DECODER = json.JSONDecoder()
