@@ -9,9 +9,9 @@ import torch
 from mithril.errors import BackendError, GraphError, listing
 from mithril.types import TensorType
 
+from mithril_torch.differentiated import Call, Differentiated, Function, Placed
 from mithril_torch.dtensors import is_dtensor
 from mithril_torch.handles import tensors_of
-from mithril_torch.passes import Differentiated, Function, Pass, Placed
 from mithril_torch.tensors import dtype_of
 from mithril_torch.uncompiled import uncompiled
 
@@ -166,11 +166,11 @@ class Runner:
         with_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in tensors.values())
         sloped = [n for n, x in inputs.items() if with_gradients and x.requires_grad]
         function = self._function(given, sloped, inference)
-        one = Pass(function, tuple(tensors), arrays, seed % 2**32)
+        call = Call(function, tuple(tensors), arrays, seed % 2**32)
         if with_gradients:
-            found = Differentiated.apply(one, *tensors.values())
+            found = Differentiated.apply(call, *tensors.values())
         else:
-            found = one.outputs(list(tensors.values()))
+            found = call.outputs(list(tensors.values()))
         is_joint = with_gradients and function.keeps_gradients
         wiring = function.joint if is_joint else function.forward
         return dict(zip(self.compiled.output_names, found, strict=True)), wiring.uses_seed

@@ -109,7 +109,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Pass:
+class Call:
     """One call of a function.
 
     Args:
@@ -221,18 +221,18 @@ class Pass:
 
 
 class Differentiated(torch.autograd.Function):
-    """A pass that autograd knows of."""
+    """A call that autograd knows of."""
 
     @staticmethod
-    def forward(ctx: Any, one: Pass, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the outputs, and keep what the backward needs."""
-        ctx.one, ctx.kept, ctx.wanted = one, None, ctx.needs_input_grad[1:]
+        ctx.call, ctx.kept, ctx.wanted = call, None, ctx.needs_input_grad[1:]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
-        if one.function.keeps_gradients:
-            outputs, ctx.kept = one.outputs_and_gradients(tensors, ctx.wanted)
+        if call.function.keeps_gradients:
+            outputs, ctx.kept = call.outputs_and_gradients(tensors, ctx.wanted)
         else:
-            outputs = one.outputs(tensors)
+            outputs = call.outputs(tensors)
         ctx.mark_non_differentiable(*(x for x in outputs if not x.is_floating_point()))
         return tuple(outputs)
 
@@ -247,7 +247,7 @@ class Differentiated(torch.autograd.Function):
         tensors, kept = ctx.saved_tensors, ctx.kept
         ctx.kept = None
         if kept is None:
-            kept = ctx.one.gradients(tensors, ctx.wanted, slopes)
+            kept = ctx.call.gradients(tensors, ctx.wanted, slopes)
         else:
             factor = next((slope for slope in slopes if slope is not None), None)
             kept = [None if g is None else _scaled(g, factor) for g in kept]
