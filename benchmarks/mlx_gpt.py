@@ -1,0 +1,116 @@
+"""One step of a GPT on MLX: outputs and gradients, against `mx.value_and_grad` by hand.
+
+On one device, or with the batch split over the ranks of a ring: by hand
+`mlx.nn.average_gradients` then brings the gradients together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import mithril as ml
+import mlx.core as mx
+import numpy as np
+from mithril.cli.gpt import Sizes, gpt, with_loss
+
+from benchmarks import mlx_by_hand
+from benchmarks.harness import Limit, interleave, ratio, report
+from benchmarks.mlx_sides import (
+    LIMIT,
+    VERSION,
+    ByHand,
+    Functions,
+    Ours,
+    check_sides,
+    hand_in,
+    in_job,
+    ours,
+    plain,
+    settle_mlx,
+    together,
+)
+
+SIZES = {
+    "256": Sizes(layers=4, width=256, heads=4, hidden=1024, context=128, batch=8),
+    "64": Sizes(layers=4, width=64, heads=4, hidden=256, context=32, batch=4),
+}
+VOCABULARIES = {"256": 1024, "64": 128}
+INPUTS = ("tokens", "target")
+
+Data = Mapping[str, np.ndarray]
+
+
+def sizes_of(width: str, ranks: int) -> Sizes:
+    """Return the sizes of the model: the small one has half a batch on one rank."""
+    sizes = SIZES[width]
+    return replace(sizes, batch=2) if width == "64" and ranks == 1 else sizes
+
+
+def data_of(sizes: Sizes, vocabulary: int) -> Data:
+    """Return the inputs, the same on every rank."""
+    rng = np.random.default_rng(0)
+    shape = (sizes.batch, sizes.context)
+    return {name: rng.integers(0, vocabulary, shape).astype(np.int32) for name in INPUTS}
+
+
+def mithril_side(sizes: Sizes, vocabulary: int, mesh: ml.Mesh, data: Data) -> Ours:
+    """Return Mithril's side, the batch split over `data`."""
+    backend = ml.MLXBackend(mesh, device="cpu")
+    split = ml.P("data") if "data" in mesh.names else ml.P()
+    inputs = {name: backend.array(x, sharding=split) for name, x in data.items()}
+    return ours(with_loss(gpt(vocabulary, sizes)), backend, inputs)
+
+
+def alone(sizes: Sizes, vocabulary: int) -> Functions:
+    """Return both sides on one device, after a check that they give the same numbers."""
+    data = data_of(sizes, vocabulary)
+    mithril = mithril_side(sizes, vocabulary, ml.Mesh(), data)
+    tokens, target = (mx.array(data[name]) for name in INPUTS)
+    step = mlx_by_hand.step(mlx_by_hand.gpt(sizes.heads))
+    by_hand = ByHand(step, plain(mithril.params, "gpt."), (tokens, target))
+    check_sides(mithril, by_hand, "gpt.")
+    return {"mithril": mithril.step, "by hand": by_hand.step}
+
+
+def spread(sizes: Sizes, vocabulary: int, ranks: int) -> Functions:
+    """Return both sides of a rank, after a check that they give the same numbers."""
+    data = data_of(sizes, vocabulary)
+    mithril = mithril_side(sizes, vocabulary, ml.Mesh(data=ranks), data)
+    group = mx.distributed.init()
+    tokens, target = (mx.array(np.split(data[name], ranks)[group.rank()]) for name in INPUTS)
+    step = mlx_by_hand.step(mlx_by_hand.gpt(sizes.heads), group)
+    by_hand = ByHand(step, plain(mithril.params, "gpt."), (tokens, target))
+    check_sides(mithril, by_hand, "gpt.", is_split=True)
+    return {"mithril, data": mithril.step, "average_gradients": by_hand.step}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--width", choices=SIZES, default="256")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--times", help=argparse.SUPPRESS)  # where a rank of a job leaves them
+    given = parser.parse_args()
+    settle_mlx("benchmarks.mlx_gpt")
+    sizes, vocabulary, warm_up = sizes_of(given.width, given.ranks), VOCABULARIES[given.width], 5
+    if given.times:
+        functions = spread(sizes, vocabulary, given.ranks)
+        hand_in(interleave(functions, given.rounds, warm_up, ready=together), given.times)
+        return 0
+    if given.ranks == 1:
+        times = interleave(alone(sizes, vocabulary), given.rounds, warm_up)
+    else:
+        passed = ["--ranks", str(given.ranks), "--width", given.width]
+        times = in_job(Path(__file__), given.ranks, [*passed, "--rounds", str(given.rounds)])
+    ours, by_hand = times
+    limit = Limit(f"{ours} to {by_hand}", ratio(times, ours, by_hand), LIMIT)
+    title = f"GPT {sizes}, vocabulary {vocabulary}, {given.ranks} ranks, {VERSION}"
+    return report(title, times, [limit])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
