@@ -31,6 +31,8 @@ from mithril_mlx.distributed import Job, join, library_of
 from mithril_mlx.exchange import Wire
 from mithril_mlx.interop import MLXInterop
 from mithril_mlx.kernels import KERNELS
+from mithril_mlx.kernels.window import of_images
+from mithril_mlx.layout import OfImages, channels_last
 from mithril_mlx.lazy import NAMESPACE, Lazy, Shards
 from mithril_mlx.options import MLXOptions
 from mithril_mlx.tensors import to_mlx, to_numpy
@@ -165,6 +167,8 @@ class MLXEngine:
     def lower(self, program: Program, donate: Collection[int] = ()) -> Lazy:
         """Turn a program into straight-line Python that builds MLX's lazy graph."""
         kernels = kernels_for(self.name, KERNELS)
+        if self.options.channels_last:
+            program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
         with mx.stream(self.device):
             built = self._built(program, kernels)
         return Lazy(built, self.device, self.wire, is_compiled(self.options.jit, self.device))

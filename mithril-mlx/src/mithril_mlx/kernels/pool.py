@@ -17,18 +17,18 @@ from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.registry import Types, kernel
 from mithril_mlx.kernels.taps import Window
-from mithril_mlx.tensors import mlx_dtype, to_mlx
+from mithril_mlx.tensors import to_mlx
 
 
 @kernel(ops.MaxPool)
 def max_pool(op: pool.MaxPool, types: Types) -> Run:
     """The largest element of each window."""
-    return max_pool_run(op, types[0], op.infer(types)[0])
+    return max_pool_from(2, op, types)
 
 
-def max_pool_run(op: pool.MaxPool, x: TensorType, y: TensorType, start: int = 2) -> Run:
-    """Return the kernel for operands whose spatial dimensions start at `start`."""
-    windows, lowest = windows_of(op, x, y, start), _lowest(x.dtype)
+def max_pool_from(start: int, op: pool.MaxPool, types: Types) -> Run:
+    """The same for operands whose spatial dimensions start at `start`."""
+    windows, lowest = _windows(op, types[0], op.infer(types)[0], start), _lowest(types[0].dtype)
 
     def run(x: mx.array) -> mx.array:
         for window in windows:
@@ -41,18 +41,17 @@ def max_pool_run(op: pool.MaxPool, x: TensorType, y: TensorType, start: int = 2)
 @kernel(ops.MaxPoolGradient)
 def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> Run:
     """Each gradient handed to the first element that equals the maximum."""
-    return max_pool_gradient_run(op, types[0], types[1])
+    return max_pool_gradient_from(2, op, types)
 
 
-def max_pool_gradient_run(
-    op: pool.MaxPoolGradient, x: TensorType, y: TensorType, start: int = 2
-) -> Run:
-    """Return the kernel for operands whose spatial dimensions start at `start`.
+def max_pool_gradient_from(start: int, op: pool.MaxPoolGradient, types: Types) -> Run:
+    """The same for operands whose spatial dimensions start at `start`.
 
     The last dimension is pooled first: the first row that has the maximum gets the gradient, and
     in it the first column that has it.
     """
-    windows, lowest = windows_of(op, x, y, start), _lowest(x.dtype)
+    x, y, _ = types
+    windows, lowest = _windows(op, x, y, start), _lowest(x.dtype)
 
     def run(x: mx.array, y: mx.array, dy: mx.array) -> mx.array:
         steps, largest = [], []
@@ -81,13 +80,13 @@ def _to_first(taps: list[mx.array], largest: mx.array, dy: mx.array) -> list[mx.
 @in_float32
 def avg_pool(op: pool.AvgPool, types: Types) -> Run:
     """The sum over each window times one over how many elements it has."""
-    return avg_pool_run(op, types[0], op.infer(types)[0])
+    return avg_pool_from(2, op, types)
 
 
-def avg_pool_run(op: pool.AvgPool, x: TensorType, y: TensorType, start: int = 2) -> Run:
-    """Return the kernel for operands whose spatial dimensions start at `start`."""
-    windows, share = windows_of(op, x, y, start), _shares(op, x, y, start)
-    zero = mx.array(0, dtype=mlx_dtype(x.dtype))
+def avg_pool_from(start: int, op: pool.AvgPool, types: Types) -> Run:
+    """The same for operands whose spatial dimensions start at `start`."""
+    (x,), (y,) = types, op.infer(types)
+    windows, share, zero = _windows(op, x, y, start), _shares(op, x, y, start), number(0, x.dtype)
 
     def run(x: mx.array) -> mx.array:
         for window in windows:
@@ -101,14 +100,13 @@ def avg_pool_run(op: pool.AvgPool, x: TensorType, y: TensorType, start: int = 2)
 @in_float32
 def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> Run:
     """Each element of a window gets its share of the gradient."""
-    return avg_pool_gradient_run(op, op.infer(types)[0], types[0])
+    return avg_pool_gradient_from(2, op, types)
 
 
-def avg_pool_gradient_run(
-    op: pool.AvgPoolGradient, x: TensorType, y: TensorType, start: int = 2
-) -> Run:
-    """Return the kernel for operands whose spatial dimensions start at `start`."""
-    windows, share = windows_of(op, x, y, start), _shares(op, x, y, start)
+def avg_pool_gradient_from(start: int, op: pool.AvgPoolGradient, types: Types) -> Run:
+    """The same for operands whose spatial dimensions start at `start`."""
+    (x,), (y,) = op.infer(types), types
+    windows, share = _windows(op, x, y, start), _shares(op, x, y, start)
 
     def run(dy: mx.array) -> mx.array:
         dy = dy * share
@@ -119,21 +117,18 @@ def avg_pool_gradient_run(
     return run
 
 
-def windows_of(op: pool.Pooling, x: TensorType, y: TensorType, start: int) -> list[Window]:
-    """Return the windows of an op along the spatial dimensions of x and y, the last one first."""
+def _windows(op: pool.Pooling, x: TensorType, y: TensorType, start: int) -> list[Window]:
+    """Return the windows of an op along spatial dimensions, the last one first."""
+    along = zip(x.shape[2:], y.shape[2:], op.window, op.stride, op.padding, strict=True)
     windows = [
-        Window(start + i, x.shape[start + i], y.shape[start + i], length, step, before)
-        for i, (length, step, (before, _)) in enumerate(
-            zip(op.window, op.stride, op.padding, strict=True)
-        )
+        Window(axis, size, count, length, step, before)
+        for axis, (size, count, length, step, (before, _)) in enumerate(along, start)
     ]
     return windows[::-1]
 
 
 def _shares(op: pool.MeanPooling, x: TensorType, y: TensorType, start: int) -> Any:
     """Return one over the number of elements of each window: one number if all have as many."""
-    spatial = slice(start, start + len(op.window))
-    x, y = (t.with_shape((1, 1, *t.shape[spatial])) for t in (x, y))
     counts = reduce(np.multiply.outer, map(np.asarray, pool.window_sizes(op, x, y)))
     if counts.min() == counts.max():
         return 1.0 / float(counts.flat[0])

@@ -1,41 +1,69 @@
-"""Kernels of convolution and its gradients: images change to MLX's layout and back around each."""
+"""Kernels of ops on images, in the layout of the core or in that of MLX, with channels last.
+
+Convolutions need MLX's: where a program has not been laid out so, images change around each of
+them. Pooling works in both.
+"""
 
 from __future__ import annotations
+
+from functools import partial
+from types import ModuleType
+from typing import Any
 
 import mlx.core as mx
 from mithril import ops
 from mithril.engine.kernels.registry import Run
 
+from mithril_mlx.kernels import pool
 from mithril_mlx.kernels.convolution import geometry
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.registry import Factory, Types, kernel
+from mithril_mlx.layout import OfImages, channels_second
 
 
-@kernel(ops.Convolution)
-@in_float32
-def convolution(op: ops.Convolution, types: Types) -> Run:
-    """[batch, channels, *spatial] with [out, channels / groups, *window]."""
+def _forward(op: ops.Convolution, types: Types) -> Run:
     x, w = types
     (y,) = op.infer(types)
-    return _around(geometry(op, (x.shape[2:], w.shape[2:], y.shape[2:]), x.dtype).forward())
+    return geometry(op, (x.shape[2:], w.shape[2:], y.shape[2:]), x.dtype).forward()
 
 
-@kernel(ops.ConvolutionInputGradient)
-@in_float32
-def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> Run:
-    """The gradient of the image; operands (dy, w)."""
+def _input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> Run:
     dy, w = types
-    return _around(geometry(op, (op.size, w.shape[2:], dy.shape[2:]), dy.dtype).input_gradient())
+    return geometry(op, (op.size, w.shape[2:], dy.shape[2:]), dy.dtype).input_gradient()
 
 
-@kernel(ops.ConvolutionWeightGradient)
-@in_float32
-def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> Run:
-    """The gradient of the weight; operands (x, dy)."""
+def _weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> Run:
     x, dy = types
-    return _around(geometry(op, (x.shape[2:], op.size, dy.shape[2:]), x.dtype).weight_gradient())
+    return geometry(op, (x.shape[2:], op.size, dy.shape[2:]), x.dtype).weight_gradient()
 
 
-def _around(run: Run) -> Run:
-    """Return the function of arrays whose channels come second; weights are laid out alike."""
+_CONVOLUTIONS: dict[type[Any], Factory] = {
+    ops.Convolution: _forward,
+    ops.ConvolutionInputGradient: _input_gradient,
+    ops.ConvolutionWeightGradient: _weight_gradient,
+}
+_POOLS: dict[type[Any], Factory] = {
+    ops.MaxPool: partial(pool.max_pool_from, 1),
+    ops.MaxPoolGradient: partial(pool.max_pool_gradient_from, 1),
+    ops.AvgPool: partial(pool.avg_pool_from, 1),
+    ops.AvgPoolGradient: partial(pool.avg_pool_gradient_from, 1),
+}
+
+
+@kernel(*_CONVOLUTIONS)
+@in_float32
+def convolution(op: Any, types: Types) -> Run:
+    """[batch, channels, *spatial] with [out, channels / groups, *window], or their gradients."""
+    run = _CONVOLUTIONS[type(op)](op, types)
     return lambda a, b: mx.moveaxis(run(mx.moveaxis(a, 1, -1), mx.moveaxis(b, 1, -1)), -1, 1)
+
+
+def of_images(op: OfImages, types: Types, xp: ModuleType) -> Run:
+    """The kernel of an op whose operands have their channels last."""
+    return _of_images(op, types)
+
+
+@in_float32
+def _of_images(op: OfImages, types: Types) -> Run:
+    factory = {**_CONVOLUTIONS, **_POOLS}[type(op.of)]
+    return factory(op.of, [t.with_shape(channels_second(t.shape)) for t in types])
