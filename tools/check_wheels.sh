@@ -23,4 +23,5 @@ cd "$scratch/elsewhere"
 "$scratch/venv/bin/mithril" demo --steps 5
 "$scratch/venv/bin/mithril" demo --backend jax --mesh data=4,tensor=2 --steps 5
 "$scratch/venv/bin/mithril" demo --backend torch --mesh data=2,tensor=2 --steps 5
+"$scratch/venv/bin/mithril" demo --backend mlx --mesh data=2,tensor=2 --steps 5
 echo "wheels: $(cd "$scratch/wheels" && echo *.whl) built, installed and used"

@@ -1,12 +1,12 @@
 """Typed groups of options: plain data, checked when made, with no meaning hidden elsewhere.
 
 `Precision` says in which dtypes a model keeps its parameters, multiplies, and passes values on.
-`check_flag` and `float_dtype` read single options, those of backends, too.
+`check_flag`, `check_choice` and `float_dtype` read single options, those of backends, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from mithril.errors import OptionError, ShapeError, listing, nearest
@@ -95,6 +95,24 @@ class Precision:
 
 AS_THEY_COME = Precision()
 """No precision is asked for: values keep the dtypes they come with."""
+
+
+def check_choice(option: str, value: object, known: Sequence[str]) -> None:
+    """Raise unless the value of an option is one of several names.
+
+    Args:
+        option: the option's name, for messages.
+        value: what it is given.
+        known: the names.
+
+    Raises:
+        OptionError: it is none of them.
+    """
+    if value not in known:
+        raise OptionError(
+            f"{option}={value!r} does not exist{nearest(str(value), known)}; known: "
+            f"{listing(known)}"
+        )
 
 
 def check_flag(option: str, value: object) -> bool:

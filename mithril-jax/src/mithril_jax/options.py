@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from mithril.errors import OptionError, listing, nearest
-from mithril.options import check_flag
+from mithril.errors import OptionError
+from mithril.options import check_choice, check_flag
 
 PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")
 STRATEGIES = ("auto", "gspmd", "shard_map")
@@ -62,7 +62,7 @@ class JaxOptions:
         self._check_fixed()
         self._check_platforms()
         self._check_shapes()
-        _check_choice("pjit_lowering_strategy", self.pjit_lowering_strategy, STRATEGIES)
+        check_choice("pjit_lowering_strategy", self.pjit_lowering_strategy, STRATEGIES)
         check_flag("memory_optimization", self.memory_optimization)
         for name in ("collective_ops", "collective_optimization"):
             if (value := getattr(self, name)) is not None:
@@ -145,7 +145,7 @@ class JaxOptions:
     def _check_platforms(self) -> None:
         for name in ("platform", "backend"):
             if (value := getattr(self, name)) is not None:
-                _check_choice(name, value, PLATFORMS)
+                check_choice(name, value, PLATFORMS)
         if self.platform and self.backend and self.platform != self.backend:
             raise OptionError(
                 f"platform={self.platform!r} and backend={self.backend!r} are two names of one "
@@ -166,11 +166,4 @@ def _check_topology(topology: str, platform: str, found: Sequence[Any]) -> None:
         raise OptionError(
             f"topology={topology!r} differs from the slice of {'x'.join(map(str, sizes))} that "
             f"JAX has; give that, or leave it out"
-        )
-
-
-def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise OptionError(
-            f"{name}={value!r} does not exist{nearest(str(value), known)}; known: {listing(known)}"
         )

@@ -132,6 +132,13 @@ class MLXEngine:
         """All dtypes; float64 on CPU only."""
         return _EVERY if self.platform == "cpu" else _EVERY - {DType.float64}
 
+    @property
+    def missing(self) -> Mapping[DType, str]:
+        """Why dtypes are not there."""
+        return {
+            DType.float64: "MLX has float64 on the CPU only; use dtype='float32', or device='cpu'"
+        }
+
     @cached_property
     def interop(self) -> MLXInterop:
         """What users of MLX are offered."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mithril.errors import OptionError, listing, nearest
+from mithril.errors import OptionError
+from mithril.options import check_choice, check_flag
 
 DEVICES = ("cpu", "gpu")
 EXECUTORS = ("auto", "lockstep")
@@ -41,13 +42,13 @@ class MLXOptions:
 
     def __post_init__(self) -> None:
         if self.device is not None:
-            _check_choice("device", self.device, DEVICES)
+            check_choice("device", self.device, DEVICES)
         if self.distributed_backend is not None:
-            _check_choice("distributed_backend", self.distributed_backend, LIBRARIES)
-        _check_choice("executor", self.executor, EXECUTORS)
-        _check_choice("memory_format", self.memory_format, FORMATS)
-        if self.jit is not None and not isinstance(self.jit, bool):
-            raise OptionError(f"jit={self.jit!r} is neither True nor False; give one of them")
+            check_choice("distributed_backend", self.distributed_backend, LIBRARIES)
+        check_choice("executor", self.executor, EXECUTORS)
+        check_choice("memory_format", self.memory_format, FORMATS)
+        if self.jit is not None:
+            check_flag("jit", self.jit)
         if self.executor == "lockstep" and self.distributed_backend is not None:
             raise OptionError(
                 f"distributed_backend={self.distributed_backend!r} does not go with "
@@ -59,10 +60,3 @@ class MLXOptions:
     def channels_last(self) -> bool:
         """Whether images keep the layout of MLX's convolutions."""
         return self.memory_format != "channels_first"
-
-
-def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise OptionError(
-            f"{name}={value!r} does not exist{nearest(str(value), known)}; known: {listing(known)}"
-        )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mithril.errors import OptionError, listing, nearest
-from mithril.options import check_flag
+from mithril.errors import OptionError
+from mithril.options import check_choice, check_flag
 
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
@@ -61,8 +61,8 @@ class TorchOptions:
 
     def __post_init__(self) -> None:
         if self.device is not None:
-            _check_choice("device", self.device, DEVICES)
-        _check_choice("executor", self.executor, EXECUTORS)
+            check_choice("device", self.device, DEVICES)
+        check_choice("executor", self.executor, EXECUTORS)
         for name in FLAGS:
             check_flag(name, getattr(self, name))
         if self.allow_tf32 is not None:
@@ -138,10 +138,3 @@ class TorchOptions:
                 f"device '{device}'; there it is '{fitting}'; leave it out"
             )
         return fitting
-
-
-def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise OptionError(
-            f"{name}={value!r} does not exist{nearest(str(value), known)}; known: {listing(known)}"
-        )

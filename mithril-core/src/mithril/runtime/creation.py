@@ -8,7 +8,7 @@ unless another one is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
@@ -344,9 +344,9 @@ class Creation:
             BackendError: it has not.
         """
         if dtype not in self.engine.dtypes:
-            raise BackendError(
-                f"backend '{self.engine.name}' has no dtype {dtype}; use dtype='float32'"
-            )
+            missing: Mapping[DType, str] = getattr(self.engine, "missing", {})
+            remedy = missing.get(dtype, "use dtype='float32'")
+            raise BackendError(f"backend '{self.engine.name}' has no dtype {dtype}; {remedy}")
 
     def adopted(self, x: object) -> Array | None:
         """Return an array of the framework as one of this backend, None if it is none."""

@@ -1,0 +1,190 @@
+"""Jobs that `mithril launch` starts: a ring of processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mithril.errors import OptionError
+from mithril.plugins import LaunchRequest
+from mithril_mlx.distributed import library_of
+from mithril_mlx.launch import commands
+
+from tests.mlx.jobs import MITHRIL, TRAIN, launch, lines_of, ran, script
+from tests.runtime.jobs import LOOPBACK, listening, processes_of, wait_until
+
+LIMIT = 3  # seconds in which a job with a dead process has to end
+
+
+def losses(text: str) -> list[str]:
+    return re.findall(r"step \d+: loss (\d+\.\d{4})", text)
+
+
+@pytest.mark.parametrize("mesh", ["data=2", "tensor=2"])
+def test_two_processes_train_as_one_and_as_numpy(mesh: str) -> None:
+    options = ("--mesh", mesh, "--steps", "3")
+    numpy = ran([sys.executable, TRAIN, "--backend", "numpy", *options])
+    alone = ran([sys.executable, TRAIN, "--backend", "mlx", *options])
+    together = launch(2, TRAIN, "--backend", "mlx", *options)
+    assert together.returncode == 0, together.stderr
+    expected = losses(numpy.stdout)
+    assert len(expected) == 3
+    assert losses(alone.stdout) == expected
+    for rank in range(2):
+        assert losses("\n".join(lines_of(rank, together.stdout))) == expected
+
+
+ARRAYS = """
+backend = ml.MLXBackend(ml.Mesh(data=2))
+(rank,) = backend.engine.local_devices
+x = backend.array(np.arange(4.0, dtype=np.float32), sharding=P("data"))
+print(x)
+print("mine", [shard.data.tolist() for shard in x.addressable_shards], x.mlx().tolist())
+print("whole", x.numpy().tolist(), float((x * x).sum()))
+y = backend.from_local_shards([[10.0 * rank + 1, 10.0 * rank + 2]], sharding=P("data"))
+print("local", y.shape, y.numpy().tolist())
+try:
+    backend.engine.shard(x.shards, x.sharding, 1 - rank)
+except ml.BackendError as error:
+    print(error)
+try:
+    ml.MLXBackend(ml.Mesh(data=3))
+except ml.BackendError as error:
+    print(error)
+print("own", ml.MLXBackend().array([1.0 + rank, 2.0]).numpy().tolist())
+print("in turn", ml.MLXBackend(ml.Mesh(data=3), executor="lockstep").engine.local_devices)
+"""
+
+
+def test_arrays_of_several_processes(tmp_path: Path) -> None:
+    done = launch(2, script(tmp_path, ARRAYS))
+    assert done.returncode == 0, done.stderr
+    for rank, mine in ((0, "[[0.0, 1.0]] [0.0, 1.0]"), (1, "[[2.0, 3.0]] [2.0, 3.0]")):
+        other = 1 - rank
+        assert lines_of(rank, done.stdout) == [
+            "Array(of several processes, float32[4], P('data'))",
+            f"mine {mine}",
+            "whole [0.0, 1.0, 2.0, 3.0] 14.0",
+            "local (4,) [1.0, 2.0, 11.0, 12.0]",
+            f"device {other} belongs to rank {other}, not to this one ({rank}); its part cannot be "
+            f"read here; reshard the array to P() first",
+            "mesh has 3 devices, and the job 2 processes; start as many processes as the mesh has "
+            "devices",
+            f"own [{1.0 + rank}, 2.0]",
+            "in turn (0, 1, 2)",
+        ]
+
+
+EMULATED = """
+backend = ml.MLXBackend(ml.Mesh(data=2, tensor=2))
+model = ml.Linear(4, bias=False, sharding={"weight": P(None, "tensor")})
+given = backend.array(np.ones((4, 8), np.float32), sharding=P("data"))
+compiled = ml.compile(model, backend, shapes={"input": given})
+if backend.engine.local_devices == (0,):
+    print(compiled.explain())
+"""
+
+
+def test_what_is_emulated_is_priced_and_explained(tmp_path: Path) -> None:
+    done = launch(4, script(tmp_path, EMULATED))
+    assert done.returncode == 0, done.stderr
+    text = "\n".join(lines_of(0, done.stdout))
+    assert "all_reduce over tensor, 32 bytes, 0.3 us predicted, forward" in text
+    assert "emulated: all_gather among 4 devices, 128 bytes" in text, "0.2 us without"
+
+
+class Job:
+    """A ring of three that trains for a long time."""
+
+    def __init__(self) -> None:
+        options = ("--backend", "mlx", "--mesh", "data=3", "--steps", "100000")
+        self.launcher = subprocess.Popen(
+            [MITHRIL, "launch", "-n", "3", "--backend", "mlx", TRAIN, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert self.launcher.stdout is not None
+        for line in self.launcher.stdout:
+            if "step 3" in line:
+                break
+
+    def ranks(self) -> dict[int, int]:
+        found = {}
+        for pid, variables in processes_of(TRAIN):
+            if pid != self.launcher.pid and "MLX_RANK" in variables:
+                found[int(variables["MLX_RANK"])] = pid
+        return found
+
+
+@pytest.fixture
+def job():
+    if not Path("/proc").is_dir():
+        pytest.skip("processes are found through /proc")
+    running = Job()
+    with running.launcher:
+        yield running
+        running.launcher.kill()
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_ends_the_job_with_its_name(job: Job, victim: int) -> None:
+    """Its peers wait in a collective that nothing interrupts: they are killed, too."""
+    ranks = job.ranks()
+    assert sorted(ranks) == [0, 1, 2]
+    killed = time.monotonic()
+    os.kill(ranks[victim], signal.SIGKILL)
+    _, errors = job.launcher.communicate(timeout=60)
+    took = time.monotonic() - killed
+    assert job.launcher.returncode == 128 + signal.SIGKILL
+    assert f"rank {victim} " in errors.splitlines()[-1]
+    assert "SIGKILL" in errors
+    assert took < LIMIT
+    wait_until(lambda: not job.ranks())
+
+
+def test_nothing_listens_beyond_loopback_and_no_file_is_left(job: Job) -> None:
+    ranks = job.ranks()
+    (hosts,) = {
+        variables["MLX_HOSTFILE"] for pid, variables in processes_of(TRAIN) if pid in ranks.values()
+    }
+    assert Path(hosts).is_file()
+    assert listening(set(ranks.values())) <= LOOPBACK
+    job.launcher.send_signal(signal.SIGINT)
+    job.launcher.communicate(timeout=60)
+    assert job.launcher.returncode == 130
+    assert not Path(hosts).exists()
+
+
+def test_commands_name_a_port_for_each_process() -> None:
+    started = commands(LaunchRequest("train.py", ("--lr", "1"), 3))
+    assert [command.environment["MLX_RANK"] for command in started] == ["0", "1", "2"]
+    (file,) = {command.environment["MLX_HOSTFILE"] for command in started}
+    places = [place for (place,) in json.loads(Path(file).read_text())]
+    assert len(set(places)) == 3
+    assert all(place.startswith("127.0.0.1:") for place in places)
+
+
+def test_several_machines_are_refused() -> None:
+    request = LaunchRequest("train.py", (), 1, nodes=2, coordinator="10.0.0.1:29500")
+    with pytest.raises(OptionError) as caught:
+        commands(request)
+    assert str(caught.value) == (
+        "mithril launch --backend mlx starts the processes of one machine, and the ring of several "
+        "needs the address of each; start them by mlx.launch --hostfile"
+    )
+
+
+def test_a_job_is_known_by_its_variables() -> None:
+    assert library_of({}) is None
+    assert library_of({"MLX_RANK": "0", "MLX_HOSTFILE": "hosts.json"}) == "ring"
+    assert library_of({"MLX_RANK": "0", "MLX_IBV_DEVICES": "devices.json"}) == "jaccl"
+    assert library_of({"OMPI_COMM_WORLD_RANK": "0"}) == "mpi"
