@@ -12,8 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Kernel
-from mithril.engine.kernels.registry import Run as Run
+from mithril.engine.kernels.registry import Kernel, Run
 from mithril.ir import Op
 from mithril.types import TensorType
 
