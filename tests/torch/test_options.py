@@ -19,6 +19,10 @@ from tests.torch.jobs import launch, lines_of, script
 REFUSED = {
     "device": ({"device": "cdua"}, r"device='cdua' does not exist; did you mean 'cuda'\?; known:"),
     "executor": ({"executor": "lockstpe"}, r"executor='lockstpe' does not exist; did you mean"),
+    "format": (
+        {"memory_format": "channels"},
+        r"memory_format='channels' does not exist; did you mean 'channel_last'\?; known:",
+    ),
     "flag": ({"jit": "yes"}, r"jit='yes' is neither True nor False; give one of them"),
     "tf32": ({"allow_tf32": 1}, r"allow_tf32=1 is neither True nor False"),
     "timeout": ({"timeout": 0}, r"timeout=0 is no number of seconds above 0; give one, such as"),
@@ -53,7 +57,7 @@ REFUSED = {
 }
 WRITTEN = {
     "jit": True, "use_module_hooks": True, "allow_tf32": False, "gradient_as_bucket_view": False,
-    "distributed_backend": "gloo",
+    "distributed_backend": "gloo", "memory_format": "channels_last",
 }  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from mithril.errors import OptionError, ShapeError, listing, nearest
 from mithril.types import DType, as_dtype
 
+MEMORY_FORMATS = ("channels_first", "channels_last", "channel_last")
+"""How images may lie in memory; the last is another spelling of the one before."""
 FLOATS = tuple(dtype for dtype in DType if dtype.is_float)
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mithril.errors import OptionError
-from mithril.options import check_choice, check_flag
+from mithril.options import MEMORY_FORMATS, check_choice, check_flag
 
 DEVICES = ("cpu", "gpu")
 EXECUTORS = ("auto", "lockstep")
-FORMATS = ("channels_first", "channels_last", "channel_last")
 LIBRARIES = ("jaccl", "mpi", "ring")
 
 
@@ -46,7 +45,7 @@ class MLXOptions:
         if self.distributed_backend is not None:
             check_choice("distributed_backend", self.distributed_backend, LIBRARIES)
         check_choice("executor", self.executor, EXECUTORS)
-        check_choice("memory_format", self.memory_format, FORMATS)
+        check_choice("memory_format", self.memory_format, MEMORY_FORMATS)
         if self.jit is not None:
             check_flag("jit", self.jit)
         if self.executor == "lockstep" and self.distributed_backend is not None:

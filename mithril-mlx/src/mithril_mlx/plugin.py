@@ -28,7 +28,6 @@ def mithril_backends() -> Sequence[BackendSpec]:
             summary="MLX: all devices of a mesh in one process, or one of several processes",
             url="https://ml-explore.github.io/mlx",
             launch=commands,
-            planning={"executor": "lockstep"},
         )
     ]
 

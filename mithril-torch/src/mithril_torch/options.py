@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mithril.errors import OptionError
-from mithril.options import check_choice, check_flag
+from mithril.options import MEMORY_FORMATS, check_choice, check_flag
 
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
@@ -33,6 +33,8 @@ class TorchOptions:
         timeout: seconds after which a process that does not answer counts as lost.
         allow_tf32: whether matrix products of float32 may round their operands to TensorFloat-32
             where the hardware can; as PyTorch is set if left out.
+        memory_format: `channels_last` (or `channel_last`) lays the images of convolutions out with
+            their channels last, as fast convolutions want them; shapes stay what they are.
         gradient_as_bucket_view: whether gradients stay where their all_reduce left them, in one
             buffer; otherwise each gets memory of its own.
         find_unused_parameters: only False: a plan knows which parameters are used.
@@ -53,6 +55,7 @@ class TorchOptions:
     jit: bool = False
     timeout: float = 300.0
     allow_tf32: bool | None = None
+    memory_format: str = "channels_first"
     gradient_as_bucket_view: bool = True
     find_unused_parameters: bool = False
     partition_policy: str | None = None
@@ -77,6 +80,7 @@ class TorchOptions:
                 f"partition_policy={self.partition_policy!r} is not available; tensors without a "
                 f"sharding follow those of parameters and inputs; use 'parameters'"
             )
+        check_choice("memory_format", self.memory_format, MEMORY_FORMATS)
         self._check_together()
         is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
         if not is_number or not self.timeout > 0:
@@ -107,6 +111,8 @@ class TorchOptions:
             self._check_written("jit", True)
         if self.allow_tf32 is not None:
             self._check_written("allow_tf32", self.allow_tf32)
+        if self.memory_format != "channels_first":
+            self._check_written("memory_format", self.memory_format)
         if not self.gradient_as_bucket_view:
             self._check_written("gradient_as_bucket_view", False)
             if self.jit:

@@ -18,7 +18,9 @@ from mithril.engine.kernels.registry import Kernel
 from mithril.ir import Constant, Graph, Node, Program, Repeat, Value
 from mithril.mesh import Mesh
 from mithril.ops import collective as ops
+from mithril.ops.conv import Convolving
 from mithril.ops.definition import UserOp
+from mithril.types import TensorType
 
 from mithril_torch.buffers import Buffer, buffers_of, written_into
 from mithril_torch.fuse import fused
@@ -219,6 +221,8 @@ class _Writer:
     def _expression(self, node: Node) -> str:
         types = [value.type for value in node.inputs]
         operands = [self._names[value] for value in node.inputs]
+        if self._module.style.channels_last and isinstance(node.op, Convolving):
+            operands = _images(operands, types)
         if not isinstance(node.op, UserOp):
             return WRITTEN[node.op.name](node.op, types).format(*operands)
         called = self._module.called
@@ -357,6 +361,13 @@ class _Writer:
         lines.append(_Line(f"return ({''.join(f'{name}, ' for name in writer.results())})"))
         head = _Line(f"def body_{number}({', '.join(names)}):")
         self._module.functions.append([head, *_indented(lines)])
+
+
+def _images(operands: Sequence[str], types: Sequence[TensorType]) -> list[str]:
+    """Return the operands of a convolution; those in two dimensions have their channels last."""
+    return [
+        f"images({x})" if type.rank == 4 else x for x, type in zip(operands, types, strict=True)
+    ]
 
 
 def _indented(lines: Sequence[_Line]) -> list[_Line]:

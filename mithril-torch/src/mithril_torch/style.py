@@ -19,6 +19,7 @@ class Style:
             of its own.
         ranges: collectives stand in named ranges of PyTorch's profiler.
         layer_ranges: what belongs to one layer stands in such a range.
+        channels_last: images of convolutions lie with their channels last.
         precision: that of products of float32, `ieee` or `tf32`; as PyTorch is set if left out.
     """
 
@@ -27,6 +28,7 @@ class Style:
     bucket_views: bool = True
     ranges: bool = False
     layer_ranges: bool = False
+    channels_last: bool = False
     precision: str | None = None
 
 
@@ -66,5 +68,6 @@ def style_of(options: TorchOptions) -> Style:
         compiled=options.jit,
         bucket_views=options.gradient_as_bucket_view,
         ranges=options.use_module_hooks,
+        channels_last=options.memory_format != "channels_first",
         precision=precision,
     )

@@ -26,6 +26,7 @@ from mithril_torch.prelude.collectives import (
 from mithril_torch.prelude.convolution import (
     convolution_16,
     convolution_backward_16,
+    images,
 )
 from mithril_torch.prelude.functional import (
     all_gather_now,
@@ -85,7 +86,7 @@ __all__ = [
     "all_to_all_now", "aten", "attention", "attention_gradient", "avg_pool",
     "avg_pool_gradient", "axis_index", "choose", "convolution_16", "convolution_backward_16",
     "convolved", "convolved_input_gradient", "convolved_weight_gradient", "cross_entropy",
-    "cross_entropy_gradient", "float32_products", "keep_first", "layer_norm",
+    "cross_entropy_gradient", "float32_products", "images", "keep_first", "layer_norm",
     "layer_norm_gradient", "make_group", "math", "max_pool", "max_pool_gradient", "padded",
     "permute", "permute_now", "pooled_max", "pooled_max_gradient", "pooled_mean",
     "pooled_mean_gradient", "random_bits", "record_function", "reduce_scatter",

@@ -1,4 +1,4 @@
-"""Convolution of 16-bit floats, whose sums on a CPU are not always taken in float32."""
+"""Layout of images, and convolution of 16-bit floats: a CPU does not always add in float32."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 import torch
 
 aten = torch.ops.aten
+
+
+def images(x: torch.Tensor) -> torch.Tensor:
+    """Return images whose channels lie last in memory; what they make lies alike."""
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def convolution_16(x: torch.Tensor, w: torch.Tensor, *how: Any) -> torch.Tensor:
