@@ -11,7 +11,7 @@ from mithril.errors import ShapeError
 from mithril.ir import Op
 from mithril.ops.attention import Attention
 from mithril.ops.conv import Padding
-from mithril.types import Shape
+from mithril.types import DType, Shape
 from mithril_mlx.kernels import attention, convolution, exponential, normalization, position
 
 from tests.mlx.test_kernels import check
@@ -145,3 +145,21 @@ def test_positions_are_turned_in_float32() -> None:
 def test_convolutions_of_groups_are_those_of_mlx() -> None:
     for seed in range(40):
         check_convolution(seed)
+
+
+# ------------------------------------------------------------------ choosing
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "int16", "bfloat16", "int32", "float32", "int64"]
+)
+@pytest.mark.parametrize(
+    "shapes", [((96, 64),) * 3, ((96, 1), (64,), ()), ((1, 64), (96, 64), (1, 1))]
+)
+def test_where_of_many_elements_chooses_bits(shapes: tuple[Shape, ...], dtype: str) -> None:
+    """NaN and infinities are not looked at; the other operand's are left behind."""
+    condition, *others = (floats(*shape, seed=i) for i, shape in enumerate(shapes))
+    x, y = (array.astype(DType(dtype).numpy) for array in others)
+    if x.dtype.kind == "f":
+        x.flat[::3], x.flat[1::3], y.flat[:1] = np.nan, -np.inf, -0.0
+    check(ops.Where(), condition > 0.1, x, y)

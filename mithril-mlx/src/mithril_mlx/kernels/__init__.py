@@ -2,6 +2,7 @@
 
 from mithril_mlx.kernels import (
     attention,
+    choice,
     elementwise,
     index,
     linalg,
@@ -20,6 +21,6 @@ from mithril_mlx.kernels import (
 from mithril_mlx.kernels.registry import KERNELS
 
 __all__ = [
-    "KERNELS", "attention", "elementwise", "index", "linalg", "loss", "movement", "nn",
+    "KERNELS", "attention", "choice", "elementwise", "index", "linalg", "loss", "movement", "nn",
     "normalization", "order", "pool", "position", "random", "reduction", "shard", "window",
 ]  # fmt: skip

@@ -109,12 +109,13 @@ def _hidden(causal: bool, types: Types, masks: Types) -> Callable[..., mx.array]
     if not masks and (unseen is None or h == groups):
         return (lambda scores: scores) if unseen is None else (lambda scores: scores + unseen)
     fit, is_bool = _fitted(masks, apart), bool(masks) and not masks[0].dtype.is_float
+    zero = mx.array(0, dtype=mlx_dtype(types[0].dtype))
 
     def hide(scores: mx.array, mask: mx.array | None = None) -> mx.array:
         scores = scores.reshape(apart)
         if mask is not None:
             mask = mask.reshape(fit)
-            scores = mx.where(mask, scores, -math.inf) if is_bool else scores + mask
+            scores = scores + (mx.where(mask, zero, -math.inf) if is_bool else mask)
         return (scores if unseen is None else scores + unseen).reshape(shape)
 
     return hide

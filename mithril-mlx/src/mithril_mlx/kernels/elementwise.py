@@ -26,7 +26,7 @@ same({
     mx.less_equal, ops.Greater: mx.greater, ops.GreaterEqual: mx.greater_equal, ops.LogicalAnd:
     mx.logical_and, ops.LogicalOr: mx.logical_or, ops.LogicalNot: mx.logical_not, ops.LogicalXor:
     mx.not_equal, ops.BitwiseAnd: mx.bitwise_and, ops.BitwiseOr: mx.bitwise_or, ops.BitwiseXor:
-    mx.bitwise_xor, ops.BitwiseInvert: mx.bitwise_invert, ops.Where: mx.where,
+    mx.bitwise_xor, ops.BitwiseInvert: mx.bitwise_invert,
     ops.StopGradient: lambda x: x,
 })  # fmt: skip
 

@@ -13,6 +13,7 @@ from mithril.engine.kernels.registry import Run
 from mithril_mlx.kernels.exponential import exponential, log_sum_exp
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.tensors import mlx_dtype
 
 
 @kernel(ops.CrossEntropy)
@@ -36,12 +37,12 @@ def cross_entropy(op: ops.CrossEntropy, types: Types) -> Run:
 def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types) -> Run:
     """(softmax - one hot) times the cotangent."""
     logits, counted, exp = types[0], _unsigned(types), exponential(types[0])
-    every = mx.arange(logits.shape[-1], dtype=counted)
+    every, dtype = mx.arange(logits.shape[-1], dtype=counted), mlx_dtype(logits.dtype)
 
     def run(logits: mx.array, targets: mx.array, total: mx.array, g: mx.array) -> mx.array:
         likely = exp(logits - mx.expand_dims(total, -1))
         is_target = every == mx.expand_dims(targets.astype(counted), -1)
-        return mx.where(is_target, likely - 1.0, likely) * mx.expand_dims(g, -1)
+        return (likely - is_target.astype(dtype)) * mx.expand_dims(g, -1)
 
     return run
 

@@ -13,6 +13,7 @@ from mithril.engine.kernels.registry import Run
 from mithril.ops import pool
 from mithril.types import DType, TensorType
 
+from mithril_mlx.kernels.choice import bits_of, mask
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.registry import Types, kernel
@@ -51,7 +52,7 @@ def max_pool_gradient_from(start: int, op: pool.MaxPoolGradient, types: Types) -
     in it the first column that has it.
     """
     x, y, _ = types
-    windows, lowest = _windows(op, x, y, start), _lowest(x.dtype)
+    windows, lowest, bits = _windows(op, x, y, start), _lowest(x.dtype), bits_of(x)
 
     def run(x: mx.array, y: mx.array, dy: mx.array) -> mx.array:
         steps, largest = [], []
@@ -60,19 +61,21 @@ def max_pool_gradient_from(start: int, op: pool.MaxPoolGradient, types: Types) -
             largest.append(x := reduce(mx.maximum, steps[-1]))
         largest[-1] = y
         for window, taps, top in reversed(list(zip(windows, steps, largest, strict=True))):
-            dy = window.spread(_to_first(taps, top, dy))
+            dy = window.spread(_to_first(taps, top, dy, bits))
         return dy
 
     return run
 
 
-def _to_first(taps: list[mx.array], largest: mx.array, dy: mx.array) -> list[mx.array]:
+def _to_first(
+    taps: list[mx.array], largest: mx.array, dy: mx.array, bits: mx.Dtype
+) -> list[mx.array]:
     """Return for each tap the gradients of the places where it is the first that is largest."""
-    parts = []
+    parts, left = [], mx.view(dy, bits)
     for tap in taps:
-        wins = mx.equal(tap, largest)
-        parts.append(mx.where(wins, dy, 0.0))
-        dy = mx.where(wins, 0.0, dy)
+        part = mx.bitwise_and(left, mask(mx.equal(tap, largest), bits))
+        left = mx.bitwise_xor(left, part)  # nothing where it has been handed out
+        parts.append(mx.view(part, dy.dtype))
     return parts
 
 

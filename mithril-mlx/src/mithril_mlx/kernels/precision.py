@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,11 @@ from mithril_mlx.tensors import mlx_dtype
 def on_gpu() -> bool:
     """Return whether arrays are computed on the GPU, where MLX has fused kernels."""
     return bool(mx.default_device() == mx.gpu)
+
+
+def is_vectorized() -> bool:
+    """Return whether MLX's functions work on several numbers at once: on GPUs and Apple's CPUs."""
+    return on_gpu() or sys.platform == "darwin"
 
 
 def in_float32(factory: Factory) -> Factory:
