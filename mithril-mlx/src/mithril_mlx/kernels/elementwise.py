@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -9,9 +10,10 @@ import numpy as np
 from mithril import ops
 from mithril.engine.kernels.registry import Run
 from mithril.ir import Constant
-from mithril.types import DType
+from mithril.types import DType, TensorType
 
 from mithril_mlx.kernels import double
+from mithril_mlx.kernels.exponential import error_function, exponential, sigmoid
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.registry import Types, kernel, same
 from mithril_mlx.tensors import mlx_dtype, to_mlx
@@ -30,16 +32,24 @@ same({
     ops.StopGradient: lambda x: x,
 })  # fmt: skip
 
-_DOUBLE: dict[type[Any], tuple[Run, Run]] = {
-    ops.Exp: (mx.exp, double.exp), ops.Sin: (mx.sin, double.sin), ops.Cos: (mx.cos, double.cos),
-    ops.Erf: (mx.erf, double.erf), ops.Sigmoid: (mx.sigmoid, double.sigmoid),
+_WAVES: dict[type[Any], tuple[Run, Run]] = {
+    ops.Sin: (mx.sin, double.sin), ops.Cos: (mx.cos, double.cos),
+}  # fmt: skip
+_GROWTH: dict[type[Any], Callable[[TensorType], Run]] = {
+    ops.Exp: exponential, ops.Erf: error_function, ops.Sigmoid: sigmoid,
 }  # fmt: skip
 
 
-@kernel(*_DOUBLE)
-def function(op: Any, types: Types) -> Run:
-    """A function of one number, exact in float64 too."""
-    return _DOUBLE[type(op)][types[0].dtype == DType.float64]
+@kernel(*_WAVES)
+def wave(op: Any, types: Types) -> Run:
+    """A periodic function, exact in float64 too."""
+    return _WAVES[type(op)][types[0].dtype == DType.float64]
+
+
+@kernel(*_GROWTH)
+def growth(op: Any, types: Types) -> Run:
+    """A function made of exponentials."""
+    return _GROWTH[type(op)](types[0])
 
 
 @kernel(ops.Cast)
