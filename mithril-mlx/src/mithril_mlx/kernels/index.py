@@ -17,6 +17,7 @@ from mithril.ops import index
 from mithril.types import Shape, TensorType
 
 from mithril_mlx.kernels.elementwise import number
+from mithril_mlx.kernels.movement import filled
 from mithril_mlx.kernels.registry import Types, kernel, wide
 from mithril_mlx.tensors import mlx_dtype
 
@@ -30,9 +31,9 @@ def take(op: index.Take, types: Types) -> Run:
     table, ids = types[:2]
     (result,) = op.infer(types)
     nowhere = _nowhere(table)
-    if not table.size:
-        fill = number(0, table.dtype) if len(types) > 2 else nowhere
-        return lambda *operands: mx.broadcast_to(fill, result.shape)
+    if not table.size or not ids.size:
+        is_float = table.dtype.is_float and len(types) == 2
+        return filled(math.nan if is_float else 0, result)
     if len(types) > 2:
         return _take_part(op, types)
     rows, counted, beside = table.shape[0], unsigned(ids), _beside(ids, result)
@@ -93,7 +94,7 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> Run:
     flat = (count, math.prod(result.shape[1:]))
     zero = mx.array(0, dtype=accumulate)
     if not updates.size or not result.size:
-        return lambda *operands: mx.broadcast_to(zero.astype(dtype), result.shape)
+        return filled(0, result)
     add = added_along(0, (rows + 1, flat[1]), accumulate) if updates.size <= FEW else None
 
     def run(ids: Any, updates: Any, *offset: Any) -> Any:

@@ -15,6 +15,7 @@ from mithril.engine.kernels.registry import Run
 from mithril.ops.linalg import Einsum
 from mithril.types import Shape
 
+from mithril_mlx.kernels.movement import filled
 from mithril_mlx.kernels.precision import in_float32, on_gpu
 from mithril_mlx.kernels.registry import Types, kernel
 
@@ -26,6 +27,8 @@ def einsum(op: Einsum, types: Types) -> Run:
     """The product of two operands."""
     left, right, result = op.terms
     sizes = dict(zip(left + right, types[0].shape + types[1].shape, strict=True))
+    if 0 in sizes.values():
+        return filled(0, op.infer(types)[0])
     if all(c in left and c in right for c in sizes):
         return in_float32(_inner)(op, types)
     if all(c in result for c in sizes):
@@ -94,7 +97,7 @@ def _letters(left: str, right: str, result: str) -> tuple[str, str, str, str]:
 
 
 def _composed(first: Run | None, second: Run | None, swapped: bool) -> Run:
-    """Return the product of two operands, each as it is or arranged, in as few calls as it takes."""
+    """Return the product of two operands, each as it is or arranged, in few calls."""
     if swapped:
         unswapped = _composed(first, second, False)
         return lambda x, y: unswapped(y, x)

@@ -8,11 +8,21 @@ import mlx.core as mx
 from mithril import ops
 from mithril.engine.kernels.registry import Run
 from mithril.ops.control import After
+from mithril.types import TensorType
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.registry import Types, kernel, same
 
 same({After: mx.depends})
+
+
+def filled(value: object, type: TensorType) -> Run:
+    """Return the function that makes an array of one number, whatever the operands.
+
+    Kernels take it where operands have no elements: there MLX's reductions may run for ever.
+    """
+    result = mx.broadcast_to(number(value, type.dtype), type.shape)
+    return lambda *operands: result
 
 
 @kernel(ops.Reshape)

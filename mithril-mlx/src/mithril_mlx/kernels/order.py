@@ -12,6 +12,7 @@ from mithril.types import TensorType
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.index import added_along, unsigned
+from mithril_mlx.kernels.movement import filled
 from mithril_mlx.kernels.registry import Types, kernel, wide
 from mithril_mlx.tensors import mlx_dtype
 
@@ -62,8 +63,8 @@ def take_along(op: order.TakeAlong, types: Types) -> Run:
     x, indices = types
     axis, size, counted = op.axis, x.shape[op.axis], unsigned(indices)
     nowhere = number(math.nan if x.dtype.is_float else 0, x.dtype)
-    if not size:
-        return lambda x, indices: mx.broadcast_to(nowhere, indices.shape)
+    if not x.size or not indices.size:
+        return filled(math.nan if x.dtype.is_float else 0, x.with_shape(indices.shape))
 
     def run(x: Any, indices: Any) -> Any:
         indices = indices.astype(counted)
@@ -80,7 +81,7 @@ def scatter_along(op: order.ScatterAlong, types: Types) -> Run:
     dtype, accumulate, counted = mlx_dtype(result.dtype), wide(result), unsigned(types[0])
     size, zero = op.size, mx.array(0, dtype=accumulate)
     if not result.size or not types[0].size:
-        return lambda indices, updates: mx.broadcast_to(zero.astype(dtype), result.shape)
+        return filled(0, result)
     add = added_along(op.axis, result.shape, accumulate)
 
     def run(indices: Any, updates: Any) -> Any:

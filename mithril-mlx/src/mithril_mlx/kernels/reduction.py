@@ -11,12 +11,15 @@ from mithril.engine.kernels.registry import Run
 from mithril.ops import reduce
 from mithril.types import Shape
 
+from mithril_mlx.kernels.movement import filled
 from mithril_mlx.kernels.registry import Types, kernel, wide
 from mithril_mlx.tensors import mlx_dtype
 
 _REDUCE: dict[type[Any], Run] = {
     ops.Max: mx.max, ops.Min: mx.min, ops.AnyTrue: mx.any, ops.AllTrue: mx.all,
 }  # fmt: skip
+_OF_NOTHING: dict[type[Any], int] = {ops.AllTrue: 1, ops.Prod: 1}
+"""What a reduction without terms gives, where that is not 0."""
 
 MANY = 1 << 14
 """MLX adds one after another: more terms than these are added up in two steps, as NumPy would."""
@@ -25,6 +28,8 @@ MANY = 1 << 14
 @kernel(*_REDUCE)
 def reduction(op: reduce.Reduction, types: Types) -> Run:
     """One of the reductions over some dimensions."""
+    if not types[0].size:
+        return _of_nothing(op, types)
     function, axes, keepdims = _REDUCE[type(op)], op.axes, op.keepdims
     return lambda x: function(x, axes, keepdims)
 
@@ -61,6 +66,8 @@ def cumsum(op: ops.Cumsum, types: Types) -> Run:
 @kernel(ops.Argmax, ops.Argmin)
 def arg_extremum(op: reduce.ArgExtremum, types: Types) -> Run:
     """The index of the first extreme element."""
+    if not types[0].size:
+        return _of_nothing(op, types)
     find, axis = (mx.argmax if isinstance(op, ops.Argmax) else mx.argmin), op.axis
     return lambda x: find(x, axis).astype(mx.int32)
 
@@ -68,12 +75,20 @@ def arg_extremum(op: reduce.ArgExtremum, types: Types) -> Run:
 def _accumulated(op: Any, types: Types, run: Run) -> Run:
     """Return a function that runs in the dtype to accumulate in."""
     (result,) = op.infer(types)
+    if not types[0].size:
+        return _of_nothing(op, types)
     given, made, accumulate = mlx_dtype(types[0].dtype), mlx_dtype(result.dtype), wide(result)
     if given == made == accumulate:
         return run
     if made == accumulate:
         return lambda x: run(x.astype(accumulate))
     return lambda x: run(x.astype(accumulate)).astype(made)
+
+
+def _of_nothing(op: Any, types: Types) -> Run:
+    """Return the function for an operand without elements."""
+    (result,) = op.infer(types)
+    return filled(_OF_NOTHING.get(type(op), 0), result)
 
 
 def _steps(shape: Shape, axes: tuple[int, ...]) -> tuple[Shape, tuple[int, ...], int] | None:
