@@ -281,13 +281,15 @@ def test_products(equation: str, dtype: str) -> None:
 # ------------------------------------------------------------------ the rest
 
 
-@pytest.mark.parametrize("shape", [(5, 3), (2, 1 << 9, 3)])
+@pytest.mark.parametrize("shape", [(5, 3), (2, 1 << 9, 3), (3, (1 << 17) - 5)])
 @pytest.mark.parametrize("width", [32, 7])
 def test_random_bits_are_those_of_the_core(shape: tuple[int, ...], width: int) -> None:
     seed = np.asarray(4_000_000_000, np.uint32)
     check(ops.RandomBits(shape, shape, -3, width), seed)
     offsets = [np.asarray(n, np.int32) for n in range(len(shape))]
-    check(ops.RandomBits(shape, tuple(4 * n for n in shape), 9, width), seed, *offsets)
+    for times in (4, 1 << 15):  # beyond 32 bits, too
+        whole = tuple(times * n for n in shape)
+        check(ops.RandomBits(shape, whole, 9, width), seed, *offsets)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint16", "bfloat16", "float64"])
