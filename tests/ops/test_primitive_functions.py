@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mithril as ml
+import ml_dtypes
 import numpy as np
 import pytest
 from mithril import P, ops
@@ -94,11 +95,12 @@ def test_first_of_equal_elements_is_at_the_top() -> None:
     assert_close(found, np.array([0.0, 1.0, 1.0, 0.0, 0.0]))
 
 
-def test_not_a_number_is_sorted_last_in_both_orders() -> None:
-    x = np.array([1.0, np.nan, 3.0])
+@pytest.mark.parametrize("dtype", ["float64", "float16", ml_dtypes.bfloat16], ids=str)
+def test_not_a_number_is_sorted_last_in_both_orders(dtype: object) -> None:
+    x = np.array([1.0, np.nan, 3.0], dtype)
     for descending, first in ((False, [1.0, 3.0]), (True, [3.0, 1.0])):
         found = call(lambda t, d=descending: ops.sort(t, descending=d), x)
-        np.testing.assert_array_equal(found, np.array([*first, np.nan]))
+        np.testing.assert_array_equal(found.astype(float), np.array([*first, np.nan]))
 
 
 def test_k_may_be_a_numpy_integer() -> None:

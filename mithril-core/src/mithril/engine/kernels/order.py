@@ -12,7 +12,7 @@ import numpy as np
 from mithril.engine.kernels.index import check_ids
 from mithril.engine.kernels.registry import Run, kernel
 from mithril.ops import order as ops
-from mithril.types import TensorType
+from mithril.types import DType, TensorType
 
 Types = Sequence[TensorType]
 
@@ -59,7 +59,7 @@ def argsort(op: ops.Argsort, types: Types, xp: ModuleType) -> Run:
 def sort(op: ops.Sort, types: Types, xp: ModuleType) -> Run:
     """Sorted rows; in descending order NaN still comes last."""
     order = _order(op.axis, op.descending, xp)
-    if op.descending:
+    if op.descending or types[0].dtype == DType.bfloat16:
         return lambda x: np.take_along_axis(x, order(x), op.axis)
     return lambda x: xp.sort(x, axis=op.axis)
 
@@ -111,9 +111,10 @@ def scatter_along(op: ops.ScatterAlong, types: Types, xp: ModuleType) -> Run:
 def _order(axis: int, descending: bool, xp: ModuleType) -> Run:
     """Return the function that gives the positions of rows in order, equal elements as they are."""
     if not descending:
-        return lambda x: np.argsort(x, axis=axis, kind="stable")
+        return lambda x: np.argsort(_comparable(x), axis=axis, kind="stable")
 
     def run(x: Any) -> Any:
+        x = _comparable(x)
         # A stable ascending sort from the other end, read backwards, is a stable descending one.
         size = x.shape[axis]
         backwards = np.argsort(np.flip(x, axis=axis), axis=axis, kind="stable")
@@ -123,9 +124,13 @@ def _order(axis: int, descending: bool, xp: ModuleType) -> Run:
     return run
 
 
+def _comparable(x: Any) -> Any:
+    """Return numbers that NumPy sorts with NaN last; that of bfloat16 it puts anywhere."""
+    return x.astype(np.float32) if x.dtype == DType.bfloat16.numpy else x
+
+
 def _nan_last(x: Any, order: Any, axis: int) -> Any:
-    sorted_ = np.take_along_axis(x, order, axis)
-    is_nan = np.isnan(sorted_.astype(np.float32) if sorted_.dtype.itemsize == 2 else sorted_)
+    is_nan = np.isnan(np.take_along_axis(x, order, axis))
     if not is_nan.any():
         return order
     return np.take_along_axis(order, np.argsort(is_nan, axis=axis, kind="stable"), axis)
