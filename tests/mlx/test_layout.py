@@ -188,8 +188,8 @@ def test_a_step_is_that_of_channels_first(mesh: dict[str, int]) -> None:
 
 
 def transpositions(memory_format: str, folder: Path) -> int:
-    """Return how many MLX runs in a training step."""
-    backend = ml.MLXBackend(memory_format=memory_format)
+    """Return how many MLX runs in a training step, whose graph is built as if to be compiled."""
+    backend = ml.MLXBackend(memory_format=memory_format, jit=True)
     shapes = {"input": ml.TensorSpec(PICTURES.shape)}
     program = ml.compile(cnn(), backend, shapes=shapes).plan.stages[0].program
     put = backend.engine.put

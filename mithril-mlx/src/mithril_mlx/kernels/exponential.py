@@ -8,15 +8,13 @@ error function takes as long as 160, the quotient of polynomials here 25.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 
 import mlx.core as mx
-import numpy as np
 from mithril.types import DType, TensorType
 
 from mithril_mlx.kernels import double
-from mithril_mlx.kernels.precision import on_gpu
+from mithril_mlx.kernels.precision import is_vectorized, on_gpu
 
 Change = Callable[[mx.array], mx.array]
 
@@ -35,21 +33,21 @@ def exponential(of: TensorType) -> Change:
     """Return the function e ** x of tensors of a type."""
     if of.dtype == DType.float64:
         return double.exp
-    return mx.exp if of.dtype != DType.float32 or _by_many() else _exp
+    return mx.exp if of.dtype != DType.float32 or is_vectorized() else _exp
 
 
 def error_function(of: TensorType) -> Change:
     """Return the error function of tensors of a type."""
     if of.dtype == DType.float64:
         return double.erf
-    return mx.erf if of.dtype != DType.float32 or _by_many() else _erf
+    return mx.erf if of.dtype != DType.float32 or is_vectorized() else _erf
 
 
 def sigmoid(of: TensorType) -> Change:
     """Return the function 1 / (1 + e ** -x) of tensors of a type."""
     if of.dtype == DType.float64:
         return double.sigmoid
-    if of.dtype != DType.float32 or _by_many():
+    if of.dtype != DType.float32 or is_vectorized():
         return mx.sigmoid
     return lambda x: 1.0 / (1.0 + _exp(-x))
 
@@ -80,12 +78,7 @@ def log_sum_exp(axis: int, of: TensorType) -> Change:
     return run
 
 
-def _by_many() -> bool:
-    """Return whether MLX's own functions work on several numbers at once."""
-    return on_gpu() or sys.platform == "darwin"
-
-
-_BASE = mx.array(np.float32(math.exp(_PARTS)))
+_BASE = mx.array(math.exp(_PARTS), dtype=mx.float32)
 
 
 def _exp(x: mx.array) -> mx.array:
