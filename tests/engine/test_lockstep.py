@@ -210,6 +210,32 @@ def test_results_nobody_uses_are_freed_at_once() -> None:
     assert peak_of(normed, Mesh(), x=f32(2, 4), w=f32(4)) == 1
 
 
+def test_a_lazy_namespace_is_told_every_few_nodes_to_start() -> None:
+    """What it is given is needed further on, and in order; statistics nobody uses are not."""
+
+    def function(x: Tensor) -> Tensor:
+        for _ in range(7):
+            x = ops.tanh(x)
+        return chain(ops.layer_norm(x, x, x))
+
+    started: list[Any] = []
+    lazy = ModuleType("lazy")
+    vars(lazy).update(vars(np), start=started.extend)
+    program = program_of(Mesh(), graph_of(function, x=f32(3)))
+    values = {"x": [np.array([0.1, 0.2, 0.3], np.float32)]}
+    found, _ = execute(program, values, xp=lazy)
+    (normed, halfway, late) = started
+    np.testing.assert_array_equal(_after(8, normed), halfway)
+    np.testing.assert_array_equal(_after(8, halfway), late)
+    np.testing.assert_array_equal(_after(4, late), found["y"][0])
+
+
+def _after(count: int, x: Any) -> Any:
+    for _ in range(count):
+        x = np.tanh(x)
+    return x
+
+
 def test_everything_but_the_outputs_is_deleted_once_after_its_last_use() -> None:
     graph = block()
     ran = run(

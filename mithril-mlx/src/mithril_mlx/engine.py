@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -33,7 +34,7 @@ from mithril_mlx.interop import MLXInterop
 from mithril_mlx.kernels import KERNELS
 from mithril_mlx.kernels.window import of_images
 from mithril_mlx.layout import OfImages, channels_last
-from mithril_mlx.lazy import NAMESPACE, Lazy, Shards
+from mithril_mlx.lazy import Lazy, Shards, namespace
 from mithril_mlx.options import MLXOptions
 from mithril_mlx.tensors import to_mlx, to_numpy
 
@@ -176,12 +177,13 @@ class MLXEngine:
         kernels = kernels_for(self.name, KERNELS)
         if self.options.channels_last:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
+        compiled = is_compiled(self.options.jit, self.device)
         with mx.stream(self.device):
-            built = self._built(program, kernels)
-        return Lazy(built, self.device, self.wire, is_compiled(self.options.jit, self.device))
+            built = self._built(program, kernels, namespace(compiled))
+        return Lazy(built, self.device, self.wire, compiled)
 
-    def _built(self, program: Program, kernels: Mapping[str, Kernel]) -> Executable:
+    def _built(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
         if self.wire is None:
-            return LockstepExecutable(program, kernels, NAMESPACE)
+            return LockstepExecutable(program, kernels, xp)
         (rank,) = self.local_devices
-        return RankExecutable(program, kernels, NAMESPACE, rank, self.wire.exchanges())
+        return RankExecutable(program, kernels, xp, rank, self.wire.exchanges())

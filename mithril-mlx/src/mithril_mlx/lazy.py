@@ -63,8 +63,17 @@ def _asarray(x: Any, dtype: Any = None) -> mx.array:
     return array.astype(dtype if isinstance(dtype, mx.Dtype) else mlx_dtype(dtype))
 
 
-NAMESPACE: Any = SimpleNamespace(
-    asarray=_asarray, add=mx.add, maximum=mx.maximum, minimum=mx.minimum,
-    concatenate=mx.concatenate, stack=mx.stack,
-)  # fmt: skip
-"""The functions that the core's executors call themselves, under their array API names."""
+_FUNCTIONS: dict[str, Any] = {
+    "asarray": _asarray, "add": mx.add, "maximum": mx.maximum, "minimum": mx.minimum,
+    "concatenate": mx.concatenate, "stack": mx.stack,
+}  # fmt: skip
+
+
+def namespace(compiled: bool) -> Any:
+    """Return the functions that the core's executors call themselves.
+
+    Unless all of a program goes through `mx.compile`, its first values are computed while the graph
+    of the further ones is built.
+    """
+    more = {} if compiled else {"start": mx.async_eval}
+    return SimpleNamespace(**_FUNCTIONS, **more)

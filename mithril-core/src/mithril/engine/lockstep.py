@@ -27,6 +27,8 @@ from mithril.ops.collective import AllGather, AllReduce, AxisIndex
 Axes = tuple[str, ...]
 Coordinate = tuple[int, ...]  # along the axes a value varies over, in mesh order
 _Run = Callable[[Sequence[Sequence[Any]], Observer | None], list[list[Any]]]
+STRETCH = 8
+"""How many nodes of a lazy namespace are put together before their computation is started."""
 
 
 class LockstepExecutable:
@@ -61,7 +63,8 @@ class Writer:
         mesh: the devices.
         graph: a local graph.
         kernels: kernel factories by op name.
-        xp: the array namespace.
+        xp: the array namespace; a lazy one may have a function `start`, which is given values to
+            be computed while the rest of the graph is gone through.
         name: of the function; what belongs to it starts with it.
     """
 
@@ -78,6 +81,8 @@ class Writer:
         self._varies: dict[Value, Axes] = {}
         self._names: dict[Value, str] = {}
         self._last = graph.last_uses()
+        if hasattr(xp, "start"):
+            self.constants["start"] = xp.start
 
     def write_program(self, ports: Sequence[Port]) -> str:
         """Return the source of `run(inputs, observe)`, inputs and results being lists by device."""
@@ -125,9 +130,15 @@ class Writer:
         prefix = "" if self._name == "run" else f"{self._name}_"
         for number, node in enumerate(self._graph.nodes):
             yield from self._node(node, f"{prefix}f{number}")
-            dead = [n for v in self._last.get(node, ()) for _, n in self._variables(v)]
+            over = self._last.get(node, ())
+            dead = [n for v in over for _, n in self._variables(v)]
             if dead:
                 yield f"del {', '.join(dead)}"
+            if "start" in self.constants and number % STRETCH == STRETCH - 1:
+                kept = (v for v in node.outputs if v not in over)
+                made = [n for v in kept for _, n in self._variables(v)]
+                if made:
+                    yield f"start([{', '.join(made)}])"
 
     def _node(self, node: Node, function: str) -> Iterator[str]:
         op = node.op
