@@ -179,7 +179,7 @@ class MLXEngine:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
         compiled = is_compiled(self.options.jit, self.device)
         with mx.stream(self.device):
-            built = self._built(program, kernels, namespace(compiled))
+            built = self._built(program, kernels, namespace(program.graph, compiled))
         return Lazy(built, self.device, self.wire, compiled)
 
     def _built(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:

@@ -10,11 +10,14 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mithril.engine import Executable, Observer
+from mithril.ir import Graph, Repeat
 
 from mithril_mlx.exchange import Wire
 from mithril_mlx.tensors import mlx_dtype, to_mlx
 
 Shards = list[mx.array]
+LONG = 64
+"""Nodes of a program that is worth the cost of being started early."""
 
 
 class Lazy:
@@ -69,11 +72,17 @@ _FUNCTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def namespace(compiled: bool) -> Any:
+def namespace(graph: Graph, compiled: bool) -> Any:
     """Return the functions that the core's executors call themselves.
 
-    Unless all of a program goes through `mx.compile`, its first values are computed while the graph
-    of the further ones is built.
+    The first values of a long program are computed while the graph of the further ones is built,
+    unless all of it goes through `mx.compile`.
     """
-    more = {} if compiled else {"start": mx.async_eval}
-    return SimpleNamespace(**_FUNCTIONS, **more)
+    is_early = not compiled and _length(graph) >= LONG
+    return SimpleNamespace(**_FUNCTIONS, **({"start": mx.async_eval} if is_early else {}))
+
+
+def _length(graph: Graph) -> int:
+    """Return how many nodes a run goes through."""
+    loops = (node.op for node in graph.nodes if isinstance(node.op, Repeat))
+    return len(graph.nodes) + sum(op.count * _length(op.body) for op in loops)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -34,6 +35,12 @@ def to_mlx(array: np.ndarray) -> mx.array:
     if array.dtype.name == "bfloat16":
         return mx.array(array.view(np.uint16)).view(mx.bfloat16)
     return mx.array(array, dtype=mlx_dtype(array.dtype))
+
+
+@cache
+def zero(dtype: DType) -> mx.array:
+    """Return the scalar 0 of a dtype, always the same array."""
+    return to_mlx(np.zeros((), dtype.numpy))
 
 
 def to_numpy(array: mx.array) -> np.ndarray:

@@ -16,7 +16,7 @@ from mithril_mlx.kernels import double
 from mithril_mlx.kernels.exponential import error_function, exponential, sigmoid
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.registry import Types, kernel, same
-from mithril_mlx.tensors import mlx_dtype, to_mlx
+from mithril_mlx.tensors import mlx_dtype, to_mlx, zero
 
 same({
     ops.Add: mx.add, ops.Subtract: mx.subtract, ops.Multiply: mx.multiply, ops.Divide: mx.divide,
@@ -61,8 +61,9 @@ def cast(op: ops.Cast, types: Types) -> Run:
 
 @kernel(Constant)
 def constant(op: Constant, types: Types) -> Run:
-    """A scalar array, made once."""
-    value = number(op.value, op.dtype)
+    """A scalar array, made once; zeros are all one array, by which kernels know them."""
+    is_zero = not any(np.asarray(op.value, op.dtype.numpy).tobytes())  # -0.0 is another number
+    value = zero(op.dtype) if is_zero else number(op.value, op.dtype)
     return lambda: value
 
 
