@@ -6,11 +6,13 @@ the logits is read.
 
 from __future__ import annotations
 
+import math
+
 import mlx.core as mx
 from mithril import ops
 from mithril.engine.kernels.registry import Run
 
-from mithril_mlx.kernels.exponential import exponential, log_sum_exp
+from mithril_mlx.kernels.exponential import Change, exponential, log_sum_exp
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.registry import Types, kernel
 from mithril_mlx.tensors import mlx_dtype
@@ -20,14 +22,15 @@ from mithril_mlx.tensors import mlx_dtype
 @in_float32
 def cross_entropy(op: ops.CrossEntropy, types: Types) -> Run:
     """log sum exp minus the logit of the target."""
-    classes, counted, reduce = types[0].shape[-1], _unsigned(types), log_sum_exp(-1, types[0])
+    reduce, (counted, count) = log_sum_exp(-1, types[0]), _counting(types)
+    last, nan = mx.array(types[0].shape[-1] - 1, counted), mx.array(math.nan, _dtype(types))
 
     def run(logits: mx.array, targets: mx.array) -> tuple[mx.array, mx.array]:
-        total = mx.squeeze(reduce(logits), -1)
-        targets = targets.astype(counted)  # negative numbers become the largest
-        column = mx.expand_dims(mx.minimum(targets, classes - 1), -1)
-        hit = mx.squeeze(mx.take_along_axis(logits, column, axis=-1), -1)
-        return mx.where(targets < classes, total - hit, mx.nan), total
+        total, targets = reduce(logits), mx.expand_dims(count(targets), -1)
+        near = mx.minimum(targets, last)
+        loss = total - mx.take_along_axis(logits, near, axis=-1)
+        loss = mx.where(mx.equal(near, targets), loss, nan)
+        return mx.squeeze(loss, -1), mx.squeeze(total, -1)
 
     return run
 
@@ -36,16 +39,23 @@ def cross_entropy(op: ops.CrossEntropy, types: Types) -> Run:
 @in_float32
 def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types) -> Run:
     """(softmax - one hot) times the cotangent."""
-    logits, counted, exp = types[0], _unsigned(types), exponential(types[0])
-    every, dtype = mx.arange(logits.shape[-1], dtype=counted), mlx_dtype(logits.dtype)
+    exp, (counted, count) = exponential(types[0]), _counting(types)
+    every, dtype = mx.arange(types[0].shape[-1], dtype=counted), _dtype(types)
 
     def run(logits: mx.array, targets: mx.array, total: mx.array, g: mx.array) -> mx.array:
         likely = exp(logits - mx.expand_dims(total, -1))
-        is_target = every == mx.expand_dims(targets.astype(counted), -1)
+        is_target = mx.equal(every, mx.expand_dims(count(targets), -1))
         return (likely - is_target.astype(dtype)) * mx.expand_dims(g, -1)
 
     return run
 
 
-def _unsigned(types: Types) -> mx.Dtype:
-    return mx.uint64 if types[1].dtype.itemsize == 8 else mx.uint32
+def _counting(types: Types) -> tuple[mx.Dtype, Change]:
+    """Return an unsigned dtype, and what makes targets of it; negative ones become large."""
+    size = types[1].dtype.itemsize
+    counted = mx.uint64 if size == 8 else mx.uint32
+    return counted, lambda x: mx.view(x, counted) if size >= 4 else x.astype(counted)
+
+
+def _dtype(types: Types) -> mx.Dtype:
+    return mlx_dtype(types[0].dtype)
