@@ -7,7 +7,7 @@ DEMO ?=
 TEST_PROCESSES ?= 2
 PACKAGES := $(wildcard mithril-*/pyproject.toml)
 
-.PHONY: demo test check format wheels startup bench bench-jax bench-torch clean
+.PHONY: demo test check format wheels startup bench bench-jax bench-torch bench-mlx clean
 
 # The core alone: trains a small GPT on simulated devices. `make demo DEMO="--mesh data=4"`
 demo: $(DEMO_VENV)/.ready
@@ -53,6 +53,13 @@ bench-torch: $(VENV)/.ready
 	@failed=0; for run in mlp "gpt --width 64 --jit" gpt "gpt --width 64 --ranks 2" "gpt --ranks 2" \
 		"gpt --width 64 --ranks 4" "gpt --ranks 4" pool; do \
 		$(VENV)/bin/python -m benchmarks.torch_$$run || failed=1; \
+	done; exit $$failed
+
+# The same against mx.value_and_grad and average_gradients, on OpenBLAS where the system has it.
+bench-mlx: $(VENV)/.ready
+	@failed=0; for run in mlp "mlp --sizes 784,512,256,10 --batch 128" "gpt --width 64" gpt \
+		"gpt --width 64 --ranks 2" "gpt --ranks 2"; do \
+		$(VENV)/bin/python -m benchmarks.mlx_$$run || failed=1; \
 	done; exit $$failed
 
 clean:
