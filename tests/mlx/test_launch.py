@@ -17,7 +17,7 @@ from mithril.plugins import LaunchRequest
 from mithril_mlx.distributed import library_of
 from mithril_mlx.launch import commands
 
-from tests.mlx.jobs import MITHRIL, TRAIN, launch, lines_of, ran, script
+from tests.mlx.jobs import MITHRIL, TRAIN, launch, lines_of, mpirun, ran, script
 from tests.runtime.jobs import LOOPBACK, listening, processes_of, wait_until
 
 LIMIT = 3  # seconds in which a job with a dead process has to end
@@ -188,3 +188,51 @@ def test_a_job_is_known_by_its_variables() -> None:
     assert library_of({"MLX_RANK": "0", "MLX_HOSTFILE": "hosts.json"}) == "ring"
     assert library_of({"MLX_RANK": "0", "MLX_IBV_DEVICES": "devices.json"}) == "jaccl"
     assert library_of({"OMPI_COMM_WORLD_RANK": "0"}) == "mpi"
+
+
+GONE = """
+backend = ml.MLXBackend(ml.Mesh(data=2))
+(rank,) = backend.engine.local_devices
+x = backend.array(np.arange(4.0, dtype=np.float32), sharding=P("data"))
+for step in range(4):
+    if rank == 1 and step == 2:
+        raise ValueError("boom")
+    total = backend.sum(x * (step + 1.0))
+    try:
+        print("step", step, total.numpy().tolist(), flush=True)
+    except ml.BackendError as error:
+        print(error)
+        sys.exit(7)
+"""
+
+
+def started(command: list[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_rank_that_outlives_another_reads_no_wrong_numbers(tmp_path: Path) -> None:
+    """Without a launcher, which would stop it."""
+    both = [
+        started([sys.executable, script(tmp_path, GONE)], **dict(command.environment))
+        for command in commands(LaunchRequest("", (), 2))
+    ]
+    told = [rank.communicate(timeout=60) for rank in both]
+    assert told[0][0].splitlines()[:2] == ["step 0 6.0", "step 1 12.0"]
+    assert "step 2" not in told[0][0]
+    assert "rank 0 has lost another process of the job while they exchanged data: " in "".join(
+        told[0]
+    )
+    assert "ValueError: boom" in told[1][1]
+
+
+def test_a_rank_that_raises_ends_a_job_of_mpi(tmp_path: Path) -> None:
+    done = mpirun(2, script(tmp_path, GONE))
+    assert done.returncode != 0
+    assert "ValueError: boom" in done.stderr
+    assert "step 2" not in done.stdout

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import mlx.core as mx
 from mithril.engine.transport import Transport
@@ -102,7 +106,26 @@ def join(library: str) -> Job:
             f"distributed_backend='{library}' cannot join a job: {error}; start the script by "
             f"{HOW[library]}"
         ) from error
+    if library == "mpi":
+        _leave_on_error()
     return Job(library, world)
+
+
+@cache
+def _leave_on_error() -> None:
+    """Let a process that ends by an error end at once, so that mpirun stops the others.
+
+    In its ordinary end MPI waits for all processes, and they for what this one shall send.
+    """
+    report = sys.excepthook
+
+    def leave(*error: Any) -> None:
+        report(*error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+    sys.excepthook = leave
 
 
 def _forget() -> None:

@@ -23,6 +23,7 @@ from mithril.engine.shards import host_shards
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError
 from mithril.ir import Program
+from mithril.ir.repeat import all_nodes
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
@@ -178,9 +179,13 @@ class MLXEngine:
         if self.options.channels_last:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
         compiled = is_compiled(self.options.jit, self.device)
+        wire = (
+            self.wire if any(node.op.is_collective for node in all_nodes(program.graph)) else None
+        )
         with mx.stream(self.device):
-            built = self._built(program, kernels, namespace(program.graph, compiled))
-        return Lazy(built, self.device, self.wire, compiled)
+            xp = namespace(program.graph, at_once=compiled or wire is not None)
+            built = self._built(program, kernels, xp)
+        return Lazy(built, self.device, wire, compiled)
 
     def _built(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
         if self.wire is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 from mithril.engine.transport import Call, Transport
+from mithril.errors import BackendError
 from mithril.ir import Op
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
@@ -43,6 +44,23 @@ class Wire:
     def restart(self) -> None:
         """Forget the order: a new run begins, and waits for the one before anyway."""
         self._last = None
+
+    def wait_for(self, results: Sequence[Sequence[mx.array]]) -> None:
+        """Compute results of a program that exchanges data, and wait for them.
+
+        MLX tells of a lost process only those who wait; others would read numbers that were never
+        received.
+
+        Raises:
+            BackendError: another process of the job is gone.
+        """
+        try:
+            mx.eval(results)
+        except RuntimeError as error:
+            raise BackendError(
+                f"rank {self._job.rank} has lost another process of the job while they exchanged "
+                f"data: {error}; see what that one says, and start the job again"
+            ) from error
 
     def exchanges(self) -> dict[type[Op], Callable[[Any, Mesh], Run]]:
         """Return for each collective what makes its function."""

@@ -26,7 +26,7 @@ class Lazy:
     Args:
         built: builds the graph.
         device: where it is computed.
-        wire: the other processes, if there are any.
+        wire: the other processes, if it exchanges data with them.
         compiled: whether `mx.compile` rewrites it first.
     """
 
@@ -39,9 +39,12 @@ class Lazy:
         self._wire = wire
 
     def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
-        """Run once, without waiting for the result.
+        """Run once, without waiting for the result unless data is exchanged.
 
         All of the program is computed, in every process alike, whatever its results are used for.
+
+        Raises:
+            BackendError: another process of the job is gone.
         """
         if self._wire is not None:
             self._wire.restart()
@@ -50,7 +53,10 @@ class Lazy:
                 results = self._rewritten(list(inputs))
             else:
                 results = self.built(inputs, observe)
-            mx.async_eval(results)
+            if self._wire is None:
+                mx.async_eval(results)
+            else:
+                self._wire.wait_for(results)
         return results
 
     @cached_property
@@ -72,13 +78,13 @@ _FUNCTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def namespace(graph: Graph, compiled: bool) -> Any:
+def namespace(graph: Graph, at_once: bool) -> Any:
     """Return the functions that the core's executors call themselves.
 
     The first values of a long program are computed while the graph of the further ones is built,
-    unless all of it goes through `mx.compile`.
+    unless all of it has to be computed at once.
     """
-    is_early = not compiled and _length(graph) >= LONG
+    is_early = not at_once and _length(graph) >= LONG
     return SimpleNamespace(**_FUNCTIONS, **({"start": mx.async_eval} if is_early else {}))
 
 
