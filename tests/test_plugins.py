@@ -93,7 +93,7 @@ class TestInstalledPackages:
             ml.open_backend("tpu-sim", (4,), chips=2)
         assert str(caught.value) == (
             "backend 'tpu-sim' failed to open on Mesh(data=4); RuntimeError: Mesh(data=4) needs "
-            "4 chips, the machine has 2; mithril backends info tpu-sim"
+            "4 chips, the machine has 2; see `mithril backends info tpu-sim`"
         )
         assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -354,7 +354,7 @@ class TestOpening:
             open_engine("x", Mesh(data=2), {"board": "absent"})
         assert str(caught.value) == (
             "backend 'x' failed to open on Mesh(data=2); OSError: no such board; "
-            "mithril backends info x"
+            "see `mithril backends info x`"
         )
         assert isinstance(caught.value.__cause__, OSError)
 

@@ -106,7 +106,9 @@ def test_a_missing_method_is_named() -> None:
         AttributeError, match=r"compiled model on backend 'jax' has no attribute 'as_jx'.*'as_jax'"
     ):
         compiled.as_jx()
-    with pytest.raises(AttributeError, match=r"parameters have no attribute 'jx'"):
+    with pytest.raises(
+        AttributeError, match=r"parameters on backend 'jax' have no attribute 'jx'; there: 'jax'$"
+    ):
         compiled.randomize_params().jx()
 
 

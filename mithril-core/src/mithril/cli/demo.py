@@ -44,13 +44,13 @@ def demo(
 
     devices = read_mesh(mesh)
     _check_axes(devices)
-    text, sizes = help_text(), Sizes()
+    text, sizes, opened = help_text(), Sizes(), ml.open_backend(backend, ml.Mesh(devices))
     typer.echo(
         f"text     {len(text.ids)} characters, alphabet of {len(text.alphabet)}\n"
         f"model    GPT, {sizes.layers} blocks, width {sizes.width}, {sizes.heads} heads\n"
         f"devices  {ml.Mesh(devices)!r} on backend '{backend}'"
     )
-    trainer = Trainer(text, sizes, ml.open_backend(backend, ml.Mesh(devices)))
+    trainer = Trainer(text, sizes, opened)
     typer.echo(f"\n{trainer.compiled.plan_summary()}\n")
     before = trainer.write(PROMPT, SAMPLE)
     start = time.perf_counter()

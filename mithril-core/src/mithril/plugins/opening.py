@@ -64,7 +64,7 @@ def open_entry(entry: BackendEntry, mesh: Mesh, options: Mapping[str, object]) -
     except Exception as error:
         raise BackendError(
             f"backend '{entry.name}' failed to open on {mesh}; {type(error).__name__}: {error}; "
-            f"mithril backends info {entry.name}"
+            f"see `mithril backends info {entry.name}`"
         ) from error
 
 

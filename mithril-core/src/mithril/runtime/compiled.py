@@ -375,7 +375,7 @@ class CompiledModel:
         if name not in methods:
             raise AttributeError(
                 f"compiled model on backend '{self.backend.name}' has no attribute '{name}'"
-                f"{nearest(name, [*methods, *dir(type(self))])}"
+                f"{nearest(name, [*methods, *_public(self)])}"
             )
         return partial(methods[name], self)
 
@@ -384,3 +384,7 @@ class CompiledModel:
             f"CompiledModel(inputs={list(self.input_names)}, outputs={list(self.output_names)}, "
             f"parameters={len(self.parameter_names)}, {self.backend!r})"
         )
+
+
+def _public(model: CompiledModel) -> list[str]:
+    return [name for name in dir(type(model)) if not name.startswith("_")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mithril.errors import BackendError
+from mithril.errors import BackendError, listing
 from mithril.mesh import Box, Sharding
 from mithril.models.initializers import Constant, Initializer, Normal, Uniform
 from mithril.runtime.array import Array
@@ -27,8 +27,14 @@ class Parameters(dict[str, Array]):
 
     def __getattr__(self, name: str) -> Callable[[], dict[str, Any]]:
         first = None if name.startswith("_") else next(iter(self.values()), None)
-        if first is None or name not in first.backend.interop.array_methods:
+        if first is None:
             raise AttributeError(f"parameters have no attribute '{name}'")
+        methods = first.backend.interop.array_methods
+        if name not in methods:
+            raise AttributeError(
+                f"parameters on backend '{first.backend.name}' have no attribute '{name}'; "
+                f"there: {listing(m for m in methods if not m.startswith('_'))}"
+            )
         return lambda: {key: getattr(x, name)() for key, x in self.items()}
 
     def __repr__(self) -> str:
