@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mithril import P
 from mithril.mesh import Sharding
+from mithril.runtime.parameters import Parameters
 from mithril.runtime.sampling import Key
 from mithril.types import DType, TensorType
 
@@ -127,3 +128,8 @@ def test_each_device_draws_its_own_part_only() -> None:
     type = TensorType((8, 6), DType.float32)
     backend.place(type, Sharding.of(backend.mesh, P("data"), 2), produce)
     assert asked == [(2, 6)] * 4
+
+
+def test_no_parameters_have_no_attributes() -> None:
+    with pytest.raises(AttributeError, match=r"^parameters have no attribute 'jax'$"):
+        Parameters().jax()
