@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 from mithril.plugins import free_port
 
-from tests.runtime.jobs import LOOPBACK, listening, processes_of
+from tests.runtime.jobs import LOOPBACK, listening
+from tests.runtime.training import MITHRIL, TRAIN, Training, training
 
-ROOT = Path(__file__).parent.parent.parent
-MITHRIL = str(Path(sys.executable).with_name("mithril"))
-TRAIN = str(ROOT / "examples/train_gpt.py")
 LIMIT = 15  # seconds in which a job with a dead process has to end
 
 
@@ -141,57 +139,28 @@ print("sum", float(backend.arange(8.0, sharding=P("data")).sum()), backend.engin
     assert "[1] sum 28.0 (2, 3)" in told[1].splitlines()
 
 
-class Job:
-    """A job that trains for a long time, and the processes it is made of."""
-
-    def __init__(self) -> None:
-        options = ("--backend", "jax", "--mesh", "data=4", "--steps", "100000")
-        self.launcher = subprocess.Popen(
-            [MITHRIL, "launch", "-n", "2", "--backend", "jax", TRAIN, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.launcher.stdout is not None
-        for line in self.launcher.stdout:
-            if "step 3" in line:
-                break
-
-    def ranks(self) -> dict[int, int]:
-        """Return the process of each rank."""
-        return {
-            int(variables["MITHRIL_JAX_PROCESS"]): pid
-            for pid, variables in processes_of(TRAIN)
-            if "MITHRIL_JAX_PROCESS" in variables
-        }
-
-
 @pytest.fixture
 def job():
-    if not Path("/proc").is_dir():
-        pytest.skip("processes are found through /proc")
-    running = Job()
-    with running.launcher:
+    with training("jax", 2, "data=4", "MITHRIL_JAX_PROCESS") as running:
         yield running
-        running.launcher.kill()
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_ends_the_job_and_is_named(job: Job, victim: int) -> None:
-    ranks = job.ranks()
-    assert sorted(ranks) == [0, 1]
+def test_a_killed_process_ends_the_job_and_is_named(job: Training, victim: int) -> None:
+    ranks = job.processes()
+    assert sorted(ranks) == ["0", "1"]
     killed = time.monotonic()
-    os.kill(ranks[victim], signal.SIGKILL)
+    os.kill(ranks[str(victim)], signal.SIGKILL)
     _, errors = job.launcher.communicate(timeout=60)
     took = time.monotonic() - killed
     assert job.launcher.returncode == 128 + signal.SIGKILL
     assert f"rank {victim} " in errors.splitlines()[-1]
     assert "SIGKILL" in errors
-    assert not job.ranks(), "nothing is left running"
+    assert not job.processes(), "nothing is left running"
     assert took < LIMIT
 
 
-def test_nothing_listens_beyond_loopback(job: Job) -> None:
-    found = listening(set(job.ranks().values()))
+def test_nothing_listens_beyond_loopback(job: Training) -> None:
+    found = listening(set(job.processes().values()))
     assert found
     assert found <= LOOPBACK

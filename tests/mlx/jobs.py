@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.training import MITHRIL
+
 ROOT = Path(__file__).parent.parent.parent
-MITHRIL = str(Path(sys.executable).with_name("mithril"))
-TRAIN = str(ROOT / "examples/train_gpt.py")
 SPMD = str(ROOT / "tests/mlx/spmd.py")
 HEAD = "import mithril as ml, mlx.core as mx, numpy as np, os, sys\nfrom mithril import P\n"
 LIMIT = 240

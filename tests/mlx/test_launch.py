@@ -17,8 +17,9 @@ from mithril.plugins import LaunchRequest
 from mithril_mlx.distributed import library_of
 from mithril_mlx.launch import commands
 
-from tests.mlx.jobs import MITHRIL, TRAIN, launch, lines_of, mpirun, ran, script
+from tests.mlx.jobs import launch, lines_of, mpirun, ran, script
 from tests.runtime.jobs import LOOPBACK, listening, processes_of, wait_until
+from tests.runtime.training import TRAIN, Training, training
 
 LIMIT = 3  # seconds in which a job with a dead process has to end
 
@@ -100,59 +101,30 @@ def test_what_is_emulated_is_priced_and_explained(tmp_path: Path) -> None:
     assert "emulated: all_gather among 4 devices, 128 bytes" in text, "0.2 us without"
 
 
-class Job:
-    """A ring of three that trains for a long time."""
-
-    def __init__(self) -> None:
-        options = ("--backend", "mlx", "--mesh", "data=3", "--steps", "100000")
-        self.launcher = subprocess.Popen(
-            [MITHRIL, "launch", "-n", "3", "--backend", "mlx", TRAIN, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert self.launcher.stdout is not None
-        for line in self.launcher.stdout:
-            if "step 3" in line:
-                break
-
-    def ranks(self) -> dict[int, int]:
-        found = {}
-        for pid, variables in processes_of(TRAIN):
-            if pid != self.launcher.pid and "MLX_RANK" in variables:
-                found[int(variables["MLX_RANK"])] = pid
-        return found
-
-
 @pytest.fixture
 def job():
-    if not Path("/proc").is_dir():
-        pytest.skip("processes are found through /proc")
-    running = Job()
-    with running.launcher:
+    with training("mlx", 3, "data=3", "MLX_RANK") as running:
         yield running
-        running.launcher.kill()
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_killed_rank_ends_the_job_with_its_name(job: Job, victim: int) -> None:
+def test_a_killed_rank_ends_the_job_with_its_name(job: Training, victim: int) -> None:
     """Its peers wait in a collective that nothing interrupts: they are killed, too."""
-    ranks = job.ranks()
-    assert sorted(ranks) == [0, 1, 2]
+    ranks = job.processes()
+    assert sorted(ranks) == ["0", "1", "2"]
     killed = time.monotonic()
-    os.kill(ranks[victim], signal.SIGKILL)
+    os.kill(ranks[str(victim)], signal.SIGKILL)
     _, errors = job.launcher.communicate(timeout=60)
     took = time.monotonic() - killed
     assert job.launcher.returncode == 128 + signal.SIGKILL
     assert f"rank {victim} " in errors.splitlines()[-1]
     assert "SIGKILL" in errors
     assert took < LIMIT
-    wait_until(lambda: not job.ranks())
+    wait_until(lambda: not job.processes())
 
 
-def test_nothing_listens_beyond_loopback_and_no_file_is_left(job: Job) -> None:
-    ranks = job.ranks()
+def test_nothing_listens_beyond_loopback_and_no_file_is_left(job: Training) -> None:
+    ranks = job.processes()
     (hosts,) = {
         variables["MLX_HOSTFILE"] for pid, variables in processes_of(TRAIN) if pid in ranks.values()
     }

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.runtime.training import MITHRIL
+
 ROOT = Path(__file__).parent.parent.parent
-MITHRIL = str(Path(sys.executable).with_name("mithril"))
-TRAIN = str(ROOT / "examples/train_gpt.py")
 HEAD = "import mithril as ml, numpy as np, os, sys, torch\nfrom mithril import P\n"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 LIMIT = 240

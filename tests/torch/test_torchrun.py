@@ -13,12 +13,11 @@ import pytest
 from mithril.plugins import LaunchRequest, free_port
 from mithril_torch.launch import commands
 
-from tests.runtime.jobs import LOOPBACK, listening, processes_of, wait_until
+from tests.runtime.jobs import LOOPBACK, listening, wait_until
+from tests.runtime.training import MITHRIL, TRAIN, Training, training
 from tests.torch.jobs import (
     LIMIT,
-    MITHRIL,
     ROOT,
-    TRAIN,
     launch,
     lines_of,
     losses,
@@ -244,43 +243,13 @@ def test_the_command_of_a_machine() -> None:
     )
 
 
-class Job:
-    """A job that trains for a long time, and the processes it is made of."""
-
-    def __init__(self) -> None:
-        options = ("--backend", "torch", "--mesh", "data=2", "--steps", "100000")
-        self.launcher = subprocess.Popen(
-            [MITHRIL, "launch", "-n", "2", "--backend", "torch", TRAIN, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert self.launcher.stdout is not None
-        for line in self.launcher.stdout:
-            if "step 3" in line:
-                break
-
-    def processes(self) -> dict[str, int]:
-        """Return the processes by rank, and the agent."""
-        found = {}
-        for pid, variables in processes_of(TRAIN):
-            if pid != self.launcher.pid:
-                found[variables.get("RANK", "agent")] = pid
-        return found
-
-
 @pytest.fixture
 def job():
-    if not Path("/proc").is_dir():
-        pytest.skip("processes are found through /proc")
-    running = Job()
-    with running.launcher:
+    with training("torch", 2, "data=2", "RANK") as running:
         yield running
-        running.launcher.kill()
 
 
-def test_nothing_listens_beyond_loopback_and_nothing_is_left(job: Job) -> None:
+def test_nothing_listens_beyond_loopback_and_nothing_is_left(job: Training) -> None:
     processes = job.processes()
     assert sorted(processes) == ["0", "1", "agent"]
     for pid in processes.values():  # each has something that listens
