@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mithril.cli import backends, demo, eject, launch
+from mithril.cli import backends, demo, eject, launch, schedule
 from mithril.errors import MithrilError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.add_typer(backends.app, name="backends")
 app.command("demo")(demo.demo)
 app.command("eject")(eject.eject)
+app.command("schedule")(schedule.schedule)
 # What follows the script is the script's, even where it looks like an option.
 app.command("launch", context_settings={"allow_interspersed_args": False})(launch.launch)
 

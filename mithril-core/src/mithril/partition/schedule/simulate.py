@@ -1,0 +1,158 @@
+"""Runs a schedule on paper: when every action starts, what is idle, and what is held in memory.
+
+An action starts when its device has done the one before and what it needs is there. The *makespan*
+is the time from the first start to the last end, so that it holds the flush at the end of a step.
+The *bubble* is the share of all devices' time in it that is idle. Activations are counted as
+micro-batches of a stage: from the start of the forward to the end of the backward, of which a split
+one ends with the gradients of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mithril.errors import PlanError
+from mithril.ir.schedule import Action, Schedule, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """How long the work of one stage takes for one micro-batch, in any unit.
+
+    Args:
+        forward: the forward.
+        input_gradient: the half of the backward that the stage before waits for.
+        weight_gradient: the other half.
+        transfer: until a result is on another device.
+    """
+
+    forward: float = 1.0
+    input_gradient: float = 1.0
+    weight_gradient: float = 1.0
+    transfer: float = 0.0
+
+    def of(self, work: Work) -> float:
+        """Return how long a piece of work takes."""
+        if work == Work.backward:
+            return self.input_gradient + self.weight_gradient
+        if work == Work.forward:
+            return self.forward
+        return self.input_gradient if work == Work.input_gradient else self.weight_gradient
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A schedule that was run on paper.
+
+    Args:
+        schedule: what was run.
+        starts: when each action starts.
+        ends: when each action ends.
+        peaks: how many micro-batches of its stages each device holds activations of, at most.
+    """
+
+    schedule: Schedule
+    starts: Mapping[Action, float]
+    ends: Mapping[Action, float]
+    peaks: tuple[int, ...]
+
+    @property
+    def makespan(self) -> float:
+        """The time from the first start to the last end."""
+        return max(self.ends.values(), default=0.0) - min(self.starts.values(), default=0.0)
+
+    @property
+    def bubble(self) -> float:
+        """The share of the devices' time that is idle."""
+        whole = self.makespan * len(self.schedule.rows)
+        busy = sum(self.ends[a] - self.starts[a] for a in self.starts)
+        return 1 - busy / whole if whole else 0.0
+
+    def __str__(self) -> str:
+        from mithril.partition.schedule.picture import drawn
+
+        return drawn(self)
+
+
+def needs(action: Action, schedule_stages: int, splits: bool) -> list[Action]:
+    """Return the actions that have to end before one starts.
+
+    Args:
+        action: the one.
+        schedule_stages: how many stages there are.
+        splits: whether the backward of the next stage is split.
+    """
+    stage, work, m = action.stage, action.work, action.microbatch
+    if work == Work.forward:
+        return [Action(stage - 1, work, m)] if stage else []
+    if work == Work.weight_gradient:
+        return [Action(stage, Work.input_gradient, m)]
+    found = [Action(stage, Work.forward, m)]
+    if stage + 1 < schedule_stages:
+        found.append(Action(stage + 1, Work.input_gradient if splits else Work.backward, m))
+    return found
+
+
+def simulate(schedule: Schedule, costs: Costs | Sequence[Costs] = Costs()) -> Timeline:
+    """Return when everything happens.
+
+    Args:
+        schedule: what is run; `check` says whether it is whole.
+        costs: of every stage, or one for all.
+
+    Raises:
+        PlanError: devices wait for each other for ever.
+
+    >>> from mithril.partition.schedule import make
+    >>> round(simulate(make("gpipe", 4, 8)).bubble, 3)
+    0.273
+    """
+    stages, devices = schedule.stages, schedule.devices
+    prices = [costs] * stages if isinstance(costs, Costs) else list(costs)
+    split = {a.stage for a in schedule.actions if a.work == Work.input_gradient}
+    starts: dict[Action, float] = {}
+    ends: dict[Action, float] = {}
+    at, free = [0] * len(schedule.rows), [0.0] * len(schedule.rows)
+    while len(ends) < sum(map(len, schedule.rows)):
+        before = len(ends)
+        for device, row in enumerate(schedule.rows):
+            while at[device] < len(row):
+                action = row[at[device]]
+                wanted = needs(action, stages, action.stage + 1 in split)
+                if not all(w in ends for w in wanted):
+                    break
+                price = prices[action.stage]
+                there = [
+                    ends[w] + (prices[w.stage].transfer if devices[w.stage] != device else 0.0)
+                    for w in wanted
+                ]
+                starts[action] = max([free[device], *there])
+                ends[action] = free[device] = starts[action] + price.of(action.work)
+                at[device] += 1
+        if len(ends) == before:
+            raise _stuck(schedule, at, ends, split)
+    peaks = (max(held(row), default=0) for row in schedule.rows)
+    return Timeline(schedule, starts, ends, tuple(peaks))
+
+
+def _stuck(
+    schedule: Schedule, at: Sequence[int], ends: Mapping[Action, float], split: set[int]
+) -> PlanError:
+    device = next(d for d, row in enumerate(schedule.rows) if at[d] < len(row))
+    action = schedule.rows[device][at[device]]
+    wanted = needs(action, schedule.stages, action.stage + 1 in split)
+    missing = next(w for w in wanted if w not in ends)
+    return PlanError(
+        f"schedule '{schedule.name}' never gets to {action} on device {device}; it needs "
+        f"{missing}, which comes later or waits itself; put {missing} first"
+    )
+
+
+def held(row: Sequence[Action]) -> Iterator[int]:
+    """Yield how many activations a device holds once each of its actions has started."""
+    count = 0
+    for action in row:
+        count += action.work == Work.forward
+        yield count
+        count -= action.work in (Work.backward, Work.weight_gradient)

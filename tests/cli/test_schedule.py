@@ -1,0 +1,56 @@
+"""`mithril schedule`: pictures and tables of schedules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mithril.cli.app import app
+from typer.testing import CliRunner
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["schedule", *arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        return f"{type(done.exception).__name__}: {done.exception}"
+    return done.stdout
+
+
+def test_a_picture_has_its_figures_above_it() -> None:
+    picture = run("zb-h1").splitlines()
+    assert picture[0] == (
+        "zb-h1: 4 devices, 8 micro-batches, bubble 11.1 %, activations of at most 4 micro-batches"
+    )
+    assert picture[4].split()[:5] == ["3", "F0", "I0", "F1", "I1"]
+
+
+def test_costs_change_the_picture() -> None:
+    assert "bubble 33.3 %" in run("gpipe", "--devices", "2", "--microbatches", "2")
+    assert "bubble 42.9 %" in run(
+        "gpipe", "--devices", "2", "--microbatches", "2", "--costs", "1,1,1,0.75"
+    )
+
+
+def test_a_table_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        run("interleaved", "--devices", "2", "--microbatches", "2", "--chunks", "2", "--table")
+    )
+    assert run(str(path)).startswith("mine: 2 devices, 2 micro-batches, bubble ")
+    assert run(str(path), "--table") == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ("1f1b", "--costs", "1,2"),
+            "OptionError: --costs '1,2' is not four times of at least 0; write them like 1,1,1,0.1",
+        ),
+        (("1f1b", "--costs", "0,0,0,1"), "OptionError: --costs '0,0,0,1' is not four times"),
+        (("nowhere.csv",), "OptionError: schedule file 'nowhere.csv' cannot be read; No such file"),
+        (("gpipe", "--most-held", "2"), "PlanError: schedule 'gpipe' holds activations of 3"),
+    ],
+)
+def test_a_mistake(arguments: tuple[str, ...], text: str) -> None:
+    assert run(*arguments).startswith(text)
