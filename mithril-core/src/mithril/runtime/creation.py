@@ -1,4 +1,4 @@
-"""Functions of a backend that make arrays.
+"""Functions of a backend that make arrays from a shape alone.
 
 All of them take `dtype=` and one way to say how the array lies on the mesh: `device_mesh=` and
 `tensor_split=`, or `sharding=P(…)`; without any it is replicated, or, where it is made like another
@@ -8,70 +8,26 @@ unless another one is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import numpy as np
 
-from mithril.engine import Engine
-from mithril.engine.interop import Interop
 from mithril.errors import BackendError, ShapeError
-from mithril.mesh import Box, PartitionSpec, Sharding
-from mithril.options import Precision
+from mithril.mesh import Box
 from mithril.runtime.array import Array
-from mithril.runtime.host import check_range, of_boxes, on_host, one_dtype, read_number, read_shape
-from mithril.runtime.placement import Split, read_placement
+from mithril.runtime.host import check_range, read_number, read_shape
+from mithril.runtime.intake import Intake, PlacementOptions
 from mithril.runtime.sampling import Key, check_seed
-from mithril.types import DType, Scalar, Shape, TensorType, as_dtype, check_number
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
+from mithril.types import DType, Scalar, Shape, as_dtype, check_number
 
 
-class PlacementOptions(TypedDict, total=False):
-    """How a new array lies on the mesh."""
-
-    device_mesh: int | Sequence[int] | None
-    tensor_split: Split
-    sharding: PartitionSpec | Sharding | None
-
-
-class Creation:
-    """The array-making half of a backend."""
-
-    engine: Engine
-    interop: Interop
-    uneven: str
-    precision: Precision
+class Creation(Intake):
+    """The part of a backend that makes arrays."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
         self._draws = 0
-
-    def array(
-        self, values: object, *, dtype: object = None, **placement: Unpack[PlacementOptions]
-    ) -> Array:
-        """Return an array with the given values.
-
-        A dtype the engine has is kept; int64 is narrowed to int32 where the values fit, and Python
-        floats and float64 take the backend's dtype (float32), unless `dtype` says otherwise. An
-        array of the backend's framework is taken as it is and as it lies, unless told otherwise.
-
-        Args:
-            values: a number, nested sequences, anything NumPy can read, or an array of the
-                backend's framework.
-            dtype: element type.
-            placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
-        """
-        is_cut = self.engine.mesh.size > 1 and self.interop.host(values) is not None
-        adopted = None if is_cut else self.adopted(values)
-        if adopted is not None:
-            return self._laid_out(adopted, dtype, placement)
-        host, default = self._read(values)
-        chosen = default if dtype is None else as_dtype(dtype)
-        check_range(host, chosen)
-        host = np.asarray(host, chosen.numpy)
-        return self._make(host.shape, chosen, placement, lambda box: host[box].copy())
 
     def zeros(
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
@@ -270,106 +226,6 @@ class Creation:
         check_range(np.asarray([low, high - 1]), chosen)
         return self._make(sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high))
 
-    def from_local_shards(
-        self,
-        shards: Sequence[object],
-        *,
-        shape: Sequence[int] | None = None,
-        dtype: object = None,
-        **placement: Unpack[PlacementOptions],
-    ) -> Array:
-        """Return the array whose parts the devices of this process hold already.
-
-        In a job of several processes each one gives the parts of its own devices, as its loader
-        read them; all give the same shape, dtype and placement.
-
-        Args:
-            shards: one part for each device of this process, in the order of
-                `addressable_shards`; devices that hold the same part are given it each.
-            shape: of the whole; by default parts are of one size and it is a multiple of theirs.
-            dtype: element type; by default that of the parts, read as `array` does.
-            placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
-
-        Raises:
-            ShapeError: there are more or fewer parts than devices, one has another shape than
-                its device holds, or another dtype than the others.
-
-        >>> import mithril as ml
-        >>> backend = ml.NumpyBackend(ml.Mesh(data=2))
-        >>> backend.from_local_shards([[1, 2], [3, 4]], sharding=ml.P("data")).numpy()
-        array([1, 2, 3, 4], dtype=int32)
-        """
-        local = self.engine.local_devices
-        read = [self._read(part) for part in shards]
-        parts = [part for part, _ in read]
-        if len(parts) != len(local):
-            raise ShapeError(
-                f"from_local_shards is given {len(parts)} parts; this process has {len(local)} "
-                f"devices; give one part for each"
-            )
-        chosen = as_dtype(dtype or one_dtype(local, [found for _, found in read]))
-        for part in parts:
-            check_range(part, chosen)
-        first = TensorType(parts[0].shape, chosen)
-        sharding = read_placement(self.engine.mesh, first, **placement)
-        if shape is None:
-            whole = tuple(n * sharding.shards_along(i) for i, n in enumerate(first.shape))
-        else:
-            whole = read_shape((tuple(shape),))
-        type = first.with_shape(whole)
-        sharding = self._sharding_of(type, {"sharding": sharding})
-        return self.place(type, sharding, of_boxes(local, parts, sharding, whole))
-
-    def place(
-        self, type: TensorType, sharding: Sharding, produce: Callable[[Box], np.ndarray]
-    ) -> Array:
-        """Return the array whose parts a function makes.
-
-        Args:
-            type: global shape and dtype.
-            sharding: how it lies on the mesh.
-            produce: returns the host data of a box.
-
-        Raises:
-            BackendError: the engine has no such dtype.
-        """
-        self.check_dtype(type.dtype)
-        shards = self.engine.put(type, sharding, produce)
-        return Array(cast("Any", self), type, sharding, shards)
-
-    def check_dtype(self, dtype: DType) -> None:
-        """Raise unless the engine has a dtype.
-
-        Raises:
-            BackendError: it has not.
-        """
-        if dtype not in self.engine.dtypes:
-            missing: Mapping[DType, str] = getattr(self.engine, "missing", {})
-            remedy = missing.get(dtype, "use dtype='float32'")
-            raise BackendError(f"backend '{self.engine.name}' has no dtype {dtype}; {remedy}")
-
-    def adopted(self, x: object) -> Array | None:
-        """Return an array of the framework as one of this backend, None if it is none."""
-        found = self.interop.adopt(x)
-        return None if found is None else Array(cast("Backend", self), *found)
-
-    def taken(self, x: Any) -> Any:
-        """Return an array of NumPy or of the framework as one of this backend; others as is."""
-        if isinstance(x, Array):
-            return x
-        if isinstance(x, np.ndarray):
-            return self.array(x)
-        adopted = self.adopted(x)
-        return x if adopted is None else adopted
-
-    def _laid_out(self, x: Array, dtype: object, placement: PlacementOptions) -> Array:
-        """Return an array in a dtype and a placement, if they are given."""
-        cast_ = x if dtype is None else x.astype(as_dtype(dtype))
-        if not placement:
-            return cast_
-        wanted = self._sharding_of(cast_.type, placement)
-        return cast("Backend", self).reshard(cast_, wanted)
-
     def _filled(
         self, shape: Shape, value: Scalar, dtype: object, placement: PlacementOptions
     ) -> Array:
@@ -382,47 +238,6 @@ class Creation:
             return np.full([part.stop - part.start for part in box], scalar)
 
         return self._make(shape, chosen, placement, produce)
-
-    def _make(
-        self,
-        shape: Shape,
-        dtype: DType,
-        placement: PlacementOptions,
-        produce: Callable[[Box], np.ndarray],
-    ) -> Array:
-        type = TensorType(shape, dtype)
-        return self.place(type, self._sharding_of(type, placement), produce)
-
-    def _sharding_of(self, type: TensorType, placement: PlacementOptions) -> Sharding:
-        """Return how an array shall lie.
-
-        Raises:
-            ShardingError: it is cut into uneven parts, and the backend has `uneven="error"`.
-        """
-        sharding = read_placement(self.engine.mesh, type, **placement)
-        if self.uneven == "error":
-            sharding.check_even(type.shape, "tensor")
-        return sharding
-
-    def _read(self, x: object) -> tuple[np.ndarray, DType]:
-        """Return values on the host, and their dtype; arrays of the framework keep theirs."""
-        host = self.interop.host(x)
-        if host is None:
-            adopted = self.adopted(x)
-            host = None if adopted is None else adopted.numpy()
-        if host is not None:
-            return host, as_dtype(host.dtype)
-        host = on_host(x)
-        return host, self._default_dtype(host)
-
-    def _default_dtype(self, host: np.ndarray) -> DType:
-        """float64 and int64 are narrowed; an int64 that does not fit int32 stays."""
-        if host.dtype == np.float64:
-            return self.precision.default
-        if host.dtype == np.int64:
-            fits = not host.size or (host.min() >= -(2**31) and host.max() < 2**31)
-            return DType.int32 if fits else DType.int64
-        return as_dtype(host.dtype)
 
     def _float_dtype(self, function: str, dtype: object) -> DType:
         chosen = as_dtype(dtype or self.precision.default)
