@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -15,6 +16,8 @@ from tests.runtime.jobs import processes_of
 
 TRAIN = str(Path(__file__).parent.parent.parent / "examples/train_gpt.py")
 MITHRIL = str(Path(sys.executable).with_name("mithril"))
+MARK = "MITHRIL_TESTS_JOB"
+"""In the environment of all processes of a job: other tests run the same script at the same time."""
 
 
 class Training:
@@ -30,12 +33,13 @@ class Training:
     def __init__(self, backend: str, ranks: int, mesh: str, variable: str) -> None:
         options = ("--backend", backend, "--mesh", mesh, "--steps", "100000")
         self._variable = variable
+        self._mark = uuid4().hex
         self.launcher = subprocess.Popen(
             [MITHRIL, "launch", "-n", str(ranks), "--backend", backend, TRAIN, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", MARK: self._mark},
         )
         assert self.launcher.stdout is not None
         for line in self.launcher.stdout:
@@ -47,7 +51,7 @@ class Training:
         return {
             variables.get(self._variable, "agent"): pid
             for pid, variables in processes_of(TRAIN)
-            if pid != self.launcher.pid
+            if pid != self.launcher.pid and variables.get(MARK) == self._mark
         }
 
 
