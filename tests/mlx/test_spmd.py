@@ -17,6 +17,14 @@ def test_a_ring_gives_what_one_device_gives(mesh: str) -> None:
         assert lines_of(rank, done.stdout)[-1].startswith("checked Mesh(")
 
 
+def test_a_library_with_reduce_scatter() -> None:
+    """Sums use it in any order of the axes; extremes, of which there is none, an all_reduce."""
+    done = launch(4, SPMD, "a=2,b=2", "scatters")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(4):
+        assert lines_of(rank, done.stdout)[-1] == "checked reduce_scatter"
+
+
 @pytest.mark.parametrize("mesh", ["a=2,b=2"])
 def test_mpi_gives_what_one_device_gives(mesh: str) -> None:
     """Its groups are split off; they are let go of before the end, or the job would abort."""
