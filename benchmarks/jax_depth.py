@@ -29,9 +29,9 @@ from benchmarks.jax_sides import (
     check_sides,
     compile_times,
     exactly,
-    ours,
     plain,
 )
+from benchmarks.sides import planned
 from tests.tolerances import TOLERANCE
 
 SIZES = Sizes(layers=48, width=64, heads=4, hidden=256, context=32, batch=8)
@@ -70,12 +70,12 @@ def contestants(sizes: Sizes, vocabulary: int) -> Contestants:
     tokens, target = (rng.integers(0, vocabulary, shape).astype(np.int32) for _ in range(2))
     backend = ml.JaxBackend()
     inputs = {"tokens": backend.array(tokens), "target": backend.array(target)}
-    loop = ours(with_loss(gpt(vocabulary, sizes)), backend, inputs)
+    loop = planned(Ours, with_loss(gpt(vocabulary, sizes)), backend, inputs)
     params = jax_by_hand.stacked(plain(loop.params, "gpt."))
     given = (jnp.asarray(tokens), jnp.asarray(target))
     by_hand = ByHand(jax_by_hand.scanned_step(sizes.heads), (params, *given))
     check_loop(loop, by_hand)
-    drawn = ours(with_loss(with_repeat(vocabulary, sizes)), backend, inputs)
+    drawn = planned(Ours, with_loss(with_repeat(vocabulary, sizes)), backend, inputs)
     same = {_repeated(name): backend.array(x) for name, x in params.items()}
     repeat = replace(drawn, params={name: same[name] for name in drawn.params})
     renamed = ByHand(lambda *given: _renamed(by_hand.function(*given)), by_hand.arguments)
@@ -112,7 +112,7 @@ def first_gradients(sizes: Sizes, vocabulary: int, rounds: int) -> list[float]:
     inputs = {"tokens": tokens, "target": tokens}
 
     def start() -> None:
-        ours(with_loss(gpt(vocabulary, sizes)), backend, inputs)
+        planned(Ours, with_loss(gpt(vocabulary, sizes)), backend, inputs)
 
     (seconds,) = compile_times({"loop": start}, rounds).values()
     return seconds

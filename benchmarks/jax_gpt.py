@@ -11,7 +11,6 @@ import sys
 
 import jax
 import mithril as ml
-import numpy as np
 from mithril.cli.gpt import Sizes, gpt, megatron, with_loss
 
 from benchmarks import jax_by_hand
@@ -24,26 +23,21 @@ from benchmarks.jax_sides import (
     Ours,
     check_sides,
     compare,
-    ours,
     plain,
 )
-
-SIZES = Sizes(layers=4, width=256, heads=4, hidden=1024, context=128, batch=8)
-VOCABULARY = 1024
+from benchmarks.sides import INPUTS, SIZES, VOCABULARIES, data_of, planned
 
 
 def contestants(sizes: Sizes, vocabulary: int, mesh: ml.Mesh) -> tuple[Ours, ByHand]:
     """Return both sides, after a check that they give the same numbers."""
-    rng = np.random.default_rng(0)
-    shape = (sizes.batch, sizes.context)
-    data = {name: rng.integers(0, vocabulary, shape).astype(np.int32) for name in INPUTS}
+    data = data_of(sizes, vocabulary)
     backend = ml.JaxBackend(mesh)
     model, is_split = with_loss(gpt(vocabulary, sizes)), mesh.size > 1
     if is_split:
         megatron(model)
     split = ml.P("data") if is_split else ml.P()
     inputs = {name: backend.array(x, sharding=split) for name, x in data.items()}
-    mithril = ours(model, backend, inputs)
+    mithril = planned(Ours, model, backend, inputs)
     params = plain(mithril.params, "gpt.")
     given = [jax.numpy.asarray(data[name]) for name in INPUTS]
     constrain = jax_by_hand.unconstrained
@@ -57,9 +51,6 @@ def contestants(sizes: Sizes, vocabulary: int, mesh: ml.Mesh) -> tuple[Ours, ByH
     return mithril, by_hand
 
 
-INPUTS = ("tokens", "target")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, choices=MESHES, default=1)
@@ -68,9 +59,10 @@ def main() -> int:
     given = parser.parse_args()
     settle("benchmarks.jax_gpt")
     mesh = MESHES[given.devices]
-    sides = contestants(SIZES, VOCABULARY, mesh)
+    sizes, vocabulary = SIZES["256"], VOCABULARIES["256"]
+    sides = contestants(sizes, vocabulary, mesh)
     times, limits = compare("GPT", *sides, STEP_LIMITS[given.devices], given.rounds, given.compiles)
-    title = f"GPT {SIZES}, vocabulary {VOCABULARY}, {mesh!r}, {VERSION}, forward and backward"
+    title = f"GPT {sizes}, vocabulary {vocabulary}, {mesh!r}, {VERSION}, forward and backward"
     return report(title, times, limits)
 
 

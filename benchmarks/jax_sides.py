@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.harness import Estimate, Limit, interleave, ratio
 from benchmarks.numpy_mlp import check_equal
+from benchmarks.sides import Functions, Mithril
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 MESHES = {1: ml.Mesh(), 8: ml.Mesh(data=4, tensor=2)}
@@ -27,28 +28,13 @@ COMPILE_LIMIT = 1.2
 MEMORY_LIMIT = 1.0
 VERSION = f"JAX {version('jax')}"
 
-Functions = dict[str, Callable[[], object]]
 
-
-@dataclass(frozen=True, eq=False)
-class Ours:
-    """Mithril's side.
-
-    Args:
-        compiled: a model with the output `loss`.
-        params: its parameters.
-        inputs: its inputs, as the backend's arrays.
-        one: the gradient of the loss.
-    """
-
-    compiled: ml.CompiledModel
-    params: Mapping[str, ml.Array]
-    inputs: Mapping[str, ml.Array]
-    one: ml.Array
+class Ours(Mithril):
+    """Mithril's side."""
 
     def step(self) -> tuple[dict[str, ml.Array], dict[str, ml.Array]]:
         """Return outputs and gradients."""
-        outputs, gradients = self.compiled.evaluate(self.params, self.inputs, {"loss": self.one})
+        outputs, gradients = self.evaluate()
         jax.block_until_ready([x.shards for x in (*outputs.values(), *gradients.values())])
         return outputs, gradients
 
@@ -93,15 +79,6 @@ class ByHand:
 def _temporary_bytes(function: Any, *arguments: Any) -> int:
     size: int = function.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
     return size
-
-
-def ours(model: ml.Model, backend: ml.Backend, inputs: Mapping[str, ml.Array]) -> Ours:
-    """Return Mithril's side with random parameters, planned forward and backward."""
-    compiled = ml.compile(model, backend, shapes=inputs)
-    one = backend.ones()
-    side = Ours(compiled, compiled.randomize_params(0), inputs, one)
-    side.step()
-    return side
 
 
 def plain(params: Mapping[str, ml.Array], prefix: str = "") -> dict[str, jax.Array]:

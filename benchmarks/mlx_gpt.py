@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import mithril as ml
@@ -23,38 +21,24 @@ from benchmarks.mlx_sides import (
     LIMIT,
     VERSION,
     ByHand,
-    Functions,
     Ours,
     check_sides,
     hand_in,
     in_job,
-    ours,
     plain,
     settle_mlx,
     together,
 )
-
-SIZES = {
-    "256": Sizes(layers=4, width=256, heads=4, hidden=1024, context=128, batch=8),
-    "64": Sizes(layers=4, width=64, heads=4, hidden=256, context=32, batch=4),
-}
-VOCABULARIES = {"256": 1024, "64": 128}
-INPUTS = ("tokens", "target")
-
-Data = Mapping[str, np.ndarray]
-
-
-def sizes_of(width: str, ranks: int) -> Sizes:
-    """Return the sizes of the model: the small one has half a batch on one rank."""
-    sizes = SIZES[width]
-    return replace(sizes, batch=2) if width == "64" and ranks == 1 else sizes
-
-
-def data_of(sizes: Sizes, vocabulary: int) -> Data:
-    """Return the inputs, the same on every rank."""
-    rng = np.random.default_rng(0)
-    shape = (sizes.batch, sizes.context)
-    return {name: rng.integers(0, vocabulary, shape).astype(np.int32) for name in INPUTS}
+from benchmarks.sides import (
+    INPUTS,
+    SIZES,
+    VOCABULARIES,
+    Data,
+    Functions,
+    data_of,
+    planned,
+    sizes_of,
+)
 
 
 def mithril_side(sizes: Sizes, vocabulary: int, mesh: ml.Mesh, data: Data) -> Ours:
@@ -62,7 +46,7 @@ def mithril_side(sizes: Sizes, vocabulary: int, mesh: ml.Mesh, data: Data) -> Ou
     backend = ml.MLXBackend(mesh, device="cpu")
     split = ml.P("data") if "data" in mesh.names else ml.P()
     inputs = {name: backend.array(x, sharding=split) for name, x in data.items()}
-    return ours(with_loss(gpt(vocabulary, sizes)), backend, inputs)
+    return planned(Ours, with_loss(gpt(vocabulary, sizes)), backend, inputs)
 
 
 def alone(sizes: Sizes, vocabulary: int) -> Functions:

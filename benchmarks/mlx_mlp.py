@@ -19,13 +19,13 @@ from benchmarks.mlx_sides import (
     LIMIT,
     VERSION,
     ByHand,
-    Functions,
+    Ours,
     check_sides,
-    ours,
     plain,
     settle_mlx,
 )
 from benchmarks.numpy_mlp import model
+from benchmarks.sides import Functions, planned
 
 SIZES, BATCH = (64, 256, 64), 32
 
@@ -37,7 +37,7 @@ def contestants(sizes: tuple[int, ...], batch: int) -> Functions:
     target = rng.integers(0, sizes[-1], batch).astype(np.int32)
     backend = ml.MLXBackend(device="cpu")
     inputs = {"x": backend.array(x), "target": backend.array(target)}
-    mithril = ours(model(sizes), backend, inputs)
+    mithril = planned(Ours, model(sizes), backend, inputs)
     given = mx.array(x), mx.array(target)
     by_hand = ByHand(mlx_by_hand.step(mlx_by_hand.mlp), plain(mithril.params), given)
     check_sides(mithril, by_hand)

@@ -8,12 +8,9 @@ same ring in the same minute.
 from __future__ import annotations
 
 import ctypes.util
-import json
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +23,7 @@ from mlx.utils import tree_flatten
 
 from benchmarks.harness import BLOCKS_KEPT, settle
 from benchmarks.mlx_by_hand import Params, Step
+from benchmarks.sides import Mithril, Times, leave, times_of_job
 from tests.tolerances import TOLERANCE
 
 VERSION = f"MLX {version('mlx')}, {library_in_use()}"
@@ -33,29 +31,13 @@ LIMIT = 1.0
 ROOT = Path(__file__).parent.parent
 RANK = "MLX_RANK"
 
-Functions = dict[str, Callable[[], object]]
-Times = dict[str, list[float]]
 
-
-@dataclass(frozen=True, eq=False)
-class Ours:
-    """Mithril's side.
-
-    Args:
-        compiled: a model with the output `loss`.
-        params: its parameters.
-        inputs: its inputs, as the backend's arrays.
-        one: the gradient of the loss.
-    """
-
-    compiled: ml.CompiledModel
-    params: Mapping[str, ml.Array]
-    inputs: Mapping[str, ml.Array]
-    one: ml.Array
+class Ours(Mithril):
+    """Mithril's side."""
 
     def step(self) -> tuple[dict[str, ml.Array], dict[str, ml.Array]]:
         """Return outputs and gradients."""
-        outputs, gradients = self.compiled.evaluate(self.params, self.inputs, {"loss": self.one})
+        outputs, gradients = self.evaluate()
         mx.eval([x.shards for x in (*outputs.values(), *gradients.values())])
         return outputs, gradients
 
@@ -79,14 +61,6 @@ class ByHand:
         found = self.function(self.params, *self.inputs)
         mx.eval(found)
         return found
-
-
-def ours(model: ml.Model, backend: ml.Backend, inputs: Mapping[str, ml.Array]) -> Ours:
-    """Return Mithril's side with random parameters, planned forward and backward."""
-    compiled = ml.compile(model, backend, shapes=inputs)
-    side = Ours(compiled, compiled.randomize_params(0), inputs, backend.ones())
-    side.step()
-    return side
 
 
 def plain(params: Mapping[str, ml.Array], prefix: str = "") -> Params:
@@ -130,22 +104,15 @@ def settle_mlx(module: str) -> None:
 
 def in_job(script: Path, ranks: int, arguments: list[str]) -> Times:
     """Run a benchmark's file under `mithril launch` and return the times of rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "times.json"
-        command = [
-            str(Path(sys.executable).with_name("mithril")), "launch", "--backend", "mlx",
-            "-n", str(ranks), str(script), *arguments, "--times", str(path),
-        ]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        subprocess.run(command, env=environment, check=True)
-        found: Times = json.loads(path.read_text(encoding="utf-8"))
-        return found
+    launch = [str(Path(sys.executable).with_name("mithril")), "launch", "--backend", "mlx"]
+    command = [*launch, "-n", str(ranks), str(script), *arguments]
+    return times_of_job(command, {"PYTHONPATH": str(ROOT)})
 
 
 def hand_in(times: Times, path: str) -> None:
     """Leave the times of rank 0 for whoever started the job, and end together."""
     if os.environ[RANK] == "0":
-        Path(path).write_text(json.dumps(times), encoding="utf-8")
+        leave(times, path)
     together()
 
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 
 import mithril as ml
-import numpy as np
 import torch
 import torch.distributed as dist
 from mithril.cli.gpt import Sizes, gpt, megatron, with_loss
@@ -22,43 +20,30 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import torch_by_hand
 from benchmarks.harness import BLOCKS_KEPT, Limit, interleave, ratio, report, settle
+from benchmarks.sides import (
+    INPUTS,
+    SIZES,
+    VOCABULARIES,
+    Data,
+    Functions,
+    Times,
+    data_of,
+    planned,
+    sizes_of,
+)
 from benchmarks.torch_sides import (
     VERSION,
     Eager,
-    Functions,
     Ours,
-    Times,
     check_sides,
     hand_in,
     in_job,
-    ours,
     take_over,
     together,
 )
 
-SIZES = {
-    "256": Sizes(layers=4, width=256, heads=4, hidden=1024, context=128, batch=8),
-    "64": Sizes(layers=4, width=64, heads=4, hidden=256, context=32, batch=4),
-}
-VOCABULARIES = {"256": 1024, "64": 128}
-INPUTS = ("tokens", "target")
 EAGER_LIMITS = {"256": 1.0, "64": 0.7}
 DDP_LIMIT, DTENSOR_LIMIT, JIT_LIMIT = 0.95, 0.85, 1.0
-
-Data = Mapping[str, np.ndarray]
-
-
-def sizes_of(width: str, ranks: int) -> Sizes:
-    """Return the sizes of the model: the small one has half a batch on one rank."""
-    sizes = SIZES[width]
-    return replace(sizes, batch=2) if width == "64" and ranks == 1 else sizes
-
-
-def data_of(sizes: Sizes, vocabulary: int) -> Data:
-    """Return the inputs, the same on every rank."""
-    rng = np.random.default_rng(0)
-    shape = (sizes.batch, sizes.context)
-    return {name: rng.integers(0, vocabulary, shape).astype(np.int32) for name in INPUTS}
 
 
 def mithril_side(
@@ -71,7 +56,7 @@ def mithril_side(
         megatron(model)
     split = ml.P("data") if "data" in mesh.names else ml.P()
     inputs = {name: backend.array(x, sharding=split) for name, x in data.items()}
-    return ours(model, backend, inputs)
+    return planned(Ours, model, backend, inputs)
 
 
 def module_of(sizes: Sizes, vocabulary: int, params: Mapping[str, ml.Array]) -> torch_by_hand.Gpt:

@@ -17,14 +17,13 @@ import torch
 from benchmarks import torch_by_hand
 from benchmarks.harness import BLOCKS_KEPT, Limit, interleave, ratio, report, settle
 from benchmarks.numpy_mlp import model
+from benchmarks.sides import Functions, planned
 from benchmarks.torch_gpt import JIT_LIMIT
 from benchmarks.torch_sides import (
     VERSION,
     Eager,
-    Functions,
     Ours,
     check_sides,
-    ours,
     take_over,
 )
 
@@ -51,7 +50,9 @@ def contestants(sizes: tuple[int, ...], batch: int) -> Functions:
 def mithril_side(sizes: tuple[int, ...], data: Mapping[str, np.ndarray], jit: bool = False) -> Ours:
     """Return Mithril's side."""
     backend = ml.TorchBackend(device="cpu", jit=jit)
-    return ours(model(sizes), backend, {name: backend.array(x) for name, x in data.items()})
+    return planned(
+        Ours, model(sizes), backend, {name: backend.array(x) for name, x in data.items()}
+    )
 
 
 def main() -> int:

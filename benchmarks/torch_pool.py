@@ -20,8 +20,8 @@ import numpy as np
 from mithril.cli.gpt import gpt, with_loss
 
 from benchmarks.harness import BLOCKS_KEPT, Limit, estimate, interleave, report, settle
-from benchmarks.torch_gpt import SIZES, VOCABULARIES, data_of
-from benchmarks.torch_sides import VERSION, Ours, ours
+from benchmarks.sides import SIZES, VOCABULARIES, data_of, planned
+from benchmarks.torch_sides import VERSION, Ours
 
 WORKERS = 4
 STEP_LIMIT = 250.0  # µs
@@ -47,7 +47,7 @@ def contestant(workers: int) -> Ours:
     backend = ml.TorchBackend(ml.Mesh(data=workers), device="cpu")
     data = data_of(sizes, vocabulary)
     inputs = {name: backend.array(x, sharding=ml.P("data")) for name, x in data.items()}
-    mithril = ours(with_loss(gpt(vocabulary, sizes)), backend, inputs)
+    mithril = planned(Ours, with_loss(gpt(vocabulary, sizes)), backend, inputs)
     idle(mithril)
     outputs, gradients = mithril.step()
     for x in (outputs["loss"], *gradients.values()):

@@ -7,15 +7,11 @@ data over the same network in the same minute: Mithril runs there as it does und
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import TypeVar
 
 import mithril as ml
@@ -25,35 +21,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from benchmarks.sides import Mithril, Times, leave, times_of_job
 from tests.tolerances import TOLERANCE
 
 VERSION = f"PyTorch {version('torch')}"
 
-Functions = dict[str, Callable[[], object]]
-Times = dict[str, list[float]]
 Tensors = dict[str, torch.Tensor]
 Module = TypeVar("Module", bound=nn.Module)
 
 
-@dataclass(frozen=True, eq=False)
-class Ours:
-    """Mithril's side.
-
-    Args:
-        compiled: a model with the output `loss`.
-        params: its parameters.
-        inputs: its inputs, as the backend's arrays.
-        one: the gradient of the loss.
-    """
-
-    compiled: ml.CompiledModel
-    params: Mapping[str, ml.Array]
-    inputs: Mapping[str, ml.Array]
-    one: ml.Array
+class Ours(Mithril):
+    """Mithril's side."""
 
     def step(self) -> tuple[dict[str, ml.Array], dict[str, ml.Array]]:
         """Return outputs and gradients."""
-        return self.compiled.evaluate(self.params, self.inputs, {"loss": self.one})
+        return self.evaluate()
 
     def found(self) -> tuple[np.ndarray, Tensors]:
         """Return the loss, and this rank's parts of the gradients."""
@@ -92,14 +74,6 @@ def _local(tensor: torch.Tensor | None) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def ours(model: ml.Model, backend: ml.Backend, inputs: Mapping[str, ml.Array]) -> Ours:
-    """Return Mithril's side with random parameters, planned forward and backward."""
-    compiled = ml.compile(model, backend, shapes=inputs)
-    side = Ours(compiled, compiled.randomize_params(0), inputs, backend.ones())
-    side.step()
-    return side
-
-
 def take_over(module: Module, params: Mapping[str, ml.Array], prefix: str = "") -> Module:
     """Give a module Mithril's parameters, and return it."""
     state = {name.removeprefix(prefix): torch.tensor(x.numpy()) for name, x in params.items()}
@@ -135,22 +109,15 @@ def check_sides(mithril: Ours, eager: Eager, prefix: str = "", is_split: bool = 
 
 def in_job(module: str, ranks: int, arguments: list[str]) -> Times:
     """Run a benchmark's module under torchrun and return the times of rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "times.json"
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(ranks), "-m", module, *arguments, "--times", str(path)),
-        ]
-        environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
-        subprocess.run(command, env=environment, check=True)
-        found: Times = json.loads(path.read_text(encoding="utf-8"))
-        return found
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", str(ranks), "-m", module, *arguments]
+    return times_of_job(command, {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")})
 
 
 def hand_in(times: Times, path: str) -> None:
     """Leave the times of rank 0 for whoever started the job, and end together."""
     if dist.get_rank() == 0:
-        Path(path).write_text(json.dumps(times), encoding="utf-8")
+        leave(times, path)
     dist.barrier()
     dist.destroy_process_group()
 
