@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from mithril.plugins import free_port
 
 from tests.runtime.jobs import LOOPBACK, listening
-from tests.runtime.training import MITHRIL, TRAIN, Training, training
+from tests.runtime.scripts import (
+    MITHRIL,
+    TRAIN,
+    Training,
+    launched,
+    lines_of,
+    losses,
+    ran,
+    script,
+    training,
+)
 
 LIMIT = 15  # seconds in which a job with a dead process has to end
 
 
-def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [MITHRIL, "launch", "-n", "2", "--backend", "jax", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-
-
-def losses(text: str, prefix: str = "") -> list[str]:
-    return re.findall(rf"^{re.escape(prefix)}step \d+: (loss .*)$", text, re.MULTILINE)
-
-
-def script(folder: Path, code: str) -> str:
-    path = folder / "job.py"
-    path.write_text("import mithril as ml, numpy as np\nfrom mithril import P\n" + code)
-    return str(path)
+launch = partial(launched, "jax", 2)
 
 
 def test_two_processes_train_as_one_does() -> None:
     options = ("--backend", "jax", "--mesh", "data=4,tensor=2", "--steps", "4")
-    alone = subprocess.run(
-        [sys.executable, TRAIN, *options], capture_output=True, text=True, check=True, timeout=240
-    )
+    alone = ran([sys.executable, TRAIN, *options])
     together = launch(TRAIN, *options)
     assert together.returncode == 0, together.stderr
     assert len(losses(alone.stdout)) == 4
-    assert losses(together.stdout, "[0] ") == losses(alone.stdout)
-    assert losses(together.stdout, "[1] ") == losses(alone.stdout)
+    for rank in range(2):
+        assert losses("\n".join(lines_of(rank, together.stdout))) == losses(alone.stdout)
 
 
 def test_arrays_of_several_processes(tmp_path: Path) -> None:
@@ -147,15 +137,11 @@ def job():
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_process_ends_the_job_and_is_named(job: Training, victim: int) -> None:
-    ranks = job.processes()
-    assert sorted(ranks) == ["0", "1"]
-    killed = time.monotonic()
-    os.kill(ranks[str(victim)], signal.SIGKILL)
-    _, errors = job.launcher.communicate(timeout=60)
-    took = time.monotonic() - killed
+    assert sorted(job.processes()) == ["0", "1"]
+    told, took = job.kill(victim)
     assert job.launcher.returncode == 128 + signal.SIGKILL
-    assert f"rank {victim} " in errors.splitlines()[-1]
-    assert "SIGKILL" in errors
+    assert f"rank {victim} " in told
+    assert "SIGKILL" in told
     assert not job.processes(), "nothing is left running"
     assert took < LIMIT
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mlx.jobs import SPMD, launch, lines_of, mpirun
+from tests.mlx.jobs import SPMD, launch, mpirun
+from tests.runtime.scripts import lines_of
 
 
 @pytest.mark.parametrize("mesh", ["data=2", "a=4", "a=2,b=2"])

@@ -14,7 +14,8 @@ import torch
 from mithril import P
 from torch.profiler import profile
 
-from tests.torch.jobs import launch, lines_of, script
+from tests.runtime.scripts import lines_of
+from tests.torch.jobs import launch, script
 
 REFUSED = {
     "device": ({"device": "cdua"}, r"device='cdua' does not exist; did you mean 'cuda'\?; known:"),

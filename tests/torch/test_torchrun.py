@@ -14,17 +14,18 @@ from mithril.plugins import LaunchRequest, free_port
 from mithril_torch.launch import commands
 
 from tests.runtime.jobs import LOOPBACK, listening, wait_until
-from tests.runtime.training import MITHRIL, TRAIN, Training, training
-from tests.torch.jobs import (
+from tests.runtime.scripts import (
     LIMIT,
+    MITHRIL,
     ROOT,
-    launch,
+    TRAIN,
+    Training,
     lines_of,
     losses,
     ran,
-    script,
-    torchrun,
+    training,
 )
+from tests.torch.jobs import launch, script, torchrun
 
 MESH = ("--mesh", "data=2,tensor=2", "--steps", "4")
 

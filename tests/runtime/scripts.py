@@ -1,10 +1,13 @@
-"""A job that `mithril launch` runs for a long time: the tests look at its processes and kill some."""
+"""Scripts that `mithril launch` runs, also for a long time: tests look at their processes and kill some."""
 
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +17,51 @@ import pytest
 
 from tests.runtime.jobs import processes_of
 
-TRAIN = str(Path(__file__).parent.parent.parent / "examples/train_gpt.py")
+ROOT = Path(__file__).parent.parent.parent
+TRAIN = str(ROOT / "examples/train_gpt.py")
+LIMIT = 240
 MITHRIL = str(Path(sys.executable).with_name("mithril"))
 MARK = "MITHRIL_TESTS_JOB"
 """In the environment of all processes of a job: other tests run the same script at the same time."""
+
+
+def ran(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with one thread a process, and return how it went."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def launched(
+    backend: str, ranks: int, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `mithril launch`, which shows before each line which rank it is of."""
+    command = [MITHRIL, "launch", "--backend", backend, "-n", str(ranks), *arguments]
+    return ran(command, **environment)
+
+
+def script(folder: Path, code: str, *modules: str) -> str:
+    """Write a script that imports some modules besides the usual ones, and return its path."""
+    path = folder / "job.py"
+    head = ", ".join(["mithril as ml", "numpy as np", "os", "sys", *modules])
+    path.write_text(f"import {head}\nfrom mithril import P\n{code}", encoding="utf-8")
+    return str(path)
+
+
+def lines_of(rank: int, text: str) -> list[str]:
+    """Return what a rank printed under `mithril launch`."""
+    start = f"[{rank}] "
+    return [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
+
+
+def losses(text: str) -> list[float]:
+    """Return the losses that the example printed."""
+    return [float(loss) for loss in re.findall(r"step \d+: loss (\d+\.\d{6})", text)]
 
 
 class Training:
@@ -53,6 +97,13 @@ class Training:
             for pid, variables in processes_of(TRAIN)
             if pid != self.launcher.pid and variables.get(MARK) == self._mark
         }
+
+    def kill(self, rank: int) -> tuple[str, float]:
+        """Kill a rank; return the launcher's last words, and the seconds until it has ended."""
+        killed = time.monotonic()
+        os.kill(self.processes()[str(rank)], signal.SIGKILL)
+        _, errors = self.launcher.communicate(timeout=60)
+        return errors.splitlines()[-1], time.monotonic() - killed
 
 
 @contextmanager
