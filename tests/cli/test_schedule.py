@@ -45,12 +45,30 @@ def test_a_table_is_read_again(tmp_path: Path) -> None:
     [
         (
             ("1f1b", "--costs", "1,2"),
-            "OptionError: --costs '1,2' is not four times of at least 0; write them like 1,1,1,0.1",
+            "OptionError: --costs '1,2' is not four numbers; write 1,1,1,0.1",
         ),
-        (("1f1b", "--costs", "0,0,0,1"), "OptionError: --costs '0,0,0,1' is not four times"),
+        (("1f1b", "--costs", "0,0,0,1"), "PlanError: costs (0.0, 0.0, 0.0, 1.0) are not times"),
+        (
+            ("mine.csv", "--chunks", "9"),
+            "OptionError: --chunks 9 has no effect beside the table 'mine.csv'; leave it out",
+        ),
+        (
+            ("1f1b", "--table", "--costs", "1,1,1,0"),
+            "OptionError: --costs 1,1,1,0 has no effect beside --table; leave it out",
+        ),
         (("nowhere.csv",), "OptionError: schedule file 'nowhere.csv' cannot be read; No such file"),
         (("gpipe", "--most-held", "2"), "PlanError: schedule 'gpipe' holds activations of 3"),
     ],
 )
 def test_a_mistake(arguments: tuple[str, ...], text: str) -> None:
     assert run(*arguments).startswith(text)
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(b"\xff\xfe0")
+    assert run(str(path)).startswith(
+        f"OptionError: schedule file '{path}' is no text in UTF-8; save"
+    )
+    path.write_bytes("\ufeff0F0,0B0\n".encode())
+    assert run(str(path)).startswith("mine: 1 devices")

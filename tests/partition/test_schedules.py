@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from mithril.errors import PlanError
 from mithril.ir.schedule import Action, Schedule, Work, read_table
 from mithril.partition.schedule import KNOWN, Costs, check, make, simulate
-from mithril.partition.schedule.simulate import needs
 
 SIZES = st.integers(1, 6)
 
@@ -71,6 +70,18 @@ def test_zero_bubble(devices: int, more: int) -> None:
     assert timeline.bubble == pytest.approx(idle)
 
 
+def before(action: Action, made: Schedule) -> list[Action]:
+    """Return what an action waits for, as the papers say."""
+    s, work, m = action.stage, action.work, action.microbatch
+    there = set(made.actions)
+    wanted = {
+        Work.forward: [Action(s - 1, Work.forward, m)],
+        Work.weight_gradient: [Action(s, Work.input_gradient, m)],
+    }
+    back = [Action(s, Work.forward, m), *(Action(s + 1, Work(w), m) for w in "BI")]
+    return [a for a in wanted.get(work, back) if a in there]
+
+
 @given(
     name=st.sampled_from(sorted(KNOWN)),
     devices=SIZES,
@@ -83,12 +94,11 @@ def test_nothing_starts_before_what_it_needs(
     chunks = 2 if name == "interleaved" else 1
     made, price = make(name, devices, groups * devices, chunks), Costs(*costs)
     timeline = simulate(made, price)
-    splits = name == "zb-h1"
     for device, row in enumerate(made.rows):
-        for before, after in pairwise(row):
-            assert timeline.starts[after] >= timeline.ends[before]
+        for first, second in pairwise(row):
+            assert timeline.starts[second] >= timeline.ends[first]
         for action in row:
-            for need in needs(action, made.stages, splits):
+            for need in before(action, made):
                 late = price.transfer if made.devices[need.stage] != device else 0
                 assert timeline.starts[action] >= timeline.ends[need] + late
     assert timeline.makespan >= sum(price.of(a.work) for a in made.rows[0])
@@ -109,13 +119,36 @@ def test_a_shuffled_table_runs_or_is_refused(data: st.DataObject) -> None:
     except PlanError as error:
         assert "never gets to" in str(error)
     else:
-        assert len(timeline.ends) == sum(map(len, rows))
+        for action in timeline.ends:
+            for need in before(action, timeline.schedule):
+                assert timeline.starts[action] >= timeline.ends[need]
+
+
+def test_backwards_of_a_stage_may_be_whole_and_split() -> None:
+    table = ["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1I1,1W1"]
+    timeline = check(read_table("mixed", table), 2, 2)
+    assert timeline.starts[Action.read("0B1")] >= timeline.ends[Action.read("1I1")]
 
 
 def test_costs_of_each_stage() -> None:
     """The slowest stage sets the pace."""
     slow = simulate(make("1f1b", 2, 8), [Costs(), Costs(2, 2, 2)])
     assert slow.makespan == 1 + 8 * 6 + 2
+
+
+def test_costs_that_make_no_sense_are_refused() -> None:
+    for times in ((-1, 1, 1, 0), (0, 0, 0, 1), (1, 1, float("nan"), 0)):
+        with pytest.raises(PlanError, match="are not times of at least 0, some work above 0; give"):
+            Costs(*times)
+    with pytest.raises(PlanError) as caught:
+        simulate(make("gpipe", 4, 8), [Costs()])
+    assert str(caught.value) == ("schedule 'gpipe' has 4 stages and costs of 1; give one for each")
+
+
+def test_a_picture_is_not_much_wider_than_a_screen() -> None:
+    for costs in (Costs(1e-6), Costs(3, 1, 1, 0.1), Costs()):
+        assert max(map(len, str(simulate(make("1f1b", 4, 32), costs)).splitlines())) < 800
+    assert len(str(simulate(make("1f1b", 2, 2), Costs(1e-6))).splitlines()[1]) < 130
 
 
 def test_a_picture() -> None:
@@ -160,6 +193,12 @@ GOOD = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1"
             "waits itself; put 1B0 first",
         ),
         (
+            GOOD + "\n",
+            "schedule 'mine' has nothing to do for device 2; give every device actions, and a table "
+            "no empty line",
+        ),
+        ("", "schedule 'mine' has nothing to do for device 0; give every device actions"),
+        (
             "0F0,0Q1",
             "'0Q1' is no action of a schedule; write stage, work and micro-batch, such as 0F3, 2B1, "
             "2I1 or 3W1 (line 1 of schedule 'mine')",
@@ -168,7 +207,7 @@ GOOD = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1"
 )
 def test_a_table_that_is_refused(table: str, text: str) -> None:
     with pytest.raises(PlanError) as caught:
-        check(read_table("mine", table.splitlines()), 2, 2)
+        check(read_table("mine", table.split("\n") if table else []), 2, 2)
     assert str(caught.value).startswith(text)
 
 

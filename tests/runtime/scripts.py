@@ -88,7 +88,8 @@ class Training:
         assert self.launcher.stdout is not None
         for line in self.launcher.stdout:
             if "step 3" in line:
-                break
+                return
+        raise AssertionError(f"the job ended at once: {self.launcher.communicate()[1]}")
 
     def processes(self) -> dict[str, int]:
         """Return the processes by rank; one that has none is called the agent."""

@@ -63,3 +63,17 @@ def test_tables_of_pytorch_are_legal(kind: type) -> None:
     """Its zero-bubble schedule has chunks, so it is no ZB-H1."""
     timeline = check(read_table("theirs", table_of(kind, 4, 2, 8)), stages=8, microbatches=8)
     assert 0 < timeline.bubble < 0.5
+
+
+def test_a_table_with_pytorchs_transfers() -> None:
+    """As PyTorch writes it for its runtime, sharded parameters and all."""
+    table = table_of(theirs.ScheduleInterleaved1F1B, 2, 2, 4)
+    actions = {
+        device: [theirs._Action.from_str(cell) for cell in row.split(",") if cell]
+        for device, row in enumerate(table)
+    }
+    sharded = {d: theirs._add_unshard_reshard(row) for d, row in actions.items()}
+    lowered = theirs._add_send_recv(sharded, lambda stage: stage % 2, 4)
+    text = [",".join(map(str, lowered[device])) for device in range(2)]
+    assert any("SEND" in row and "UNSHARD" in row for row in text)
+    assert read_table("lowered", text).rows == make("interleaved", 2, 4, 2).rows

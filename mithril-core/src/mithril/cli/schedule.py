@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +18,21 @@ def schedule(
     which: Annotated[
         str, typer.Argument(help="gpipe, 1f1b, interleaved, zb-h1, or a CSV file with a table.")
     ],
-    devices: Annotated[int, typer.Option(help="Devices of the pipeline.")] = 4,
-    microbatches: Annotated[int, typer.Option(help="Micro-batches of a batch.")] = 8,
-    chunks: Annotated[int, typer.Option(help="Stages of a device, for interleaved.")] = 1,
+    devices: Annotated[
+        int | None, typer.Option(help="Devices of the pipeline.  [default: 4]")
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(help="Micro-batches of a batch.  [default: 8]")
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option(help="Stages of a device, for interleaved.  [default: 1]")
+    ] = None,
     costs: Annotated[
-        str,
-        typer.Option(help="Time of forward, input gradient, weight gradient, transfer."),
-    ] = "1,1,1,0",
+        str | None,
+        typer.Option(
+            help="Time of forward, input gradient, weight gradient, transfer.  [default: 1,1,1,0]"
+        ),
+    ] = None,
     most_held: Annotated[
         int | None, typer.Option(help="Activations a device may hold, in micro-batches.")
     ] = None,
@@ -34,29 +43,46 @@ def schedule(
     from mithril.partition.schedule import check, make, simulate
 
     if which.endswith(".csv"):
+        given = {"--devices": devices, "--microbatches": microbatches, "--chunks": chunks}
+        _refuse(given, f"the table '{which}'")
         made = read_table(Path(which).stem, _lines(which))
     else:
-        made = make(which, devices, microbatches, chunks)
+        made = make(which, _or(devices, 4), _or(microbatches, 8), _or(chunks, 1))
+    if table:
+        _refuse({"--costs": costs}, "--table")
     check(made, made.stages, made.microbatches, most_held)
-    typer.echo(str(made) if table else str(simulate(made, _costs(costs))))
+    typer.echo(str(made) if table else str(simulate(made, _costs(costs or "1,1,1,0"))))
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
+def _refuse(given: Mapping[str, object], beside: str) -> None:
+    """Raise if an option is given that has no effect beside something else.
+
+    Raises:
+        OptionError: one is.
+    """
+    for option, value in given.items():
+        if value is not None:
+            raise OptionError(f"{option} {value} has no effect beside {beside}; leave it out")
 
 
 def _lines(path: str) -> list[str]:
     try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
+        return Path(path).read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise OptionError(f"schedule file '{path}' cannot be read; {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"schedule file '{path}' is no text in UTF-8; save it as CSV") from error
 
 
 def _costs(text: str) -> Costs:
     from mithril.partition.schedule import Costs
 
     try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if len(numbers) != 4 or any(not 0 <= x < float("inf") for x in numbers) or not any(numbers[:3]):
-        raise OptionError(
-            f"--costs '{text}' is not four times of at least 0; write them like 1,1,1,0.1"
-        )
-    return Costs(*numbers)
+        forward, inputs, weights, transfer = map(float, text.split(","))
+    except ValueError as error:
+        raise OptionError(f"--costs '{text}' is not four numbers; write 1,1,1,0.1") from error
+    return Costs(forward, inputs, weights, transfer)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from mithril.errors import PlanError
 
 _ACTION = re.compile(r"(?P<stage>\d+)(?P<work>F|B|I|W)(?P<microbatch>\d+)")
-_TRANSFER = re.compile(r"\d+(SEND|RECV)_[FB]\d+")
+_OTHERS = re.compile(r"\d+((SEND|RECV)_[FB]\d+|UNSHARD|RESHARD|REDUCE_GRAD)")
 
 
 class Work(StrEnum):
@@ -102,8 +102,8 @@ class Schedule:
 def read_table(name: str, lines: Sequence[str]) -> Schedule:
     """Return the schedule of a table: a line for each device, its actions separated by commas.
 
-    Transfers that PyTorch writes (`0SEND_F3`) are passed over: they follow from the actions. So are
-    empty places, in which a device waits.
+    Transfers that PyTorch writes (`0SEND_F3`), and what it does to sharded parameters (`0UNSHARD`),
+    are passed over: they follow from the actions. So are empty places, in which a device waits.
 
     Args:
         name: of the schedule, for reports.
@@ -120,7 +120,7 @@ def read_table(name: str, lines: Sequence[str]) -> Schedule:
     for number, line in enumerate(lines, start=1):
         cells = [cell.strip() for cell in line.split(",")]
         try:
-            row = tuple(Action.read(c) for c in cells if c and not _TRANSFER.fullmatch(c))
+            row = tuple(Action.read(c) for c in cells if c and not _OTHERS.fullmatch(c))
         except PlanError as error:
             raise PlanError(f"{error} (line {number} of schedule '{name}')") from error
         rows.append(row)

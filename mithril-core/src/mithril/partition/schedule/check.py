@@ -33,6 +33,12 @@ def check(
 
 
 def _check_devices(schedule: Schedule) -> None:
+    idle = [device for device, row in enumerate(schedule.rows) if not row]
+    if idle or not schedule.rows:
+        raise PlanError(
+            f"schedule '{schedule.name}' has nothing to do for device {idle[0] if idle else 0}; "
+            f"give every device actions, and a table no empty line"
+        )
     where: dict[int, int] = {}
     for device, row in enumerate(schedule.rows):
         for action in row:

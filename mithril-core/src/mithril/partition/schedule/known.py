@@ -58,11 +58,11 @@ def _gpipe(devices: int, microbatches: int, chunks: int) -> tuple[Row, ...]:
 
 
 def _one_forward_one_backward(devices: int, microbatches: int, chunks: int) -> tuple[Row, ...]:
-    forwards = [range(microbatches)] * devices
+    every = range(microbatches)
     return tuple(
         _alternating(
-            [Action(d, F, m) for m in forwards[d]],
-            [Action(d, B, m) for m in forwards[d]],
+            [Action(d, F, m) for m in every],
+            [Action(d, B, m) for m in every],
             devices - d - 1,
         )
         for d in range(devices)
@@ -78,9 +78,8 @@ def _interleaved(devices: int, microbatches: int, chunks: int) -> tuple[Row, ...
             f"schedule 'interleaved' needs a multiple of its {devices} devices as micro-batches, "
             f"not {microbatches}; use {legal}"
         )
-    rows = []
+    rows, order = [], list(_by_groups(devices, microbatches, chunks))
     for d in range(devices):
-        order = list(_by_groups(devices, microbatches, chunks))
         forward = [Action(chunk * devices + d, F, m) for chunk, m in order]
         backward = [Action((chunks - 1 - chunk) * devices + d, B, m) for chunk, m in order]
         ahead = devices - d - 1 if chunks == 1 else 2 * (devices - d - 1) + (chunks - 1) * devices

@@ -15,7 +15,7 @@ def drawn(timeline: Timeline) -> str:
     several = timeline.schedule.stages > len(timeline.schedule.rows)
     names = {a: str(a) if several else str(a)[len(str(a.stage)) :] for a in starts}
     widest = max(map(len, names.values()), default=1) + 1
-    unit = max(min(durations, default=1.0), timeline.makespan * widest / COLUMNS / widest)
+    unit = max(min(durations, default=1.0), timeline.makespan * widest / COLUMNS)
     lines = [
         f"{timeline.schedule.name}: {len(timeline.schedule.rows)} devices, "
         f"{timeline.schedule.microbatches} micro-batches, bubble {100 * timeline.bubble:.1f} %, "

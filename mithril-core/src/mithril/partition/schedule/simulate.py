@@ -9,7 +9,8 @@ one ends with the gradients of the weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.errors import PlanError
@@ -25,12 +26,23 @@ class Costs:
         input_gradient: the half of the backward that the stage before waits for.
         weight_gradient: the other half.
         transfer: until a result is on another device.
+
+    Raises:
+        PlanError: a time is below 0 or not finite, or all work takes none.
     """
 
     forward: float = 1.0
     input_gradient: float = 1.0
     weight_gradient: float = 1.0
     transfer: float = 0.0
+
+    def __post_init__(self) -> None:
+        work = (self.forward, self.input_gradient, self.weight_gradient)
+        if not all(0 <= x < math.inf for x in (*work, self.transfer)) or not any(work):
+            raise PlanError(
+                f"costs {(*work, self.transfer)} are not times of at least 0, some work above 0; "
+                f"give forward, input gradient, weight gradient and transfer, such as 1, 1, 1, 0.1"
+            )
 
     def of(self, work: Work) -> float:
         """Return how long a piece of work takes."""
@@ -75,22 +87,21 @@ class Timeline:
         return drawn(self)
 
 
-def needs(action: Action, schedule_stages: int, splits: bool) -> list[Action]:
-    """Return the actions that have to end before one starts.
+def needs(action: Action, schedule: Schedule) -> list[Action]:
+    """Return the actions of a schedule that have to end before one of them starts."""
+    return _needs(action, schedule.stages, set(schedule.actions))
 
-    Args:
-        action: the one.
-        schedule_stages: how many stages there are.
-        splits: whether the backward of the next stage is split.
-    """
+
+def _needs(action: Action, stages: int, actions: Container[Action]) -> list[Action]:
     stage, work, m = action.stage, action.work, action.microbatch
     if work == Work.forward:
         return [Action(stage - 1, work, m)] if stage else []
     if work == Work.weight_gradient:
         return [Action(stage, Work.input_gradient, m)]
     found = [Action(stage, Work.forward, m)]
-    if stage + 1 < schedule_stages:
-        found.append(Action(stage + 1, Work.input_gradient if splits else Work.backward, m))
+    if stage + 1 < stages:
+        half = Action(stage + 1, Work.input_gradient, m)
+        found.append(half if half in actions else Action(stage + 1, Work.backward, m))
     return found
 
 
@@ -102,7 +113,7 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs] = Costs()) -> Ti
         costs: of every stage, or one for all.
 
     Raises:
-        PlanError: devices wait for each other for ever.
+        PlanError: devices wait for each other for ever, or not every stage has costs.
 
     >>> from mithril.partition.schedule import make
     >>> round(simulate(make("gpipe", 4, 8)).bubble, 3)
@@ -110,39 +121,43 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs] = Costs()) -> Ti
     """
     stages, devices = schedule.stages, schedule.devices
     prices = [costs] * stages if isinstance(costs, Costs) else list(costs)
-    split = {a.stage for a in schedule.actions if a.work == Work.input_gradient}
+    if len(prices) != stages:
+        raise PlanError(
+            f"schedule '{schedule.name}' has {stages} stages and costs of {len(prices)}; give one "
+            f"for each"
+        )
+    wanted = {a: _needs(a, stages, set(schedule.actions)) for a in schedule.actions}
     starts: dict[Action, float] = {}
     ends: dict[Action, float] = {}
     at, free = [0] * len(schedule.rows), [0.0] * len(schedule.rows)
-    while len(ends) < sum(map(len, schedule.rows)):
+    while len(ends) < len(wanted):
         before = len(ends)
         for device, row in enumerate(schedule.rows):
-            while at[device] < len(row):
+            while at[device] < len(row) and all(w in ends for w in wanted[row[at[device]]]):
                 action = row[at[device]]
-                wanted = needs(action, stages, action.stage + 1 in split)
-                if not all(w in ends for w in wanted):
-                    break
-                price = prices[action.stage]
                 there = [
                     ends[w] + (prices[w.stage].transfer if devices[w.stage] != device else 0.0)
-                    for w in wanted
+                    for w in wanted[action]
                 ]
                 starts[action] = max([free[device], *there])
-                ends[action] = free[device] = starts[action] + price.of(action.work)
+                ends[action] = starts[action] + prices[action.stage].of(action.work)
+                free[device] = ends[action]
                 at[device] += 1
         if len(ends) == before:
-            raise _stuck(schedule, at, ends, split)
+            raise _stuck(schedule, at, ends, wanted)
     peaks = (max(held(row), default=0) for row in schedule.rows)
     return Timeline(schedule, starts, ends, tuple(peaks))
 
 
 def _stuck(
-    schedule: Schedule, at: Sequence[int], ends: Mapping[Action, float], split: set[int]
+    schedule: Schedule,
+    at: Sequence[int],
+    ends: Mapping[Action, float],
+    wanted: Mapping[Action, Sequence[Action]],
 ) -> PlanError:
     device = next(d for d, row in enumerate(schedule.rows) if at[d] < len(row))
     action = schedule.rows[device][at[device]]
-    wanted = needs(action, schedule.stages, action.stage + 1 in split)
-    missing = next(w for w in wanted if w not in ends)
+    missing = next(w for w in wanted[action] if w not in ends)
     return PlanError(
         f"schedule '{schedule.name}' never gets to {action} on device {device}; it needs "
         f"{missing}, which comes later or waits itself; put {missing} first"
