@@ -8,10 +8,10 @@ from tests.mlx.jobs import SPMD, launch, mpirun
 from tests.runtime.scripts import lines_of
 
 
-@pytest.mark.parametrize("mesh", ["data=2", "a=4", "a=2,b=2"])
+@pytest.mark.parametrize("mesh", ["data=2", "a=4", "a=2,b=2", "a=3,b=2"])
 def test_a_ring_gives_what_one_device_gives(mesh: str) -> None:
-    """Over all processes natively, over some of them emulated."""
-    ranks = {"data=2": 2}.get(mesh, 4)
+    """Over all processes natively, over some emulated: two gather, three have a slot a group."""
+    ranks = {"data=2": 2, "a=3,b=2": 6}.get(mesh, 4)
     done = launch(ranks, SPMD, mesh)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(ranks):

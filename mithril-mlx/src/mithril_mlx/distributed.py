@@ -103,12 +103,17 @@ def join(library: str) -> Job:
         world = mx.distributed.init(strict=True, backend=library)
     except RuntimeError as error:
         raise BackendError(
-            f"distributed_backend='{library}' cannot join a job: {error}; start the script by "
-            f"{HOW[library]}"
+            f"distributed_backend='{library}' cannot join a job{_hosts()}: {error}; start the "
+            f"script by {HOW[library]}"
         ) from error
     if library == "mpi":
         _leave_on_error()
     return Job(library, world)
+
+
+def _hosts() -> str:
+    file = os.environ.get("MLX_HOSTFILE")
+    return "" if file is None else f" (MLX_HOSTFILE={file})"
 
 
 @cache

@@ -129,7 +129,7 @@ class _Members:
         self._is_served = transport.serves(self.count)
         self._cut = cut if transport.groups else self._everyone
         self._gathers = transport.gathers_to_reduce(self.count)
-        self._slot = next(i for i, group in enumerate(cut) if group == ranks)
+        self._slot = cut.index(ranks)
         self._slots = len(cut)
 
     def parts(self, x: mx.array) -> Sequence[mx.array]:

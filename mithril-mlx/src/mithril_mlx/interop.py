@@ -39,7 +39,7 @@ class MLXInterop(Interop):
             return None
         type = TensorType(tuple(x.shape), dtype_of(x))
         count = len(self.engine.local_devices)
-        return Adopted(type, Sharding.replicated(self.engine.mesh, type.rank), [x] * count)
+        return Adopted(type, Sharding.replicated(self.engine.mesh, type.rank), [_apart(x)] * count)
 
 
 def _mlx(x: Any) -> mx.array:
@@ -50,6 +50,14 @@ def _mlx(x: Any) -> mx.array:
     """
     engine = x.backend.engine
     if engine.mesh.size == 1 or engine.job is not None or x.sharding.is_replicated:
-        found: mx.array = x.shards[0]
-        return found
+        return _apart(x.shards[0])
     return to_mlx(x.backend.to_numpy(x))
+
+
+def _apart(x: mx.array) -> mx.array:
+    """Return another array of the same memory.
+
+    Writing to an array of MLX in place (`x += 1`, `x[0] = 1`) gives that very object other values,
+    wherever it is held; the memory stays as it is.
+    """
+    return x.view(x.dtype)

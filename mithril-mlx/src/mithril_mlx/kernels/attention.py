@@ -17,13 +17,14 @@ from mithril.types import TensorType
 
 from mithril_mlx.kernels.exponential import Change, exponential
 from mithril_mlx.kernels.precision import in_float32, on_gpu
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
 from mithril_mlx.tensors import mlx_dtype
 
 HEADS_FIRST = (0, 2, 1, 3)
 
 
 @kernel(Attention)
+@zero_without_elements
 def attention(op: Attention, types: Types) -> Run:
     """The fused kernel on the GPU where every row sees something; else products and sums."""
     explicit = in_float32(_attention)(op, types)
@@ -62,6 +63,7 @@ def _attention(op: Attention, types: Types) -> Run:
 
 
 @kernel(AttentionGradient)
+@zero_without_elements
 @in_float32
 def attention_gradient(op: AttentionGradient, types: Types) -> Run:
     """Probabilities are recomputed from log_sum_exp; five batched products."""

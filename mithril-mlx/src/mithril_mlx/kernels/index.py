@@ -38,7 +38,7 @@ def take(op: index.Take, types: Types) -> Run:
         return _take_part(op, types)
     rows, counted, beside = table.shape[0], unsigned(ids), _beside(ids, result)
     if not table.dtype.is_float:
-        return lambda table, ids: _chosen(
+        return lambda table, ids: mx.where(
             beside(ids.astype(counted) < rows),
             mx.take(table, mx.minimum(ids.astype(counted), rows - 1), 0),
             nowhere,
@@ -66,13 +66,9 @@ def _take_part(op: index.Take, types: Types) -> Run:
         local = ids - offset.astype(counted)
         found = mx.take(table, mx.minimum(local, rows - 1), 0)
         other = beside(mx.where(ids < whole, zero, nowhere)) if whole else zero
-        return _chosen(beside(local < rows), found, other)
+        return mx.where(beside(local < rows), found, other)
 
     return run
-
-
-def _chosen(known: Any, found: Any, other: Any) -> Any:
-    return mx.where(known, found, other)
 
 
 def _beside(ids: TensorType, result: TensorType) -> Run:

@@ -14,11 +14,12 @@ from mithril.engine.kernels.registry import Run
 
 from mithril_mlx.kernels.exponential import Change, exponential, log_sum_exp
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
 from mithril_mlx.tensors import mlx_dtype
 
 
 @kernel(ops.CrossEntropy)
+@zero_without_elements
 @in_float32
 def cross_entropy(op: ops.CrossEntropy, types: Types) -> Run:
     """log sum exp minus the logit of the target."""
@@ -36,6 +37,7 @@ def cross_entropy(op: ops.CrossEntropy, types: Types) -> Run:
 
 
 @kernel(ops.CrossEntropyGradient)
+@zero_without_elements
 @in_float32
 def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types) -> Run:
     """(softmax - one hot) times the cotangent."""

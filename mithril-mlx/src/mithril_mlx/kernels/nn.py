@@ -15,13 +15,16 @@ from mithril.ops.nn import SQRT_HALF, TANH_CUBE, TANH_SCALE
 
 from mithril_mlx.kernels.exponential import error_function, exponential, softmax_along
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
 
+FAR = -100.0
+"""Below, silu is 0 to the last digit; -inf itself would become NaN."""
 LINEAR, CUBIC = -2.0 * TANH_SCALE, -2.0 * TANH_SCALE * TANH_CUBE
 """Minus twice the argument of tanh is x (LINEAR + CUBIC x^2)."""
 
 
 @kernel(ops.Softmax)
+@zero_without_elements
 @in_float32
 def softmax(op: ops.Softmax, types: Types) -> Run:
     """exp(x) over its sum."""
@@ -29,6 +32,7 @@ def softmax(op: ops.Softmax, types: Types) -> Run:
 
 
 @kernel(ops.SoftmaxGradient)
+@zero_without_elements
 @in_float32
 def softmax_gradient(op: ops.SoftmaxGradient, types: Types) -> Run:
     """y (g - sum(y g))."""
@@ -37,6 +41,7 @@ def softmax_gradient(op: ops.SoftmaxGradient, types: Types) -> Run:
 
 
 @kernel(ops.LogSoftmax)
+@zero_without_elements
 @in_float32
 def log_softmax(op: ops.LogSoftmax, types: Types) -> Run:
     """Shifted by the maximum first, so that large numbers keep their digits."""
@@ -83,7 +88,12 @@ def gelu_gradient(op: ops.GeluGradient, types: Types) -> Run:
 def silu(op: ops.Silu, types: Types) -> Run:
     """x / (1 + exp(-x))."""
     exp = exponential(types[0])
-    return lambda x: x / (1.0 + exp(-x))
+
+    def run(x: mx.array) -> mx.array:
+        x = mx.maximum(x, FAR)
+        return x / (1.0 + exp(-x))
+
+    return run
 
 
 @kernel(ops.SiluGradient)
@@ -93,6 +103,7 @@ def silu_gradient(op: ops.SiluGradient, types: Types) -> Run:
     exp = exponential(types[0])
 
     def run(x: mx.array, g: mx.array) -> mx.array:
+        x = mx.maximum(x, FAR)
         gate = 1.0 / (1.0 + exp(-x))
         return (g * gate) * (1.0 + x * (1.0 - gate))
 

@@ -13,12 +13,13 @@ from mithril import ops
 from mithril.engine.kernels.registry import Run
 
 from mithril_mlx.kernels.precision import in_float32, on_gpu
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
 
 Sum = Callable[[mx.array], mx.array]
 
 
 @kernel(ops.LayerNorm)
+@zero_without_elements
 @in_float32
 def layer_norm(op: ops.LayerNorm, types: Types) -> Run:
     """Two passes: mean, then variance of what is centred."""
@@ -35,6 +36,7 @@ def layer_norm(op: ops.LayerNorm, types: Types) -> Run:
 
 
 @kernel(ops.LayerNormGradient)
+@zero_without_elements
 @in_float32
 def layer_norm_gradient(op: ops.LayerNormGradient, types: Types) -> Run:
     """The closed form: half the passes of the gradient of `mx.fast.layer_norm` on CPU."""
@@ -54,6 +56,7 @@ def layer_norm_gradient(op: ops.LayerNormGradient, types: Types) -> Run:
 
 
 @kernel(ops.RmsNorm)
+@zero_without_elements
 @in_float32
 def rms_norm(op: ops.RmsNorm, types: Types) -> Run:
     """x over the root of its mean square."""
@@ -68,6 +71,7 @@ def rms_norm(op: ops.RmsNorm, types: Types) -> Run:
 
 
 @kernel(ops.RmsNormGradient)
+@zero_without_elements
 @in_float32
 def rms_norm_gradient(op: ops.RmsNormGradient, types: Types) -> Run:
     """The closed form."""

@@ -16,12 +16,13 @@ from mithril.types import DType, TensorType
 from mithril_mlx.kernels.choice import bits_of, mask
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
 from mithril_mlx.kernels.taps import Window
 from mithril_mlx.tensors import to_mlx
 
 
 @kernel(ops.MaxPool)
+@zero_without_elements
 def max_pool(op: pool.MaxPool, types: Types) -> Run:
     """The largest element of each window."""
     return max_pool_from(2, op, types)
@@ -40,6 +41,7 @@ def max_pool_from(start: int, op: pool.MaxPool, types: Types) -> Run:
 
 
 @kernel(ops.MaxPoolGradient)
+@zero_without_elements
 def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> Run:
     """Each gradient handed to the first element that equals the maximum."""
     return max_pool_gradient_from(2, op, types)
@@ -80,6 +82,7 @@ def _to_first(
 
 
 @kernel(ops.AvgPool)
+@zero_without_elements
 @in_float32
 def avg_pool(op: pool.AvgPool, types: Types) -> Run:
     """The sum over each window times one over how many elements it has."""
@@ -100,6 +103,7 @@ def avg_pool_from(start: int, op: pool.AvgPool, types: Types) -> Run:
 
 
 @kernel(ops.AvgPoolGradient)
+@zero_without_elements
 @in_float32
 def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> Run:
     """Each element of a window gets its share of the gradient."""

@@ -37,6 +37,26 @@ def kernel(*op_classes: type[Op]) -> Callable[[Factory], Factory]:
     return add
 
 
+def zero_without_elements(factory: Factory) -> Factory:
+    """Return the factory of a kernel that gives zeros where an operand has no elements.
+
+    MLX's sums of such operands may be anything, or never come to an end.
+    """
+
+    def made(op: Any, types: Types) -> Run:
+        if all(type.size for type in types):
+            return factory(op, types)
+        results = [(type.shape, mlx_dtype(type.dtype)) for type in op.infer(types)]
+
+        def zeros(*operands: mx.array) -> Any:
+            found = tuple(mx.zeros(shape, dtype) for shape, dtype in results)
+            return found[0] if len(found) == 1 else found
+
+        return zeros
+
+    return made
+
+
 def same(table: Mapping[type[Op], Run]) -> None:
     """Register functions that are kernels as they are, whatever the attributes and types."""
     for op_class, function in table.items():

@@ -17,7 +17,7 @@ from mithril.engine.kernels.registry import Run
 from mithril_mlx.kernels import pool
 from mithril_mlx.kernels.convolution import geometry
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Factory, Types, kernel
+from mithril_mlx.kernels.registry import Factory, Types, kernel, zero_without_elements
 from mithril_mlx.layout import OfImages, channels_second
 
 
@@ -51,6 +51,7 @@ _POOLS: dict[type[Any], Factory] = {
 
 
 @kernel(*_CONVOLUTIONS)
+@zero_without_elements
 @in_float32
 def convolution(op: Any, types: Types) -> Run:
     """[batch, channels, *spatial] with [out, channels / groups, *window], or their gradients."""
