@@ -186,7 +186,7 @@ class TestMistakes:
         assert done.returncode == 1
         assert done.stderr == (
             "BackendError: mithril launch needs one ready backend that starts processes; "
-            "found none; pip install mithril-jax or mithril-torch\n"
+            "found none; pip install mithril-jax, mithril-torch or mithril-mlx\n"
         )
 
     def test_two_have_one(self, packages: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import mithril as ml
@@ -171,3 +172,41 @@ def test_full_takes_a_number_of_numpy_or_of_an_array(value: Any) -> None:
 def test_full_takes_one_number(value: Any, text: str) -> None:
     with pytest.raises(ml.ShapeError, match=text):
         BACKEND.full((2,), value, dtype="int32")
+
+
+@dataclass(frozen=True)
+class Setting:
+    by: float
+
+
+@pytest.mark.parametrize(
+    ("whole", "part"),
+    [(frozenset([2]), frozenset([2.0])), (Setting(2), Setting(2.0)), ((2,), (2.0,))],
+    ids=str,
+)
+def test_statics_that_are_equal_and_differ_have_plans_of_their_own(
+    whole: object, part: object
+) -> None:
+    def scaled(x: ml.Array, k: object) -> ml.Array:
+        (by,) = (k.by,) if isinstance(k, Setting) else k
+        return x * by
+
+    function = ml.jit(scaled, static="k")
+    x = ml.NumpyBackend().array([3], dtype="int8")
+    assert function(x, whole).dtype == "int8"
+    assert function(x, part).dtype == "float32"
+
+
+def test_a_static_zero_keeps_its_sign() -> None:
+    function = ml.jit(lambda x, k: x * k, static="k")
+    x = ml.NumpyBackend().ones(1)
+    assert [str(function(x, k).item()) for k in (0.0, -0.0)] == ["0.0", "-0.0"]
+
+
+def test_full_takes_numbers_that_are_known() -> None:
+    x = ml.NumpyBackend().ones(2)
+    made = ml.jit(lambda x: ml.numpy.full((2,), np.float32(3)) + x)(x)
+    assert made.numpy().tolist() == [4, 4]
+    for function in (lambda x, n: ml.numpy.full((2,), n), ml.numpy.full_like):
+        with pytest.raises(ml.ShapeError, match="full takes a number that is known while"):
+            ml.jit(function)(x, 3)

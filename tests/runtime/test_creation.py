@@ -210,3 +210,14 @@ def test_uneven_parts_are_refused_wherever_a_placement_is_given() -> None:
             place()
     assert backend.array(OfAFramework()).shape == (3,)
     assert backend.reshard(backend.ones(4), P("x")).sharding.spec == P("x")
+
+
+def test_parts_that_are_to_be_the_same_may_not_differ() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    assert backend.from_local_shards([[1], [1]]).numpy().tolist() == [1]
+    with pytest.raises(ml.ShapeError) as caught:
+        backend.from_local_shards([[1], [2]])
+    assert str(caught.value) == (
+        "from_local_shards is given other values for device 1 than for one that holds the same part; "
+        "give both the same, or a sharding that splits it"
+    )

@@ -28,6 +28,7 @@ from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functions import ALIASES, EAGER, call_eager
+from mithril.runtime.host import read_number as _read_number
 from mithril.runtime.host import read_shape as _read_shape
 from mithril.types import DType, Scalar, Shape, as_dtype
 
@@ -315,7 +316,13 @@ def _trace_of(x: Tensor) -> Builder:
     return trace_around([x]) or x.builder
 
 
-def _constant(builder: Builder, shape: Shape, value: Scalar, dtype: object) -> Any:
+def _constant(builder: Builder, shape: Shape, value: object, dtype: object) -> Any:
+    if isinstance(value, Operand):
+        raise ShapeError(
+            "mithril.numpy.full takes a number that is known while the function is traced, not a "
+            "traced one; write ones(shape) * number"
+        )
+    value = _read_number(value)
     if dtype is None:
         kinds = {bool: DType.bool_, int: DType.int32, float: DType.float32}
         dtype = kinds[type(value)]

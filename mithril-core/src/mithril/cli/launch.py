@@ -51,7 +51,7 @@ def launch(
         lambda spec: spec.launch is not None,
         need="mithril launch needs one ready backend that starts processes",
         lack=f"does not start processes; it opens a whole mesh in one: python {script}",
-        remedy="pip install mithril-jax or mithril-torch",
+        remedy="pip install mithril-jax, mithril-torch or mithril-mlx",
     )
     commands = _commands(spec, request)
     from mithril.runtime.launch import supervise

@@ -104,9 +104,10 @@ def of_boxes(
         shape: of the whole.
 
     Raises:
-        ShapeError: a part has another shape than its device holds.
+        ShapeError: a part has another shape than its device holds, or parts that are to be the
+            same differ.
     """
-    held = {}
+    held: dict[object, np.ndarray] = {}
     for device, part in zip(devices, parts, strict=True):
         box = sharding.box(device, shape)
         expected = tuple(cut.stop - cut.start for cut in box)
@@ -115,5 +116,10 @@ def of_boxes(
                 f"from_local_shards is given {part.shape} for device {device}, which holds "
                 f"{expected} of {shape}; pass shape= if parts differ in size"
             )
-        held[edges(box)] = part
+        first = held.setdefault(edges(box), part)
+        if first is not part and first.tobytes() != part.tobytes():
+            raise ShapeError(
+                f"from_local_shards is given other values for device {device} than for one that "
+                f"holds the same part; give both the same, or a sharding that splits it"
+            )
     return lambda box: held[edges(box)].copy()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from mithril.errors import OptionError, listing, nearest
@@ -55,13 +57,19 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def types_in(value: object) -> Any:
-    """Return the type of a value, of a tuple with those inside: 2 and 2.0 are equal, but differ.
+    """Return types of a value and of those inside: 2 and 2.0, 0.0 and -0.0 are equal and differ.
 
-    >>> types_in((2, (2.0,))) == (tuple, int, (tuple, float))
+    >>> types_in((2, (2.0,))) == (tuple, int, (tuple, (float, 1.0)))
     True
     """
     if isinstance(value, tuple):
         return (type(value), *map(types_in, value))
+    if isinstance(value, frozenset):
+        return (type(value), frozenset(map(types_in, value)))
+    if is_dataclass(value) and not isinstance(value, type):
+        return (type(value), *(types_in(getattr(value, field.name)) for field in fields(value)))
+    if isinstance(value, float):
+        return (type(value), math.copysign(1.0, value))
     return type(value)
 
 
