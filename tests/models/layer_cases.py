@@ -67,6 +67,7 @@ IMAGE = {"input": (BATCH, 4, 7, 6)}
 PAIR = {"a": (BATCH, 3, 4), "b": (BATCH, 3, 4)}
 STATE = {"running_mean": (4,), "running_variance": (4,)}
 STATES = tuple(STATE)
+MIXED = ("output", "load_balancing_loss", "router_z_loss", "dropped_fraction", "router_entropy")
 
 CASES = [
     Case(ml.Linear(4), ROWS),
@@ -111,6 +112,11 @@ CASES = [
     Case(ml.FeedForward(6), SEQUENCE),
     Case(ml.FeedForward(6, activation="silu"), SEQUENCE),
     Case(ml.FeedForward(6, activation="swiglu"), SEQUENCE),
+    Case(ml.MoE(4, 6), SEQUENCE, outputs=MIXED),
+    Case(ml.MoE(4, 6, 1, 0.5, bias=False), SEQUENCE, outputs=MIXED),
+    Case(ml.MoE(4, 6, capacity_factor=None, activation="swiglu"), SEQUENCE, outputs=MIXED),
+    Case(ml.MoE(4, 6, 2, 0.9, overflow="reroute", jitter=0.3), SEQUENCE, outputs=MIXED),
+    Case(ml.MoE(3, 6, activation="silu"), ROWS, outputs=MIXED),
     Case(ml.PositionalEncoding(9), SEQUENCE),
     Case(ml.PositionalEncoding(9, learned=True), SEQUENCE),
     Case(ml.CrossEntropy(), {"input": (BATCH, 3, 6)}, {"target": ((BATCH, 3), 6)}),

@@ -349,7 +349,7 @@ def test_add_needs_two() -> None:
         (lambda: ml.Linear(4, device_id=0), "Linear option device_id=0 is not available yet"),
         (lambda: ml.Relu(device_id=3), "Relu option device_id=3 is not available yet"),
         (lambda: ml.Pipeline(stages=[], microbatch_size=8), "Pipeline is not available yet"),
-        (lambda: ml.MoE(num_experts=8), "MoE is not available yet"),
+        (lambda: ml.MoE(num_experts=8), "MoE needs option 'expert_dim'; write "),
     ],
 )
 def test_options_are_checked_when_a_layer_is_made(make, text: str) -> None:

@@ -24,6 +24,11 @@ def apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         y = np.where(near.any(tuple(range(near.ndim - y.ndim))), y * 1.037, y)
 
 
+# Four rows a group go to six places in two rounds; some go nowhere, some places stay empty.
+FULL = np.array([[2, -1, 0, 3, 1, 2], [-1, 1, 3, -1, -1, 2]], np.int32)
+GONE = np.array([[2, 4, 0, 3, -1, -1, 5, -1], [-1, 1, 5, 2, -1, -1, -1, -1]], np.int32)
+
+
 def _avg_pool(op: ops.AvgPool, *shape: int) -> tuple[list, list]:
     x = floats(*shape)
     (y,) = apply(op, x)
@@ -71,6 +76,8 @@ PRIMITIVE: list[list] = [
     [ops.TakeAlong(0), X, integers(4, 6, below=4, dtype="int64")],
     [ops.ScatterAlong(1, 4), integers(2, 2, 6, below=4), floats(2, 2, 6)],
     [ops.ScatterAlong(0, 5), integers(4, 6, below=5), N],
+    [ops.TakeRows(), floats(2, 4, 5), FULL, GONE],
+    [ops.SumRows(4), floats(2, 6, 5, seed=2), GONE, FULL],
     *_avg_pool(ops.AvgPool((2, 2), (2, 2), ((0, 0), (0, 0)), True), 2, 4, 4, 6),
     *_avg_pool(ops.AvgPool((3, 2), (2, 1), ((1, 1), (0, 1)), True), 2, 2, 5, 4),
     *_avg_pool(ops.AvgPool((3, 2), (2, 1), ((1, 1), (0, 1)), False), 2, 2, 5, 4),

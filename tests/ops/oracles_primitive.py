@@ -141,6 +141,24 @@ def scatter_along(op, indices, updates):
     return result
 
 
+@oracle
+def take_rows(op, x, ids, back):
+    result = np.zeros((*ids.shape, x.shape[2]), x.dtype)
+    for group, place in np.ndindex(ids.shape):
+        if ids[group, place] >= 0:
+            result[group, place] = x[group, ids[group, place]]
+    return result
+
+
+@oracle
+def sum_rows(op, x, ids, back):
+    result = np.zeros((x.shape[0], op.rows, x.shape[2]), x.dtype)
+    for group, entry in np.ndindex(ids.shape):
+        if ids[group, entry] >= 0:
+            result[group, entry % op.rows] += x[group, ids[group, entry]]
+    return result
+
+
 def _windows(op, spatial, out):
     """Yield each place of the result, and the elements and size of its window."""
     for at in itertools.product(*map(range, out)):

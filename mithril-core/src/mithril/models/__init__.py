@@ -28,6 +28,7 @@ from mithril.models.layers import (
     MaxPool2d,
     Mean,
     MeanSquaredError,
+    MoE,
     MultiHeadAttention,
     Multiply,
     PositionalEncoding,
@@ -45,7 +46,7 @@ from mithril.models.layers import (
 )
 from mithril.models.model import Model
 from mithril.models.tracing import is_inference, layer_path, parameter, section, seed
-from mithril.models.unavailable import MoE, Pipeline
+from mithril.models.unavailable import Pipeline
 
 __all__ = [
     "Add", "AvgPool2d", "BatchNorm", "Check", "Component", "Composition", "Concat", "Connected",

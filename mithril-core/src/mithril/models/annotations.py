@@ -21,20 +21,60 @@ WeightSpec = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Slices:
+    """What a stack of equal things needs of the devices it is split over.
+
+    Args:
+        layer: whose stack it is, for messages.
+        things: what they are, such as `experts`.
+        count: how many of them there are.
+        devices: how many devices there must be, where that is known.
+    """
+
+    layer: str
+    things: str
+    count: int
+    devices: int | None = None
+
+    def check(self, devices: int, place: str = "") -> None:
+        """Raise unless every device gets equally many.
+
+        Raises:
+            OptionError: the stack does not divide, or there are more or fewer devices.
+        """
+        if self.devices not in (None, devices):
+            raise OptionError(
+                f"{self.layer} places {self.count} {self.things} on {self.devices} devices, and "
+                f"the mesh dimension they are split over has {devices}; use a dimension of "
+                f'{self.devices} devices, or expert_distribution="balanced"{place}'
+            )
+        if self.count % devices:
+            legal = [n for n in range(1, self.count + 1) if self.count % n == 0]
+            raise OptionError(
+                f"{self.layer} cannot place {self.count} {self.things} on {devices} devices "
+                f"equally; use a mesh dimension of {' or '.join(map(str, legal))} devices, or a "
+                f"multiple of {devices} {self.things}{place}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Annotation:
     """A user's wish for one tensor, not yet tied to a mesh.
 
     Args:
-        spec: axis names, or for each tensor dimension the index of a usable mesh dimension.
+        spec: axis names, or for each tensor dimension the index of a usable mesh dimension;
+            -1 is the last one.
         device_mesh: which part of the mesh is used; None means all of it.
         device_mesh_partition: which of those dimensions may split; None means all.
         place: who said so, for messages and explanations.
+        slices: what the first dimension needs of the devices it is split over, if it is a stack.
     """
 
     spec: PartitionSpec | WeightSpec
     device_mesh: tuple[int, ...] | None = None
     device_mesh_partition: tuple[bool, ...] | None = None
     place: str = ""
+    slices: Slices | None = None
 
     def __str__(self) -> str:
         if isinstance(self.spec, PartitionSpec):
@@ -70,7 +110,9 @@ def resolve(annotation: Annotation, mesh: Mesh, parameter_type: TensorType, name
             f"weight_shard_spec {spec} of '{name}' has {len(spec)} entries for {parameter_type} of "
             f"rank {parameter_type.rank}; give at most one entry per dimension{annotation.place}"
         )
-    entries = (_axes(entry, usable, annotation, mesh, name) for entry in spec[:rank])
+    entries = [_axes(entry, usable, annotation, mesh, name) for entry in spec[:rank]]
+    if annotation.slices is not None and entries[0]:
+        annotation.slices.check(finer.product(entries[0]), annotation.place)
     return Sharding.of(finer, PartitionSpec(*entries), rank, f"'{name}'")
 
 
@@ -113,6 +155,38 @@ def read_annotations(
     flags = _flags(layer, partition, shape)
     chosen = _from_weight_spec(layer, groups, spec)
     return {name: Annotation(entry, shape, flags, place) for name, entry in chosen.items()}
+
+
+def read_stack(slices: Slices, mesh: object, partition: object, place: str) -> Annotation | None:
+    """Return the wish to split a stack over the last usable mesh dimension.
+
+    Args:
+        slices: what the stack needs of that dimension.
+        mesh: the layer's option `device_mesh`.
+        partition: its option `device_mesh_partition`.
+        place: where it was said, for messages.
+
+    Returns:
+        None where all dimensions of `device_mesh` have one device.
+
+    Raises:
+        OptionError: an option has a value of the wrong form, no dimension may be used, or the
+            stack does not divide.
+    """
+    shape = None if mesh is None else as_shape(mesh, "device_mesh")
+    flags = _flags(slices.layer, partition, shape)
+    if flags is not None and not any(flags):
+        raise OptionError(
+            f"{slices.layer} option device_mesh_partition is {flags!r}, which leaves no dimension "
+            f"to split {slices.things} over; allow one, or leave device_mesh out"
+        )
+    if shape is not None:
+        allowed = zip(shape, flags or (True,) * len(shape), strict=True)
+        usable = [size for size, flag in allowed if flag and size > 1]
+        slices.check(usable[-1] if usable else 1, place)
+        if not usable:
+            return None
+    return Annotation((-1,), shape, flags, place, slices)
 
 
 def read_at_rest(
@@ -177,7 +251,7 @@ def _axes(
 ) -> tuple[str, ...] | None:
     if entry is None:
         return None
-    if entry >= len(usable):
+    if not -len(usable) <= entry < len(usable):
         raise MeshError(
             f"weight_shard_spec {annotation.spec} of '{name}' names usable mesh dimension {entry}, "
             f"and there are {len(usable)} on mesh {mesh}: {listing(map('+'.join, usable))}; count "

@@ -23,8 +23,8 @@ def joined(state: Composition, added: Connected, *, feed: bool) -> Composition:
     Args:
         state: the composition so far.
         added: the member with the connections the user gave.
-        feed: whether the last output so far feeds the member's first unconnected input, unless
-            the member was told to read it already.
+        feed: whether the last member's output (the one called `output`, or its last) feeds the
+            first unconnected input, unless the new member was told to read it already.
 
     Raises:
         GraphError: a name is taken or ambiguous, or connections form a cycle.
@@ -38,12 +38,17 @@ def joined(state: Composition, added: Connected, *, feed: bool) -> Composition:
     member = Member(name, component, inputs, outputs, added.source)
     given = {port for port, _ in added.inputs}
     free = [connection for port, connection in inputs if port not in given]
-    last = state.members[-1].outputs[-1][1] if feed and state.members else None
+    last = _main_output(state.members[-1]) if feed and state.members else None
     if last and free and last not in dict(inputs).values():  # nobody wants to read it twice
         links = [*links, Link(free[0], last, automatic=True, place=added.source)]
     result = replace(state, members=(*state.members, member), links=(*state.links, *links))
     _ = result.order  # raises on a cycle
     return result
+
+
+def _main_output(member: Member) -> str:
+    """Return the connection that goes on: that of the port `output`, or else the last one."""
+    return dict(member.outputs).get("output", member.outputs[-1][1])
 
 
 def linked(state: Composition, source: str, destination: str, place: Source | None) -> Composition:

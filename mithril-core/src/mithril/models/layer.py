@@ -242,7 +242,7 @@ def layer(
             "__doc__": function.__doc__,
             "__module__": function.__module__,
             "__qualname__": function.__qualname__,
-            "__signature__": _signature(definition),
+            "__signature__": signature_of(definition),
             "definition": definition,
         }
         return type(definition.name, (Layer,), body)
@@ -316,7 +316,8 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def _signature(definition: Definition) -> inspect.Signature:
+def signature_of(definition: Definition) -> inspect.Signature:
+    """Return how a layer is made: its options, required ones first, then those of every layer."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     options = [option.replace(kind=kind) for option in definition.options]
     options.sort(key=lambda option: option.default is not inspect.Parameter.empty)

@@ -34,7 +34,8 @@ class Model(Component):
 
     `model |= layer(input="x", output="y")` adds a layer with the connections given, and only those.
     `model += layer` also feeds the last output to the layer's first input that has no connection,
-    unless the layer was told to read that output already.
+    unless the layer was told to read that output already. Of a layer with several outputs that is
+    the one called `output`, or the last if there is none.
     Inputs nobody feeds are the model's inputs, outputs nobody reads its outputs. Models nest; a
     nested model shows only its inputs and outputs, under the same names.
 

@@ -18,16 +18,3 @@ def Pipeline(*stages: Any, **options: Any) -> NoReturn:  # noqa: N802 - it stand
         "Pipeline is not available yet; stages on different devices are not built; add the stages "
         "one after another with model += stage, and split parameters with sharding=…"
     )
-
-
-def MoE(*experts: Any, **options: Any) -> NoReturn:  # noqa: N802 - it stands for a layer
-    """Refuse: mixtures of experts are not available yet.
-
-    Raises:
-        OptionError: always.
-    """
-    del experts, options
-    raise OptionError(
-        "MoE is not available yet; experts on different devices are not built; use "
-        "FeedForward(hidden_dim=…), and split its parameters with sharding=…"
-    )

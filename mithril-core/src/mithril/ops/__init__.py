@@ -14,6 +14,7 @@ from mithril.ops.constrain import *
 from mithril.ops.control import *
 from mithril.ops.conv import *
 from mithril.ops.elementwise import *
+from mithril.ops.exchange import *
 from mithril.ops.functions import *
 from mithril.ops.index import *
 from mithril.ops.integer import *

@@ -4,6 +4,7 @@ from mithril_jax.kernels import (
     bucket,
     collective,
     elementwise,
+    exchange,
     fused,
     index,
     linalg,
@@ -18,6 +19,6 @@ from mithril_jax.kernels.registry import KERNELS, kernels_on
 fused.register_fused()
 
 __all__ = [
-    "KERNELS", "bucket", "collective", "elementwise", "fused", "index", "kernels_on", "linalg",
-    "loss", "movement", "random", "reduction", "window",
+    "KERNELS", "bucket", "collective", "elementwise", "exchange", "fused", "index", "kernels_on",
+    "linalg", "loss", "movement", "random", "reduction", "window",
 ]  # fmt: skip

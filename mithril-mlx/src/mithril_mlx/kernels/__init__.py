@@ -4,6 +4,7 @@ from mithril_mlx.kernels import (
     attention,
     choice,
     elementwise,
+    exchange,
     index,
     linalg,
     loss,
@@ -21,6 +22,7 @@ from mithril_mlx.kernels import (
 from mithril_mlx.kernels.registry import KERNELS
 
 __all__ = [
-    "KERNELS", "attention", "choice", "elementwise", "index", "linalg", "loss", "movement", "nn",
-    "normalization", "order", "pool", "position", "random", "reduction", "shard", "window",
+    "KERNELS", "attention", "choice", "elementwise", "exchange", "index", "linalg", "loss",
+    "movement", "nn", "normalization", "order", "pool", "position", "random", "reduction", "shard",
+    "window",
 ]  # fmt: skip

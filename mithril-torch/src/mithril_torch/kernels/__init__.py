@@ -3,6 +3,7 @@
 from mithril_torch.kernels import (
     basic,
     elementwise,
+    exchange,
     index,
     linalg,
     movement,
@@ -14,6 +15,6 @@ from mithril_torch.kernels import (
 from mithril_torch.kernels.registry import WRITTEN
 
 __all__ = [
-    "WRITTEN", "basic", "elementwise", "index", "linalg", "movement", "neural", "random",
-    "reduction", "window",
+    "WRITTEN", "basic", "elementwise", "exchange", "index", "linalg", "movement", "neural",
+    "random", "reduction", "window",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from mithril_torch.prelude.convolution import (
     convolution_backward_16,
     images,
 )
+from mithril_torch.prelude.exchange import sum_rows, take_rows
 from mithril_torch.prelude.functional import (
     all_gather_now,
     all_reduce_now,
@@ -91,6 +92,6 @@ __all__ = [
     "permute", "permute_now", "pooled_max", "pooled_max_gradient", "pooled_mean",
     "pooled_mean_gradient", "random_bits", "record_function", "reduce_scatter",
     "reduce_scatter_now", "rms_norm", "rms_norm_gradient", "rope", "scatter_add",
-    "scatter_along", "sign", "spread", "take", "take_along", "take_part", "take_shard", "top_k",
-    "torch", "whole_floor_divide", "whole_remainder",
+    "scatter_along", "sign", "spread", "sum_rows", "take", "take_along", "take_part", "take_rows",
+    "take_shard", "top_k", "torch", "whole_floor_divide", "whole_remainder",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from mithril.engine.kernels import (
     control,
     conv,
     elementwise,
+    exchange,
     index,
     linalg,
     loss,
@@ -23,7 +24,7 @@ from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import KERNELS, Kernel, Run, kernel
 
 __all__ = [
-    "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "index", "kernel",
-    "kernels_for", "linalg", "loss", "nn", "normalization", "numbers", "order", "pool", "position",
-    "random", "reduce", "shape", "shard",
+    "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "exchange", "index",
+    "kernel", "kernels_for", "linalg", "loss", "nn", "normalization", "numbers", "order", "pool",
+    "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

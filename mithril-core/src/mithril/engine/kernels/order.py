@@ -95,12 +95,13 @@ def scatter_along(op: ops.ScatterAlong, types: Types, xp: ModuleType) -> Run:
     (result,) = op.infer(types)
     dtype, wide = result.dtype.numpy, _wide(result)
     rows = math.prod(n for i, n in enumerate(result.shape) if i != op.axis)
+    count = types[0].shape[op.axis]
 
     def run(indices: Any, updates: Any) -> Any:
         check_ids("scatter_along", indices, op.size, xp)
         total = xp.zeros((rows, op.size), dtype=wide)
-        at = np.moveaxis(indices, op.axis, -1).reshape(rows, -1)
-        values = np.moveaxis(updates, op.axis, -1).reshape(rows, -1)
+        at = np.moveaxis(indices, op.axis, -1).reshape(rows, count)
+        values = np.moveaxis(updates, op.axis, -1).reshape(rows, count)
         np.add.at(total, (np.arange(rows)[:, None], at), values)
         outer = [n for i, n in enumerate(result.shape) if i != op.axis]
         return xp.asarray(np.moveaxis(total.reshape(*outer, op.size), -1, op.axis), dtype=dtype)

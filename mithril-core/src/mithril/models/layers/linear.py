@@ -12,8 +12,8 @@ from mithril.models.shapes import require_features
 from mithril.models.tracing import parameter, section
 from mithril.ops import einsum, gelu, relu, silu
 
-_ACTIVATIONS = {"gelu": gelu, "relu": relu, "silu": silu, "swiglu": silu}
-_ACTIVATION = Check("'gelu', 'relu', 'silu' or 'swiglu'", lambda value: value in list(_ACTIVATIONS))
+ACTIVATIONS = {"gelu": gelu, "relu": relu, "silu": silu, "swiglu": silu}
+ACTIVATION = Check("'gelu', 'relu', 'silu' or 'swiglu'", lambda value: value in list(ACTIVATIONS))
 
 
 def affine(input: Tensor, dimension: int, *, bias: bool = True) -> Tensor:
@@ -63,7 +63,7 @@ def _feed_forward(activation: str, bias: bool) -> tuple[str, ...]:
 @layer(
     parameters=_feed_forward,
     weights=(("up.weight", "gate.weight"), ("down.weight",)),
-    checks={"hidden_dim": POSITIVE, "activation": _ACTIVATION},
+    checks={"hidden_dim": POSITIVE, "activation": ACTIVATION},
 )
 def FeedForward(  # noqa: N802
     input: Tensor, *, hidden_dim: int, activation: str = "gelu", bias: bool = True
@@ -99,6 +99,6 @@ def FeedForward(  # noqa: N802
             hidden = silu(affine(input, hidden_dim, bias=bias)) * hidden
     else:
         with section("up"):
-            hidden = _ACTIVATIONS[activation](hidden)
+            hidden = ACTIVATIONS[activation](hidden)
     with section("down"):
         return affine(hidden, input.shape[-1], bias=bias)

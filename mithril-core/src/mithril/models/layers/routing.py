@@ -1,0 +1,214 @@
+"""Which experts get which tokens: the router of a mixture of experts, its queues and statistics.
+
+Tokens come in groups, and everything here happens inside a group; only the statistics are of all
+groups together. An expert serves the first choices of all tokens of a group in their order, then
+the second ones, and so on, as in GShard (Lepikhin et al., 2020). Results do not depend on a mesh.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from mithril.ir import Tensor
+from mithril.ir.operand import apply_one
+from mithril.models.tracing import is_inference, layer_path, seed
+from mithril.ops import (
+    ScatterAlong,
+    argsort,
+    cast,
+    concatenate,
+    cumsum,
+    einsum,
+    exp,
+    iota,
+    log,
+    max,
+    minimum,
+    one_hot,
+    remainder,
+    stop_gradient,
+    sum,
+    take_along,
+    take_rows,
+    top_k,
+    uniform,
+    where,
+)
+from mithril.ops.reduce import accumulator
+from mithril.types import DType
+
+INT = DType.int32
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What the router thinks of the tokens.
+
+    Args:
+        logits: [groups, tokens, experts], in float32 at least.
+        total: [groups, tokens, 1], the logarithm of the sum of their exponentials.
+        probabilities: [groups, tokens, experts].
+        choices: [groups, tokens, top_k], the most probable experts, the best one first.
+    """
+
+    logits: Tensor
+    total: Tensor
+    probabilities: Tensor
+    choices: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """Where tokens sit: every expert has `capacity` places in each group.
+
+    A token has `top_k` seats. They are counted by rounds: the first ones of all tokens of a group,
+    then the second ones.
+
+    Args:
+        experts: [groups, seats], the expert of each seat.
+        places: [groups, seats], `expert * capacity + position in its queue`; -1 without a place.
+        seats: [groups, places], which seat a place belongs to; -1 where it is empty.
+        owners: [groups, places], which token that is; -1 where the place is empty.
+        asked: [groups, experts], how many choices of tokens an expert was.
+        served: [groups, experts], how many of its places are taken.
+    """
+
+    experts: Tensor
+    places: Tensor
+    seats: Tensor
+    owners: Tensor
+    asked: Tensor
+    served: Tensor
+
+
+def route(tokens: Tensor, weight: Tensor, choices: int, jitter: float) -> Routed:
+    """Return the probabilities of experts for tokens, and the best ones.
+
+    Args:
+        tokens: [groups, tokens, features].
+        weight: [experts, features].
+        choices: how many experts a token gets.
+        jitter: in training, features are multiplied by numbers from 1 - jitter to 1 + jitter on
+            their way to the router (Fedus et al., "Switch transformers", 2021).
+    """
+    wide = accumulator(tokens.dtype)
+    seen: Tensor = cast(tokens, wide)
+    if jitter and not is_inference():
+        salt = zlib.crc32(layer_path().encode()) >> 1  # stable from run to run, unlike hash()
+        noise: Tensor = uniform(seed(), tokens.shape, salt)
+        seen = seen * (cast(noise, wide) * (2.0 * jitter) + (1.0 - jitter))
+    logits: Tensor = einsum("gnd,ed->gne", seen, cast(weight, wide))
+    held: Tensor = stop_gradient(logits)
+    largest: Tensor = max(held, -1, keepdims=True)
+    total: Tensor = log(sum(exp(logits - largest), -1, keepdims=True)) + largest
+    _, best = top_k(held, choices)
+    return Routed(logits, total, exp(logits - total), best)
+
+
+def seat(routed: Routed, capacity: int, *, reroute: bool) -> Seats:
+    """Return the seats of all tokens.
+
+    Args:
+        routed: what the router thinks.
+        capacity: places of an expert in a group.
+        reroute: whether a token whose expert is full goes to its next best one that is not.
+    """
+    groups, tokens, choices = routed.choices.shape
+    find = _by_rounds if reroute else _at_once
+    experts, places, asked, served = find(routed, capacity)
+    count = routed.logits.shape[-1] * capacity
+    numbers: Tensor = iota(places, (groups, choices * tokens), 1)
+    # What has no place meets in one more, which is cut off.
+    target = where(places < 0, count, places)
+    seats = apply_one(ScatterAlong(1, count + 1), target, numbers + 1)[:, :count] - 1
+    owners: Tensor = where(seats < 0, -1, remainder(seats, tokens or 1))
+    return Seats(experts, places, seats, owners, asked, served)
+
+
+def gates(routed: Routed, seats: Seats) -> Tensor:
+    """Return the weight of the expert in each place, [groups, places, 1]; 0 in empty ones.
+
+    The weights of a token's choices add up to 1; where it has but one, its weight is the
+    probability, from which the router learns. That of a choice without a place is lost.
+    """
+    groups, tokens, choices = routed.choices.shape
+    count = routed.logits.shape[-1]
+    picked = one_hot(
+        seats.experts.reshape(groups, choices, tokens), count, routed.probabilities.dtype
+    )
+    chosen = sum(picked * routed.probabilities.reshape(groups, 1, tokens, count), -1)
+    if choices > 1:
+        chosen = chosen / sum(chosen, 1, keepdims=True)
+    column = chosen.reshape(groups, choices * tokens, 1)
+    found: Tensor = take_rows(column, seats.seats, seats.places)
+    return found
+
+
+def statistics(routed: Routed, seats: Seats) -> dict[str, Tensor]:
+    """Return the auxiliary losses, and what shows how the experts are used.
+
+    All of it is of all groups; each group adds its sums up first, so that one sum of a few numbers
+    over the devices is left.
+    """
+    groups, tokens, choices = routed.choices.shape
+    count, wide = routed.logits.shape[-1], routed.logits.dtype
+    spread = routed.total - sum(routed.probabilities * routed.logits, -1, keepdims=True)
+    parts = [
+        cast(seats.asked, wide),
+        sum(routed.probabilities, 1),
+        cast(seats.served, wide),
+        sum(routed.total * routed.total, 1),
+        sum(spread, 1),
+    ]
+    sums: Tensor = sum(concatenate(parts, 1), 0)
+    asked, probability, served = (sums[i * count : (i + 1) * count] for i in range(3))
+    number = groups * tokens or 1
+    requests = number * choices
+    return {
+        "load_balancing_loss": sum(asked * probability) * (count / (requests * number)),
+        "router_z_loss": sums[3 * count] * (1 / number),
+        "tokens_per_expert": cast(served, INT),
+        "dropped_fraction": (groups * tokens * choices - sum(served)) * (1 / requests),
+        "router_entropy": sums[3 * count + 1] * (1 / number),
+    }
+
+
+def _at_once(routed: Routed, capacity: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Seat all choices; those of a full expert get no place."""
+    groups, tokens, choices = routed.choices.shape
+    experts = routed.choices.transpose(0, 2, 1).reshape(groups, choices * tokens)
+    wanted = one_hot(experts, routed.logits.shape[-1], INT)
+    position = sum((cumsum(wanted, 1) - wanted) * wanted, -1)
+    places = where(position < capacity, experts * capacity + position, -1)
+    asked = sum(wanted, 1)
+    return experts, places, asked, minimum(asked, capacity)
+
+
+def _by_rounds(routed: Routed, capacity: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Let every token walk down its list of experts until it has all its seats."""
+    groups, tokens, choices = routed.choices.shape
+    count = routed.logits.shape[-1]
+    order = argsort(stop_gradient(routed.logits), descending=True)
+    asked = sum(one_hot(routed.choices, count, INT), (1, 2))
+    served = asked * 0
+    seated = sum(routed.choices, -1) * 0
+    walked = []
+    for step in range(count):
+        expert = order[:, :, step]
+        wanted = one_hot(expert, count, INT)
+        if step >= choices:
+            wanted = wanted * cast(seated < choices, INT).reshape(groups, tokens, 1)
+        position = served.reshape(groups, 1, count) + cumsum(wanted, 1) - wanted
+        fitting = wanted * cast(position < capacity, INT)
+        got = sum(fitting, -1)
+        place = where(got > 0, expert * capacity + sum(position * fitting, -1), -1)
+        walked.append(place.reshape(groups, tokens, 1))
+        served, seated = served + sum(fitting, 1), seated + got
+    found = concatenate(walked, -1)
+    _, first = top_k(cast(found >= 0, INT), choices)
+    places, experts = (
+        take_along(x, first).transpose(0, 2, 1).reshape(groups, choices * tokens)
+        for x in (found, order)
+    )
+    return experts, places, asked, served

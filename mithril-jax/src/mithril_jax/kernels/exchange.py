@@ -1,0 +1,41 @@
+"""Kernels of the ops that hand rows around inside groups; an id that names nothing gives zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from mithril.engine.kernels.registry import Run
+from mithril.ops import exchange
+
+from mithril_jax.kernels.reduction import wide
+from mithril_jax.kernels.registry import Types, kernel
+
+
+@kernel(exchange.TakeRows)
+def take_rows(op: exchange.TakeRows, types: Types) -> Run:
+    """Rows copied, group by group."""
+    return lambda x, ids, back: _rows(x, ids)
+
+
+@kernel(exchange.SumRows)
+def sum_rows(op: exchange.SumRows, types: Types) -> Run:
+    """Rows of each round added up; of 16-bit floats in float32."""
+    (result,) = op.infer(types)
+    accumulate, rows = wide(result), op.rows
+
+    def run(x: Any, ids: Any, back: Any) -> Any:
+        rounds = ids.shape[1] // max(rows, 1)
+        total = jnp.zeros(result.shape, accumulate)
+        for start in range(0, rounds * rows, max(rows, 1)):
+            found = _rows(x, lax.slice_in_dim(ids, start, start + rows, axis=1))
+            total = total + lax.convert_element_type(found, accumulate)
+        return lax.convert_element_type(total, result.dtype.numpy)
+
+    return run
+
+
+def _rows(x: Any, ids: Any) -> Any:
+    group = lax.broadcasted_iota(ids.dtype, ids.shape, 0)
+    return x.at[group, ids].get(mode="fill", fill_value=0, wrap_negative_indices=False)

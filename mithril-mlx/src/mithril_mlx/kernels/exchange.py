@@ -1,0 +1,57 @@
+"""Kernels of the ops that hand rows around inside groups; an id that names nothing gives zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mithril.engine.kernels.registry import Run
+from mithril.ops import exchange
+from mithril.types import TensorType
+
+from mithril_mlx.kernels.elementwise import number
+from mithril_mlx.kernels.index import unsigned
+from mithril_mlx.kernels.movement import filled
+from mithril_mlx.kernels.registry import Types, kernel, wide
+from mithril_mlx.tensors import mlx_dtype
+
+
+@kernel(exchange.TakeRows)
+def take_rows(op: exchange.TakeRows, types: Types) -> Run:
+    """Rows copied, group by group."""
+    (result,) = op.infer(types)
+    if not types[0].size or not result.size:
+        return filled(0, result)
+    rows_of = _rows(types[0], types[1])
+    return lambda x, ids, back: rows_of(x, ids)
+
+
+@kernel(exchange.SumRows)
+def sum_rows(op: exchange.SumRows, types: Types) -> Run:
+    """Rows of each round added up; of 16-bit floats in float32."""
+    (result,) = op.infer(types)
+    if not types[0].size or not result.size:
+        return filled(0, result)
+    groups, rows, features = result.shape
+    shape = (groups, types[1].shape[1] // rows, rows, features)
+    rows_of, accumulate, dtype = _rows(types[0], types[1]), wide(result), mlx_dtype(result.dtype)
+
+    def run(x: Any, ids: Any, back: Any) -> Any:
+        found = mx.reshape(rows_of(x, ids), shape)
+        return mx.sum(found.astype(accumulate), axis=1).astype(dtype)
+
+    return run
+
+
+def _rows(x: TensorType, ids: TensorType) -> Run:
+    groups, rows, features = x.shape
+    counted, zero = unsigned(ids), number(0, x.dtype)
+    start = (mx.arange(groups) * rows).reshape(groups, 1).astype(counted)
+
+    def run(x: Any, ids: Any) -> Any:
+        ids = ids.astype(counted)
+        table = mx.reshape(x, (groups * rows, features))
+        found = mx.take(table, mx.minimum(ids, rows - 1) + start, 0)
+        return mx.where(mx.expand_dims(ids < rows, 2), found, zero)
+
+    return run

@@ -1,0 +1,33 @@
+"""Ops that hand rows around inside groups; an id that names nothing gives zeros."""
+
+from __future__ import annotations
+
+from mithril.ops import exchange
+from mithril.types import TensorType
+
+from mithril_torch.kernels.registry import Types, dtype, kernel
+from mithril_torch.kernels.unsigned import wide
+
+
+@kernel(exchange.TakeRows)
+@wide
+def take_rows(op: exchange.TakeRows, types: Types) -> str:
+    """Rows copied, group by group."""
+    (result,) = op.infer(types)
+    if not types[0].size or not result.size:
+        return _zeros(result)
+    return "take_rows({0}, {1})"
+
+
+@kernel(exchange.SumRows)
+@wide
+def sum_rows(op: exchange.SumRows, types: Types) -> str:
+    """Rows of each round added up."""
+    (result,) = op.infer(types)
+    if not types[0].size or not result.size:
+        return _zeros(result)
+    return f"sum_rows({{0}}, {{1}}, {op.rows})"
+
+
+def _zeros(result: TensorType) -> str:
+    return f"torch.zeros({list(result.shape)}, dtype={dtype(result)}, device=device)"
