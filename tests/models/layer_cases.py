@@ -109,6 +109,8 @@ CASES = [
     Case(ml.MultiHeadAttention(4, 6, num_kv_heads=2, rope=True), SEQUENCE),
     Case(ml.MultiHeadAttention(4), SEQUENCE, masks={"mask": (BATCH, 1, 1, 4)}),
     Case(ml.MultiHeadAttention(2), {**SEQUENCE, "mask": (2, 4, 4)}, whole=("mask",)),
+    Case(ml.MultiHeadAttention(4, causal=True, context_parallel="ring"), SEQUENCE),
+    Case(ml.MultiHeadAttention(4, context_parallel="ulysses"), SEQUENCE),
     Case(ml.FeedForward(6), SEQUENCE),
     Case(ml.FeedForward(6, activation="silu"), SEQUENCE),
     Case(ml.FeedForward(6, activation="swiglu"), SEQUENCE),

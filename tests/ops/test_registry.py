@@ -16,7 +16,10 @@ OPS = sorted(registry().items())
 LOCAL = {"axis_index", "take_shard", "keep_first"}
 # A graph, or a home of the user's choice: see tests/transform/test_repeat.py and tests/functional.
 CONTROL = {"checkpoint", "constrain", "repeat"}
-GLOBAL_OPS = [(n, c) for n, c in OPS if not c.is_collective and n not in LOCAL | CONTROL]
+# Attention that says what becomes of a split sequence: see tests/partition/test_context.py.
+CONTEXT = {f"{how}_attention{part}" for how in ("ring", "ulysses") for part in ("", "_gradient")}
+APART = LOCAL | CONTROL | CONTEXT
+GLOBAL_OPS = [(n, c) for n, c in OPS if not c.is_collective and n not in APART]
 
 
 @pytest.mark.parametrize(("name", "op"), GLOBAL_OPS)

@@ -10,6 +10,7 @@ is traced, and casts are put in where it mixes precisions (`transform.precision.
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 
 from mithril.compiler.request import Request, constraints
 from mithril.cost import SIMULATED, Hardware
@@ -25,6 +26,7 @@ from mithril.transform import (
     differentiate,
     eliminate_dead,
     expand,
+    expand_local,
     expand_nodes,
     inline_checkpoints,
     runnable,
@@ -56,6 +58,7 @@ def make_plan(
     graph = expand(eliminate_dead(inline_checkpoints(graph)), kernels)
     graph, given, candidates = open_candidates(graph, mesh, request, kernels)
     program, choice = partition_graph(graph, given, candidates, hardware)
+    program = replace(program, graph=expand_local(program.graph, kernels))
     inexact = () if choice.is_exact else (_INEXACT,)
     notes = (*request.notes, *inexact, *hints(graph, given, choice))
     stage = Stage("main", program, tuple(range(mesh.size)))

@@ -6,7 +6,7 @@ Everything here is plain data and knows no devices and no framework.
 from mithril.ir.checkpoint import Checkpoint
 from mithril.ir.constant import Constant
 from mithril.ir.graph import Graph, Node, Phase, Source, Value
-from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register, registry
+from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, register, registry
 from mithril.ir.operand import AnyOperand, Operand, apply, apply_one
 from mithril.ir.plan import Cause, Collective, Plan, Port, Program, Stage, TensorReport, Whole
 from mithril.ir.repeat import Repeat
@@ -24,6 +24,7 @@ __all__ = [
     "Cost",
     "Cotangents",
     "Graph",
+    "Group",
     "Node",
     "Op",
     "Operand",

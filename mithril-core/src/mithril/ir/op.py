@@ -34,6 +34,43 @@ class Cost:
     bytes: int
 
 
+class Group(Protocol):
+    """The devices that hold the parts of a split factor, for an op that exchanges parts itself."""
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """How much each device has of the factor, without padding."""
+        ...
+
+    @property
+    def index(self) -> Tensor:
+        """The number of this device's part, an int32 scalar."""
+        ...
+
+    def permute(
+        self,
+        x: Tensor,
+        pairs: tuple[tuple[int, int], ...],
+        reason: str,
+        operands: Sequence[int] = (),
+        results: Sequence[int] = (),
+    ) -> Tensor:
+        """Send x from one device to another for each pair (from, to).
+
+        Args:
+            x: what is sent.
+            pairs: numbers of parts.
+            reason: for `explain`: how it is needed.
+            operands: for `explain`: the operands of the op that x carries parts of.
+            results: the same for results.
+        """
+        ...
+
+    def stretched(self, x: Tensor, dimension: int) -> Tensor:
+        """Return x, whole along the factor, with the padding that its parts have."""
+        ...
+
+
 class Shard(Protocol):
     """What `Op.localize` may ask about the shard it runs on."""
 
@@ -51,6 +88,10 @@ class Shard(Protocol):
         """Return where the local part of a factor starts, or None when it is not split."""
         ...
 
+    def group(self, factor: str) -> Group | None:
+        """Return who shares a special factor of the rule, or None when it is not split."""
+        ...
+
     def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
         """Append a node to the local program."""
         ...
@@ -63,7 +104,7 @@ class Op:
     name: ClassVar[str] = ""
     is_collective: ClassVar[bool] = False
     has_kernel: ClassVar[bool] = True
-    """Whether engines run it; an op without kernel only says something about its operands."""
+    """Whether engines run it; one without kernel is gone from local programs (see `plain`)."""
     indices: ClassVar[tuple[int, ...]] = ()
     """Operands that are used as indices: they must be in range in the padding of a shard, too."""
     origin: ClassVar[str] = ""
@@ -106,6 +147,16 @@ class Op:
         """Return the op with attributes for these local result types; by default unchanged."""
         del outputs
         return self
+
+    def plain(self, outputs: Types) -> Op:
+        """Return the op that computes the same where nothing is said about the mesh."""
+        del outputs
+        return self
+
+    def refusal(self, inputs: Types, axis: str, count: int) -> str:
+        """Return why no factor its rule proposes can be split over an axis, and a remedy."""
+        del inputs
+        return f"nothing it proposes can be split over '{axis}' ({count})"
 
     @property
     def attributes(self) -> Mapping[str, object]:

@@ -31,6 +31,7 @@ class Cause:
         parts: for a bucket, the tensors it carries.
         instead: what else was possible for the layer that asks, and how much more it would cost.
         emulated: what is issued in its place, where the backend lacks it.
+        is_asked: whether it is part of what an option asks for, such as `context_parallel`.
     """
 
     value: str
@@ -41,6 +42,7 @@ class Cause:
     parts: tuple[str, ...] = ()
     instead: tuple[str, ...] = ()
     emulated: str = ""
+    is_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from the rule alone:
 * a result that contains the factor is split in that dimension;
 * a result that does not contain it is *partial*: it still has to be reduced (a sum, unless the rule
   says otherwise);
+* a factor marked `special` may be split, but the op's `localize` then exchanges parts of it;
 * a factor marked `whole` may not be split at all; one that is also `expandable` may be split once
   the op has been replaced by its expansion (a softmax over a split dimension, say).
 
@@ -45,6 +46,9 @@ class Rule:
         ignored: operands whose layout does not matter; their dimensions have no factors.
         linear: groups of operand indices in which the op is jointly linear.
         even: factors that may only be cut into equal parts, because padding would show in a result.
+        special: factors whose parts the op exchanges itself; it sees zeros in their padding.
+        proposes: for a whole factor, those to split in its place where values come split along it;
+            they are candidates of this op alone, and its results may be split as the values came.
     """
 
     sizes: Mapping[str, int]
@@ -56,6 +60,8 @@ class Rule:
     expandable: frozenset[str] = frozenset()
     ignored: frozenset[int] = frozenset()
     even: frozenset[str] = frozenset()
+    special: frozenset[str] = frozenset()
+    proposes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @staticmethod
     def parse(

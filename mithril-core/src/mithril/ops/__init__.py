@@ -11,6 +11,7 @@ from mithril.ops.choice import *
 from mithril.ops.collective import *
 from mithril.ops.composed import *
 from mithril.ops.constrain import *
+from mithril.ops.context import *
 from mithril.ops.control import *
 from mithril.ops.conv import *
 from mithril.ops.elementwise import *
@@ -28,5 +29,7 @@ from mithril.ops.pool import *
 from mithril.ops.position import *
 from mithril.ops.random import *
 from mithril.ops.reduce import *
+from mithril.ops.ring import *
 from mithril.ops.shape import *
 from mithril.ops.slicing import *
+from mithril.ops.ulysses import *

@@ -2,7 +2,8 @@
 
 Layout is [batch, sequence, heads, head_dim]. There may be fewer heads of keys than of queries: each
 then serves a group of neighbouring query heads (Ainslie et al., "GQA", 2023). Batch, groups and the
-heads within a group may be split; the sequences are whole.
+heads within a group may be split; the sequences are whole. `mithril.ops.ring` and
+`mithril.ops.ulysses` have the same attention for sequences that are split.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
-from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
-from mithril.ir.operand import Operand, apply
+from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
+from mithril.ir.operand import apply
 from mithril.ir.rule import Rule
 from mithril.ops.choice import greater_equal, stop_gradient, where
 from mithril.ops.elementwise import cast
@@ -77,11 +78,14 @@ class Attention(Op):
         q, k, v, *masks = inputs
 
         def fused(g: Any) -> Cotangents:
-            op = AttentionGradient(self.causal, self.scale)
-            found = apply(op, q, k, v, *outputs, g, *masks)
+            found = apply(self.backward(), q, k, v, *outputs, g, *masks)
             return [*found, *self._through_mask(inputs, g)]
 
         return gradient_of_fused(self, inputs, cotangents, fused)
+
+    def backward(self) -> Op:
+        """Return the gradient op, for the cotangent of the output."""
+        return AttentionGradient(self.causal, self.scale)
 
     def _through_mask(self, inputs: Tensors, g: Any) -> Cotangents:
         """Return the cotangent of a float mask; dead nodes unless somebody asks for it."""
@@ -90,15 +94,21 @@ class Attention(Op):
         return [None] * (len(inputs) - 3)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        query, key = _head_factors(inputs[0].shape[2], inputs[1].shape[2])
-        mask = "".join(f", {_mask_dims(t, query)}" for t in inputs[3:])
+        query, key = head_factors(inputs)
+        mask = "".join(f", {mask_dims(t, query)}" for t in inputs[3:])
         text = f"b s {query} d, b t {key} d, b t {key} e{mask} -> b s {query} e, b {query} s"
-        return Rule.parse(text, inputs, outputs, whole="stde", sizes=_sizes(inputs))
+        return Rule.parse(text, inputs, outputs, whole="stde", sizes=head_sizes(inputs))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         b, s, h, d = inputs[0].shape
         t, e = inputs[2].shape[1], inputs[2].shape[3]
         return Cost(2 * b * h * s * t * (d + e + 6), super().cost(inputs, outputs).bytes)
+
+    def plain(self, outputs: Types) -> Op:
+        return Attention(self.causal, self.scale)
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        return shard.apply(self.plain(shard.outputs), *inputs)
 
     def expand(self, inputs: Tensors) -> Tensors:
         q, k, v = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs[:3])
@@ -134,17 +144,23 @@ class AttentionGradient(Op):
         return gradient_by_expansion(self, inputs, cotangents)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        query, key = _head_factors(inputs[0].shape[2], inputs[1].shape[2])
-        mask = "".join(f", {_mask_dims(t, query)}" for t in inputs[6:])
+        query, key = head_factors(inputs)
+        mask = "".join(f", {mask_dims(t, query)}" for t in inputs[6:])
         heads = f"b s {query} d, b t {key} d, b t {key} e"
         text = f"{heads}, b s {query} e, b {query} s, b s {query} e{mask} -> {heads}"
-        sizes = _sizes(inputs)
+        sizes = head_sizes(inputs)
         return Rule.parse(text, inputs, outputs, whole="stde", linear=((5,),), sizes=sizes)
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         b, s, h, d = inputs[0].shape
         t, e = inputs[2].shape[1], inputs[2].shape[3]
         return Cost(2 * b * h * s * t * (3 * d + 2 * e + 6), super().cost(inputs, outputs).bytes)
+
+    def plain(self, outputs: Types) -> Op:
+        return AttentionGradient(self.causal, self.scale)
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        return shard.apply(self.plain(shard.outputs), *inputs)
 
     def expand(self, inputs: Tensors) -> Tensors:
         wide = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs[:6])
@@ -166,46 +182,6 @@ class AttentionGradient(Op):
         return [cast(tensor, inputs[0].dtype) for tensor in found]
 
 
-def attention(
-    q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False, scale: float | None = None
-) -> Any:
-    """Return scaled dot-product attention per head.
-
-    Vaswani et al., "Attention Is All You Need", 2017; with fewer heads in k and v than in q,
-    Ainslie et al., "GQA", 2023: each of them serves `heads / groups` neighbouring heads of q.
-    16-bit floats are computed in float32.
-
-    Args:
-        q: [batch, sequence, heads, head_dim], of a float dtype.
-        k: [batch, other sequence, groups, head_dim]; groups divides heads.
-        v: [batch, other sequence, groups, value_dim].
-        mask: broadcast to [batch, heads, sequence, other sequence]: booleans, true where a position
-            may be seen, or floats, which are added to the scaled scores. A row that sees nothing
-            gives zeros; so does one whose scores are all below -1e28.
-        causal: position i sees positions up to i only, the ends of both sequences aligned.
-        scale: factor on the scores, 1 / sqrt(head_dim) by default.
-
-    Returns:
-        [batch, sequence, heads, value_dim], of the dtype of q.
-
-    Raises:
-        ShapeError: the shapes do not fit.
-
-    >>> import mithril as ml
-    >>> backend = ml.NumpyBackend()
-    >>> q, v = backend.ones((1, 2, 1, 4)), backend.array([2.0, 4.0]).reshape(1, 2, 1, 1)
-    >>> attention(q, q, v, causal=True).numpy().ravel().tolist()
-    [2.0, 3.0]
-    """
-    factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    op = Attention(bool(causal), factor)
-    if mask is None:
-        return apply(op, q, k, v)[0]
-    if isinstance(mask, Operand) and mask.ndim < 4:
-        mask = reshape(mask, (1,) * (4 - mask.ndim) + mask.shape)
-    return apply(op, q, k, v, mask)[0]
-
-
 # ------------------------------------------------------------------ shared pieces
 
 
@@ -220,19 +196,21 @@ def _check_mask(mask: TensorType, scores: tuple[int, ...]) -> None:
         )
 
 
-def _head_factors(heads: int, groups: int) -> tuple[str, str]:
+def head_factors(inputs: Types) -> tuple[str, str]:
     """Return the factors of the heads of q and of k: no bracket where one name is enough."""
+    heads, groups = inputs[0].shape[2], inputs[1].shape[2]
     if heads == groups:
         return "h", "h"
     return ("r", "_") if groups == 1 else ("(g r)", "g")
 
 
-def _mask_dims(mask: TensorType, heads: str) -> str:
+def mask_dims(mask: TensorType, heads: str) -> str:
+    """Return the dimensions of a mask in a rule."""
     names = zip(("b", heads, "s", "t"), mask.shape, strict=True)
     return " ".join(name if size > 1 else "_" for name, size in names)
 
 
-def _sizes(inputs: Types) -> dict[str, int]:
+def head_sizes(inputs: Types) -> dict[str, int]:
     """Return the sizes a rule cannot read off lone dimensions."""
     heads, groups = inputs[0].shape[2], inputs[1].shape[2]
     return {} if heads == groups else {"g": groups, "r": heads // groups}
@@ -271,4 +249,4 @@ def _for_groups(mask: Any, shape: tuple[int, ...]) -> Any:
     return reshape(mask, (b, *(shape[1:3] if h > 1 else (1, 1)), s, t))
 
 
-__all__ = ["Attention", "AttentionGradient", "attention"]
+__all__ = ["Attention", "AttentionGradient"]

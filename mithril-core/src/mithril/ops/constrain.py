@@ -10,6 +10,7 @@ from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ir.rule import Rule, elementwise_rule
 from mithril.mesh.spec import PartitionSpec
+from mithril.ops.elementwise import Cast
 
 
 @register
@@ -54,6 +55,9 @@ class Constrain(Op):
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(0, 0)
+
+    def plain(self, outputs: Types) -> Op:
+        return Cast(outputs[0].dtype)
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         return inputs

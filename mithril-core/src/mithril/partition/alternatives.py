@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from mithril.errors import PlanError
 from mithril.ir import Node, Value
 from mithril.mesh import Sharding
-from mithril.sharding import Choice, Option, Resharder
+from mithril.sharding import Choice, Option, Resharder, exchanges, seconds_of
 
 SHOWN = 3
 """How many alternatives are worth reading."""
@@ -38,6 +38,7 @@ def _price(node: Node, option: Option, choice: Choice, resharder: Resharder) -> 
     work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
     parts = option.results[0].mesh.product(option.factors)
     total = work.flops / resharder.hardware.flops / parts
+    total += seconds_of(exchanges(node, choice.rules[node], option), resharder)
     try:
         for start, goal, value in _moves(node, option, choice):
             path = resharder.path(start, goal, value.type)

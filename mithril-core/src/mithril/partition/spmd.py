@@ -16,6 +16,7 @@ from mithril.ir import (
     Builder,
     Cause,
     Graph,
+    Group,
     Node,
     Op,
     Phase,
@@ -41,9 +42,10 @@ from mithril.ops.collective import (
 )
 from mithril.ops.shape import Movement
 from mithril.partition.alternatives import alternatives
+from mithril.partition.group import FactorGroup
 from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
 from mithril.partition.words import first_uses, label
-from mithril.sharding import Choice, Constraints, Move, Option, Resharder
+from mithril.sharding import Choice, Constraints, Move, Option, Resharder, part_sizes
 from mithril.sharding.regions import lifted
 from mithril.types import Scalar
 
@@ -188,6 +190,17 @@ class _Localiser:
             self._extents[key] = extent(indices, counts, size)
         return self._extents[key]
 
+    def group(self, node: Node, option: Option, factor: str) -> FactorGroup | None:
+        """Return who shares a factor of a node, or None when it is not split."""
+        axes = option.axes_of().get(factor)
+        if axes is None:
+            return None
+        parts = part_sizes(self._mesh, axes, self._choice.sizes(node)[factor])
+        return FactorGroup(
+            parts, self._index(axes), node, option, axes, self._mesh, self._builder,
+            self._resharder, self._name, self._instead,
+        )  # fmt: skip
+
     # -------------------------------------------------------------- padding
 
     def _safe(self, node: Node, option: Option, operands: Tensors) -> Tensors:
@@ -198,6 +211,7 @@ class _Localiser:
         safe = list(operands)
         for factor in uneven:
             reduced = any((factor,) not in dims for dims in rule.results)
+            reduced |= factor in rule.special
             for position, dims in enumerate(rule.operands):
                 if (factor,) not in dims or not (reduced or position in node.op.indices):
                     continue
@@ -305,12 +319,18 @@ class _Localiser:
                 seconds=seconds,
                 emulated=self._resharder.emulated(move, value.type),
                 instead=self._instead(asks) if asks else (),
+                is_asked=self._is_asked(value, consumer),
             )
         scope, source = self._place(value, consumer)
         before = self._forms[value, move.before, self._span(value, consumer)]
         with self._builder.at(scope=scope, source=source, phase=consumer.phase, cause=cause):
             result = self._emit_move(value, move, before)
         return self._builder.named(result, value.name)
+
+    def _is_asked(self, value: Value, consumer: _Consumer) -> bool:
+        """Whether the user asked for a move: an op on either side splits what its rule proposes."""
+        rules, sides = self._choice.rules, (self._producers.get(value), consumer.node)
+        return any(node in rules and bool(rules[node].proposes) for node in sides if node)
 
     def _instead(self, node: Node) -> tuple[str, ...]:
         if node not in self._choice.options:
@@ -375,6 +395,8 @@ class _Shard:
 
     def __init__(self, walk: _Localiser, node: Node, option: Option, outputs: Types) -> None:
         self._walk = walk
+        self._node = node
+        self._option = option
         self._sizes: Mapping[str, int] = walk._choice.sizes(node)
         self._axes = option.axes_of()
         self.outputs = outputs
@@ -391,6 +413,10 @@ class _Shard:
         """Return where the local part of a factor starts, or None when it is not split."""
         axes = self._axes.get(factor)
         return self._walk.extent(axes, self._sizes[factor]).start if axes else None
+
+    def group(self, factor: str) -> Group | None:
+        """Return who shares a special factor, or None when it is not split."""
+        return self._walk.group(self._node, self._option, factor)
 
     def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
         """Append a node to the local program."""

@@ -8,7 +8,9 @@ from mithril.sharding.candidates import Candidates, Constraints, collect
 from mithril.sharding.choose import Choice, choose
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Move, Resharder
+from mithril.sharding.trial import exchanges, part_sizes, seconds_of
 
 __all__ = [
     "Candidates", "Choice", "Constraints", "Move", "Option", "Resharder", "choose", "collect",
+    "exchanges", "part_sizes", "seconds_of",
 ]  # fmt: skip

@@ -29,6 +29,7 @@ class Candidates:
         partial: for each mesh axis, the values that can be partial sums over it.
         expandable: nodes an axis would split further if they were replaced by their expansions.
         cuts: for an axis larger than a factor it would split, the sub-axes that would help.
+        asked: for each node whose rule proposes factors, the axes that have to take one of them.
     """
 
     rules: Mapping[Node, Rule]
@@ -37,6 +38,7 @@ class Candidates:
     partial: Mapping[str, frozenset[Value]]
     expandable: frozenset[Node] = frozenset()
     cuts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    asked: Mapping[Node, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,15 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in nodes}
     expandable: set[Node] = set()
     cuts: dict[str, tuple[int, int]] = {}
+    asked: dict[Node, frozenset[str]] = {}
     for axis in mesh.axes:
         if axis.size > 1:
             barred = _barred(graph, given, computed, axis)
             closure = _Closure(mesh, axis.name, rules, touching, linked, barred, given.pads)
             closure.run(_seeds(graph, given, axis.name))
+            for node, proposed in closure.proposed.items():
+                closure.factors.setdefault(node, set()).update(proposed)
+                asked[node] = asked.get(node, frozenset()) | {axis.name}
             for node, found in closure.factors.items():
                 ordered = tuple(f for f in rules[node].factors if f in found)
                 factors[node][axis.name] = ordered
@@ -102,7 +108,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
                 cuts[axis.origin] = _cut(mesh, axis, closure.cut)
     forced = _forced(nodes, computed, mesh, rules, factors)
     partial = {axis: _partial(nodes, joints, axis, rules, factors, forced) for axis in mesh.names}
-    return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts)
+    return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts, asked)
 
 
 class _Closure:
@@ -122,6 +128,7 @@ class _Closure:
         self._linked = linked
         self._pads = pads
         self.factors: dict[Node, set[str]] = {}
+        self.proposed: dict[Node, set[str]] = {}
         self.expandable: set[Node] = set()
         self.cut = 0
         self._size = mesh.sizes[axis]
@@ -151,6 +158,8 @@ class _Closure:
         found = self.factors.setdefault(node, set())
         if factor in rule.expandable:
             self.expandable.add(node)
+        if factor in rule.proposes:
+            yield from self._propose_instead(node, rule, factor)
         if factor in found or factor in rule.whole or not self._divides(rule, factor):
             return
         major = self._blocking_major(rule, factor)
@@ -166,6 +175,22 @@ class _Closure:
                 for dimension, dim in enumerate(dims):
                     if factor in dim:
                         yield value, dimension
+
+    def _propose_instead(self, node: Node, rule: Rule, asked: str) -> Iterator[tuple[Value, int]]:
+        """Add the factors that may be split in place of one; results go on split along that one.
+
+        A minor factor is of use where other axes split its major completely.
+        """
+        proposed = self.proposed.setdefault(node, set())
+        for factor in rule.proposes[asked]:
+            if not self._divides(rule, factor):
+                break  # sub-axes may help, and are noted
+            if self._blocking_major(rule, factor) is None:
+                proposed.add(factor)
+        for value, dims in zip(node.outputs, rule.results, strict=True):
+            for dimension, dim in enumerate(dims):
+                if asked in dim:
+                    yield value, dimension
 
     def _barred_dims(self, node: Node, rule: Rule) -> Iterator[FactorDims]:
         for values, sides in ((node.inputs, rule.operands), (node.outputs, rule.results)):

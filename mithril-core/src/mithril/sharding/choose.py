@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.cost import Hardware
+from mithril.errors import ShardingError
 from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.mesh import Sharding
 from mithril.sharding.candidates import Candidates, Constraints
@@ -66,8 +67,23 @@ def choose(
         node: options[picked.get(objective.variable[node], 0)]
         for node, options in objective.options.items()
     }
+    _check_asked(chosen, candidates)
     homes = {
         seat: homes[picked.get(objective.variable[seat], 0)]
         for seat, homes in objective.homes.items()
     }
     return Choice(candidates.rules, chosen, homes, objective.options, price / PRICE_UNIT, is_exact)
+
+
+def _check_asked(chosen: Mapping[Node, Option], candidates: Candidates) -> None:
+    """Raise unless every axis that has to split what a rule proposes does.
+
+    Raises:
+        ShardingError: none of it can be split over an axis; the message is the op's own.
+    """
+    for node, axes in candidates.asked.items():
+        option = chosen[node]
+        for axis in sorted(axes - set(option.factors) - set(option.linear)):
+            types, count = [v.type for v in node.inputs], option.results[0].mesh.sizes[axis]
+            reason = node.op.refusal(types, axis, count)
+            raise ShardingError(f"{node.where()}: {reason}" if node.scope else reason)

@@ -15,6 +15,7 @@ from mithril.sharding.eliminate import Table
 from mithril.sharding.option import Option, node_options
 from mithril.sharding.regions import Link, lifted, links, lowered, regions
 from mithril.sharding.reshard import PICOSECONDS, Resharder
+from mithril.sharding.trial import exchanges, seconds_of
 
 FORBIDDEN = float("inf")
 PRICE_UNIT = 64.0  # one picosecond; what lies below breaks ties
@@ -89,7 +90,9 @@ class Objective:
         work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
         prices = []
         for option in options:
-            seconds = times * work.flops / self._hardware.flops / given.mesh.product(option.factors)
+            seconds = work.flops / self._hardware.flops / given.mesh.product(option.factors)
+            issued = exchanges(node, self._candidates.rules[node], option)
+            seconds = times * (seconds + seconds_of(issued, self._resharder))
             tie = LINEAR_TIE * len(option.linear)
             prices.append(round(seconds * PICOSECONDS) * PRICE_UNIT + tie)
         self.tables.append(Table((self.variable[node],), np.array(prices)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.ir import Node, Rule
@@ -35,28 +35,30 @@ class Option:
         return axes
 
 
+AxisChoice = str | tuple[int, ...] | None
+
+
 def node_options(node: Node, mesh: Mesh, candidates: Candidates, pads: bool) -> tuple[Option, ...]:
     """Return the admitted options of a node, one per combination of choices on the mesh axes."""
-    rule = candidates.rules[node]
+    rule, asked = candidates.rules[node], candidates.asked.get(node, frozenset())
     axes = [axis.name for axis in mesh.axes if axis.size > 1]
     per_axis = [_axis_choices(node, axis, candidates) for axis in axes]
-    found = [
-        option
-        for picks in itertools.product(*per_axis)
-        if (option := _option(rule, mesh, dict(zip(axes, picks, strict=True)), pads))
-    ]
-    if found:
-        return tuple(found)
-    # The axes exclude one another here (too small a dimension, say): let each stand aside.
+
+    def options(per_axis: Sequence[tuple[AxisChoice, ...]]) -> tuple[Option, ...]:
+        found = (
+            _option(rule, mesh, dict(zip(axes, picks, strict=True)), pads, asked)
+            for picks in itertools.product(*per_axis)
+        )
+        return tuple(filter(None, found))
+
+    # The axes may exclude one another (too small a dimension, say): then let each stand aside, at
+    # first those that have to take a factor in place of another one, so that they are refused.
     relaxed = [(*choices, None) for choices in per_axis]
-    return tuple(
-        option
-        for picks in itertools.product(*relaxed)
-        if (option := _option(rule, mesh, dict(zip(axes, picks, strict=True)), pads))
-    )
-
-
-AxisChoice = str | tuple[int, ...] | None
+    aside = [
+        more if axis in asked else choices
+        for axis, choices, more in zip(axes, per_axis, relaxed, strict=True)
+    ]
+    return options(per_axis) or (asked and options(aside)) or options(relaxed)
 
 
 def _axis_choices(node: Node, axis: str, candidates: Candidates) -> tuple[AxisChoice, ...]:
@@ -71,13 +73,24 @@ def _axis_choices(node: Node, axis: str, candidates: Candidates) -> tuple[AxisCh
         if any(node.inputs[i] in able for i in group)
     )
     # A single candidate is the user's intent: running the node twice is then no alternative.
-    nothing: tuple[AxisChoice, ...] = () if len(factors) == 1 else (None,)
+    is_asked = bool(factors) and axis in candidates.asked.get(node, ())
+    nothing: tuple[AxisChoice, ...] = () if len(factors) == 1 or is_asked else (None,)
     return (*factors, *groups, *nothing)
 
 
-def _option(rule: Rule, mesh: Mesh, picks: Mapping[str, AxisChoice], pads: bool) -> Option | None:
-    """Return what the picks imply, or None when they do not fit the rule's layout."""
-    factors = {axis: pick for axis, pick in picks.items() if isinstance(pick, str)}
+def _option(
+    rule: Rule,
+    mesh: Mesh,
+    picks: Mapping[str, AxisChoice],
+    pads: bool,
+    asked: Collection[str] = (),
+) -> Option | None:
+    """Return what the picks imply, or None when they do not fit the rule's layout.
+
+    An axis that takes a factor in place of another comes and goes: it is the minor one.
+    """
+    ordered = sorted(picks, key=lambda axis: axis in asked)
+    factors = {axis: pick for axis in ordered if isinstance(pick := picks[axis], str)}
     linear = {axis: pick for axis, pick in picks.items() if isinstance(pick, tuple)}
     axes_of = Option(factors, linear, (), ()).axes_of()
     if any(

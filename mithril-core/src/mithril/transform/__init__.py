@@ -2,7 +2,7 @@
 
 from mithril.transform.checkpoint import inline_checkpoints
 from mithril.transform.differentiate import differentiate, gradient_of, seed_of
-from mithril.transform.expand import expand, expand_nodes
+from mithril.transform.expand import expand, expand_local, expand_nodes
 from mithril.transform.inline import inline
 from mithril.transform.precision import mix
 from mithril.transform.simplify import eliminate_dead, runnable
@@ -11,6 +11,7 @@ __all__ = [
     "differentiate",
     "eliminate_dead",
     "expand",
+    "expand_local",
     "expand_nodes",
     "gradient_of",
     "inline",

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mithril.engine import KernelNames
 from mithril.errors import BackendError, listing
-from mithril.ir import Builder, Checkpoint, Graph, Node, Repeat, Tensor, Tensors, Value
+from mithril.ir import Builder, Checkpoint, Graph, Node, Op, Repeat, Tensor, Tensors, Value
 from mithril.ir.repeat import all_nodes
 from mithril.ops.definition import UserOp
 
@@ -31,6 +31,22 @@ def expand(graph: Graph, kernels: Container[str]) -> Graph:
         if isinstance(node.op, Repeat | Checkpoint) or not node.op.has_kernel:
             return False
         return node.op.name not in kernels
+
+    while any(map(is_wanted, all_nodes(graph))):
+        graph = _expand_where(graph, is_wanted, kernels)
+    return graph
+
+
+def expand_local(graph: Graph, kernels: Container[str]) -> Graph:
+    """Return a local graph in which every op that can be expanded has a kernel.
+
+    The ops of the partitioner, collectives among them, are every engine's and stay.
+    """
+
+    def is_wanted(node: Node) -> bool:
+        if isinstance(node.op, Repeat | Checkpoint) or node.op.name in kernels:
+            return False
+        return type(node.op).expand is not Op.expand
 
     while any(map(is_wanted, all_nodes(graph))):
         graph = _expand_where(graph, is_wanted, kernels)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mithril.ir import Graph, Node, Repeat, Value
-from mithril.ops import Cast
 
 
 def eliminate_dead(graph: Graph) -> Graph:
@@ -21,7 +20,7 @@ def eliminate_dead(graph: Graph) -> Graph:
 
 
 def runnable(graph: Graph) -> Graph:
-    """Return the graph for an engine that runs it whole: ops without kernel only pass values on.
+    """Return the graph for an engine that runs it whole: of ops without kernel, what they compute.
 
     Values stay the same ones, so what is known about them holds.
     """
@@ -30,7 +29,7 @@ def runnable(graph: Graph) -> Graph:
         if isinstance(node.op, Repeat):
             node = replace(node, op=replace(node.op, body=runnable(node.op.body)))
         elif not node.op.has_kernel:
-            node = replace(node, op=Cast(node.outputs[0].type.dtype))
+            node = replace(node, op=node.op.plain([value.type for value in node.outputs]))
         nodes.append(node)
     return Graph(graph.inputs, tuple(nodes), graph.outputs)
 

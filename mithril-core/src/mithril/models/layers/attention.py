@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mithril.errors import ShapeError
+from mithril.errors import ShapeError, listing
 from mithril.ir import Tensor
 from mithril.models.definition import POSITIVE, POSITIVE_NUMBER, POSITIVE_OR_NONE, Check
 from mithril.models.layer import layer
@@ -11,7 +11,12 @@ from mithril.models.shapes import require_features, require_rank
 from mithril.models.tracing import layer_path, section
 from mithril.ops import attention
 from mithril.ops import rope as rotate
+from mithril.ops.context import CONTEXTS
 
+_CONTEXT = Check(
+    f"{listing(filter(None, CONTEXTS))} or None",
+    lambda value: value is None or (isinstance(value, str) and value in CONTEXTS),
+)
 _ROPE = Check(
     "True, False or a positive number",
     lambda value: isinstance(value, bool) or POSITIVE_NUMBER.holds(value),
@@ -27,7 +32,7 @@ _ROPE = Check(
     weights=(("q.weight", "k.weight", "v.weight"), ("o.weight",)),
     checks={
         "num_heads": POSITIVE, "num_kv_heads": POSITIVE_OR_NONE, "head_dim": POSITIVE_OR_NONE,
-        "rope": _ROPE,
+        "rope": _ROPE, "context_parallel": _CONTEXT,
     },
 )  # fmt: skip
 def MultiHeadAttention(  # noqa: N802
@@ -40,6 +45,7 @@ def MultiHeadAttention(  # noqa: N802
     num_kv_heads: int | None = None,
     rope: bool | float = False,
     bias: bool = True,
+    context_parallel: str | None = None,
 ) -> Tensor:
     """Let every position gather from the others, in several heads (Vaswani et al., 2017).
 
@@ -60,6 +66,12 @@ def MultiHeadAttention(  # noqa: N802
         rope: whether queries and keys are rotated by their positions (Su et al., "RoFormer", 2021);
             a number is the base of the wavelengths, 10000 by default.
         bias: whether to add biases.
+        context_parallel: what happens where the input comes split along its sequence. None: keys,
+            values and queries are gathered. `"ring"`: each device keeps its queries, and keys and
+            values go round (Liu et al., "Ring Attention", 2023), with causal work balanced by the
+            zig-zag order (Brandon et al., "Striped Attention", 2023). `"ulysses"`: an all-to-all
+            trades the sequence for heads, and one trades them back (Jacobs et al., "DeepSpeed
+            Ulysses", 2023). The result is the same, also for lengths that do not divide.
 
     Returns:
         [batch, sequence, features].
@@ -68,6 +80,7 @@ def MultiHeadAttention(  # noqa: N802
         ShapeError: the input has another rank or dtype, head_dim is not given and the features do
             not divide among the heads, the heads do not divide among the key and value heads, or
             the mask does not broadcast or is of integers.
+        ShardingError: when planned: `"ulysses"` with heads that cannot be split as the sequence is.
 
     >>> MultiHeadAttention(num_heads=4, causal=True)
     MultiHeadAttention(num_heads=4, causal=True)
@@ -91,7 +104,7 @@ def MultiHeadAttention(  # noqa: N802
             heads.append(rotate(head, base=base) if rope and part != "v" else head)
     if mask is not None and mask.ndim < 4:
         mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
-    mixed: Tensor = attention(*heads, mask=mask, causal=causal)
+    mixed: Tensor = attention(*heads, mask=mask, causal=causal, context_parallel=context_parallel)
     with section("o"):
         return affine(mixed.reshape(batch, sequence, num_heads * size), features, bias=bias)
 

@@ -1,0 +1,232 @@
+"""Ring attention: the sequence may be split, and keys and values go round the devices.
+
+Computed are ordinary attentions of blocks, so that every backend uses its own kernels. Each gives
+an output and the logarithm of its sum of exponentials, by which outputs of several blocks are
+merged in at least float32 (Liu et al., "Ring Attention with Blockwise Transformers for
+Near-Infinite Context", 2023). The backward op recomputes the probabilities of a block from the
+statistic of all blocks; the gradients of keys and values travel behind them, in at least float32,
+and come home in the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Op, Shard, Tensors, Types, register
+from mithril.ir.operand import apply
+from mithril.ir.rule import Rule
+from mithril.ops.arithmetic import maximum
+from mithril.ops.attention import (
+    Attention,
+    AttentionGradient,
+    head_factors,
+    head_sizes,
+    mask_dims,
+)
+from mithril.ops.choice import less, where
+from mithril.ops.elementwise import cast
+from mithril.ops.functions import exp, log
+from mithril.ops.reduce import accumulator
+from mithril.ops.ring_order import ALL, FLOOR, Meeting, Ring, Round, Sight
+from mithril.ops.shape import concatenate, reshape, transpose
+
+ARRANGE, RESTORE = "zig-zag order", "the order of the sequence"
+NEXT, HOME = "next block of the ring", "gradients of the next block of the ring"
+LINES = (0, 2, 1)
+"""Between statistics [b, h, s] and [b, s, h]."""
+
+
+@register
+@dataclass(frozen=True)
+class RingAttention(Attention):
+    """Attention of a sequence to itself that may be split along it; see `Attention`."""
+
+    name: ClassVar[str] = "ring_attention"
+    has_kernel: ClassVar[bool] = False
+
+    def infer(self, inputs: Types) -> Types:
+        found = super().infer(inputs)
+        s, t = inputs[0].shape[1], inputs[1].shape[1]
+        if s != t:
+            raise ShapeError(
+                f"ring attention has {s} queries and {t} keys; a device passes on as many keys as "
+                f"it has queries; give both the same sequence, or context_parallel='ulysses'"
+            )
+        return found
+
+    def backward(self) -> Op:
+        return RingAttentionGradient(self.causal, self.scale)
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        query, key = head_factors(inputs)
+        mask = "".join(f", {mask_dims(t, query)}" for t in inputs[3:])
+        text = f"b s {query} d, b s {key} d, b s {key} e{mask} -> b s {query} e, b {query} s"
+        return _special(Rule.parse(text, inputs, outputs, whole="de", sizes=head_sizes(inputs)))
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        group = shard.group("s")
+        if group is None:
+            return shard.apply(self.plain(shard.outputs), *inputs)
+        ring = Ring(group, shard.size("s"), self.causal)
+        return _forward(inputs, ring, self.scale)
+
+
+@register
+@dataclass(frozen=True)
+class RingAttentionGradient(AttentionGradient):
+    """The cotangents of q, k, v of `RingAttention`; see `AttentionGradient`."""
+
+    name: ClassVar[str] = "ring_attention_gradient"
+    has_kernel: ClassVar[bool] = False
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        query, key = head_factors(inputs)
+        mask = "".join(f", {mask_dims(t, query)}" for t in inputs[6:])
+        heads = f"b s {query} d, b s {key} d, b s {key} e"
+        text = f"{heads}, b s {query} e, b {query} s, b s {query} e{mask} -> {heads}"
+        sizes = head_sizes(inputs)
+        rule = Rule.parse(text, inputs, outputs, whole="de", linear=((5,),), sizes=sizes)
+        return _special(rule)
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        group = shard.group("s")
+        if group is None:
+            return shard.apply(self.plain(shard.outputs), *inputs)
+        ring = Ring(group, shard.size("s"), self.causal)
+        return _backward(inputs, ring, self.scale)
+
+
+def _special(rule: Rule) -> Rule:
+    """Return the rule with its sequence special, and the columns of a mask whole."""
+    columns = {"t"} & set(rule.factors)
+    return replace(rule, special=frozenset("s"), whole=rule.whole | columns)
+
+
+# ------------------------------------------------------------------ forward
+
+
+def _forward(inputs: Tensors, ring: Ring, scale: float) -> Tensors:
+    """Return the local output [b, s, h, e] and statistic [b, h, s]."""
+    q, k, v, *masks = inputs
+    dtype = q.dtype
+    sight = Sight(ring, masks, 3, q, accumulator(dtype))
+    q, k, v = ring.arranged([q, k, v], (0, 1, 2), ARRANGE)
+    merged: list[Any] = []
+    for at, block in ring.blocks(concatenate([k, v], 3), NEXT, (1, 2)):
+        for meeting in at.meetings:
+            pair = _met(ring, at, meeting, (q, block, k.shape[3]), sight, scale)
+            merged = _merged_into(merged, ring, at, meeting, pair)
+    outs, lines = (concatenate(list(pieces), 1) for pieces in zip(*merged, strict=True))
+    if sight.may_hide_all:
+        unseen = less(lines, 0.5 * FLOOR)
+        outs = where(reshape(unseen, (*unseen.shape, 1)), 0.0, outs)
+        lines = where(unseen, 0.0, lines)
+    outs, lines = ring.restored([cast(outs, dtype), lines], (0, 1), RESTORE)
+    return [outs, transpose(lines, LINES)]
+
+
+def _met(
+    ring: Ring,
+    at: Round,
+    meeting: Meeting,
+    operands: tuple[Any, Any, int],
+    sight: Sight,
+    scale: float,
+) -> tuple[Any, Any]:
+    """Return output and statistic [b, s, h] of a meeting, in at least float32."""
+    q, block, size = operands
+    q, block = ring.part(q, meeting.queries, at), ring.part(block, meeting.keys, at)
+    op, added = Attention(meeting.causal, scale), sight.of(at, meeting)
+    out, lines = apply(op, q, block[..., :size], block[..., size:], *added)
+    return cast(out, lines.dtype), transpose(lines, LINES)
+
+
+def _merged_into(
+    merged: list[Any], ring: Ring, at: Round, meeting: Meeting, found: tuple[Any, Any]
+) -> list[Any]:
+    """Return output and statistic of each piece, with what a meeting found."""
+    out, lines = found
+    more = ring.spread(lines, meeting.queries, at, -math.inf)
+    outs = ring.spread(out, ALL, at, 0.0) if meeting.queries == ALL else [out] * len(more)
+    if not merged:
+        return list(zip(outs, more, strict=True))
+    return [
+        before if line is None else _merge(before, (piece, line))
+        for before, piece, line in zip(merged, outs, more, strict=True)
+    ]
+
+
+def _merge(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return output and statistic of two sets of keys together; the first is not empty."""
+    (a, x), (b, y) = one, other
+    top = maximum(x, y)
+    left, right = exp(x - top), exp(y - top)
+    total = left + right
+    left, right, sums = (reshape(n, (*n.shape, 1)) for n in (left, right, total))
+    return (a * left + b * right) / sums, top + log(total)
+
+
+# ------------------------------------------------------------------ backward
+
+
+def _backward(inputs: Tensors, ring: Ring, scale: float) -> Tensors:
+    """Return the local gradients of q, k and v."""
+    q, k, v, out, lines, g, *masks = inputs
+    dtype, sizes = q.dtype, (k.shape[3], v.shape[3])
+    sight = Sight(ring, masks, 6, q, accumulator(dtype))
+    rows = [q, k, v, out, g, transpose(lines, LINES)]
+    q, k, v, *given = ring.arranged(rows, (0, 1, 2, 3, 5, 4), ARRANGE)
+    own: Any = None
+    travelling: Any = None
+    queries: list[Any] = [0.0] * (2 if ring.zigzag else 1)
+    for at, block in ring.blocks(concatenate([k, v], 3), NEXT, (1, 2)):
+        keys: list[Any] = [0.0] * len(queries)
+        for meeting in at.meetings:
+            found = _slopes(ring, at, meeting, (q, block, given), sizes, sight, scale)
+            queries = _added(queries, ring.spread(found[0], meeting.queries, at, 0.0))
+            keys = _added(keys, ring.spread(found[1], meeting.keys, at, 0.0))
+        step = concatenate(keys, 1) if ring.zigzag else keys[0]
+        if own is None:
+            own = step
+        else:
+            travelling = step if travelling is None else travelling + step
+            travelling = ring.passed(travelling, HOME, (), (1, 2))
+    total = own + travelling
+    made = [concatenate(queries, 1), total[..., : sizes[0]], total[..., sizes[0] :]]
+    return ring.restored([cast(x, dtype) for x in made], (0, 1, 2), RESTORE)
+
+
+def _slopes(
+    ring: Ring,
+    at: Round,
+    meeting: Meeting,
+    operands: tuple[Any, Any, Sequence[Any]],
+    sizes: tuple[int, int],
+    sight: Sight,
+    scale: float,
+) -> tuple[Any, Any]:
+    """Return what a meeting adds to the gradients of queries, and of keys and values together."""
+    q, block, given = operands
+    q, *given = (ring.part(x, meeting.queries, at) for x in (q, *given))
+    block = ring.part(block, meeting.keys, at)
+    out, g, lines = given
+    op, added = AttentionGradient(meeting.causal, scale), sight.of(at, meeting)
+    k, v = block[..., : sizes[0]], block[..., sizes[0] :]
+    found = apply(op, q, k, v, out, transpose(lines, LINES), g, *added)
+    dq, dk, dv = (cast(x, lines.dtype) for x in found)
+    return dq, concatenate([dk, dv], 3)
+
+
+def _added(sums: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+    """Return sums with what is added to each; nothing has been to one that is a number."""
+    return [
+        a if b is None else b if isinstance(a, float) else a + b
+        for a, b in zip(sums, more, strict=True)
+    ]
+
+
+__all__ = ["RingAttention", "RingAttentionGradient"]

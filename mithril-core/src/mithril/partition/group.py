@@ -1,0 +1,83 @@
+"""The devices that share a factor, for an op that exchanges its parts itself (`Op.localize`).
+
+Everything such an op sends becomes a collective of the plan, with the op as its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mithril.cost import emulated
+from mithril.ir import Builder, Cause, Node, Tensor, Value
+from mithril.mesh import Mesh
+from mithril.ops.collective import Permute
+from mithril.partition.padding import stretch
+from mithril.partition.words import label
+from mithril.sharding import Option, Resharder
+
+
+@dataclass(frozen=True, slots=True)
+class FactorGroup:
+    """See `mithril.ir.Group`.
+
+    Args:
+        parts: how much of the factor each device has, without padding.
+        index: the number of this device's part.
+        node: the node of the op.
+        option: how it runs.
+        axes: the mesh axes that cut the factor.
+        mesh: the devices.
+        builder: of the local program.
+        resharder: prices what is sent.
+        name_of: what a value is called.
+        instead: what else was possible for the node.
+    """
+
+    parts: Sequence[int]
+    index: Tensor
+    node: Node
+    option: Option
+    axes: tuple[str, ...]
+    mesh: Mesh
+    builder: Builder
+    resharder: Resharder
+    name_of: Callable[[Value], str]
+    instead: Callable[[Node], tuple[str, ...]]
+
+    def permute(
+        self,
+        x: Tensor,
+        pairs: tuple[tuple[int, int], ...],
+        reason: str,
+        operands: Sequence[int] = (),
+        results: Sequence[int] = (),
+    ) -> Tensor:
+        """Send x from one device to another for each pair (from, to)."""
+        node, option = self.node, self.option
+        values = [*(node.inputs[i] for i in operands), *(node.outputs[i] for i in results)]
+        lies = [*(option.operands[i] for i in operands), *(option.results[i] for i in results)]
+        names = tuple(dict.fromkeys(map(self.name_of, values)))
+        cause = Cause(
+            value=names[0] if len(names) == 1 else f"{label(node)} ({', '.join(names)})",
+            produced=lies[0].describe(),
+            required=reason,
+            consumer=label(node),
+            parts=names if len(names) > 1 else (),
+            instead=self.instead(node),
+            is_asked=True,
+        )
+        cause = self._priced(cause, x.type.nbytes)
+        with self.builder.at(scope=node.scope, source=node.source, phase=node.phase, cause=cause):
+            return self.builder.apply(Permute(self.axes, pairs), x)[0]
+
+    def _priced(self, cause: Cause, nbytes: int) -> Cause:
+        count, hardware = len(self.parts), self.resharder.hardware
+        seconds = self.resharder.collective_seconds("permute", nbytes, count)
+        return replace(
+            cause, seconds=seconds, emulated=emulated("permute", nbytes, count, hardware)
+        )
+
+    def stretched(self, x: Tensor, dimension: int) -> Tensor:
+        """Return x, whole along the factor, with the padding that its parts have."""
+        return stretch(x, dimension, [self.mesh.sizes[axis] for axis in self.axes])

@@ -1,0 +1,126 @@
+"""What an op exchanges itself, found by trying: it is emitted on a shard of nothing but types.
+
+An op whose rule has special factors issues collectives of its own when one is split (the blocks of
+ring attention, say). They are priced by what is really issued, so that no formula can differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from mithril.ir import Builder, Group, Node, Op, Rule, Tensor, Types, Value
+from mithril.mesh import Mesh, Sharding
+from mithril.ops.slicing import pad
+from mithril.sharding.option import Option
+from mithril.sharding.reshard import Resharder
+from mithril.types import DType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective an op issues: its kind, bytes on each device, and devices that take part."""
+
+    kind: str
+    bytes: int
+    devices: int
+
+
+def exchanges(node: Node, rule: Rule, option: Option) -> tuple[Exchange, ...]:
+    """Return the collectives that a node issues itself where it runs as an option says."""
+    axes_of = option.axes_of()
+    if not rule.special.intersection(axes_of):
+        return ()
+    mesh = option.results[0].mesh
+    parts = tuple((f, part_sizes(mesh, axes, rule.sizes[f])) for f, axes in axes_of.items())
+    operands = _local(node.inputs, option.operands)
+    results = _local(node.outputs, option.results)
+    return _tried(node.op, operands, results, tuple(rule.sizes.items()), parts)
+
+
+def seconds_of(issued: Iterable[Exchange], resharder: Resharder) -> float:
+    """Return the predicted seconds of collectives that an op issues itself."""
+    return sum(resharder.collective_seconds(e.kind, e.bytes, e.devices) for e in issued)
+
+
+def part_sizes(mesh: Mesh, axes: tuple[str, ...], size: int) -> tuple[int, ...]:
+    """Return how much each device of a group has of a dimension that some axes cut."""
+    sharding = Sharding(mesh, (axes,))
+    boxes = (sharding.box(device, (size,))[0] for device in mesh.groups(axes)[0])
+    return tuple(box.stop - box.start for box in boxes)
+
+
+def _local(values: Sequence[Value], shardings: Sequence[Sharding]) -> tuple[TensorType, ...]:
+    return tuple(
+        value.type.with_shape(sharding.local_shape(value.type.shape))
+        for value, sharding in zip(values, shardings, strict=True)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _tried(
+    op: Op,
+    operands: tuple[TensorType, ...],
+    results: tuple[TensorType, ...],
+    sizes: tuple[tuple[str, int], ...],
+    parts: tuple[tuple[str, tuple[int, ...]], ...],
+) -> tuple[Exchange, ...]:
+    shard = _Trial(Builder(), dict(sizes), dict(parts), results)
+    op.localize([shard.builder.input(t, f"x{i}") for i, t in enumerate(operands)], shard)
+    return tuple(shard.issued)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A shard on which nothing is computed; see `mithril.ir.Shard`."""
+
+    builder: Builder
+    sizes: Mapping[str, int]
+    parts: Mapping[str, tuple[int, ...]]
+    outputs: Types
+    issued: list[Exchange] = field(default_factory=list)
+
+    def size(self, factor: str) -> int:
+        return -(-self.sizes[factor] // len(self.parts.get(factor, (0,))))
+
+    def whole(self, factor: str) -> int:
+        return self.sizes[factor]
+
+    def offset(self, factor: str) -> Tensor | None:
+        return self.builder.constant(0, DType.int32) if factor in self.parts else None
+
+    def group(self, factor: str) -> Group | None:
+        if factor not in self.parts:
+            return None
+        index = self.builder.constant(0, DType.int32)
+        return _TrialGroup(self.parts[factor], index, self.size(factor), self.issued)
+
+    def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
+        return self.builder.apply(op, *operands)
+
+
+@dataclass(slots=True)
+class _TrialGroup:
+    """A group that notes what it is asked for; see `mithril.ir.Group`."""
+
+    parts: Sequence[int]
+    index: Tensor
+    local: int
+    issued: list[Exchange]
+
+    def permute(
+        self,
+        x: Tensor,
+        pairs: tuple[tuple[int, int], ...],
+        reason: str,
+        operands: Sequence[int] = (),
+        results: Sequence[int] = (),
+    ) -> Tensor:
+        del pairs, reason, operands, results
+        self.issued.append(Exchange("permute", x.type.nbytes, len(self.parts)))
+        return x
+
+    def stretched(self, x: Tensor, dimension: int) -> Tensor:
+        missing = self.local * len(self.parts) - x.shape[dimension]
+        return pad(x, [(0, missing if i == dimension else 0) for i in range(x.ndim)])
