@@ -346,9 +346,9 @@ def test_add_needs_two() -> None:
             "option 'activation' is 'selu'; it must be 'gelu', 'relu', 'silu' or 'swiglu'",
         ),
         (lambda: ml.LayerNorm(0), "option 'epsilon' is 0; it must be a positive number"),
-        (lambda: ml.Linear(4, device_id=0), "Linear option device_id=0 is not available yet"),
-        (lambda: ml.Relu(device_id=3), "Relu option device_id=3 is not available yet"),
-        (lambda: ml.Pipeline(stages=[], microbatch_size=8), "Pipeline is not available yet"),
+        (lambda: ml.Linear(4, device_id=-1), "Linear option device_id is -1; give the flat index"),
+        (lambda: ml.Relu(device_id="cuda:0"), "Relu option device_id is 'cuda:0'; give the flat"),
+        (lambda: ml.Pipeline(stages=[]), r"Pipeline option stages is \[\]; give a list of models"),
         (lambda: ml.MoE(num_experts=8), "MoE needs option 'expert_dim'; write "),
     ],
 )

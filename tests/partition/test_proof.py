@@ -56,12 +56,15 @@ def test_a_collective_that_does_not_fit_is_refused(op: Op, text: str) -> None:
         prove_order(with_op(plan(), op))
 
 
-def test_stages_that_share_devices_are_refused() -> None:
+def test_stages_without_an_order_or_of_other_devices_are_refused() -> None:
     made = plan()
     (stage,) = made.stages
     twice = replace(made, stages=(stage, Stage("again", stage.program, stage.devices)))
-    with pytest.raises(PlanError, match="stage 'again' runs on devices"):
+    with pytest.raises(PlanError, match="plan of 2 stages has no timetable"):
         prove_order(twice)
+    fewer = replace(made, stages=(replace(stage, devices=stage.devices[1:]),))
+    with pytest.raises(PlanError, match="stage 'main' runs on devices"):
+        prove_order(fewer)
 
 
 def test_a_port_that_does_not_fit_its_value_is_refused() -> None:

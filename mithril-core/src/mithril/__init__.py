@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         seed,
     )
     from mithril.ops.custom import define_op
-    from mithril.options import Precision
+    from mithril.options import PipelineOptions, Precision
     from mithril.runtime import Array, Backend, CompiledModel, TensorSpec, compile, open_backend
     from mithril.runtime.functional import (
         Function,
@@ -102,7 +102,7 @@ _HOMES = {
         "seed",
     ),
     "mithril.ops.custom": ("define_op",),
-    "mithril.options": ("Precision",),
+    "mithril.options": ("PipelineOptions", "Precision"),
     "mithril.runtime": (
         "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "open_backend",
     ),
@@ -118,7 +118,7 @@ __all__ = [
     "Embedding", "FeedForward", "Flatten", "Function", "Gelu", "GraphError", "JaxBackend", "Layer",
     "LayerNorm", "Linear", "MLXBackend", "MatMul", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
     "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal",
-    "NumpyBackend", "OptionError", "P", "PartitionSpec", "Pipeline", "PlanError",
+    "NumpyBackend", "OptionError", "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError",
     "PositionalEncoding", "Precision", "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError",
     "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh",
     "TensorSpec", "TorchBackend", "Transpose", "Uniform", "__version__", "checkpoint", "compile",

@@ -95,6 +95,48 @@ class Precision:
         return ((name, value) for name, value in pairs if value is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """How the stages of a pipeline run.
+
+    Args:
+        schedule: `gpipe`, `1f1b`, `interleaved`, `zb-h1`, the path of a CSV file with a table, or
+            the lines of a table, one for each device; by default `1f1b`, or `interleaved` where
+            devices have several stages.
+        microbatch_size: samples of a micro-batch, of each data-parallel replica; by default what
+            the pipeline says, or else the batch is not cut.
+        axis: the mesh axis the stages go along; by default what the pipeline says.
+        most_held: how many micro-batches of its stages a device may hold activations of.
+
+    Raises:
+        OptionError: an option has a value of the wrong form.
+
+    >>> PipelineOptions(schedule="zb-h1", microbatch_size=4).schedule
+    'zb-h1'
+    """
+
+    schedule: str | tuple[str, ...] | None = None
+    microbatch_size: int | None = None
+    axis: str | None = None
+    most_held: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.schedule, list):
+            object.__setattr__(self, "schedule", tuple(self.schedule))
+        lines = self.schedule if isinstance(self.schedule, tuple) else (self.schedule or "",)
+        if not lines or not all(isinstance(line, str) for line in lines):
+            raise OptionError(
+                f"schedule={self.schedule!r} is no pipeline schedule; give a name, such as '1f1b', "
+                f"the path of a CSV file, or the lines of a table"
+            )
+        for option in ("microbatch_size", "most_held"):
+            value = getattr(self, option)
+            if value is not None and not (type(value) is int and value > 0):
+                raise OptionError(f"{option}={value!r} is no number of samples above 0; give one")
+        if self.axis is not None and not isinstance(self.axis, str):
+            raise OptionError(f"axis={self.axis!r} is no name of a mesh axis; give one")
+
+
 AS_THEY_COME = Precision()
 """No precision is asked for: values keep the dtypes they come with."""
 

@@ -17,7 +17,8 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
 from mithril.errors import BackendError
-from mithril.mesh import Mesh, Sharding
+from mithril.ir.timetable import Piece, Transfer
+from mithril.mesh import Box, Mesh, Sharding
 from mithril.types import Shape, TensorType
 
 FEWEST_CPUS = 8
@@ -81,13 +82,13 @@ class Devices:
     """The devices of a mesh, in its flat order.
 
     Args:
-        mesh: the mesh of the backend.
-        found: devices, at least as many as the mesh has.
+        mesh: the mesh of the backend, or a part of it.
+        flat: its devices.
     """
 
-    def __init__(self, mesh: Mesh, found: Sequence[Any]) -> None:
+    def __init__(self, mesh: Mesh, flat: Sequence[Any]) -> None:
         self.mesh = mesh
-        self.flat: tuple[Any, ...] = tuple(_arranged(mesh, found))
+        self.flat: tuple[Any, ...] = tuple(flat)
         self.platform: str = self.flat[0].platform
         self._meshes: dict[jax.sharding.Mesh, Mesh] = {}
         self.jax_mesh = lru_cache(maxsize=256)(self._jax_mesh)
@@ -103,6 +104,49 @@ class Devices:
     def number(self) -> dict[Any, int]:
         """The flat index of each device."""
         return {device: i for i, device in enumerate(self.flat)}
+
+    def some(self, mesh: Mesh) -> Devices:
+        """Return some of the devices, as a mesh of their own."""
+        return Devices(mesh, [self.flat[device] for device in mesh.devices])
+
+    def moved(self, array: jax.Array, transfer: Transfer) -> jax.Array:
+        """Bring an array from the devices of one part to those of another, without waiting.
+
+        Raises:
+            BackendError: a piece would go to another process.
+        """
+        held = {shard.device: shard.data for shard in array.addressable_shards}
+        shape = transfer.target.local_shape(transfer.type.shape)
+        coming: dict[int, list[Piece]] = {device: [] for device in transfer.target.mesh.flat}
+        for piece in transfer.pieces:
+            coming[piece.receiver].append(piece)
+        parts: list[jax.Array] = []
+        for device, pieces in coming.items():
+            there = self.flat[device]
+            if there.process_index != jax.process_index():
+                raise _other_process(transfer, device)
+            got = []
+            for piece in pieces:
+                sender = self.flat[piece.sender]
+                if sender not in held:
+                    raise _other_process(transfer, piece.sender)
+                data = held[sender]
+                cut = data if _fills(piece.held, data.shape) else data[piece.held]
+                got.append((piece.place, jax.device_put(cut, there)))
+            parts.append(_put_together(got, shape, transfer.type, there))
+        if len(parts) == 1:
+            (alone,) = parts
+            return alone
+        placed = NamedSharding(
+            jax.sharding.Mesh(
+                np.asarray([self.flat[d] for d in coming]).reshape(transfer.target.mesh.shape),
+                transfer.target.mesh.names,
+            ),
+            spec_of(transfer.target),
+        )
+        whole = held_shape(transfer.type.shape, transfer.target)
+        moved: jax.Array = jax.make_array_from_single_device_arrays(whole, placed, parts)
+        return moved
 
     def _jax_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
         """Return the same devices under the axes of a mesh, which may be a refined one."""
@@ -147,6 +191,29 @@ class Devices:
         )
 
 
+def _fills(box: Box, shape: Shape) -> bool:
+    return tuple(cut.stop - cut.start for cut in box) == shape
+
+
+def _put_together(
+    pieces: Sequence[tuple[Box, jax.Array]], shape: Shape, type: TensorType, device: Any
+) -> jax.Array:
+    if len(pieces) == 1 and _fills(pieces[0][0], shape):
+        return pieces[0][1]
+    whole = jax.device_put(np.zeros(shape, type.dtype.numpy), device)
+    for place, piece in pieces:
+        whole = whole.at[place].set(piece)
+    return whole
+
+
+def _other_process(transfer: Transfer, device: int) -> BackendError:
+    return BackendError(
+        f"'{transfer.cause.value}' goes to or from device {device}, which belongs to another "
+        f"process; stages of one model run in one process on JAX; use TorchBackend or MLXBackend "
+        f"for several"
+    )
+
+
 def spec_of(sharding: Sharding) -> PartitionSpec:
     """Return the axes that split each dimension, as JAX writes them."""
     return PartitionSpec(*(axes or None for axes in sharding.dims))
@@ -158,7 +225,7 @@ def held_shape(shape: Shape, sharding: Sharding) -> Shape:
     return tuple(size * sharding.shards_along(d) for d, size in enumerate(local))
 
 
-def _arranged(mesh: Mesh, found: Sequence[Any]) -> Sequence[Any]:
+def arranged(mesh: Mesh, found: Sequence[Any]) -> Sequence[Any]:
     """Return the devices of a mesh in flat order, close ones along the last axes.
 
     Every process of a job has an equal share; a mesh of one device is each process's own.

@@ -11,15 +11,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 from mithril.engine import Capability, Observer
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.ir import Program, Whole
+from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
 from mithril_jax import hlo
-from mithril_jax.devices import Devices, configured, find_devices
+from mithril_jax.devices import Devices, arranged, configured, find_devices
 from mithril_jax.interop import JaxInterop
 from mithril_jax.kernels import KERNELS, kernels_on
 from mithril_jax.lower import function_of, leaving_order, needs_flag, whole_function
@@ -43,7 +45,7 @@ def open_engine(mesh: Mesh, options: JaxOptions) -> JaxEngine:
     join()
     found = find_devices(mesh.size, options.wanted_platform)
     options.check_devices(found)
-    return JaxEngine(Devices(mesh, found), options)
+    return JaxEngine(Devices(mesh, arranged(mesh, found)), options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,21 @@ class JaxEngine:
         """Return what a device holds."""
         return self.opened.part(shards, device)
 
+    def part(self, mesh: Mesh) -> JaxEngine:
+        """Return the engine of some of the devices, the same one every time."""
+        found = self._parts.get(mesh)
+        if found is None:
+            found = self._parts[mesh] = JaxEngine(self.opened.some(mesh), self.options)
+        return found
+
+    def move(self, shards: jax.Array, transfer: Transfer) -> jax.Array:
+        """Bring a value from the devices of one part to those of another."""
+        return self.opened.moved(shards, transfer)
+
+    @cached_property
+    def _parts(self) -> dict[Mesh, JaxEngine]:
+        return {}
+
     def lower(self, program: Program, donate: Collection[int] = ()) -> JaxExecutable:
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
         kernels = kernels_for(self.name, kernels_on(self.platform))
@@ -149,14 +166,18 @@ class JaxExecutable:
         # On several devices outputs leave in their own order, and nothing has to be put back.
         order = leaving_order(program) if program.mesh.size == 1 else None
         self._place = None if order is None else np.argsort(order).tolist()
+        # What takes no input runs where its outputs are wanted, not on JAX's first device.
+        placed = None if program.inputs else SingleDeviceSharding(engine.opened.flat[0])
         self.jitted = jax.jit(
             function if order is None else lambda *inputs: _in_order(function(*inputs), order),
             donate_argnums=donate,
+            out_shardings=placed if engine.mesh.size == 1 else None,
             compiler_options=engine.options.compiler_options(engine.platform),
         )
         self._engine = engine
         self._flagged = needs_flag(program, engine.platform) if flagged is None else flagged
-        self._is_capped = engine.platform == "cpu" and engine.mesh.size > 1
+        is_alone = engine.mesh.size == 1 and not engine.mesh.devices
+        self._is_capped = engine.platform == "cpu" and not is_alone
 
     def __call__(
         self, inputs: Sequence[jax.Array], observe: Observer | None = None

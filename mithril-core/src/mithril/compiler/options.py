@@ -28,7 +28,7 @@ COMPILE_LATER = frozenset({
     "load_balancing", "load_balancing_algorithm", "max_memory_per_device",
     "memory_planning", "mixed_precision_policy", "offload_threshold", "partition_constraints",
     "partition_objective", "partition_search_space", "partition_strategy",
-    "pipeline_schedule", "profiling_based_partitioning", "recomputation_granularity",
+    "profiling_based_partitioning", "recomputation_granularity",
     "rematerialization", "rematerialization_policy", "spill_threshold_mb", "spill_to_host",
 })  # fmt: skip
 """Options of compile that the guides describe and that are not available yet."""

@@ -31,6 +31,7 @@ class Request:
         free: inputs that arrive in the sharding they are computed with.
         at_rest: where inputs, and their gradients, live between uses; for these `inputs` says how
             they are computed with, if it says anything.
+        along: how inputs are computed with, where that is another sharding than they arrive in.
         pads: whether a dimension may be split that does not divide; its parts are then padded.
         notes: facts for readers of the plan.
     """
@@ -45,12 +46,16 @@ class Request:
     homes: Mapping[str, Sharding] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
     at_rest: Mapping[str, Sharding] = field(default_factory=dict)
+    along: Mapping[str, Sharding] = field(default_factory=dict)
     pads: bool = True
     notes: tuple[str, ...] = ()
 
     def meshes(self) -> Iterator[Mesh]:
         """Yield the mesh of every sharding: the backend's, or a refinement of it."""
-        given = (self.inputs, self.outputs, self.output_gradients or {}, self.homes, self.at_rest)
+        given = (
+            self.inputs, self.outputs, self.output_gradients or {}, self.homes, self.at_rest,
+            self.along,
+        )  # fmt: skip
         for shardings in given:
             yield from (sharding.mesh for sharding in shardings.values())
 
@@ -68,6 +73,7 @@ class Request:
             output_gradients=None if gradients is None else on(gradients),
             homes=on(self.homes),
             at_rest=on(self.at_rest),
+            along=on(self.along),
         )
 
 
@@ -90,6 +96,8 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
         inputs[value] = wanted
         if value not in at_rest or value.name in fine.inputs:
             computed[value] = fine.inputs.get(value.name, wanted)
+        if value.name in fine.along:
+            computed[value] = fine.along[value.name]
         if value.name in fine.placed:
             inputs[value] = _met(before[value.name], wanted, value)
             if inputs[value] != wanted:

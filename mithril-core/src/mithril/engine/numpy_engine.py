@@ -9,9 +9,11 @@ import numpy as np
 
 from mithril.engine.kernels import KERNELS, kernels_for
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.moving import moved
 from mithril.engine.protocol import Capability, Produce
 from mithril.engine.shards import host_shards
 from mithril.ir import Program
+from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
@@ -43,7 +45,7 @@ class NumpyEngine:
     @property
     def devices(self) -> tuple[str, ...]:
         """One label per simulated device."""
-        return tuple(f"simulated cpu {index}" for index in range(self.mesh.size))
+        return tuple(f"simulated cpu {index}" for index in self.mesh.flat)
 
     @property
     def local_devices(self) -> tuple[int, ...]:
@@ -74,6 +76,14 @@ class NumpyEngine:
         view = np.asarray(shards[device]).view()  # NumPy makes scalars of rank-0 results
         view.flags.writeable = False
         return view
+
+    def part(self, mesh: Mesh) -> NumpyEngine:
+        """Return the engine of some of the devices."""
+        return NumpyEngine(mesh, self.options)
+
+    def move(self, shards: list[np.ndarray], transfer: Transfer) -> list[np.ndarray]:
+        """Bring a value from the devices of one part to those of another."""
+        return moved([np.asarray(part) for part in shards], transfer, np)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> LockstepExecutable:
         """Turn a program into straight-line Python over all devices."""

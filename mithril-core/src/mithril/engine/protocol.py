@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mithril.ir import Program
+from mithril.ir.timetable import Transfer
 from mithril.mesh import Box, Mesh, Sharding
 from mithril.types import DType, TensorType
 
@@ -122,6 +123,26 @@ class Engine(Protocol):
 
     def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
         """Return what a device of this process holds, padding included, on the host."""
+        ...
+
+    def part(self, mesh: Mesh) -> Engine:
+        """Return the engine of some of the devices.
+
+        Args:
+            mesh: a part of this engine's mesh: `mesh.devices` are flat indices of its devices.
+        """
+        ...
+
+    def move(self, shards: Shards, transfer: Transfer) -> Shards:
+        """Bring a value from the devices of one part to those of another.
+
+        Args:
+            shards: the value where it is made, a handle of the engine of that part.
+            transfer: what goes where.
+
+        Returns:
+            The value as it is needed, a handle of the engine of the other part.
+        """
         ...
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:

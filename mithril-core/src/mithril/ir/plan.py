@@ -7,15 +7,18 @@ program on a mesh; a Plan is the stages in the order they run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from mithril.ir.timetable import Run, Send
 from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType
 
 if TYPE_CHECKING:
     from mithril.ir.graph import Graph, Node, Phase, Value
+    from mithril.ir.timetable import Timetable, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,11 @@ class Collective:
     """One collective of a plan, as a row to read.
 
     Args:
-        kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`.
+        kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`; `send` for
+            what goes from the devices of one stage to those of another.
         axes: mesh axes it runs over; a complete run of sub-axes is named by its axis.
         bytes: per device: the buffer of an all_reduce, the output of an all_gather, the input of a
-            reduce_scatter, the local part of an all_to_all or permute.
+            reduce_scatter, the local part of an all_to_all or permute, what a device is sent.
         phase: forward or backward.
         scope: layer path of the value's producer.
         source: the user's line, as `file:line`, or empty.
@@ -137,6 +141,7 @@ class Plan:
         specs: how each named tensor of the model is computed, and who decided it.
         notes: facts a reader of the plan should know, such as ignored annotations.
         whole: the same on whole tensors, for an engine that leaves collectives to its compiler.
+        timetable: in which order the stages run and what they send, if there are several.
     """
 
     mesh: Mesh
@@ -144,20 +149,47 @@ class Plan:
     specs: Mapping[str, TensorReport] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     whole: Whole | None = None
+    timetable: Timetable | None = None
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What the plan takes."""
+        return self.stages[0].program.inputs if self.timetable is None else self.timetable.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """What the plan makes."""
+        return self.stages[0].program.outputs if self.timetable is None else self.timetable.outputs
 
     def collectives(self) -> tuple[Collective, ...]:
-        """Return every collective of every stage, in order."""
-        return tuple(row for stage in self.stages for row in stage.program.collectives())
+        """Return every collective of every stage, in order, and what is sent between stages."""
+        if self.timetable is None:
+            return tuple(self.stages[0].program.collectives())
+        times = self.timetable.times()
+        within = tuple(
+            replace(row, times=row.times * times[number])
+            for number, stage in enumerate(self.stages)
+            for row in stage.program.collectives()
+        )
+        return (*within, *sent_rows(self.timetable))
 
     def issued(self) -> tuple[tuple[str, tuple[str, ...], int], ...]:
-        """Return kind, axes and bytes of every collective as often as it runs, in order."""
-        return tuple(row for stage in self.stages for row in stage.program.issued())
+        """Return kind, axes and bytes of every collective and send as often as it runs, in order.
+
+        What is sent between devices has no axes; what stays where it is is not sent.
+        """
+        if self.timetable is None:
+            return tuple(self.stages[0].program.issued())
+        return tuple(_issued_by(self, self.timetable))
 
     def bytes_by_axis(self) -> dict[str, int]:
-        """Return the bytes each device moves per mesh axis (or axes, joined by `+`)."""
+        """Return the bytes each device moves per mesh axis (or axes, joined by `+`).
+
+        What is sent between stages is under `send`.
+        """
         total: dict[str, int] = {}
         for row in self.collectives():
-            key = "+".join(row.axes)
+            key = "+".join(row.axes) or row.kind
             total[key] = total.get(key, 0) + row.bytes * row.times
         return total
 
@@ -174,6 +206,34 @@ class TensorReport:
     type: TensorType
     sharding: Sharding
     decided_by: str
+
+
+def sent_rows(timetable: Timetable) -> Iterator[Collective]:
+    """Yield what is sent between stages, each value once, with the times it is sent."""
+    times = Counter(step.transfer for step in timetable.steps if isinstance(step, Send))
+    for number, transfer in enumerate(timetable.transfers):
+        if transfer.bytes and times[number]:
+            yield _sent(transfer, times[number])
+
+
+def observed_send(transfer: Transfer) -> tuple[str, tuple[str, ...], int]:
+    """Return what an observer is told of a transfer."""
+    return "send", (), transfer.bytes
+
+
+def _issued_by(plan: Plan, timetable: Timetable) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    for step in timetable.steps:
+        if isinstance(step, Run):
+            yield from plan.stages[step.stage].program.issued()
+        elif timetable.transfers[step.transfer].bytes:
+            yield observed_send(timetable.transfers[step.transfer])
+
+
+def _sent(transfer: Transfer, times: int) -> Collective:
+    return Collective(
+        *observed_send(transfer), transfer.phase, transfer.scope, transfer.place, transfer.cause,
+        times,
+    )  # fmt: skip
 
 
 def moved_bytes(node: Node) -> int:

@@ -25,9 +25,9 @@ def print_program(program: Program) -> str:
 def print_plan(plan: Plan) -> str:
     """Return a plan as text: mesh, inputs and outputs, and every collective with its cause."""
     lines = [f"plan on {plan.mesh!r}, {plan.mesh.size} devices"]
-    for stage in plan.stages:
-        lines += ["inputs", *map(_port, stage.program.inputs)]
-        lines += ["outputs", *map(_port, stage.program.outputs)]
+    lines += ["inputs", *map(_port, plan.inputs)]
+    lines += ["outputs", *map(_port, plan.outputs)]
+    lines += _stages(plan)
     lines += print_collectives(plan).splitlines()
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join(lines)
@@ -52,7 +52,7 @@ def print_shapes(plan: Plan, parameters: Sequence[str]) -> str:
         plan: a plan.
         parameters: names of the parameters.
     """
-    ports = {port.name: port for stage in plan.stages for port in stage.program.inputs}
+    ports = {port.name: port for port in plan.inputs}
     known = [ports[name] for name in parameters if name in ports]
     held = [port.sharding.local_shape(port.type.shape) for port in known]
     total = sum(port.type.size for port in known)
@@ -76,10 +76,33 @@ def _port(port: Port) -> str:
     return f"  {port.name}: {port.type} {port.sharding.describe()}, {local} on each device"
 
 
+def over(row: Collective) -> str:
+    """Return the kind of a collective and the axes it runs over; a send has none."""
+    return f"{row.kind} over {' x '.join(row.axes)}" if row.axes else row.kind
+
+
+def _stages(plan: Plan) -> list[str]:
+    """Return what the stages are and how often they run, and the schedule of a pipeline."""
+    if plan.timetable is None:
+        return []
+    times = plan.timetable.times()
+    lines = ["stages"]
+    for number, stage in enumerate(plan.stages):
+        often = f", {times[number]} times" if times[number] != 1 else ""
+        where = (
+            f"device{'s' if len(stage.devices) > 1 else ''} {', '.join(map(str, stage.devices))}"
+        )
+        lines.append(f"  {stage.name}: {len(stage.program.graph.nodes)} nodes on {where}{often}")
+    if plan.timetable.schedule is not None:
+        lines.append(f"schedule {plan.timetable.schedule.name}")
+        lines += [f"  {row}" for row in str(plan.timetable.schedule).splitlines()]
+    return lines
+
+
 def _collective(row: Collective) -> str:
     place = f" ({row.source})" if row.source else ""
     return (
-        f"  {row.kind} over {' x '.join(row.axes)}{times_of(row)}: {row.cause.value}{place}, "
+        f"  {over(row)}{times_of(row)}: {row.cause.value}{place}, "
         f"{row.bytes} bytes, "
         f"{row.cause.produced} -> {row.cause.required} for {row.cause.consumer}"
     )

@@ -1,11 +1,12 @@
 """Device meshes and shardings as plain data: who holds which part of a tensor, and nothing else."""
 
-from mithril.mesh.mesh import Axis, Mesh
+from mithril.mesh.mesh import MICRO, Axis, Mesh
 from mithril.mesh.refinement import carry, coarse, coarsen, common, refine
 from mithril.mesh.sharding import Box, Sharding, edges
 from mithril.mesh.spec import P, PartitionSpec
 
 __all__ = [
+    "MICRO",
     "Axis",
     "Box",
     "Mesh",

@@ -1,18 +1,22 @@
 """A mesh names the axes of a grid of devices.
 
 Devices are numbered row-major: the last axis varies fastest. A mesh is plain data; it does not know
-what the devices are, only how many there are along each axis. The empty mesh is one device.
+what the devices are, only how many there are along each axis. The empty mesh is one device. A part
+of a mesh is a mesh, too: it has the same axes, some of fewer devices, and knows which of the whole
+it consists of.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mithril.errors import MeshError, listing, nearest
 
+MICRO = "micro-batch"
+"""The axis along which a pipeline cuts a batch: an axis of time, which only planning knows."""
 DEFAULT_NAMES = {
     1: ("data",),
     2: ("data", "model"),
@@ -44,6 +48,8 @@ class Axis:
 class Mesh:
     """A grid of devices with named axes.
 
+    `devices` are the flat indices in the whole mesh of the devices of a part; empty for the whole.
+
     Args:
         axes: axis names and sizes, major first, as a mapping or as keywords.
 
@@ -56,6 +62,7 @@ class Mesh:
     """
 
     axes: tuple[Axis, ...]
+    devices: tuple[int, ...]
 
     def __init__(self, axes: Mapping[str, int] | None = None, /, **named: int) -> None:
         if axes is not None and not isinstance(axes, Mapping):
@@ -68,6 +75,7 @@ class Mesh:
             raise MeshError(f"mesh names axis '{both[0]}' twice; give each axis one size")
         items = [*(axes or {}).items(), *named.items()]
         object.__setattr__(self, "axes", tuple(_checked_axis(name, size) for name, size in items))
+        object.__setattr__(self, "devices", ())
 
     @staticmethod
     def from_shape(shape: int | Sequence[int], names: Sequence[str] | None = None) -> Mesh:
@@ -97,11 +105,35 @@ class Mesh:
         return Mesh(dict(zip(chosen, sizes, strict=True)))
 
     @staticmethod
-    def of_axes(axes: Iterable[Axis]) -> Mesh:
-        """Return the mesh of given axes, which may be sub-axes."""
+    def of_axes(axes: Iterable[Axis], devices: Sequence[int] = ()) -> Mesh:
+        """Return the mesh of given axes, which may be sub-axes, and of given devices of a whole."""
         mesh = Mesh()
         object.__setattr__(mesh, "axes", tuple(axes))
+        object.__setattr__(mesh, "devices", tuple(devices))
         return mesh
+
+    def part(self, at: Mapping[str, int]) -> Mesh:
+        """Return the devices at given coordinates of some axes, which then have one device.
+
+        >>> Mesh(data=2, pipeline=4).part({"pipeline": 3})
+        Mesh(data=2, pipeline=1, devices=(3, 7))
+        """
+        inside = [
+            device
+            for device in range(self.size)
+            if all(self.coordinates(device)[axis] == index for axis, index in at.items())
+        ]
+        axes = [replace(axis, size=1) if axis.name in at else axis for axis in self.axes]
+        return Mesh.of_axes(axes, [self.in_whole(device) for device in inside])
+
+    def in_whole(self, device: int) -> int:
+        """Return the flat index a device of this mesh has in the whole that this is a part of."""
+        return self.devices[device] if self.devices else device
+
+    @property
+    def flat(self) -> tuple[int, ...]:
+        """The flat index of every device in the whole."""
+        return self.devices or tuple(range(self.size))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -196,7 +228,9 @@ class Mesh:
         )
 
     def __repr__(self) -> str:
-        return f"Mesh({', '.join(f'{axis.name}={axis.size}' for axis in self.axes)})"
+        shown = [f"{axis.name}={axis.size}" for axis in self.axes]
+        part = [f"devices={self.devices}"] if self.devices else []
+        return f"Mesh({', '.join([*shown, *part])})"
 
 
 def as_shape(shape: object, what: str) -> tuple[int, ...]:

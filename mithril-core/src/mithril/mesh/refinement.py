@@ -37,7 +37,7 @@ def refine(mesh: Mesh, cuts: Cuts) -> Mesh:
             continue
         assert math.prod(sizes) == axis.size, f"{sizes} are no factors of {axis}"
         axes += [Axis(f"{axis.name}.{i}", size, axis.name) for i, size in enumerate(sizes)]
-    return Mesh.of_axes(axes)
+    return Mesh.of_axes(axes, mesh.devices)
 
 
 def coarse(mesh: Mesh) -> Mesh:
@@ -45,7 +45,7 @@ def coarse(mesh: Mesh) -> Mesh:
     sizes: dict[str, int] = {}
     for axis in mesh.axes:
         sizes[axis.origin] = sizes.get(axis.origin, 1) * axis.size
-    return Mesh(sizes)
+    return Mesh.of_axes((Axis(name, size) for name, size in sizes.items()), mesh.devices)
 
 
 def common(meshes: Iterable[Mesh]) -> Mesh:

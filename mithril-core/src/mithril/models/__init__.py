@@ -45,8 +45,8 @@ from mithril.models.layers import (
     Transpose,
 )
 from mithril.models.model import Model
+from mithril.models.pipeline import Pipeline
 from mithril.models.tracing import is_inference, layer_path, parameter, section, seed
-from mithril.models.unavailable import Pipeline
 
 __all__ = [
     "Add", "AvgPool2d", "BatchNorm", "Check", "Component", "Composition", "Concat", "Connected",

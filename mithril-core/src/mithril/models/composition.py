@@ -19,6 +19,7 @@ from mithril.ir import Source
 from mithril.mesh import PartitionSpec
 from mithril.models.component import Names
 from mithril.models.layer import Layer
+from mithril.models.placement import Pipelined, StageRule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,21 +75,29 @@ class Composition:
         links: connections made by `connect` and by `+=`.
         rules: shardings by name pattern, in the order they were given.
         given_name: the name the user gave the model.
+        stage_rules: which layers are which stage, by name pattern.
+        pipeline: how the members lie on a mesh, if they are the stages of a pipeline.
     """
 
     members: tuple[Member, ...] = ()
     links: tuple[Link, ...] = ()
     rules: tuple[ShardRule, ...] = ()
     given_name: str | None = None
+    stage_rules: tuple[StageRule, ...] = ()
+    pipeline: Pipelined | None = None
 
-    kind = "model"
     variadic_input = None
     optional_ports = ()
 
     @property
+    def kind(self) -> str:
+        """What the model is counted as in names."""
+        return "model" if self.pipeline is None else "pipeline"
+
+    @property
     def label(self) -> str:
         """What messages call the model."""
-        return f"model '{self.given_name}'" if self.given_name else "model"
+        return f"{self.kind} '{self.given_name}'" if self.given_name else self.kind
 
     @cached_property
     def producers(self) -> Mapping[str, Member]:

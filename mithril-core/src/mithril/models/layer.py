@@ -36,12 +36,15 @@ from mithril.ir import Source, Tensor
 from mithril.models.annotations import Annotation, read_annotations, read_at_rest
 from mithril.models.caller import at, user_source
 from mithril.models.component import Component, check_name
-from mithril.models.definition import SHARDING_OPTIONS, Check, Declared, Definition, define
+from mithril.models.definition import (
+    RESERVED,
+    SHARDING_OPTIONS,
+    Check,
+    Declared,
+    Definition,
+    define,
+)
 from mithril.models.tracing import LayerScope, inside
-
-NOT_YET = {
-    "device_id": "placing layers on devices",
-}
 
 
 class Layer(Component):
@@ -53,7 +56,8 @@ class Layer(Component):
         options: the layer's options by name, and how its parameters are split:
             `sharding={"weight": P("tensor", None)}`, or `weight_shard_spec` with `device_mesh` and
             `device_mesh_partition` as in the guides; `at_rest=P("data")`, or a mapping like
-            that of `sharding`, says how they are kept between uses.
+            that of `sharding`, says how they are kept between uses. `device_id=2` places the layer
+            on a device, by its flat index in the mesh.
 
     Raises:
         OptionError: an option is unknown, missing, has a wrong value or is not available yet.
@@ -63,6 +67,7 @@ class Layer(Component):
         "annotations",
         "at_rest",
         "config",
+        "device_id",
         "given_name",
         "output_ports",
         "parameters",
@@ -73,6 +78,7 @@ class Layer(Component):
     annotations: Mapping[str, Annotation]
     at_rest: Mapping[str, Annotation]
     config: Mapping[str, Any]
+    device_id: int | None
     given_name: str | None
     output_ports: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -91,6 +97,7 @@ class Layer(Component):
         self.output_ports = definition.output_names(config)
         self.parameters = parameters
         self.source = source
+        self.device_id = _device_id(definition.name, options.get("device_id"))
         given = ((option, options.get(option)) for option in SHARDING_OPTIONS)
         self.sharding_options = {option: value for option, value in given if value is not None}
         self.annotations = read_annotations(
@@ -183,6 +190,7 @@ class Layer(Component):
 
     def __repr__(self) -> str:
         split = [f"{option}={value!r}" for option, value in self.sharding_options.items()]
+        split += [] if self.device_id is None else [f"device_id={self.device_id}"]
         start = self.described.removesuffix(")")
         between = ", " if split and not start.endswith("(") else ""
         return f"{start}{between}{', '.join(split)})"
@@ -322,23 +330,25 @@ def signature_of(definition: Definition) -> inspect.Signature:
     options = [option.replace(kind=kind) for option in definition.options]
     options.sort(key=lambda option: option.default is not inspect.Parameter.empty)
     common = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
-        for name in ("name", *SHARDING_OPTIONS)
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in RESERVED
     ]
     return inspect.Signature([*options, *common])
 
 
 def _refuse_unknown(definition: Definition, known: set[str], options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        if name in known or name in SHARDING_OPTIONS:
+    for name in options:
+        if name in known or name in RESERVED:
             continue
-        if name in NOT_YET:
-            raise OptionError(
-                f"{definition.name} option {name}={value!r} is not available yet; {NOT_YET[name]} "
-                f"is not built; remove it, or split parameters with sharding=…"
-            )
-        names = [option.name for option in definition.options] + ["name", *SHARDING_OPTIONS]
+        names = [option.name for option in definition.options] + list(RESERVED)
         raise OptionError(
             f"{definition.name} has no option '{name}'; options: {listing(names)}"
             f"{nearest(name, names)}"
         )
+
+
+def _device_id(layer: str, value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise OptionError(
+        f"{layer} option device_id is {value!r}; give the flat index of a device, from 0"
+    )

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from mithril.errors import GraphError, ShapeError, ShardingError
+from mithril.errors import GraphError, OptionError, ShapeError, ShardingError
 from mithril.ir import Source
 from mithril.mesh import PartitionSpec
 from mithril.models.caller import at, user_source
@@ -25,6 +25,7 @@ from mithril.models.component import Component, Connected, check_name
 from mithril.models.composition import Composition, ShardRule
 from mithril.models.joining import joined, linked
 from mithril.models.layer import Layer
+from mithril.models.placement import StageRule
 from mithril.models.summary import summarize
 from mithril.types import TensorType, as_dtype
 
@@ -110,6 +111,34 @@ class Model(Component):
             ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.
         """
         self._add_rules(rules, user_source(), at_rest=True)
+
+    def stage(self, pattern: str, number: int) -> None:
+        """Say which stage of a pipeline layers belong to, by a pattern over their paths.
+
+        `model.stage("block_0*", 0)`; the last rule that matches a layer wins, and one for a model
+        holds for the layers inside. Layers that no rule matches run where what they read is made.
+        How the stages run is said by `mithril.compile(pipeline=…)`.
+
+        Args:
+            pattern: with `*`, `?` and `[…]` as in `fnmatch`; matched when the model is compiled.
+            number: of the stage, from 0, in the order in which values go through them.
+
+        Raises:
+            OptionError: the pattern is no string, or the number no integer of 0 or more.
+        """
+        place = user_source()
+        if (
+            not isinstance(pattern, str)
+            or not isinstance(number, int)
+            or isinstance(number, bool)
+            or number < 0
+        ):
+            raise OptionError(
+                f"model.stage got {pattern!r} and {number!r}{at(place)}; give a name pattern and "
+                f'the number of a stage, such as "block_0*", 0'
+            )
+        rules = (*self._state.stage_rules, StageRule(pattern, number, place))
+        self._state = replace(self._state, stage_rules=rules)
 
     def _add_rules(self, rules: object, place: Source | None, *, at_rest: bool) -> None:
         call = "model.at_rest" if at_rest else "model.shard"

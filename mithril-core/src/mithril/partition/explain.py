@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mithril.errors import PlanError, nearest
 from mithril.ir import Collective, Plan
-from mithril.ir.printer import times_of
+from mithril.ir.printer import over, times_of
 from mithril.transform import gradient_of
 
 
@@ -35,7 +35,7 @@ def _explain_row(number: int, row: Collective) -> list[str]:
     cause = row.cause
     place = " ".join(part for part in (row.scope, f"({row.source})" if row.source else "") if part)
     lines = [
-        f"{number}. {row.kind} over {' x '.join(row.axes)}{times_of(row)}, {row.bytes} bytes, "
+        f"{number}. {over(row)}{times_of(row)}, {row.bytes} bytes, "
         f"{cause.seconds * 1e6:.1f} us predicted, {row.phase}",
         f"     value     {cause.value}" + (f" from {place}" if place else ""),
         f"     produced  {cause.produced}",
@@ -65,8 +65,5 @@ def _explain_tensor(plan: Plan, tensor: str) -> str:
     ]
     names = {tensor, gradient_of(tensor)}
     moves = (r for r in plan.collectives() if names & {r.cause.value, *r.cause.parts})
-    lines += [
-        f"  {r.kind} over {' x '.join(r.axes)}, {r.bytes} bytes, {r.phase}: {r.cause.value}"
-        for r in moves
-    ]
+    lines += [f"  {over(r)}, {r.bytes} bytes, {r.phase}: {r.cause.value}" for r in moves]
     return "\n".join(lines)

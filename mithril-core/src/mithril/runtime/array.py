@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from mithril.engine import Shards
+from mithril.engine import Engine, Shards
 from mithril.engine.shards import trimmed
 from mithril.errors import BackendError, ShapeError, nearest
 from mithril.ir import Op, Operand
@@ -110,7 +110,7 @@ class Array(Operand):
     @property
     def addressable_shards(self) -> list[ArrayShard]:
         """The part every device of this process holds, in flat device order."""
-        engine = self.backend.engine
+        engine = self._engine
         return [
             ArrayShard(
                 engine.devices[device], self.sharding.box(device, self.shape), self._part(device)
@@ -236,16 +236,21 @@ class Array(Operand):
             seen[np.ix_(*inside)] = self._part(device)[np.ix_(*local)]
         return seen
 
+    @property
+    def _engine(self) -> Engine:
+        """The engine of the devices the array lies on."""
+        return self.backend.engine_on(self.sharding.mesh)
+
     def _part(self, device: int) -> np.ndarray:
         """Return what a device holds, without padding."""
-        held = self.backend.engine.shard(self.shards, self.sharding, device)
+        held = self._engine.shard(self.shards, self.sharding, device)
         return trimmed(held, self.sharding.box(device, self.shape))
 
     def _one_of_each_box(self) -> list[int]:
         """Return one device of this process for each distinct part."""
         found: dict[tuple[int, ...], int] = {}
         mesh = self.sharding.mesh
-        for device in self.backend.engine.local_devices:
+        for device in self._engine.local_devices:
             place = tuple(mesh.index_over(device, axes) for axes in self.sharding.dims)
             found.setdefault(place, device)
         return list(found.values())

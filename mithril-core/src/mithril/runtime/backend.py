@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,11 +19,13 @@ from mithril.compiler.options import (
 from mithril.cost import hardware_under
 from mithril.engine import Engine, Executable, KernelNames
 from mithril.engine.interop import interop_of
+from mithril.engine.staged import StagedExecutable, part_of
 from mithril.errors import BackendError, MeshError, nearest
 from mithril.ir import Builder, Graph, Op, Operand, Plan, Port, Program, Stage
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
+from mithril.partition.placement import Placement
 from mithril.plugins.opening import declared_options, open_engine
 from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.creation import Creation
@@ -156,6 +159,10 @@ class Backend(Creation):
         whole = x.numpy()
         return whole if whole.ndim else whole[()]
 
+    def engine_on(self, mesh: Mesh) -> Engine:
+        """Return the engine of the devices of a mesh: of all of them, or of a part."""
+        return part_of(self.engine, mesh)
+
     def own(self, x: object, what: str) -> Array:
         """Return `x` if it is an array of this backend.
 
@@ -265,16 +272,19 @@ class Backend(Creation):
         return f"Backend('{self.name}', {self.mesh!r})"
 
 
-def plan_on(engine: Engine, graph: Graph, request: Request) -> Plan:
+def plan_on(
+    engine: Engine, graph: Graph, request: Request, placement: Placement | None = None
+) -> Plan:
     """Return the plan of a graph for an engine: its mesh, its kernels, its speed.
 
     Raises:
         BackendError: the plan needs a collective the engine does not offer.
     """
     kernels = KernelNames(engine.name, engine.kernels)
-    plan = make_plan(graph, engine.mesh, request, kernels, hardware_under(engine))
+    hardware = hardware_under(engine)
+    plan = make_plan(graph, engine.mesh, request, kernels, hardware, placement)
     for row in plan.collectives():
-        if row.kind not in engine.capabilities:
+        if row.kind not in engine.capabilities and row.kind != "send":
             raise BackendError(
                 f"backend '{engine.name}' has no {row.kind}, and {row.cause.value} needs one over "
                 f"{' x '.join(row.axes)}; split it otherwise, or use another backend"
@@ -283,7 +293,7 @@ def plan_on(engine: Engine, graph: Graph, request: Request) -> Plan:
 
 
 def lower(engine: Engine, plan: Plan, donate: Collection[int] = ()) -> Executable:
-    """Return a plan of one stage as something that runs.
+    """Return a plan as something that runs.
 
     An engine with a method `lower_whole` may take the graph on whole tensors instead of the program
     of a device, and leave the collectives to its compiler.
@@ -293,6 +303,10 @@ def lower(engine: Engine, plan: Plan, donate: Collection[int] = ()) -> Executabl
         plan: what runs.
         donate: positions of inputs that are given up.
     """
+    if plan.timetable is not None:
+        lower_plan = getattr(engine, "lower_plan", None)
+        staged: Executable = (lower_plan or partial(StagedExecutable, engine))(plan)
+        return staged
     (stage,) = plan.stages
     lower_whole = getattr(engine, "lower_whole", None)
     if lower_whole is not None and plan.whole is not None:

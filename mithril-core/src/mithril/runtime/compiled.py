@@ -26,7 +26,7 @@ from mithril.models import Layer, Model
 from mithril.models.composition import Composition
 from mithril.models.summary import summarize
 from mithril.models.trace import input_names, output_names, parameter_names
-from mithril.options import Precision, check_flag
+from mithril.options import PipelineOptions, Precision, check_flag
 from mithril.partition import explain
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
@@ -40,6 +40,7 @@ from mithril.runtime.settings import (
     read_differentiable,
     read_limit,
     read_out_shardings,
+    read_pipeline,
 )
 from mithril.runtime.specification import as_spec
 from mithril.runtime.wiring import Wiring
@@ -60,6 +61,8 @@ def compile(
     precision: Precision | None = None,
     differentiable: Sequence[str] = (),
     max_reshard_bytes: int | None = None,
+    pipeline: PipelineOptions | None = None,
+    pipeline_schedule: str | Sequence[str] | None = None,
     partition_hooks: bool = False,
     **options: object,
 ) -> CompiledModel:
@@ -82,6 +85,9 @@ def compile(
         differentiable: inputs whose gradients are wanted, too; they come with the parameters'.
         max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
             because two shardings do not fit together (reductions and what is kept at rest aside).
+        pipeline: how the stages of a pipeline run.
+        pipeline_schedule: the schedule alone: `gpipe`, `1f1b`, `interleaved`, `zb-h1`, the path of
+            a CSV file with a table, or the lines of a table.
         partition_hooks: put each layer, and each collective, into a range of the framework's
             profiler that has its name.
         options: none yet; others of the guides are refused by name.
@@ -110,6 +116,7 @@ def compile(
         differentiable=read_differentiable(differentiable, input_names(snapshot)),
         max_reshard_bytes=read_limit(max_reshard_bytes),
         partition_hooks=check_flag("partition_hooks", partition_hooks),
+        pipeline=read_pipeline(pipeline, pipeline_schedule),
     )
     compiled = CompiledModel(snapshot, backend, settings)
     if shapes is not None:
@@ -324,7 +331,7 @@ class CompiledModel:
             (name, (parameters or {}).get(name, ANYWHERE)) for name in self.parameter_names
         )
         step = planner.step(Signature(placed, lying, arriving if gradients else None))
-        made = {port.name for port in step.program.outputs}
+        made = {port.name for port in step.plan.outputs}
         wanted = {name: gradient_of(name) for name in (*self.parameter_names, *differentiable)}
         return Wiring(
             step.plan,

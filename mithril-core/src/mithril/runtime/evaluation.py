@@ -169,14 +169,14 @@ class Evaluator:
         position = {name: i for i, name in enumerate(names)}
         if step.uses_seed:
             position[SEED] = len(names)
-        ports = step.program.outputs
+        ports = step.plan.outputs
         place = {port.name: i for i, port in enumerate(ports)}
         wanted = () if seeded is None else (*self._parameters, *self._settings.differentiable)
         return Call(
             kinds,
             seeded,
             step,
-            picker([position[port.name] for port in step.program.inputs]),
+            picker([position[port.name] for port in step.plan.inputs]),
             tuple(Kind(self._backend, port.type, port.sharding) for port in ports),
             tuple((name, place[name]) for name in self._outputs),
             tuple((n, place[gradient_of(n)]) for n in wanted if gradient_of(n) in place),

@@ -13,6 +13,7 @@ import numpy as np
 
 from mithril.engine import Engine
 from mithril.engine.interop import Interop
+from mithril.engine.staged import part_of
 from mithril.errors import BackendError, ShapeError
 from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.options import Precision
@@ -130,7 +131,7 @@ class Intake:
             BackendError: the engine has no such dtype.
         """
         self.check_dtype(type.dtype)
-        shards = self.engine.put(type, sharding, produce)
+        shards = part_of(self.engine, sharding.mesh).put(type, sharding, produce)
         return Array(cast("Any", self), type, sharding, shards)
 
     def check_dtype(self, dtype: DType) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mithril.compiler import COMPUTED_WITH, Request
+from mithril.compiler import COMPUTED_WITH, Batch, Request, placement_of
 from mithril.engine import Engine, Executable
 from mithril.errors import ShapeError
 from mithril.ir import Plan
@@ -18,8 +18,10 @@ from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
-from mithril.models.trace import Traced, check_patterns, trace
+from mithril.models.placement import wishes_of
+from mithril.models.trace import Traced, check_patterns, component_of, trace
 from mithril.partition.limits import check_moves
+from mithril.partition.placement import Placement
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, lower, plan_on
 from mithril.runtime.recent import Recent
@@ -66,8 +68,7 @@ class Step:
         self.plan = plan
         self.initializers = traced.initializers
         self.uses_seed = traced.uses_seed
-        self.program = plan.stages[0].program
-        self.ports = {port.name: port for port in self.program.inputs}
+        self.ports = {port.name: port for port in plan.inputs}
         self._engine = engine
 
     @cached_property
@@ -91,6 +92,7 @@ class Planner:
 
     def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
         check_patterns(model)
+        self._wishes = wishes_of(component_of(model))
         self.made = 0
         self.engine = engine_with(settings, backend.engine)
         self._model = model
@@ -144,10 +146,37 @@ class Planner:
         traced = self.trace(types)
         _check_types(traced, signature)
         request = self._request(traced, signature)
-        plan = plan_on(self._backend.engine, traced.graph, request)
+        placement = self._placement(traced, signature)
+        plan = plan_on(self._backend.engine, traced.graph, request, placement)
         if self._settings.max_reshard_bytes is not None:
             check_moves(plan, self._settings.max_reshard_bytes, request.at_rest)
         return Step(plan, traced, self.engine)
+
+    def _placement(self, traced: Traced, signature: Signature) -> Placement | None:
+        """Return where layers run, if the model says so and there are several devices."""
+        mesh = self._backend.mesh
+        if mesh.size == 1 or not self._wishes.is_placed:
+            return None
+        value = traced.value_names.get(self._wishes.batch) or traced.graph.inputs[0]
+        name = value.name or traced.graph.inputs[0].name
+        _, sharding = dict(signature.inputs).get(name, ANYWHERE)
+        shape = value.type.shape
+        if self._wishes.pipeline is not None and not shape:
+            raise ShapeError(
+                f"pipeline cuts '{name}' into micro-batches, and it is a scalar; give the model a "
+                f"first input with a leading dimension of samples"
+            )
+        batch = Batch(
+            name, shape[0] if shape else 1, sharding.dims[0] if sharding and shape else ()
+        )
+        return placement_of(
+            self._wishes,
+            mesh,
+            self._settings.pipeline,
+            batch,
+            gradients=signature.gradients is not None,
+            pads=self._settings.uneven == "pad",
+        )
 
     def _request(self, traced: Traced, signature: Signature) -> Request:
         inputs = {
@@ -262,6 +291,7 @@ class Planner:
 
     def _notes(self, traced: Traced) -> tuple[str, ...]:
         ignored = len(traced.annotations) + len(traced.value_annotations) + len(traced.at_rest)
+        ignored += len(self._wishes.devices) + len(self._wishes.stages)
         if self._backend.mesh.size > 1 or not ignored:
             return ()
         return (f"annotations ignored, because the backend has one device: {ignored}",)

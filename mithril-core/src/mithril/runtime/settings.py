@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from mithril.compiler import check_schedule
 from mithril.engine import Engine
 from mithril.errors import GraphError, OptionError, ShardingError, listing, nearest
 from mithril.mesh import Mesh, PartitionSpec
-from mithril.options import Precision
+from mithril.options import PipelineOptions, Precision
 
 OutShardings = PartitionSpec | Mapping[str, PartitionSpec] | None
 
@@ -24,6 +25,7 @@ class Settings:
         out_shardings: how outputs must leave, by name.
         differentiable: inputs whose gradients are given besides those of the parameters.
         max_reshard_bytes: the largest hidden move a plan may have, None for any.
+        pipeline: how the stages of a pipeline run.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
@@ -34,6 +36,7 @@ class Settings:
     differentiable: tuple[str, ...] = ()
     max_reshard_bytes: int | None = None
     partition_hooks: bool = False
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions)
 
 
 def engine_with(settings: Settings, engine: Engine) -> Engine:
@@ -58,6 +61,36 @@ def engine_with(settings: Settings, engine: Engine) -> Engine:
         )
     found: Engine = with_ranges()
     return found
+
+
+def read_pipeline(
+    options: PipelineOptions | None, schedule: str | Sequence[str] | None
+) -> PipelineOptions:
+    """Return the options that `pipeline=` and `pipeline_schedule=` mean.
+
+    Raises:
+        OptionError: both say a schedule, or one of them is something else.
+        PlanError: there is no such schedule.
+    """
+    found = PipelineOptions() if options is None else options
+    if not isinstance(found, PipelineOptions):
+        raise OptionError(
+            f"pipeline={options!r} is no PipelineOptions; write "
+            f'ml.PipelineOptions(schedule="1f1b", microbatch_size=4)'
+        )
+    if schedule is not None:
+        if found.schedule is not None:
+            raise OptionError(
+                f"pipeline_schedule={schedule!r} is given together with pipeline={found!r}, which "
+                f"says a schedule, too; give one form"
+            )
+        found = replace(found, schedule=_lines(schedule))
+    check_schedule(found)
+    return found
+
+
+def _lines(schedule: str | Sequence[str]) -> str | tuple[str, ...]:
+    return schedule if isinstance(schedule, str) else tuple(schedule)
 
 
 def read_limit(limit: object) -> int | None:

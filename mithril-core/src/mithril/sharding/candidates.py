@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mithril.ir import Graph, Node, Repeat, Rule, Value
 from mithril.ir.rule import FactorDims
-from mithril.mesh import Axis, Mesh, Sharding
+from mithril.mesh import MICRO, Axis, Mesh, Sharding
 from mithril.sharding.regions import Link, links, lowered, regions
 
 
@@ -104,7 +104,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
                 ordered = tuple(f for f in rules[node].factors if f in found)
                 factors[node][axis.name] = ordered
             expandable |= closure.expandable
-            if closure.cut and axis.origin not in cuts:
+            if closure.cut and axis.origin not in cuts and axis.name != MICRO:
                 cuts[axis.origin] = _cut(mesh, axis, closure.cut)
     forced = _forced(nodes, computed, mesh, rules, factors)
     partial = {axis: _partial(nodes, joints, axis, rules, factors, forced) for axis in mesh.names}

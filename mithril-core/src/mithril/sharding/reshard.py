@@ -25,10 +25,12 @@ from dataclasses import dataclass, replace
 
 from mithril.cost import Hardware, collective_seconds, emulated
 from mithril.errors import PlanError
-from mithril.mesh import Mesh, Sharding
+from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.types import TensorType
 
 PICOSECONDS = 1e12
+WAIT = 1.0
+"""The price in seconds of having all micro-batches of a pipeline wait for one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,21 @@ class Resharder:
         """Return the predicted seconds of a move."""
         if not move.is_collective:
             return 0.0
-        group = self._mesh.product(move.axes)
-        return self.collective_seconds(move.kind, self.move_bytes(move, type), group)
+        # A sum over micro-batches grows by itself; for anything else over time they all must wait.
+        waits = WAIT if MICRO in move.axes and move.kind != "all_reduce" else 0.0
+        group = self._group(move)
+        if group == 1:
+            return waits
+        return waits + self.collective_seconds(move.kind, self.move_bytes(move, type), group)
 
     def emulated(self, move: Move, type: TensorType) -> str:
         """Return in words what is issued instead of a collective move; empty if it is itself."""
-        group = self._mesh.product(move.axes)
+        group = self._group(move)
         return emulated(move.kind, self.move_bytes(move, type), group, self.hardware)
+
+    def _group(self, move: Move) -> int:
+        """Return how many devices exchange data."""
+        return self._mesh.product(axis for axis in move.axes if axis != MICRO)
 
     def collective_seconds(self, kind: str, nbytes: int, group: int) -> float:
         """Return the predicted seconds of a collective."""

@@ -34,11 +34,7 @@ def make(name: str, devices: int, microbatches: int, chunks: int = 1) -> Schedul
     0F0,0F1,0B0,0F2,0B1,0B2
     1F0,1B0,1F1,1B1,1F2,1B2
     """
-    if name not in KNOWN:
-        raise PlanError(
-            f"pipeline schedule '{name}' does not exist{nearest(name, KNOWN)}; known: "
-            f"{listing(KNOWN)}"
-        )
+    check_name(name)
     for what, number in (("devices", devices), ("micro-batches", microbatches), ("chunks", chunks)):
         if number < 1:
             raise PlanError(f"a pipeline of {number} {what} does nothing; give at least 1")
@@ -47,6 +43,19 @@ def make(name: str, devices: int, microbatches: int, chunks: int = 1) -> Schedul
             f"schedule '{name}' has one chunk a device, not {chunks}; use 'interleaved'"
         )
     return Schedule(name, KNOWN[name](devices, microbatches, chunks))
+
+
+def check_name(name: str) -> None:
+    """Raise unless there is a schedule of a name.
+
+    Raises:
+        PlanError: there is none.
+    """
+    if name not in KNOWN:
+        raise PlanError(
+            f"pipeline schedule '{name}' does not exist{nearest(name, KNOWN)}; known: "
+            f"{listing(KNOWN)}"
+        )
 
 
 def _gpipe(devices: int, microbatches: int, chunks: int) -> tuple[Row, ...]:

@@ -1,0 +1,303 @@
+"""Plans of models whose layers are placed on devices, or run as the stages of a pipeline.
+
+    joint graph -> how values are cut into micro-batches -> where nodes run -> a graph for each part
+    -> each partitioned over its own devices -> pieces that run without a break -> a timetable
+
+Every part is planned like a model of its own: what comes from other parts arrives as it is needed.
+Micro-batches are an axis of time in that: a value split over it is another one in every run, a
+partial sum over it grows from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+
+from mithril.compiler.partitioning import choose_shardings, local_program, reports_of
+from mithril.compiler.request import Request
+from mithril.cost import Hardware
+from mithril.ir import Builder, Graph, Node, Phase, Plan, Program, Tensor, TensorReport, Value
+from mithril.mesh import MICRO, Axis, Mesh, Sharding, refine
+from mithril.ops.collective import AllGather
+from mithril.partition.buckets import bucket_gradients
+from mithril.partition.padding import trim
+from mithril.partition.placement import (
+    Assembly,
+    Cutter,
+    Local,
+    Part,
+    Parted,
+    Placement,
+    assign,
+    classify,
+    cut,
+)
+from mithril.partition.placement.pieces import timeless
+from mithril.partition.proof import prove_order
+from mithril.sharding import Choice, Constraints
+from mithril.transform import gradient_of, seed_of
+
+
+def make_placed_plan(
+    graph: Graph,
+    mesh: Mesh,
+    request: Request,
+    placement: Placement,
+    kernels: Container[str],
+    hardware: Hardware,
+) -> Plan:
+    """Return the plan of a joint graph, part by part.
+
+    Args:
+        graph: forward, and backward where gradients are wanted.
+        mesh: the mesh of the backend.
+        request: shardings given and gradients wanted, on that mesh.
+        placement: what runs where.
+        kernels: names of the ops the engine runs itself.
+        hardware: the profile that prices the choices.
+
+    Raises:
+        PlanError: a layer needs all micro-batches at once, stages wait for each other, or a layer
+            that is split over the whole mesh stands inside a pipeline.
+    """
+    walk = _Parts(graph, mesh, request, placement, kernels, hardware)
+    return walk.plan()
+
+
+class _Parts:
+    def __init__(
+        self,
+        graph: Graph,
+        mesh: Mesh,
+        request: Request,
+        placement: Placement,
+        kernels: Container[str],
+        hardware: Hardware,
+    ) -> None:
+        self._mesh = mesh
+        self._request = request
+        self._placement = placement
+        self._kernels = kernels
+        self._hardware = hardware
+        self._in_time: Mapping[Value, Sharding] = {}
+        self._reports: dict[str, TensorReport] = {}
+        self._notes: dict[str, None] = dict.fromkeys((*request.notes, *placement.notes))
+        self._lies: dict[str, Sharding] = {}
+        self._graph = self._cut_in_time(graph) if placement.microbatches > 1 else graph
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        placement = self._placement
+        where = assign(self._graph, placement)
+        parted = cut(self._graph, where, placement.rest)
+        locals = [self._local(number, graph, parted) for number, graph in parted.graphs.items()]
+        schedule = placement.schedule
+        split = schedule is not None and any(a.work in ("I", "W") for a in schedule.actions)
+        cutters = {
+            item.local.part: Cutter(
+                item, placement.parts[item.local.part].mesh, placement.microbatches
+            )
+            for item in classify(locals, split)
+        }
+        pieces = [
+            replace(piece, program=bucket_gradients(piece.program, self._hardware))
+            for cutter in cutters.values()
+            for piece in cutter.pieces()
+        ]
+        assembly = Assembly(
+            placement, self._graph, parted, cutters, pieces,
+            self._arriving(), self._leaving(cutters), self._hardware,
+        )  # fmt: skip
+        stages, timetable = assembly.timetable()
+        plan = Plan(self._mesh, stages, self._reports, tuple(self._notes), None, timetable)
+        prove_order(plan)
+        return plan
+
+    # -------------------------------------------------------------- micro-batches
+
+    def _cut_in_time(self, graph: Graph) -> Graph:
+        """Find how values are cut into micro-batches; return the graph, expanded where needed."""
+        time = Mesh.of_axes([Axis(MICRO, self._placement.microbatches)])
+        batch = self._placement.batch
+        first = Sharding.replicated(time, self._rank(graph, batch))
+        split = Sharding(time, ((MICRO,), *first.dims[1:]))
+        inputs = {v.name for v in graph.inputs}
+        request = Request(
+            inputs={batch: split} if batch in inputs else {},
+            compute=frozenset({batch}),
+            homes={} if batch in inputs else {batch: split},
+        )
+        graph, _, choice = choose_shardings(graph, time, request, self._kernels, self._hardware)
+        self._in_time = {
+            value: home for value in graph.values() if (home := choice.home(value)) is not None
+        }
+        return graph
+
+    @staticmethod
+    def _rank(graph: Graph, name: str) -> int:
+        return next(value.type.rank for value in graph.values() if value.name == name)
+
+    # -------------------------------------------------------------- one part
+
+    def _local(self, number: int, graph: Graph, parted: Parted) -> Local:
+        """Return the local program of a part."""
+        part = self._placement.parts[number]
+        mesh = self._planning_mesh(part)
+        request = self._request_of(graph, mesh, parted)
+        graph, given, choice = choose_shardings(graph, mesh, request, self._kernels, self._hardware)
+        program = local_program(graph, given, choice, self._hardware)
+        crossing = frozenset(parted.crossing)
+        program = self._gathered_in_time(program, crossing)
+        for port in (*program.inputs, *program.outputs):
+            self._lies[port.name] = port.sharding
+        self._report(graph, choice, given, request, part)
+        return Local(number, program, crossing)
+
+    def _planning_mesh(self, part: Part) -> Mesh:
+        time = Axis(MICRO, self._placement.microbatches)
+        return Mesh.of_axes([*part.mesh.axes, *([time] if time.size > 1 else [])])
+
+    def _request_of(self, graph: Graph, mesh: Mesh, parted: Parted) -> Request:
+        """Return what is asked of a part."""
+        whole = self._request
+        names = {value.name for value in graph.inputs}
+        crossing = names & set(parted.crossing)
+
+        def on(shardings: Mapping[str, Sharding], known: set[str]) -> dict[str, Sharding]:
+            return {n: restricted(s, mesh) for n, s in shardings.items() if n in known}
+
+        seeds = whole.output_gradients
+        mine = {n: restricted(s, mesh) for n, s in (seeds or {}).items() if seed_of(n) in names}
+        made = set(graph.outputs)
+        values = {value.name for value in graph.values()}
+        homes = on(whole.homes, values)
+        along = self._along(graph, mesh, parted)
+        batch = self._placement.batch
+        if self._placement.microbatches > 1 and batch in values - names:
+            homes[batch] = along.pop(batch)
+        return replace(
+            whole,
+            inputs=on(whole.inputs, names),
+            outputs=on(whole.outputs, made),
+            placed=whole.placed & names,
+            compute=(whole.compute & names) | ({batch} & names & set(along)),
+            output_gradients=None if seeds is None else mine,
+            differentiated=tuple(
+                n for n in whole.differentiated if n in names and gradient_of(n) in made
+            ),
+            homes=homes,
+            free=(whole.free & names) | crossing,
+            at_rest=on(whole.at_rest, names),
+            along=along,
+        )
+
+    def _along(self, graph: Graph, mesh: Mesh, parted: Parted) -> dict[str, Sharding]:
+        """Return how what arrives is computed with: cut in time, and split as where it was made."""
+        found = {}
+        for value in graph.inputs:
+            name = value.name
+            in_time = self._in_time.get(parted.crossing.get(name, value))
+            lies = (
+                self._lies.get(name) if name in parted.crossing else self._request.inputs.get(name)
+            )
+            sharding = (
+                Sharding.replicated(mesh, value.type.rank)
+                if lies is None
+                else restricted(lies, mesh)
+            )
+            dims = [tuple(a for a in axes if a != MICRO) for axes in sharding.dims]
+            if name == self._placement.batch:
+                dims[0] = tuple(dict.fromkeys((*dims[0], *self._batch_axes(mesh))))
+            if in_time is not None:
+                dims = [(*d, *t) for d, t in zip(dims, in_time.dims, strict=True)]
+            if tuple(dims) != sharding.dims or name in parted.crossing:
+                found[name] = Sharding(sharding.mesh, tuple(dims))
+        batch = next((v for v in graph.values() if v.name == self._placement.batch), None)
+        if batch is not None and batch not in graph.inputs and self._placement.microbatches > 1:
+            dims = [(*self._batch_axes(mesh), MICRO), *[()] * (batch.type.rank - 1)]
+            found[batch.name] = Sharding(mesh, tuple(dims))
+        return found
+
+    def _batch_axes(self, mesh: Mesh) -> list[str]:
+        return [axis for axis in self._placement.split if mesh.sizes.get(axis, 1) > 1]
+
+    def _gathered_in_time(self, program: Program, crossing: frozenset[str]) -> Program:
+        """Return the program whose own outputs are whole batches, put together at its end."""
+        builder = Builder.extending(program.graph)
+        outputs, ports = dict(program.graph.outputs), []
+        producers = program.graph.producers()
+        for port in program.outputs:
+            dims = port.sharding.dims
+            cut_in_time = [d for d, axes in enumerate(dims) if MICRO in axes]
+            if port.name in crossing or not cut_in_time:
+                ports.append(port)
+                continue
+            (d,) = cut_in_time
+            kept = tuple(tuple(a for a in axes if a != MICRO) for axes in dims)
+            whole = replace(port, sharding=Sharding(port.sharding.mesh, kept))
+            value = outputs[port.name]
+            node: Node | None = producers.get(value)
+            count = self._placement.microbatches
+            with builder.at(
+                scope=node.scope if node else "", phase=node.phase if node else Phase.forward
+            ):
+                (x,) = builder.apply(AllGather((MICRO,), d, count), Tensor(builder, value))
+                size = whole.sharding.local_shape(port.type.shape)[d]
+                outputs[port.name] = trim(x, d, size, [count]).value
+            ports.append(whole)
+        nodes = builder.build({}).nodes
+        return replace(
+            program, graph=Graph(program.graph.inputs, nodes, outputs), outputs=tuple(ports)
+        )
+
+    # -------------------------------------------------------------- ends of the plan
+
+    def _arriving(self) -> dict[str, Sharding]:
+        """Return how the arrays lie that exist already."""
+        whole = self._request
+        given = {**whole.inputs, **whole.at_rest}
+        given |= {seed_of(n): s for n, s in (whole.output_gradients or {}).items()}
+        return {name: sharding for name, sharding in given.items() if name in whole.placed}
+
+    def _leaving(self, cutters: Mapping[int, Cutter]) -> dict[str, Sharding]:
+        """Return how gradients leave: as what they are the gradients of lies."""
+        found: dict[str, Sharding] = {}
+        arriving = self._arriving()
+        for name in self._request.differentiated:
+            gradient = gradient_of(name)
+            if gradient not in self._graph.outputs:
+                continue
+            if name in arriving:
+                found[gradient] = arriving[name]
+                continue
+            for cutter in cutters.values():
+                own = next((v for v in cutter.graph.inputs if v.name == name), None)
+                if own is not None:
+                    found[gradient] = cutter.arriving_port(own).sharding
+                    break
+        return found
+
+    def _report(
+        self, graph: Graph, choice: Choice, given: Constraints, request: Request, part: Part
+    ) -> None:
+        for name, report in reports_of(graph, choice, given, request).items():
+            sharding = timeless(report.sharding, part.mesh)
+            self._reports.setdefault(name, replace(report, sharding=sharding))
+
+
+def restricted(sharding: Sharding, mesh: Mesh) -> Sharding:
+    """Return a sharding on the whole mesh as what it means on a part of it.
+
+    Args:
+        sharding: on the whole mesh, or a refinement of it.
+        mesh: the part: the same axes, some of one device.
+    """
+    sizes = {axis.name: axis.size for axis in mesh.axes}
+    cuts: dict[str, list[int]] = {}
+    for axis in sharding.mesh.axes:
+        if axis.parent and sizes.get(axis.origin, 1) > 1:
+            cuts.setdefault(axis.origin, []).append(axis.size)
+    finer = refine(mesh, cuts)
+    kept = {axis.name for axis in finer.axes if axis.size > 1}
+    dims = tuple(tuple(axis for axis in axes if axis in kept) for axes in sharding.dims)
+    return Sharding(finer, dims, tuple(pair for pair in sharding.partial if pair[0] in kept))

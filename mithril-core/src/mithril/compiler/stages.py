@@ -1,0 +1,312 @@
+"""From what a model and the options say about stages and devices to a placement on a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mithril.errors import MeshError, OptionError, PlanError, listing
+from mithril.ir.schedule import Schedule, Work, read_table
+from mithril.mesh import Mesh
+from mithril.models.caller import at
+from mithril.models.placement import Pipelined, Wishes
+from mithril.options import PipelineOptions
+from mithril.partition.placement import Part, Placement
+from mithril.partition.schedule import check, make, simulate
+from mithril.partition.schedule.known import check_name
+
+PIPELINE_AXES = ("pipeline", "stage")
+"""Names of mesh axes that a pipeline goes along by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The batch a pipeline cuts.
+
+    Args:
+        name: of the value whose leading dimension it is.
+        size: samples.
+        split: mesh axes it arrives split over.
+    """
+
+    name: str
+    size: int
+    split: tuple[str, ...] = ()
+
+
+def check_schedule(options: PipelineOptions) -> None:
+    """Raise unless the schedule exists, or its table can be read; needs no model.
+
+    Raises:
+        PlanError: there is no such schedule, or something else is in the table.
+        OptionError: the file cannot be read.
+    """
+    if isinstance(options.schedule, str) and not options.schedule.endswith(".csv"):
+        check_name(options.schedule)
+    elif options.schedule is not None:
+        _read(options.schedule)
+
+
+def placement_of(
+    wishes: Wishes,
+    mesh: Mesh,
+    options: PipelineOptions,
+    batch: Batch,
+    *,
+    gradients: bool,
+    pads: bool,
+) -> Placement:
+    """Return what runs where on a mesh, and when.
+
+    Args:
+        wishes: what the model says.
+        mesh: the devices of the backend.
+        options: how a pipeline runs.
+        batch: what it cuts.
+        gradients: whether backwards run, too.
+        pads: whether the last micro-batch may be smaller.
+
+    Raises:
+        MeshError: a device or mesh dimension does not exist.
+        PlanError: stages and devices do not fit, or micro-batches and batch, or the schedule is
+            not a legal one.
+    """
+    if wishes.pipeline is None:
+        return _on_devices(wishes, mesh)
+    return _as_stages(wishes, wishes.pipeline, mesh, options, batch, gradients, pads)
+
+
+def _on_devices(wishes: Wishes, mesh: Mesh) -> Placement:
+    used = sorted({device for device, _ in wishes.devices.values()})
+    for path, (device, source) in wishes.devices.items():
+        if device >= mesh.size:
+            raise MeshError(
+                f"layer '{path}'{at(source)} is placed on device {device}; {mesh!r} has devices 0 "
+                f"to {mesh.size - 1}; use one of them"
+            )
+    parts = [Part(f"device {device}", mesh.part(mesh.coordinates(device))) for device in used]
+    number = {device: i for i, device in enumerate(used)}
+    scopes = {path: number[device] for path, (device, _) in wishes.devices.items()}
+    return Placement(
+        (*parts, Part("mesh", mesh)), scopes, len(parts), wishes.split - set(wishes.devices)
+    )
+
+
+def _as_stages(
+    wishes: Wishes,
+    pipeline: Pipelined,
+    mesh: Mesh,
+    options: PipelineOptions,
+    batch: Batch,
+    gradients: bool,
+    pads: bool,
+) -> Placement:
+    axis = _axis(pipeline, mesh, options)
+    table = _table(options)
+    indices = _indices(pipeline, mesh, axis, table)
+    meshes = [mesh.part({axis: index}) for index in indices]
+    others = tuple(a.name for a in mesh.axes if a.name != axis and a.size > 1)
+    split = _data_axes(pipeline, mesh, others, batch)
+    count = _microbatches(pipeline, options, mesh, split, batch, pads)
+    schedule = table or _known(options, indices, count)
+    check(schedule, pipeline.stages, count, options.most_held)
+    _check_rows(schedule, indices)
+    parts = tuple(Part(f"stage {number}", m, number) for number, m in enumerate(meshes))
+    return Placement(
+        parts,
+        wishes.stages,
+        0,
+        frozenset(),
+        count,
+        batch.name,
+        split,
+        schedule if gradients else forwards(schedule),
+    )
+
+
+# ------------------------------------------------------------------ stages and devices
+
+
+def _axis(pipeline: Pipelined, mesh: Mesh, options: PipelineOptions) -> str:
+    """Return the mesh axis the stages go along."""
+    place = at(pipeline.source)
+    if pipeline.device_mesh is not None and pipeline.device_mesh != mesh.shape:
+        raise MeshError(
+            f"pipeline{place} is for device_mesh={pipeline.device_mesh}, and the backend has "
+            f"{mesh!r}; give both the same shape"
+        )
+    if options.axis is not None:
+        mesh.require(options.axis)
+        return options.axis
+    wanted = pipeline.stage_to_mesh_dim
+    if pipeline.device_mesh_partition is not None:
+        flagged = pipeline.device_mesh_partition.index(True)
+        if wanted not in (None, flagged):
+            raise MeshError(
+                f"pipeline{place} goes along mesh dimension {wanted} by stage_to_mesh_dim and "
+                f"{flagged} by device_mesh_partition; give one of them"
+            )
+        wanted = flagged
+    if wanted is not None:
+        if not -len(mesh.axes) <= wanted < len(mesh.axes):
+            raise MeshError(
+                f"pipeline{place} goes along mesh dimension {wanted}; {mesh!r} has "
+                f"{len(mesh.axes)} dimensions, counted from 0"
+            )
+        return mesh.axes[wanted].name
+    named = [axis.name for axis in mesh.axes if axis.name in PIPELINE_AXES]
+    fitting = [axis.name for axis in mesh.axes if axis.size == pipeline.stages]
+    lone = [axis.name for axis in mesh.axes if axis.size > 1]
+    for found in (named, fitting, lone if len(lone) == 1 else []):
+        if found:
+            return found[-1]
+    raise _misfit(pipeline, f"{mesh!r} has no axis 'pipeline', and none of that many devices")
+
+
+def _indices(pipeline: Pipelined, mesh: Mesh, axis: str, table: Schedule | None) -> tuple[int, ...]:
+    """Return the index of each stage along the axis."""
+    size = mesh.sizes[axis]
+    if pipeline.device_assignment is not None:
+        for stage, index in enumerate(pipeline.device_assignment):
+            if index >= size:
+                raise MeshError(
+                    f"stage {stage} of the pipeline{at(pipeline.source)} is assigned to index "
+                    f"{index} of mesh axis '{axis}', which has {size}; use 0 to {size - 1}"
+                )
+        return pipeline.device_assignment
+    if table is not None and len(table.rows) == size and table.stages == pipeline.stages:
+        return tuple(table.devices[stage] for stage in range(pipeline.stages))
+    if pipeline.stages % size:
+        raise _misfit(pipeline, f"mesh axis '{axis}' has {size} devices")
+    return tuple(stage % size for stage in range(pipeline.stages))
+
+
+def _misfit(pipeline: Pipelined, found: str) -> PlanError:
+    return PlanError(
+        f"pipeline{at(pipeline.source)} has {pipeline.stages} stages; {found}; use as many stages "
+        f"as devices or a multiple, or say device_assignment"
+    )
+
+
+def _data_axes(
+    pipeline: Pipelined, mesh: Mesh, others: tuple[str, ...], batch: Batch
+) -> tuple[str, ...]:
+    """Return the axes the batch is split over inside a stage."""
+    arrives = tuple(axis for axis in batch.split if axis in others)
+    if not pipeline.data_parallel:
+        return arrives
+    count = mesh.product(others)
+    wanted = pipeline.data_parallel_devices
+    if wanted is not None and wanted != count:
+        raise PlanError(
+            f"pipeline{at(pipeline.source)} has data_parallel_devices={wanted}; {mesh!r} leaves "
+            f"{count} devices for each stage; give that number, or another mesh"
+        )
+    return others
+
+
+# ------------------------------------------------------------------ micro-batches and schedules
+
+
+def _microbatches(
+    pipeline: Pipelined,
+    options: PipelineOptions,
+    mesh: Mesh,
+    split: tuple[str, ...],
+    batch: Batch,
+    pads: bool,
+) -> int:
+    size = options.microbatch_size or pipeline.microbatch_size
+    if size is None:
+        return 1
+    replicas = mesh.product(split)
+    samples = -(-batch.size // replicas)
+    if size > samples:
+        raise PlanError(
+            f"micro-batch of {size} samples is larger than the batch{_each(batch, replicas)}; use "
+            f"at most {samples}"
+        )
+    if not pads and (batch.size % replicas or samples % size):
+        legal = [n for n in range(1, samples + 1) if samples % n == 0]
+        raise PlanError(
+            f"batch{_each(batch, replicas)} does not divide into micro-batches of {size} samples; "
+            f'use one of {listing(map(str, legal))}, or allow padding with uneven="pad"'
+        )
+    return -(-samples // size)
+
+
+def _each(batch: Batch, replicas: int) -> str:
+    each = f", {-(-batch.size // replicas)} on each of {replicas} replicas" if replicas > 1 else ""
+    return f" of {batch.size}{each}"
+
+
+def _table(options: PipelineOptions) -> Schedule | None:
+    given = options.schedule
+    is_table = isinstance(given, tuple) or (given is not None and given.endswith(".csv"))
+    return _read(given) if is_table and given is not None else None
+
+
+def _read(given: str | tuple[str, ...]) -> Schedule:
+    if isinstance(given, tuple):
+        return read_table("table", given)
+    try:
+        lines = Path(given).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise OptionError(f"schedule file '{given}' cannot be read; {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"schedule file '{given}' is no text in UTF-8; save it as CSV") from error
+    return read_table(Path(given).stem, lines)
+
+
+def _known(options: PipelineOptions, indices: Sequence[int], count: int) -> Schedule:
+    """Return a schedule by name for stages that may share devices."""
+    devices = sorted(set(indices))
+    in_turn = all(index == devices[i % len(devices)] for i, index in enumerate(indices))
+    chunks, rest = divmod(len(indices), len(devices))
+    name = options.schedule
+    if name is None:
+        fits = chunks > 1 and not rest and in_turn and count % len(devices) == 0
+        name = "interleaved" if fits else "1f1b"
+    assert isinstance(name, str), "a table is read elsewhere"
+    if name == "interleaved" and in_turn and not rest:
+        return make(name, len(devices), count, chunks)
+    each = make(name, len(indices), count)
+    return each if len(devices) == len(indices) else _shared(each, indices)
+
+
+def _shared(schedule: Schedule, indices: Sequence[int]) -> Schedule:
+    """Return the schedule in which stages of one device take turns, as they would by themselves."""
+    starts = simulate(schedule).starts
+    rows = []
+    for index in sorted(set(indices)):
+        row = [action for action in starts if indices[action.stage] == index]
+        rows.append(tuple(sorted(row, key=lambda a: (starts[a], a.stage))))
+    return Schedule(schedule.name, tuple(rows))
+
+
+def _check_rows(schedule: Schedule, indices: Sequence[int]) -> None:
+    """Raise unless stages of one row, and only those, share a device."""
+    for row in schedule.rows:
+        for action in row:
+            first = row[0].stage
+            if indices[action.stage] != indices[first]:
+                raise PlanError(
+                    f"schedule '{schedule.name}' has {action} in the row of stage {first}; the "
+                    f"stages are on devices {indices[action.stage]} and {indices[first]} of the "
+                    f"pipeline; write a line for each device"
+                )
+
+
+def forwards(schedule: Schedule) -> Schedule:
+    """Return the forwards of a schedule alone.
+
+    >>> print(forwards(make("1f1b", 2, 2)))
+    0F0,0F1
+    1F0,1F1
+    """
+    rows = tuple(tuple(a for a in row if a.work == Work.forward) for row in schedule.rows)
+    return Schedule(schedule.name, rows)
+
+
+__all__ = ["Batch", "check_schedule", "forwards", "placement_of"]

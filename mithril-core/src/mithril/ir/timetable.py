@@ -1,0 +1,237 @@
+"""Timetable: the stages of a plan in the order in which they run, and what is sent between them.
+
+A plan of several stages is a program of programs: a `Run` runs the program of a stage on values in
+numbered slots, a `Send` brings a value from the devices that made it to those that need it. The
+steps stand in one order for all devices. A device that keeps to it, leaving out what is not its
+own, never waits for ever: what it waits for was started by an earlier step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mithril.ir.graph import Phase
+from mithril.mesh import Box, Mesh, Sharding
+from mithril.mesh.sharding import edges
+from mithril.types import TensorType
+
+if TYPE_CHECKING:
+    from mithril.ir.plan import Cause, Port
+    from mithril.ir.schedule import Action, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a value that one device gives another, or keeps.
+
+    Args:
+        sender: flat index of the device that has it, in the whole mesh.
+        receiver: flat index of the device that needs it.
+        held: where it lies in the array of the sender.
+        place: where it goes in the array of the receiver.
+    """
+
+    sender: int
+    receiver: int
+    held: Box
+    place: Box
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        count = 1
+        for part in self.place:
+            count *= part.stop - part.start
+        return count
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A value that some devices make and others need.
+
+    Args:
+        type: of the whole value; in a pipeline, of one micro-batch of it.
+        source: how it lies where it is made; the mesh says on which devices.
+        target: how it has to lie where it is needed.
+        cause: why it is there.
+        phase: forward or backward.
+        scope: layer path of the value's producer.
+        place: the user's line, as `file:line`, or empty.
+    """
+
+    type: TensorType
+    source: Sharding
+    target: Sharding
+    cause: Cause
+    phase: Phase = Phase.forward
+    scope: str = ""
+    place: str = ""
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """What goes from where to where; what a device has already it takes from itself."""
+        return tuple(_pieces(self))
+
+    @cached_property
+    def bytes(self) -> int:
+        """The most bytes one device gets from others."""
+        sizes: Counter[int] = Counter()
+        for piece in self.pieces:
+            if piece.sender != piece.receiver:
+                sizes[piece.receiver] += piece.size * self.type.dtype.itemsize
+        return max(sizes.values(), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stage's program run once.
+
+    Args:
+        stage: which, by its number in the plan.
+        inputs: the slots of its inputs.
+        outputs: the slots its outputs go to.
+        action: what it is in the schedule of a pipeline.
+    """
+
+    stage: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    action: Action | None = None
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """All slots it touches."""
+        return (*self.inputs, *self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A transfer carried out once.
+
+    Args:
+        transfer: which, by its number in the timetable.
+        source: the slot of the value where it is made.
+        target: the slot of the value where it is needed.
+        action: the action of the schedule that made the value.
+    """
+
+    transfer: int
+    source: int
+    target: int
+    action: Action | None = None
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """All slots it touches."""
+        return (self.source, self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The number of a micro-batch as an input of stages: an int32 scalar.
+
+    Args:
+        slot: where it lies.
+        mesh: on which devices.
+        value: the number.
+    """
+
+    slot: int
+    mesh: Mesh
+    value: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timetable:
+    """What runs when; see the module's text.
+
+    Args:
+        inputs: of the whole plan, and `given` their slots.
+        outputs: of the whole plan, and `made` their slots.
+        steps: in order.
+        transfers: what sends refer to.
+        indices: numbers of micro-batches.
+        schedule: of a pipeline.
+    """
+
+    inputs: tuple[Port, ...]
+    given: tuple[int, ...]
+    outputs: tuple[Port, ...]
+    made: tuple[int, ...]
+    steps: tuple[Run | Send, ...]
+    transfers: tuple[Transfer, ...]
+    indices: tuple[Index, ...] = ()
+    schedule: Schedule | None = None
+
+    def last_uses(self) -> list[list[int]]:
+        """Return for each step the slots that nobody needs after it; inputs and outputs live on."""
+        kept = {*self.given, *self.made, *(index.slot for index in self.indices)}
+        dead: list[list[int]] = []
+        for step in reversed(self.steps):
+            used = step.slots
+            dead.append([slot for slot in dict.fromkeys(used) if slot not in kept])
+            kept.update(used)
+        return dead[::-1]
+
+    def given_up(self, stage: int) -> tuple[int, ...]:
+        """Return the inputs of a stage that nobody else reads: an output may take their memory.
+
+        That is so of sums that grow from run to run.
+        """
+        made = {slot for step in self.steps if isinstance(step, Run) for slot in step.outputs}
+        reads = Counter(slot for step in self.steps for slot in step.slots)
+        runs = [step for step in self.steps if isinstance(step, Run) and step.stage == stage]
+        own = made - set(self.made)
+        return tuple(
+            position
+            for position in range(len(runs[0].inputs) if runs else 0)
+            if all(run.inputs[position] in own and reads[run.inputs[position]] == 2 for run in runs)
+        )
+
+    def times(self) -> Counter[int]:
+        """Return how often each stage runs."""
+        return Counter(step.stage for step in self.steps if isinstance(step, Run))
+
+
+def _pieces(transfer: Transfer) -> Iterator[Piece]:
+    shape, source, target = transfer.type.shape, transfer.source, transfer.target
+    holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for device in range(source.mesh.size):
+        holders.setdefault(edges(source.box(device, shape)), []).append(device)
+    for number in range(target.mesh.size):
+        receiver, needed = target.mesh.in_whole(number), edges(target.box(number, shape))
+        for held, devices in _sources(holders, needed, source.mesh, receiver):
+            both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, needed, strict=True)]
+            if all(start < stop for start, stop in both):
+                own = [d for d in devices if source.mesh.in_whole(d) == receiver]
+                sender = own[0] if own else devices[number % len(devices)]
+                yield Piece(
+                    source.mesh.in_whole(sender),
+                    receiver,
+                    _within(both, held),
+                    _within(both, needed),
+                )
+
+
+def _sources(
+    holders: dict[tuple[tuple[int, int], ...], list[int]],
+    needed: tuple[tuple[int, int], ...],
+    mesh: Mesh,
+    receiver: int,
+) -> list[tuple[tuple[tuple[int, int], ...], list[int]]]:
+    """Return the boxes that make up what is needed, with who holds each."""
+    enough = [
+        (box, devices)
+        for box, devices in holders.items()
+        if all(a <= c and d <= b for (a, b), (c, d) in zip(box, needed, strict=True))
+    ]
+    enough.sort(key=lambda item: receiver not in map(mesh.in_whole, item[1]))
+    return enough[:1] or list(holders.items())
+
+
+def _within(part: list[tuple[int, int]], box: tuple[tuple[int, int], ...]) -> Box:
+    return tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(part, box, strict=True))

@@ -1,0 +1,173 @@
+"""What a model says about where its layers run: on a device, or as a stage of a pipeline.
+
+Plain data, said while a model is composed and read when it is planned; nothing here knows a mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from mithril.errors import OptionError, PlanError, listing
+from mithril.ir import Source
+from mithril.models.caller import at
+
+if TYPE_CHECKING:
+    from mithril.models.composition import Composition
+    from mithril.models.layer import Layer
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelined:
+    """How a pipeline lies on a mesh, as it was said.
+
+    Args:
+        stages: how many there are.
+        device_assignment: for each stage its index along the mesh axis of the pipeline.
+        microbatch_size: samples of a micro-batch, per data-parallel replica.
+        data_parallel: whether the batch is split over the other axes of the mesh.
+        data_parallel_devices: how many devices that must be.
+        device_mesh: the shape of the mesh it is for.
+        device_mesh_partition: which of its dimensions it goes along.
+        stage_to_mesh_dim: the mesh dimension of the pipeline.
+        source: the user's line.
+    """
+
+    stages: int
+    device_assignment: tuple[int, ...] | None = None
+    microbatch_size: int | None = None
+    data_parallel: bool = False
+    data_parallel_devices: int | None = None
+    device_mesh: tuple[int, ...] | None = None
+    device_mesh_partition: tuple[bool, ...] | None = None
+    stage_to_mesh_dim: int | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageRule:
+    """`model.stage(pattern, number)`, as said at a place."""
+
+    pattern: str
+    stage: int
+    place: Source | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Where the layers of a model shall run.
+
+    Args:
+        devices: flat device index of each layer that is placed on one, by path, and the line.
+        stages: stage of each layer or model that is part of a pipeline, by path.
+        pipeline: how the pipeline lies on the mesh, if there is one.
+        batch: the value whose leading dimension is the pipeline's batch, by a name of the trace;
+            empty for the model's first input.
+        split: paths of layers whose parameters are split over the mesh.
+    """
+
+    devices: Mapping[str, tuple[int, Source | None]]
+    stages: Mapping[str, int]
+    pipeline: Pipelined | None
+    batch: str
+    split: frozenset[str]
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether anything is said."""
+        return bool(self.devices or self.stages)
+
+
+def wishes_of(component: Composition | Layer) -> Wishes:
+    """Return where the layers of a model shall run.
+
+    Raises:
+        PlanError: there are two pipelines, or a layer is placed and also part of a pipeline.
+        OptionError: a pattern of `model.stage` matches no layer, or a stage has none.
+    """
+    walk = _Walk()
+    walk.component(component, "")
+    return walk.wishes()
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._devices: dict[str, tuple[int, Source | None]] = {}
+        self._stages: dict[str, int] = {}
+        self._pipelines: list[tuple[str, Pipelined]] = []
+        self._ruled: list[Source | None] = []
+        self._split: set[str] = set()
+
+    def component(self, component: Composition | Layer, path: str) -> None:
+        from mithril.models.composition import Composition
+
+        if isinstance(component, Composition):
+            self._composition(component, path)
+            return
+        name = path or component.given_name or component.kind
+        if component.device_id is not None:
+            self._devices[name] = (component.device_id, component.source)
+        if component.annotations or component.sharding_options:
+            self._split.add(name)
+
+    def _composition(self, composition: Composition, path: str) -> None:
+        prefix = f"{path}." if path else ""
+        if composition.pipeline is not None:
+            self._pipelines.append((path, composition.pipeline))
+            for number, member in enumerate(composition.members):
+                self._stages[prefix + member.name] = number
+        for member in composition.members:
+            self.component(member.component, prefix + member.name)
+        names = list(_paths(composition, prefix))
+        for rule in composition.stage_rules:
+            hits = [n for n in names if fnmatchcase(n.removeprefix(prefix), rule.pattern)]
+            if not hits:
+                shown = listing([n.removeprefix(prefix) for n in names[:8]])
+                raise OptionError(
+                    f"pattern '{rule.pattern}' of model.stage{at(rule.place)} matches no layer; "
+                    f"layers: {shown}"
+                )
+            self._ruled.append(rule.place)
+            self._stages.update(dict.fromkeys(hits, rule.stage))
+
+    def wishes(self) -> Wishes:
+        """Return what was found."""
+        pipeline, batch = None, ""
+        if len(self._pipelines) + bool(self._ruled) > 1:
+            raise PlanError(
+                f"model has {len(self._pipelines) + bool(self._ruled)} pipelines; give it one, "
+                f"with all stages, or say the stages with model.stage alone"
+            )
+        if self._pipelines:
+            ((path, pipeline),) = self._pipelines
+            batch = f"{path}.input" if path else "input"
+        elif self._ruled:
+            pipeline = Pipelined(_count(self._stages, self._ruled[0]), source=self._ruled[0])
+        for path, (device, source) in self._devices.items() if pipeline else ():
+            raise PlanError(
+                f"layer '{path}'{at(source)} is placed on device {device}, and the model is a "
+                f"pipeline, which places its stages; remove device_id"
+            )
+        return Wishes(self._devices, self._stages, pipeline, batch, frozenset(self._split))
+
+
+def _count(stages: Mapping[str, int], place: Source | None) -> int:
+    count = 1 + max(stages.values())
+    for number in range(count):
+        if number not in stages.values():
+            raise OptionError(
+                f"model.stage{at(place)} names {count} stages and gives stage {number} no layer; "
+                f"number the stages from 0 without gaps"
+            )
+    return count
+
+
+def _paths(composition: Composition, prefix: str) -> Iterator[str]:
+    from mithril.models.composition import Composition as Kind
+
+    for member in composition.members:
+        yield prefix + member.name
+        if isinstance(member.component, Kind):
+            yield from _paths(member.component, f"{prefix}{member.name}.")

@@ -1,0 +1,221 @@
+"""When a node of the local programs runs: before the micro-batches, for each, or after them.
+
+A value varies over the micro-batches if it depends on their number. What does not vary is computed
+once: before them, or, if it needs a sum over all of them, after. Such a sum, and the batch put
+together again, are collectives over the axis of time; nothing in a pipeline may wait for one.
+
+Nodes that run once are layered: those of one layer of a part run together, and need nothing of the
+same layer of another part. Without micro-batches everything runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from mithril.errors import PlanError
+from mithril.ir import Node, Phase, Program, Repeat, Value
+from mithril.ir.repeat import all_nodes
+from mithril.ir.schedule import Work
+from mithril.mesh import MICRO
+from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
+
+
+class When(IntEnum):
+    """Before, during or after the micro-batches."""
+
+    before = 0
+    during = 1
+    after = 2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Class:
+    """Nodes that run together.
+
+    Args:
+        when: before, during or after the micro-batches.
+        layer: of what runs once.
+        part: where.
+        work: of what runs for every micro-batch.
+    """
+
+    when: When
+    layer: int
+    part: int
+    work: Work = Work.forward
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local:
+    """The local program of a part.
+
+    Args:
+        part: its number.
+        program: on a mesh that has the axis of micro-batches, too.
+        crossing: names of the inputs and outputs that go from part to part.
+    """
+
+    part: int
+    program: Program
+    crossing: frozenset[str]
+
+
+@dataclass(slots=True, eq=False)
+class Classified:
+    """The nodes of one local program.
+
+    Args:
+        local: the program.
+        classes: of each node; None for what depends on no input and is computed where it is needed.
+        state: the class of each value, None likewise.
+        varies: the values that differ from micro-batch to micro-batch.
+        joints: the collectives over the axis of micro-batches.
+    """
+
+    local: Local
+    classes: dict[Node, Class | None] = field(default_factory=dict)
+    state: dict[Value, Class | None] = field(default_factory=dict)
+    varies: set[Value] = field(default_factory=set)
+    joints: list[Node] = field(default_factory=list)
+
+
+def classify(locals: Sequence[Local], split: bool) -> list[Classified]:
+    """Return when the nodes of all parts run.
+
+    Args:
+        locals: the programs.
+        split: whether backwards are split into gradients of inputs and of weights.
+
+    Raises:
+        PlanError: a layer needs all micro-batches at once.
+    """
+    found = {local.part: Classified(local) for local in locals}
+    made: dict[str, tuple[Class, bool]] = {}
+    at = dict.fromkeys(found, 0)
+    for item in found.values():
+        _enter(item)
+    while any(at[part] < len(found[part].local.program.graph.nodes) for part in found):
+        before = sum(at.values())
+        for part, item in found.items():
+            at[part] = _advance(item, at[part], made)
+        assert sum(at.values()) > before, "parts wait for each other"
+    for item in found.values():
+        _check_arrivals(item, made)
+        if split:
+            _split_backward(item)
+    return list(found.values())
+
+
+def _enter(item: Classified) -> None:
+    program = item.local.program
+    first = Class(When.before, 0, item.local.part)
+    for port, value in zip(program.inputs, program.graph.inputs, strict=True):
+        if port.name not in item.local.crossing:
+            item.state[value] = first
+
+
+def _advance(item: Classified, at: int, made: dict[str, tuple[Class, bool]]) -> int:
+    """Classify nodes until one needs what is not known yet; return the number of that one."""
+    graph = item.local.program.graph
+    leaving: dict[Value, list[str]] = {}
+    for name, value in graph.outputs.items():
+        if name in item.local.crossing:
+            leaving.setdefault(value, []).append(name)
+    for node in graph.nodes[at:]:
+        if not all(_known(item, value, made) for value in node.inputs):
+            break
+        _classify(item, node)
+        at += 1
+    for value, names in leaving.items():
+        if value in item.state:
+            found = item.state[value] or Class(When.before, 0, item.local.part)
+            made.update(dict.fromkeys(names, (found, value in item.varies)))
+    return at
+
+
+def _known(item: Classified, value: Value, made: Mapping[str, tuple[Class, bool]]) -> bool:
+    if value in item.state:
+        return True
+    if value.name not in made:
+        return False
+    item.state[value], varies = made[value.name]
+    if varies:
+        item.varies.add(value)
+    return True
+
+
+def _classify(item: Classified, node: Node) -> None:
+    part = item.local.part
+    needs = [c for c in (item.state[value] for value in node.inputs) if c is not None]
+    varies = any(value in item.varies for value in node.inputs) or _tells_time(node)
+    late = [c for c in needs if c.when == When.after]
+    if _is_joint(node):
+        item.joints.append(node)
+        found: Class | None = Class(When.after, 0, part)
+        varies = False
+    elif not needs:
+        found = None
+    elif varies:
+        if late:
+            raise _waits(node)
+        work = Work.forward if node.phase == Phase.forward else Work.backward
+        found = Class(When.during, 0, part, work)
+    else:
+        when = When.after if late else When.before
+        layers = [c.layer + (c.part != part) for c in late or needs]
+        found = Class(when, max(layers), part)
+    item.classes[node] = found
+    for value in node.outputs:
+        item.state[value] = found
+        if varies:
+            item.varies.add(value)
+
+
+def _tells_time(node: Node) -> bool:
+    return any(isinstance(n.op, AxisIndex) and MICRO in n.op.axes for n in _inside(node))
+
+
+def _inside(node: Node) -> list[Node]:
+    return list(all_nodes(node.op.body)) if isinstance(node.op, Repeat) else [node]
+
+
+def _is_joint(node: Node) -> bool:
+    over_time = [n for n in _inside(node) if isinstance(n.op, Collective) and MICRO in n.op.axes]
+    if over_time and (
+        isinstance(node.op, Repeat) or not isinstance(node.op, AllReduce | AllGather)
+    ):
+        raise _waits(over_time[0])
+    return bool(over_time)
+
+
+def _waits(node: Node) -> PlanError:
+    what = node.cause.consumer if node.cause else node.where()
+    return PlanError(
+        f"pipeline cannot cut the batch into micro-batches; {what} at {node.where()} needs all of "
+        f"them at once; use one micro-batch, or a layer that treats samples by themselves"
+    )
+
+
+def _check_arrivals(item: Classified, made: Mapping[str, tuple[Class, bool]]) -> None:
+    """Settle what arrives and is only passed on."""
+    for value in item.local.program.graph.inputs:
+        if value not in item.state:
+            assert _known(item, value, made), f"{value!r} arrives from nowhere"
+
+
+def _split_backward(item: Classified) -> None:
+    """Tell the gradients that other stages wait for from those of weights."""
+    graph = item.local.program.graph
+    wanted = {v for name, v in graph.outputs.items() if name in item.local.crossing}
+    for node in reversed(graph.nodes):
+        found = item.classes[node]
+        if found is None or found.when != When.during or found.work != Work.backward:
+            continue
+        is_awaited = not wanted.isdisjoint(node.outputs)
+        work = Work.input_gradient if is_awaited else Work.weight_gradient
+        item.classes[node] = Class(When.during, 0, item.local.part, work)
+        item.state.update(dict.fromkeys(node.outputs, item.classes[node]))
+        if is_awaited:
+            wanted.update(node.inputs)

@@ -1,0 +1,399 @@
+"""Cut the local programs of pipelines and placed layers into programs that run without a break.
+
+A piece takes values of the parts before it, of earlier pieces of its own part, and, for every
+micro-batch, that one's number. Sums over the micro-batches grow from run to run of the piece that
+makes their terms; the first piece of a part makes the zeros they start from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from mithril.errors import PlanError
+from mithril.ir import Builder, Graph, Node, Phase, Port, Program, Tensor, Value
+from mithril.ir.repeat import all_nodes
+from mithril.ir.schedule import Work
+from mithril.mesh import MICRO, Axis, Mesh, Sharding, carry
+from mithril.ops import add, broadcast_to, cast, concatenate
+from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
+from mithril.ops.reduce import accumulator
+from mithril.partition.placement.classes import Class, Classified, When
+from mithril.types import DType, TensorType
+
+NUMBER = "micro-batch number"
+"""Name of the input that tells a piece which micro-batch it runs for."""
+SUMS = ("sum", "zeros")
+"""Kinds of seats that hold a sum over micro-batches, in its own dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A value of a part's local program, as pieces hand it on.
+
+    Args:
+        part: whose.
+        value: which.
+        kind: empty for itself; `sum` for the sum over the micro-batches so far, `zeros` for what
+            that starts from, `parts` for what it was in each micro-batch.
+    """
+
+    part: int
+    value: Value
+    kind: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """A program that runs without a break.
+
+    Args:
+        of: when and where.
+        program: what runs.
+        takes: what each input is; None for the micro-batch's number.
+        gives: what each output is.
+    """
+
+    of: Class
+    program: Program
+    takes: list[Seat | None]
+    gives: list[Seat]
+
+
+def time_axis(count: int) -> Axis:
+    """Return the axis of so many micro-batches."""
+    return Axis(MICRO, count)
+
+
+def timeless(sharding: Sharding, mesh: Mesh) -> Sharding:
+    """Return a sharding without the axis of micro-batches, on the devices of a mesh."""
+    axes = [axis for axis in sharding.mesh.axes if axis.name != MICRO]
+    on = Mesh.of_axes(axes, mesh.devices)
+    dims = tuple(tuple(axis for axis in axes if axis != MICRO) for axes in sharding.dims)
+    return Sharding(on, dims, tuple(pair for pair in sharding.partial if pair[0] != MICRO))
+
+
+def timeless_port(port: Port, mesh: Mesh) -> Port:
+    """Return a port as it is for one micro-batch."""
+    found = timeless(port.sharding, mesh)
+    if found.dims == port.sharding.dims:
+        return replace(port, sharding=found)
+    local = port.sharding.local_shape(port.type.shape)
+    shape = [
+        local[d] * found.shards_along(d) if MICRO in axes else port.type.shape[d]
+        for d, axes in enumerate(port.sharding.dims)
+    ]
+    return Port(port.name, port.type.with_shape(tuple(shape)), found)
+
+
+@dataclass(eq=False)
+class Cutter:
+    """Cuts the classified program of one part.
+
+    Args:
+        item: the program and the classes of its nodes.
+        mesh: the part's devices.
+        count: how many micro-batches there are.
+    """
+
+    item: Classified
+    mesh: Mesh
+    count: int
+    alias: dict[Value, Seat] = field(default_factory=dict)
+    _nodes: dict[Class, list[Node]] = field(default_factory=dict)
+    _extra: dict[Class, list[Node]] = field(default_factory=dict)
+    _sums: dict[Class, list[Value]] = field(default_factory=dict)
+    _seats: dict[Value, Seat] = field(default_factory=dict)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces, those of a class as one."""
+        for node, found in self.item.classes.items():
+            if found is not None and node not in self.item.joints:
+                self._nodes.setdefault(found, []).append(node)
+        for joint in self.item.joints:
+            self._join(joint)
+        self._add_zeros()
+        self._add_constant_outputs()
+        wanted = self._wanted()
+        for found in sorted({*self._nodes, *self._extra}):
+            yield self._piece(found, wanted)
+
+    @property
+    def graph(self) -> Graph:
+        """The local graph of the part."""
+        return self.item.local.program.graph
+
+    @cached_property
+    def arrivals(self) -> Mapping[str, Value]:
+        """The inputs of the part that other parts make, by name."""
+        return {v.name: v for v in self.graph.inputs if v.name in self.item.local.crossing}
+
+    def names_of(self, seat: Seat) -> list[str]:
+        """Return the names under which a value leaves for other parts."""
+        outputs = self.graph.outputs.items()
+        return [n for n, v in outputs if n in self.item.local.crossing and self.seat(v) == seat]
+
+    def leaving(self, name: str) -> Seat:
+        """Return what leaves under a name."""
+        return self.seat(self.graph.outputs[name])
+
+    def leaving_port(self, name: str) -> Port:
+        """Return how it leaves."""
+        return next(
+            timeless_port(p, self.mesh) for p in self.item.local.program.outputs if p.name == name
+        )
+
+    def arriving_port(self, value: Value) -> Port:
+        """Return how an input of the part arrives."""
+        return self._ports[value]
+
+    def varies(self, value: Value) -> bool:
+        """Return whether a value differs from micro-batch to micro-batch."""
+        return value in self.item.varies
+
+    def seat(self, value: Value) -> Seat:
+        """Return what a value of the program is handed on as."""
+        found = self.alias.get(value) or self._seats.get(value)
+        return found or Seat(self.item.local.part, value)
+
+    # -------------------------------------------------------------- what joins micro-batches
+
+    def _join(self, node: Node) -> None:
+        """Put a sum, or the whole batch, behind the micro-batches."""
+        after = Class(When.after, 0, self.item.local.part)
+        for value, result in zip(node.inputs, node.outputs, strict=True):
+            source = self.item.state[value]
+            assert source is not None, "what is joined differs from micro-batch to micro-batch"
+            builder = Builder()
+            stamp = {"scope": node.scope, "source": node.source, "phase": node.phase}
+            with builder.at(**stamp, cause=node.cause):  # type: ignore[arg-type]
+                x = self._summed(builder, node, value, source)
+                x = self._gathered(builder, node, value) if x is None else x
+                x = cast(x, result.type.dtype)
+            nodes = builder.build({"result": x}).nodes
+            if nodes:
+                last = replace(nodes[-1], outputs=(result,))
+                self._extra.setdefault(after, []).extend([*nodes[:-1], last])
+            else:
+                self.alias[result] = self._seats[x.value]
+
+    def _summed(self, builder: Builder, node: Node, value: Value, source: Class) -> Tensor | None:
+        """Return what a sum over micro-batches is after them, None if it is no sum."""
+        op = node.op
+        if not isinstance(op, AllReduce):
+            return None
+        if op.reduction != "sum":
+            raise _no_reduction(node, op.reduction)
+        x = builder.input(self._sum_type(value), "sum")
+        self._seats[x.value] = Seat(self.item.local.part, value, "sum")
+        sums = self._sums.setdefault(source, [])
+        if value not in sums:
+            sums.append(value)
+        rest = tuple(axis for axis in op.axes if axis != MICRO)
+        return builder.apply(replace(op, axes=rest), cast(x, value.type.dtype))[0] if rest else x
+
+    def _gathered(self, builder: Builder, node: Node, value: Value) -> Tensor:
+        """Return the batch, put together again after the micro-batches."""
+        op = node.op
+        assert isinstance(op, AllGather), "micro-batches are joined by sums and gathers"
+        parts = [builder.input(value.type, f"part {m}") for m in range(self.count)]
+        for m, tensor in enumerate(parts):
+            self._seats[tensor.value] = Seat(self.item.local.part, value, f"parts {m}")
+        x: Tensor = concatenate(parts, op.dimension)
+        rest = tuple(axis for axis in op.axes if axis != MICRO)
+        over = replace(op, axes=rest, count=op.count // self.count)
+        return builder.apply(over, x)[0] if rest else x
+
+    def _sum_type(self, value: Value) -> TensorType:
+        return TensorType(value.type.shape, accumulator(value.type.dtype))
+
+    def _add_zeros(self) -> None:
+        first = Class(When.before, 0, self.item.local.part)
+        for value in {v: None for values in self._sums.values() for v in values}:
+            builder = Builder()
+            type = self._sum_type(value)
+            zero = broadcast_to(builder.constant(0, type.dtype), type.shape)
+            nodes = builder.build({"zeros": zero}).nodes
+            self._extra.setdefault(first, []).extend(nodes)
+            self._seats[zero.value] = Seat(self.item.local.part, value, "zeros")
+
+    def _add_constant_outputs(self) -> None:
+        first = Class(When.before, 0, self.item.local.part)
+        for value in self.item.local.program.graph.outputs.values():
+            if self.item.state[value] is None:
+                self._nodes.setdefault(first, [])
+
+    # -------------------------------------------------------------- one piece
+
+    def _wanted(self) -> set[Value]:
+        """Return the values that leave the piece that makes them, whoever needs them."""
+        wanted = set(self.item.local.program.graph.outputs.values())
+        made_by = {
+            value: found
+            for found, nodes in [*self._nodes.items(), *self._extra.items()]
+            for node in nodes
+            for value in node.outputs
+        }
+        for found, nodes in [*self._nodes.items(), *self._extra.items()]:
+            for node in nodes:
+                wanted.update(v for v in node.inputs if made_by.get(v, found) != found)
+        gathered = (n for n in self.item.joints if isinstance(n.op, AllGather))
+        wanted.update(value for node in gathered for value in node.inputs)
+        wanted.update(v for v, seat in self._seats.items() if seat.kind == "zeros")
+        return wanted
+
+    def _piece(self, found: Class, wanted: set[Value]) -> Piece:
+        program = self.item.local.program
+        own = {*self._nodes.get(found, ())}
+        extra = self._extra.get(found, [])
+        is_first = found.when == When.before and found.layer == 0
+        constant = [v for v in program.graph.outputs.values() if self.item.state[v] is None]
+        sums = self._sums.get(found, [])
+        needed = {v for node in (*own, *extra) for v in node.inputs} | set(sums)
+        needed |= set(constant if is_first else ())
+        kept: list[Node] = []
+        for node in reversed(program.graph.nodes):
+            everywhere = node in self.item.classes and self.item.classes[node] is None
+            if node in own or (everywhere and not needed.isdisjoint(node.outputs)):
+                needed.update(node.inputs)
+                kept.append(node)
+        nodes, number = _tell_time([*extra, *reversed(kept)], self.count)
+        made = {value for node in nodes for value in node.outputs}
+        takes: dict[Value, Seat | None] = {}
+        for value in dict.fromkeys(v for node in nodes for v in node.inputs):
+            if value not in made:
+                takes[value] = None if value is number else self.seat(value)
+        gives = {v: self.seat(v) for v in wanted if v in made and self._leaves(v, found)}
+        builder = Builder.extending(Graph((), tuple(nodes), {}))
+        for value in sums:
+            if value not in made:
+                takes.setdefault(value, self.seat(value))
+            before, after = self._add_to_sum(builder, value, found)
+            takes[before] = self._seats[before]
+            gives[after] = self._seats[after]
+        return self._closed(found, builder.build({}).nodes, takes, gives)
+
+    def _add_to_sum(self, builder: Builder, value: Value, found: Class) -> tuple[Value, Value]:
+        phase = Phase.forward if found.work == Work.forward else Phase.backward
+        with builder.at(phase=phase):
+            before = builder.input(self._sum_type(value), f"{value.name or 'value'} so far")
+            after = add(before, cast(Tensor(builder, value), before.dtype))
+        seat = Seat(self.item.local.part, value, "sum")
+        self._seats[before.value] = self._seats[after.value] = seat
+        return before.value, after.value
+
+    def _leaves(self, value: Value, found: Class) -> bool:
+        """Whether a piece hands a value on; what is computed everywhere leaves the first piece."""
+        is_first = found.when == When.before and found.layer == 0
+        return self.item.state.get(value) is not None or value in self._seats or is_first
+
+    def _closed(
+        self,
+        found: Class,
+        nodes: Sequence[Node],
+        takes: Mapping[Value, Seat | None],
+        gives: Mapping[Value, Seat],
+    ) -> Piece:
+        names = _names(gives)
+        program = Program(
+            self._mesh,
+            Graph(tuple(takes), tuple(nodes), dict(zip(names, gives, strict=True))),
+            tuple(map(self._port, takes)),
+            tuple(replace(self._port(v), name=name) for name, v in zip(names, gives, strict=True)),
+        )
+        return Piece(found, program, list(takes.values()), list(gives.values()))
+
+    # -------------------------------------------------------------- how values lie
+
+    @cached_property
+    def _mesh(self) -> Mesh:
+        axes = (axis for axis in self.item.local.program.mesh.axes if axis.name != MICRO)
+        return Mesh.of_axes(axes, self.mesh.devices)
+
+    @cached_property
+    def _ports(self) -> Mapping[Value, Port]:
+        """The ports of what enters and leaves the part."""
+        program = self.item.local.program
+        entering = zip(program.graph.inputs, program.inputs, strict=True)
+        leaving = ((program.graph.outputs[port.name], port) for port in program.outputs)
+        return {v: timeless_port(port, self.mesh) for v, port in (*leaving, *entering)}
+
+    @cached_property
+    def _varies(self) -> Mapping[Value, frozenset[str]]:
+        return varying(self.item.local.program)
+
+    def _port(self, value: Value) -> Port:
+        """Return how a value lies; one that stays where it is made is each device's own."""
+        if value.name == NUMBER:
+            return Port(value.name, value.type, Sharding.replicated(self._mesh, 0))
+        seat = self._seats.get(value)
+        source = value if seat is None else seat.value
+        if (seat is None or seat.kind not in SUMS) and source in self._ports:
+            return self._ports[source]
+        axes = self._varies[source]
+        pending = tuple(
+            (axis.name, "sum") for axis in self._mesh.axes if axis.size > 1 and axis.name in axes
+        )
+        lies = Sharding(self._mesh, ((),) * value.type.rank, pending)
+        return Port(value.name, value.type, lies)
+
+
+def _names(values: Iterable[Value]) -> list[str]:
+    """Return a name for each value, its own where it has one that no other has."""
+    names: dict[str, None] = {}
+    for number, value in enumerate(values):
+        name = value.name if value.name and value.name not in names else f"%{number}"
+        names[name] = None
+    return list(names)
+
+
+def varying(program: Program) -> dict[Value, frozenset[str]]:
+    """Return the mesh axes each value of a program may differ along, or more of them."""
+    found: dict[Value, frozenset[str]] = {}
+    for port, value in zip(program.inputs, program.graph.inputs, strict=True):
+        sharding = carry(port.sharding, program.mesh)
+        found[value] = frozenset((*sharding.split_axes, *(axis for axis, _ in sharding.partial)))
+    for node in program.graph.nodes:
+        axes = frozenset().union(*(found[value] for value in node.inputs))
+        for inner in all_nodes(Graph((), (node,), {})):
+            if isinstance(inner.op, AxisIndex):
+                axes |= frozenset(inner.op.axes)
+        if isinstance(node.op, AllReduce | AllGather):
+            axes -= frozenset(node.op.axes)
+        elif isinstance(node.op, Collective):
+            axes |= frozenset(node.op.axes)
+        found.update(dict.fromkeys(node.outputs, axes))
+    return found
+
+
+def _tell_time(nodes: Sequence[Node], count: int) -> tuple[list[Node], Value]:
+    """Return nodes that take the micro-batch's number as an input, and that input."""
+    number = Value(TensorType((), DType.int32), NUMBER)
+    told: list[Node] = []
+    renamed: dict[Value, Value] = {}
+    for node in nodes:
+        inputs = tuple(renamed.get(value, value) for value in node.inputs)
+        node = node if inputs == node.inputs else replace(node, inputs=inputs)
+        if not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
+            told.append(node)
+            continue
+        rest = tuple(axis for axis in node.op.axes if axis != MICRO)
+        if not rest:
+            renamed[node.outputs[0]] = number
+            continue
+        assert node.op.axes[-1] == MICRO, "micro-batches are cut from what a device has"
+        builder = Builder.extending(Graph((number,), (), {}))
+        (outer,) = builder.apply(AxisIndex(rest))
+        index = outer * count + Tensor(builder, number)
+        *first, last = builder.build({"index": index}).nodes
+        told += [*first, replace(last, outputs=node.outputs)]
+    return told, number
+
+
+def _no_reduction(node: Node, reduction: str) -> PlanError:
+    return PlanError(
+        f"pipeline cannot cut the batch into micro-batches; {node.where()} takes the {reduction} "
+        f"of all of them, and only sums grow from one to the next; use one micro-batch, or compute "
+        f"it outside the model"
+    )

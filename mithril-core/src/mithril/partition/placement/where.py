@@ -1,0 +1,188 @@
+"""Where every node of a model runs: on the devices its layer is placed on.
+
+A layer that is placed nowhere runs where the latest of its operands was made, so that an addition
+or a norm between placed layers needs no placement of its own; one that reads only inputs runs where
+its results are needed first. Gradients are computed where the layer is. What depends on no input at
+all is computed wherever it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from mithril.errors import PlanError
+from mithril.ir import Graph, Node, Phase, Value
+from mithril.ir.schedule import Schedule
+from mithril.mesh import Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Devices that run a part of the model.
+
+    Args:
+        name: for people, such as `device 2` or `stage 0`.
+        mesh: the devices: a part of the backend's mesh, or all of it.
+        stage: number of the pipeline's stage it is, if it is one.
+    """
+
+    name: str
+    mesh: Mesh
+    stage: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which layers run on which devices, and how a pipeline runs.
+
+    Args:
+        parts: the parts of the mesh.
+        scopes: the part of each placed layer, by path.
+        rest: the part of layers that are placed nowhere and next to nothing that is.
+        kept: paths of layers that run there because they are split over the mesh.
+        microbatches: into how many a pipeline cuts a batch.
+        batch: the input or connection that is cut, along its leading dimension.
+        split: mesh axes over which the batch is split besides.
+        schedule: in which order a pipeline runs.
+        notes: facts for readers of the plan.
+    """
+
+    parts: tuple[Part, ...]
+    scopes: Mapping[str, int]
+    rest: int
+    kept: frozenset[str] = frozenset()
+    microbatches: int = 1
+    batch: str = ""
+    split: tuple[str, ...] = ()
+    schedule: Schedule | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def stages(self) -> int:
+        """How many stages the pipeline has; 0 without one."""
+        return sum(part.stage is not None for part in self.parts)
+
+    def of_scope(self, scope: str) -> int | None:
+        """Return the part of the innermost layer around a scope that is placed, if there is one."""
+        while scope:
+            if scope in self.scopes:
+                return self.scopes[scope]
+            if scope in self.kept:
+                return self.rest
+            scope = scope.rpartition(".")[0]
+        return None
+
+
+def assign(graph: Graph, placement: Placement) -> dict[Node, int | None]:
+    """Return the part each node runs on; None for what depends on no input.
+
+    Raises:
+        PlanError: stages of a pipeline wait for each other.
+    """
+    walk = _Assignment(graph, placement)
+    walk.forward()
+    walk.backward()
+    found = walk.finished()
+    _check_stages(graph, found, placement.parts)
+    return found
+
+
+class _Assignment:
+    def __init__(self, graph: Graph, placement: Placement) -> None:
+        self._graph = graph
+        self._placement = placement
+        self._constant = constants(graph)
+        self._of: dict[Node, int | None] = {}
+        self._scopes: dict[str, int] = {}
+        self._made: dict[Value, tuple[int, int]] = {}  # when, and on which part
+
+    def forward(self) -> None:
+        """Place the layers, each as a whole."""
+        nodes = [n for n in self._graph.nodes if n.phase == Phase.forward]
+        calls = [list(call) for _, call in groupby(nodes, key=_caller)]
+        open_calls = []
+        for moment, call in enumerate(calls):
+            part = self._placement.of_scope(call[0].scope)
+            if part is None:
+                part = self._latest(call)
+            if part is None:
+                open_calls.append(call)
+            else:
+                self._place(call, part, moment)
+        for call in reversed(open_calls):
+            part = self._first_user(call)
+            self._place(call, self._placement.rest if part is None else part, -1)
+
+    def backward(self) -> None:
+        """Place gradients where their layers are."""
+        for moment, node in enumerate(self._graph.nodes):
+            if node.phase == Phase.backward:
+                part = self._scopes.get(node.scope)
+                if part is None:
+                    part = self._placement.of_scope(node.scope)
+                if part is None:
+                    part = self._latest([node])
+                self._place([node], self._placement.rest if part is None else part, moment)
+
+    def finished(self) -> dict[Node, int | None]:
+        """Return the part of every node."""
+        return {n: None if n in self._constant else self._of[n] for n in self._graph.nodes}
+
+    def _place(self, call: Sequence[Node], part: int, moment: int) -> None:
+        for node in call:
+            self._of[node] = part
+            if node not in self._constant:
+                self._made.update(dict.fromkeys(node.outputs, (moment, part)))
+        if call[0].scope:
+            self._scopes.setdefault(call[0].scope, part)
+
+    def _latest(self, call: Sequence[Node]) -> int | None:
+        own = {value for node in call for value in node.outputs}
+        met = [
+            self._made[value]
+            for node in call
+            for value in node.inputs
+            if value in self._made and value not in own
+        ]
+        return max(met)[1] if met else None
+
+    def _first_user(self, call: Sequence[Node]) -> int | None:
+        own = {value for node in call for value in node.outputs}
+        for node in self._graph.nodes:
+            if node in self._of and node not in call and own.intersection(node.inputs):
+                return self._of[node]
+        return None
+
+
+def _caller(node: Node) -> str:
+    return node.scope
+
+
+def constants(graph: Graph) -> set[Node]:
+    """Return the nodes that depend on no input."""
+    given = set(graph.inputs)
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if given.isdisjoint(node.inputs):
+            found.add(node)
+        else:
+            given.update(node.outputs)
+    return found
+
+
+def _check_stages(graph: Graph, parts: Mapping[Node, int | None], of: Sequence[Part]) -> None:
+    """Raise unless values go on from stage to stage."""
+    producers = graph.producers()
+    stages = {node: None if part is None else of[part].stage for node, part in parts.items()}
+    for node in graph.nodes:
+        for value in node.inputs if node.phase == Phase.forward else ():
+            before = producers.get(value)
+            start, end = stages.get(before) if before else None, stages[node]
+            if before is not None and start is not None and end is not None and start > end:
+                raise PlanError(
+                    f"stages {end} and {start} of the pipeline wait for each other; {node.where()} "
+                    f"of stage {end} needs what {before.where()} of stage {start} makes; number "
+                    f"the stages in the order in which values go through them"
+                )
