@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from mithril.compiler.partitioning import choose_shardings, local_program, reports_of
 from mithril.compiler.request import Request
-from mithril.cost import Hardware
+from mithril.cost import Hardware, hardware_within
 from mithril.ir import Builder, Graph, Node, Phase, Plan, Program, Tensor, TensorReport, Value
-from mithril.mesh import MICRO, Axis, Mesh, Sharding, refine
+from mithril.mesh import MICRO, Axis, Mesh, Sharding, onto
 from mithril.ops.collective import AllGather
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.padding import trim
@@ -32,7 +32,7 @@ from mithril.partition.placement import (
     classify,
     cut,
 )
-from mithril.partition.placement.pieces import timeless
+from mithril.partition.placement.pieces import Piece, timeless
 from mithril.partition.proof import prove_order
 from mithril.sharding import Choice, Constraints
 from mithril.transform import gradient_of, seed_of
@@ -100,7 +100,7 @@ class _Parts:
             for item in classify(locals, split)
         }
         pieces = [
-            replace(piece, program=bucket_gradients(piece.program, self._hardware))
+            replace(piece, program=bucket_gradients(piece.program, self._hardware_of(piece)))
             for cutter in cutters.values()
             for piece in cutter.pieces()
         ]
@@ -144,14 +144,18 @@ class _Parts:
         part = self._placement.parts[number]
         mesh = self._planning_mesh(part)
         request = self._request_of(graph, mesh, parted)
-        graph, given, choice = choose_shardings(graph, mesh, request, self._kernels, self._hardware)
-        program = local_program(graph, given, choice, self._hardware)
+        hardware = hardware_within(self._hardware, part.mesh.flat)
+        graph, given, choice = choose_shardings(graph, mesh, request, self._kernels, hardware)
+        program = local_program(graph, given, choice, hardware)
         crossing = frozenset(parted.crossing)
         program = self._gathered_in_time(program, crossing)
         for port in (*program.inputs, *program.outputs):
             self._lies[port.name] = port.sharding
         self._report(graph, choice, given, request, part)
         return Local(number, program, crossing)
+
+    def _hardware_of(self, piece: Piece) -> Hardware:
+        return hardware_within(self._hardware, piece.program.mesh.flat)
 
     def _planning_mesh(self, part: Part) -> Mesh:
         time = Axis(MICRO, self._placement.microbatches)
@@ -164,10 +168,10 @@ class _Parts:
         crossing = names & set(parted.crossing)
 
         def on(shardings: Mapping[str, Sharding], known: set[str]) -> dict[str, Sharding]:
-            return {n: restricted(s, mesh) for n, s in shardings.items() if n in known}
+            return {n: onto(s, mesh) for n, s in shardings.items() if n in known}
 
         seeds = whole.output_gradients
-        mine = {n: restricted(s, mesh) for n, s in (seeds or {}).items() if seed_of(n) in names}
+        mine = {n: onto(s, mesh) for n, s in (seeds or {}).items() if seed_of(n) in names}
         made = set(graph.outputs)
         values = {value.name for value in graph.values()}
         homes = on(whole.homes, values)
@@ -201,9 +205,7 @@ class _Parts:
                 self._lies.get(name) if name in parted.crossing else self._request.inputs.get(name)
             )
             sharding = (
-                Sharding.replicated(mesh, value.type.rank)
-                if lies is None
-                else restricted(lies, mesh)
+                Sharding.replicated(mesh, value.type.rank) if lies is None else onto(lies, mesh)
             )
             dims = [tuple(a for a in axes if a != MICRO) for axes in sharding.dims]
             if name == self._placement.batch:
@@ -283,21 +285,3 @@ class _Parts:
         for name, report in reports_of(graph, choice, given, request).items():
             sharding = timeless(report.sharding, part.mesh)
             self._reports.setdefault(name, replace(report, sharding=sharding))
-
-
-def restricted(sharding: Sharding, mesh: Mesh) -> Sharding:
-    """Return a sharding on the whole mesh as what it means on a part of it.
-
-    Args:
-        sharding: on the whole mesh, or a refinement of it.
-        mesh: the part: the same axes, some of one device.
-    """
-    sizes = {axis.name: axis.size for axis in mesh.axes}
-    cuts: dict[str, list[int]] = {}
-    for axis in sharding.mesh.axes:
-        if axis.parent and sizes.get(axis.origin, 1) > 1:
-            cuts.setdefault(axis.origin, []).append(axis.size)
-    finer = refine(mesh, cuts)
-    kept = {axis.name for axis in finer.axes if axis.size > 1}
-    dims = tuple(tuple(axis for axis in axes if axis in kept) for axes in sharding.dims)
-    return Sharding(finer, dims, tuple(pair for pair in sharding.partial if pair[0] in kept))

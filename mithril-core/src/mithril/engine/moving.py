@@ -8,6 +8,9 @@ from typing import Any
 
 from mithril.ir.timetable import Piece, Transfer
 
+Arrival = tuple[Piece, Any]
+"""A piece and its values."""
+
 
 def moved(parts: Sequence[Any], transfer: Transfer, xp: ModuleType) -> list[Any]:
     """Return what the receiving devices hold, in the order of their mesh.
@@ -17,30 +20,34 @@ def moved(parts: Sequence[Any], transfer: Transfer, xp: ModuleType) -> list[Any]
         transfer: what goes where.
         xp: the array namespace.
     """
-    shape = transfer.target.local_shape(transfer.type.shape)
-    senders = dict(zip(transfer.source.mesh.flat, parts, strict=True))
-    coming: dict[int, list[Piece]] = {device: [] for device in transfer.target.mesh.flat}
+    held = dict(zip(transfer.source.mesh.flat, parts, strict=True))
+    coming: dict[int, list[Arrival]] = {device: [] for device in transfer.target.mesh.flat}
     for piece in transfer.pieces:
-        coming[piece.receiver].append(piece)
-    return [_put_together(senders, pieces, shape, parts[0], xp) for pieces in coming.values()]
+        coming[piece.receiver].append((piece, taken(held[piece.sender], piece)))
+    shape = transfer.target.local_shape(transfer.type.shape)
+    return [put_together(arrived, shape, parts[0].dtype, xp) for arrived in coming.values()]
 
 
-def _put_together(
-    senders: dict[int, Any],
-    pieces: Sequence[Piece],
-    shape: tuple[int, ...],
-    like: Any,
-    xp: ModuleType,
+def taken(held: Any, piece: Piece) -> Any:
+    """Return a piece of what its sender holds; all of it is that array itself."""
+    lengths = tuple(cut.stop - cut.start for cut in piece.held)
+    return held if held.shape == lengths else held[piece.held]
+
+
+def put_together(
+    arrived: Sequence[Arrival], shape: tuple[int, ...], dtype: Any, xp: ModuleType
 ) -> Any:
-    if len(pieces) == 1:
-        (piece,) = pieces
-        held = senders[piece.sender]
-        fills = tuple(cut.stop - cut.start for cut in piece.place) == shape
-        if fills and held.shape == shape:
-            return held
-        if fills:
-            return held[piece.held]
-    whole = xp.zeros(shape, dtype=like.dtype)
-    for piece in pieces:
-        whole[piece.place] = senders[piece.sender][piece.held]
+    """Return what a device holds once its pieces are there, zeros where there are none.
+
+    Args:
+        arrived: the pieces, and their values.
+        shape: of what it holds.
+        dtype: the namespace's dtype.
+        xp: the array namespace.
+    """
+    if len(arrived) == 1 and arrived[0][1].shape == shape:
+        return arrived[0][1]
+    whole = xp.zeros(shape, dtype=dtype)
+    for piece, values in arrived:
+        whole[piece.place] = values
     return whole

@@ -25,7 +25,7 @@ class StagedExecutable:
     """A plan of several stages, lowered stage by stage.
 
     Nothing waits for a step to end: an engine whose computations run by themselves has those of
-    different devices overlap.
+    different devices overlap. An observer is told what the devices of this process take part in.
 
     Args:
         engine: where it runs.
@@ -41,6 +41,8 @@ class StagedExecutable:
             for number, stage in enumerate(plan.stages)
         ]
         self._dead = self._table.last_uses()
+        here = set(engine.local_devices)
+        self._told = [not here.isdisjoint(sent.devices) for sent in self._table.transfers]
         self._numbers = [
             (index.slot, _number(engine, index.mesh, index.value)) for index in self._table.indices
         ]
@@ -56,7 +58,7 @@ class StagedExecutable:
                 slots.update(zip(step.outputs, results, strict=True))
             else:
                 transfer = table.transfers[step.transfer]
-                if observe is not None and transfer.bytes:
+                if observe is not None and self._told[step.transfer]:
                     observe(*observed_send(transfer))
                 slots[step.target] = self._engine.move(slots[step.source], transfer)
             for slot in dead:

@@ -173,14 +173,17 @@ class Plan:
         )
         return (*within, *sent_rows(self.timetable))
 
-    def issued(self) -> tuple[tuple[str, tuple[str, ...], int], ...]:
+    def issued(self, device: int | None = None) -> tuple[tuple[str, tuple[str, ...], int], ...]:
         """Return kind, axes and bytes of every collective and send as often as it runs, in order.
 
         What is sent between devices has no axes; what stays where it is is not sent.
+
+        Args:
+            device: flat index of a device: only that in which it takes part.
         """
         if self.timetable is None:
             return tuple(self.stages[0].program.issued())
-        return tuple(_issued_by(self, self.timetable))
+        return tuple(_issued_by(self, self.timetable, device))
 
     def bytes_by_axis(self) -> dict[str, int]:
         """Return the bytes each device moves per mesh axis (or axes, joined by `+`).
@@ -221,12 +224,18 @@ def observed_send(transfer: Transfer) -> tuple[str, tuple[str, ...], int]:
     return "send", (), transfer.bytes
 
 
-def _issued_by(plan: Plan, timetable: Timetable) -> Iterator[tuple[str, tuple[str, ...], int]]:
+def _issued_by(
+    plan: Plan, timetable: Timetable, device: int | None
+) -> Iterator[tuple[str, tuple[str, ...], int]]:
     for step in timetable.steps:
         if isinstance(step, Run):
-            yield from plan.stages[step.stage].program.issued()
-        elif timetable.transfers[step.transfer].bytes:
-            yield observed_send(timetable.transfers[step.transfer])
+            stage = plan.stages[step.stage]
+            if device is None or device in stage.devices:
+                yield from stage.program.issued()
+            continue
+        transfer = timetable.transfers[step.transfer]
+        if transfer.bytes and (device is None or device in transfer.devices):
+            yield observed_send(transfer)
 
 
 def _sent(transfer: Transfer, times: int) -> Collective:

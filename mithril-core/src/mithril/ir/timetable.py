@@ -77,6 +77,12 @@ class Transfer:
         return tuple(_pieces(self))
 
     @cached_property
+    def devices(self) -> frozenset[int]:
+        """Those that send something or are sent something: flat indices in the whole mesh."""
+        crossing = (piece for piece in self.pieces if piece.sender != piece.receiver)
+        return frozenset(device for piece in crossing for device in (piece.sender, piece.receiver))
+
+    @cached_property
     def bytes(self) -> int:
         """The most bytes one device gets from others."""
         sizes: Counter[int] = Counter()

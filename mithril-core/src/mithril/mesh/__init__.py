@@ -1,7 +1,7 @@
 """Device meshes and shardings as plain data: who holds which part of a tensor, and nothing else."""
 
 from mithril.mesh.mesh import MICRO, Axis, Mesh
-from mithril.mesh.refinement import carry, coarse, coarsen, common, refine
+from mithril.mesh.refinement import carry, coarse, coarsen, common, onto, refine
 from mithril.mesh.sharding import Box, Sharding, edges
 from mithril.mesh.spec import P, PartitionSpec
 
@@ -18,5 +18,6 @@ __all__ = [
     "coarsen",
     "common",
     "edges",
+    "onto",
     "refine",
 ]

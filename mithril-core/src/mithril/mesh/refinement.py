@@ -75,6 +75,28 @@ def carry(sharding: Sharding, mesh: Mesh) -> Sharding:
     return Sharding(mesh, dims, partial)
 
 
+def onto(sharding: Sharding, mesh: Mesh) -> Sharding:
+    """Return a sharding as it is said on other devices: those of a part of its mesh, or the whole.
+
+    Args:
+        sharding: on a mesh, or a refinement of it.
+        mesh: one with the same axes, of which some may have one device only.
+
+    >>> mesh = Mesh(data=2, pipeline=2)
+    >>> onto(Sharding(mesh, (("data",),)), mesh.part({"pipeline": 1}))
+    Sharding(P('data',))
+    """
+    sizes = {axis.name: axis.size for axis in mesh.axes}
+    cuts: dict[str, list[int]] = {}
+    for axis in sharding.mesh.axes:
+        if axis.parent and sizes.get(axis.origin, 1) > 1:
+            cuts.setdefault(axis.origin, []).append(axis.size)
+    finer = refine(mesh, cuts)
+    kept = {axis.name for axis in finer.axes if axis.size > 1}
+    dims = tuple(tuple(axis for axis in axes if axis in kept) for axes in sharding.dims)
+    return Sharding(finer, dims, tuple(pair for pair in sharding.partial if pair[0] in kept))
+
+
 def coarsen(sharding: Sharding, shape: Shape) -> Sharding:
     """Return a sharding said on the coarsest mesh that says the same for a tensor of this shape."""
     base = coarse(sharding.mesh)

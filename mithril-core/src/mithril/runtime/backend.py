@@ -31,6 +31,7 @@ from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.creation import Creation
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.parameters import Parameters
+from mithril.runtime.parts import brought, together
 from mithril.runtime.recent import Recent
 
 EAGER_PLANS = 4096
@@ -208,6 +209,8 @@ class Backend(Creation):
         wanted = self._sharding_of(x.type, {"sharding": sharding})
         if wanted == x.sharding:
             return x
+        if wanted.mesh.devices != x.sharding.mesh.devices:
+            return brought(x, wanted)
         key = ("reshard", x.type, x.sharding, wanted)
         step = self._eager.get(key)
         if step is None:
@@ -216,8 +219,9 @@ class Backend(Creation):
             request = Request(
                 inputs={"x": x.sharding}, outputs={"result": wanted}, placed=frozenset("x")
             )
-            plan = plan_on(self.engine, graph, request)
-            step = _EagerStep(plan, lower(self.engine, plan))
+            engine = self.engine_on(wanted.mesh)
+            plan = plan_on(engine, graph, request)
+            step = _EagerStep(plan, lower(engine, plan))
             self._eager.put(key, step)
         (shards,) = step.run([x.shards])
         (port,) = step.plan.stages[0].program.outputs
@@ -225,7 +229,7 @@ class Backend(Creation):
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""
-        arrays = [self.own(x, f"operand of '{op.name}'") for x in operands]
+        arrays = together(self, [self.own(x, f"operand of '{op.name}'") for x in operands])
         key = (op, *((x.type, x.sharding) for x in arrays))
         step = self._eager.get(key)
         if step is None:
@@ -239,21 +243,22 @@ class Backend(Creation):
         )
 
     def _plan_op(self, op: Op, arrays: Sequence[Array]) -> _EagerStep:
+        engine = self.engine_on(arrays[0].sharding.mesh) if arrays else self.engine
         lying = _common_sharding(op, arrays)
-        if lying is not None and op.name in self.engine.kernels:
+        if lying is not None and op.name in engine.kernels:
             plan = _plan_in_place(op, arrays, lying)
-            return _EagerStep(plan, lower(self.engine, plan))
+            return _EagerStep(plan, lower(engine, plan))
         builder = Builder()
         operands = [builder.input(x.type, f"operand_{i}") for i, x in enumerate(arrays)]
         results = builder.apply(op, *operands)
         graph = builder.build({f"result_{i}": x for i, x in enumerate(results)})
         arrive = {f"operand_{i}": x.sharding for i, x in enumerate(arrays)}
         plan = plan_on(
-            self.engine,
+            engine,
             graph,
             Request(inputs=arrive, placed=frozenset(arrive), pads=self.uneven == "pad"),
         )
-        return _EagerStep(plan, lower(self.engine, plan))
+        return _EagerStep(plan, lower(engine, plan))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in self.functions:

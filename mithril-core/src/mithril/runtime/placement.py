@@ -59,7 +59,7 @@ def _read_sharding(
     mesh: Mesh, sharding: PartitionSpec | Sharding, rank: int, what: str
 ) -> Sharding:
     if isinstance(sharding, Sharding):
-        if coarse(sharding.mesh) != mesh:
+        if coarse(sharding.mesh) != mesh and not _is_part(sharding.mesh, mesh):
             raise MeshError(
                 f"sharding of {what} is on {sharding.mesh!r}, the backend on {mesh!r}; use one mesh"
             )
@@ -67,6 +67,12 @@ def _read_sharding(
     if not isinstance(sharding, PartitionSpec):
         raise ShardingError(f"sharding={sharding!r} is not a partition spec; write P('data', None)")
     return Sharding.of(mesh, sharding, rank, what)
+
+
+def _is_part(part: Mesh, mesh: Mesh) -> bool:
+    """Return whether a mesh is a part of another: the same axes, some with fewer devices."""
+    names = tuple(axis.name for axis in coarse(part).axes)
+    return bool(part.devices) and names == mesh.names and max(part.devices) < mesh.size
 
 
 def _read_split(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mithril.cost import Hardware, collective_seconds
+from mithril.cost import Hardware, relayed, transfer_seconds
 from mithril.errors import PlanError
 from mithril.ir import Cause, Graph, Phase, Port, Stage, Value
 from mithril.ir.schedule import Action, Work
@@ -144,7 +144,7 @@ class Assembly:
 
     def _key(self, seat: Seat, m: int | None) -> Key:
         if seat.kind.startswith("parts"):
-            return Seat(seat.part, seat.value), int(seat.kind.split()[1])
+            return self._key(Seat(seat.part, seat.value), int(seat.kind.split()[1]))
         varies = not seat.kind and self.cutters[seat.part].varies(seat.value)
         return seat, m if varies else None
 
@@ -219,8 +219,8 @@ class Assembly:
             node.scope if node else name,
             str(node.source) if node and node.source else "",
         )
-        seconds = collective_seconds("permute", made.bytes, 2, self.hardware) if made.bytes else 0.0
-        return replace(made, cause=replace(cause, seconds=seconds))
+        seconds, instead = transfer_seconds(made, self.hardware), relayed(made, self.hardware)
+        return replace(made, cause=replace(cause, seconds=seconds, emulated=instead))
 
     def _described(self, sharding: Sharding) -> str:
         on = coarse(sharding.mesh)

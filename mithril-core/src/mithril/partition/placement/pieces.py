@@ -103,7 +103,7 @@ class Cutter:
     alias: dict[Value, Seat] = field(default_factory=dict)
     _nodes: dict[Class, list[Node]] = field(default_factory=dict)
     _extra: dict[Class, list[Node]] = field(default_factory=dict)
-    _sums: dict[Class, list[Value]] = field(default_factory=dict)
+    _sums: dict[Class, dict[Value, None]] = field(default_factory=dict)
     _seats: dict[Value, Seat] = field(default_factory=dict)
 
     def pieces(self) -> Iterator[Piece]:
@@ -163,13 +163,14 @@ class Cutter:
         """Put a sum, or the whole batch, behind the micro-batches."""
         after = Class(When.after, 0, self.item.local.part)
         for value, result in zip(node.inputs, node.outputs, strict=True):
-            source = self.item.state[value]
-            assert source is not None, "what is joined differs from micro-batch to micro-batch"
-            builder = Builder()
+            builder = Builder.extending(Graph((value,), (), {}))
             stamp = {"scope": node.scope, "source": node.source, "phase": node.phase}
             with builder.at(**stamp, cause=node.cause):  # type: ignore[arg-type]
-                x = self._summed(builder, node, value, source)
-                x = self._gathered(builder, node, value) if x is None else x
+                if isinstance(node.op, AllReduce):
+                    x = self._summed(builder, node.op, value, node)
+                else:
+                    assert isinstance(node.op, AllGather), "joints are sums and gathers"
+                    x = self._gathered(builder, node.op, value)
                 x = cast(x, result.type.dtype)
             nodes = builder.build({"result": x}).nodes
             if nodes:
@@ -178,25 +179,22 @@ class Cutter:
             else:
                 self.alias[result] = self._seats[x.value]
 
-    def _summed(self, builder: Builder, node: Node, value: Value, source: Class) -> Tensor | None:
-        """Return what a sum over micro-batches is after them, None if it is no sum."""
-        op = node.op
-        if not isinstance(op, AllReduce):
-            return None
+    def _summed(self, builder: Builder, op: AllReduce, value: Value, node: Node) -> Tensor:
+        """Return what a sum over micro-batches is after them."""
         if op.reduction != "sum":
             raise _no_reduction(node, op.reduction)
-        x = builder.input(self._sum_type(value), "sum")
-        self._seats[x.value] = Seat(self.item.local.part, value, "sum")
-        sums = self._sums.setdefault(source, [])
-        if value not in sums:
-            sums.append(value)
+        source = self.item.state[value]
+        if source is None or source.when != When.during:  # a term that is the same in each of them
+            x: Tensor = Tensor(builder, value) * self.count
+        else:
+            x = builder.input(self._sum_type(value), "sum")
+            self._seats[x.value] = Seat(self.item.local.part, value, "sum")
+            self._sums.setdefault(source, {})[value] = None
         rest = tuple(axis for axis in op.axes if axis != MICRO)
         return builder.apply(replace(op, axes=rest), cast(x, value.type.dtype))[0] if rest else x
 
-    def _gathered(self, builder: Builder, node: Node, value: Value) -> Tensor:
+    def _gathered(self, builder: Builder, op: AllGather, value: Value) -> Tensor:
         """Return the batch, put together again after the micro-batches."""
-        op = node.op
-        assert isinstance(op, AllGather), "micro-batches are joined by sums and gathers"
         parts = [builder.input(value.type, f"part {m}") for m in range(self.count)]
         for m, tensor in enumerate(parts):
             self._seats[tensor.value] = Seat(self.item.local.part, value, f"parts {m}")
@@ -249,7 +247,7 @@ class Cutter:
         extra = self._extra.get(found, [])
         is_first = found.when == When.before and found.layer == 0
         constant = [v for v in program.graph.outputs.values() if self.item.state[v] is None]
-        sums = self._sums.get(found, [])
+        sums = self._sums.get(found, {})
         needed = {v for node in (*own, *extra) for v in node.inputs} | set(sums)
         needed |= set(constant if is_first else ())
         kept: list[Node] = []

@@ -9,7 +9,7 @@ all is computed wherever it is needed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from mithril.errors import PlanError
@@ -46,6 +46,7 @@ class Placement:
         batch: the input or connection that is cut, along its leading dimension.
         split: mesh axes over which the batch is split besides.
         schedule: in which order a pipeline runs.
+        inputs: the part where an input lies, for what runs where its operands are.
         notes: facts for readers of the plan.
     """
 
@@ -57,6 +58,7 @@ class Placement:
     batch: str = ""
     split: tuple[str, ...] = ()
     schedule: Schedule | None = None
+    inputs: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -96,12 +98,17 @@ class _Assignment:
         self._constant = constants(graph)
         self._of: dict[Node, int | None] = {}
         self._scopes: dict[str, int] = {}
-        self._made: dict[Value, tuple[int, int]] = {}  # when, and on which part
+        self._made: dict[Value, tuple[int, int]] = {  # when, and on which part
+            value: (-1, placement.inputs[value.name])
+            for value in graph.inputs
+            if value.name in placement.inputs
+        }
 
     def forward(self) -> None:
         """Place the layers, each as a whole."""
         nodes = [n for n in self._graph.nodes if n.phase == Phase.forward]
-        calls = [list(call) for _, call in groupby(nodes, key=_caller)]
+        by_layer = not self._placement.inputs  # a function runs where its arguments are, op by op
+        calls = [list(call) for _, call in groupby(nodes, key=_caller if by_layer else id)]
         open_calls = []
         for moment, call in enumerate(calls):
             part = self._placement.of_scope(call[0].scope)

@@ -22,6 +22,7 @@ from mithril.runtime.backend import Backend, as_array, lower, plan_on
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
+from mithril.runtime.parts import placement_by
 from mithril.runtime.specification import TensorSpec
 from mithril.types import DType, TensorType, check_number
 
@@ -183,12 +184,11 @@ class Step:
         self._backend = backend
         self._taken = taken
         self._limits = limits
-        (stage,) = plan.stages
         place = {name: i for i, name in enumerate(names)}
-        self._order = [place[port.name] for port in stage.program.inputs]
-        made = {port.name: i for i, port in enumerate(stage.program.outputs)}
+        self._order = [place[port.name] for port in plan.inputs]
+        made = {port.name: i for i, port in enumerate(plan.outputs)}
         self._results = [made[name] for name in outputs]
-        self._kinds = [Kind(backend, p.type, p.sharding) for p in stage.program.outputs]
+        self._kinds = [Kind(backend, p.type, p.sharding) for p in plan.outputs]
 
     @cached_property
     def run(self) -> Executable:
@@ -199,7 +199,7 @@ class Step:
     @cached_property
     def captured(self) -> list[Array]:
         """The arrays that the function uses besides its arguments, as the plan takes them."""
-        ports = {port.name: port for port in self.plan.stages[0].program.inputs}
+        ports = {port.name: port for port in self.plan.inputs}
         return [
             self._backend.reshard(t.array, ports[t.tensor.value.name].sharding)
             if t.is_free
@@ -261,7 +261,9 @@ def make_step(
     builder.is_done = True
     specs = list(spread(wishes.outputs, structure, "result"))
     request = _request(builder, graph, kinds, specs)
-    plan = plan_on(backend.engine, graph, request)
+    arrive = [*kinds, *(taken.array.kind for taken in builder.taken)]
+    placement = placement_by(backend.mesh, arrive, [value.name for value in graph.inputs])
+    plan = plan_on(backend.engine, graph, request, placement)
     known = [value.name for value in graph.inputs]
     limits = [
         (i, dtype, arriving.what(arriving.names[i]))

@@ -1,0 +1,68 @@
+"""Arrays that lie on parts of the mesh: stages of a pipeline, layers on devices.
+
+Operations run where their operands are. Whole arrays join those of a part; arrays of several parts
+meet on the whole mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mithril.ir import Cause
+from mithril.ir.timetable import Transfer
+from mithril.mesh import Mesh, Sharding, coarse, onto
+from mithril.partition.placement import Part, Placement
+from mithril.runtime.array import Array, Kind
+
+if TYPE_CHECKING:
+    from mithril.runtime.backend import Backend
+
+
+def together(backend: Backend, arrays: Sequence[Array]) -> Sequence[Array]:
+    """Return arrays on the devices on which they can be computed with."""
+    parts = {x.sharding.mesh.devices: x.sharding.mesh for x in arrays if x.sharding.mesh.devices}
+    if not parts:
+        return arrays
+    mesh = coarse(next(iter(parts.values()))) if len(parts) == 1 else backend.mesh
+    return [brought(x, onto(x.sharding, mesh)) for x in arrays]
+
+
+def brought(x: Array, sharding: Sharding) -> Array:
+    """Return an array as it lies elsewhere.
+
+    Args:
+        x: an array.
+        sharding: on other devices.
+    """
+    if x.sharding.mesh.devices == sharding.mesh.devices:
+        return x
+    cause = Cause("array", x.sharding.describe(), sharding.describe(), "an operation")
+    transfer = Transfer(x.type, x.sharding, sharding, cause)
+    shards = x.backend.engine.move(x.shards, transfer)
+    return Array(x.backend, x.type, sharding, shards)
+
+
+def placement_by(mesh: Mesh, kinds: Sequence[Kind], names: Sequence[str]) -> Placement | None:
+    """Return the placement of a function that runs where its arguments lie; None if they are whole.
+
+    Args:
+        mesh: of the backend.
+        kinds: of the arguments.
+        names: of the arguments.
+    """
+    parts = {
+        kind.sharding.mesh.devices: coarse(kind.sharding.mesh)
+        for kind in kinds
+        if kind.sharding.mesh.devices
+    }
+    if not parts:
+        return None
+    number = {devices: i for i, devices in enumerate(parts)}
+    known = tuple(Part(f"devices {', '.join(map(str, d))}", m) for d, m in parts.items())
+    inputs = {
+        name: number[kind.sharding.mesh.devices]
+        for name, kind in zip(names, kinds, strict=True)
+        if kind.sharding.mesh.devices
+    }
+    return Placement((*known, Part("mesh", mesh)), {}, len(known), inputs=inputs)
