@@ -7,13 +7,18 @@ from dataclasses import replace
 import mithril as ml
 import numpy as np
 import pytest
-from mithril.cost import SIMULATED, collective_seconds, emulated
+from mithril.cost import SIMULATED, collective_seconds, emulated, relayed, transfer_seconds
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.transport import Call, Transport
+from mithril.ir import Cause
+from mithril.ir.timetable import Transfer
+from mithril.mesh import Axis, Mesh, Sharding
+from mithril.types import DType, TensorType
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 RING, MPI = Transport("ring", 8), Transport("mpi", 8, groups=True)
 JACCL = Transport("jaccl", 8, scatters=True)
+PART = RING.within((0, 2, 4, 6))
 
 
 @pytest.mark.parametrize(
@@ -34,12 +39,53 @@ JACCL = Transport("jaccl", 8, scatters=True)
         (MPI, "all_to_all", 4, Call("all_gather", 256, 4)),
         (JACCL, "reduce_scatter", 8, Call("reduce_scatter", 64, 8)),
         (JACCL, "reduce_scatter", 4, Call("all_reduce", 128, 8)),
+        (RING.within(tuple(range(8))), "all_reduce", 8, Call("all_reduce", 64, 8)),
+        (MPI.within((0, 2, 4, 6)), "all_reduce", 4, Call("all_reduce", 64, 4)),
     ],
 )
 def test_what_is_issued(transport: Transport, kind: str, group: int, expected: Call) -> None:
     assert transport.calls(kind, 64, group) == (expected,)
     itself = expected == Call(kind, 64, group)
     assert transport.emulated(kind, 64, group) == ("" if itself else str(expected))
+
+
+@pytest.mark.parametrize(("kind", "nbytes"), [("all_reduce", 64), ("all_gather", 16)])
+def test_a_part_of_a_ring_sends_messages(kind: str, nbytes: int) -> None:
+    """To all others of the group, over the devices in between: four on the longest way."""
+    assert PART.calls(kind, 64, 4) == (Call("send", nbytes, 2),) * (3 * 4)
+    assert PART.emulated(kind, 64, 4).startswith(f"send among 2 devices, {nbytes} bytes, ")
+
+
+@pytest.mark.parametrize(
+    ("transport", "sender", "receiver", "expected"),
+    [
+        (RING, 3, 4, ((3, 4),)),
+        (RING, 0, 7, ((0, 7),)),
+        (RING, 1, 6, ((1, 0), (0, 7), (7, 6))),
+        (RING, 6, 0, ((6, 7), (7, 0))),
+        (RING, 0, 4, ((0, 1), (1, 2), (2, 3), (3, 4))),
+        (Transport("mpi", 8, groups=True, reaches_all=True), 0, 4, ((0, 4),)),
+    ],
+)
+def test_the_way_of_a_message(
+    transport: Transport, sender: int, receiver: int, expected: tuple
+) -> None:
+    """A ring passes it on, the shorter way round."""
+    assert transport.route(sender, receiver) == expected
+
+
+def test_what_is_sent_is_priced_by_its_ways() -> None:
+    """Device 0 gets two pieces, one of them over two devices in between."""
+    source = Sharding(Mesh.of_axes([Axis("data", 2)], (1, 3)), (("data",),))
+    target = Sharding.replicated(Mesh.of_axes([Axis("data", 1)], (0,)), 1)
+    cause = Cause("x", "", "", "")
+    sent = Transfer(TensorType((8,), DType.float32), source, target, cause)
+    once = SIMULATED.latency + 16 / SIMULATED.bandwidth
+    assert transfer_seconds(sent, SIMULATED) == pytest.approx(2 * once)
+    assert relayed(sent, SIMULATED) == ""
+    ring = replace(SIMULATED, transport=RING)
+    assert transfer_seconds(sent, ring) == pytest.approx(4 * once)
+    assert relayed(sent, ring) == "3 sends one after another, 16 bytes each"
 
 
 @pytest.mark.parametrize("kind", KINDS)

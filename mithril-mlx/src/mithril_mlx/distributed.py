@@ -2,7 +2,8 @@
 
 They find their place in the variables that these set, and meet in MLX's own groups. What a library
 of MLX can do is declared as a `Transport`: the ring knows all_reduce and all_gather among all
-processes, MPI also has groups, JACCL has reduce_scatter.
+processes and messages between neighbours, MPI has groups and messages between any two, JACCL has
+reduce_scatter.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Job:
             self.world.size(),
             groups=self.library == "mpi",
             scatters=self.library == "jaccl",
+            reaches_all=self.library == "mpi" or (self.library == "jaccl" and not _is_jaccl_ring()),
         )
 
     def group(self, cut: Ranks) -> mx.distributed.Group:
@@ -109,6 +111,11 @@ def join(library: str) -> Job:
     if library == "mpi":
         _leave_on_error()
     return Job(library, world)
+
+
+def _is_jaccl_ring() -> bool:
+    """Whether the machines of JACCL are cabled as a ring, and not each with each."""
+    return "MLX_JACCL_RING" in os.environ
 
 
 def _hosts() -> str:

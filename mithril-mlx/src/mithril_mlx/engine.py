@@ -1,13 +1,14 @@
 """The MLX engine: all devices of a mesh in this process, or this process's one of a job.
 
-Programs build MLX's lazy graph, and are computed when they have been built to the end.
+Programs build MLX's lazy graph, and are computed when they have been built to the end. The engine
+of a part of the mesh is of the same kind; in a job it may have no device of this process.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,13 +18,16 @@ from mithril.engine import Capability, Executable
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.moving import moved
 from mithril.engine.protocol import Produce
 from mithril.engine.rank import RankExecutable
 from mithril.engine.shards import host_shards
+from mithril.engine.staged import StagedExecutable
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError
-from mithril.ir import Program
+from mithril.ir import Plan, Program
 from mithril.ir.repeat import all_nodes
+from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 
@@ -35,8 +39,9 @@ from mithril_mlx.interop import MLXInterop
 from mithril_mlx.kernels import KERNELS
 from mithril_mlx.kernels.window import of_images
 from mithril_mlx.layout import OfImages, channels_last
-from mithril_mlx.lazy import Lazy, Shards, namespace
+from mithril_mlx.lazy import Lazy, Pace, Shards, namespace
 from mithril_mlx.options import MLXOptions
+from mithril_mlx.stages import Elsewhere, Staged
 from mithril_mlx.tensors import to_mlx, to_numpy
 
 _CAPABILITIES = frozenset(Capability)
@@ -79,12 +84,16 @@ class MLXEngine:
         options: of the backend.
         device: where this process computes.
         job: the processes that the mesh spans; None where all devices are of this one.
+        whole: the engine that this one is of a part of, or a stage's plan of.
+        pace: of the plan whose stages it lowers.
     """
 
     mesh: Mesh
     options: MLXOptions
     device: mx.Device
     job: Job | None
+    whole: MLXEngine | None = None
+    pace: Pace | None = None
 
     @property
     def name(self) -> str:
@@ -100,14 +109,15 @@ class MLXEngine:
     def devices(self) -> tuple[str, ...]:
         """A label for each device."""
         what = f"{self.platform} in turn" if self.job is None else "rank"
-        if self.mesh.size == 1:
+        if self.mesh.size == 1 and not self.mesh.devices:
             return (self.platform,)
-        return tuple(f"{what} {index}" for index in range(self.mesh.size))
+        return tuple(f"{what} {index}" for index in self.mesh.flat)
 
     @property
     def local_devices(self) -> tuple[int, ...]:
         """Flat indices of the devices of this process."""
-        return tuple(range(self.mesh.size)) if self.job is None else (self.job.rank,)
+        flat = self.mesh.flat
+        return tuple(i for i, n in enumerate(flat) if self.job is None or n == self.job.rank)
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -149,6 +159,8 @@ class MLXEngine:
     @cached_property
     def wire(self) -> Wire | None:
         """What exchanges data with the other processes; None within one."""
+        if self.whole is not None:
+            return self.whole.wire
         return None if self.job is None else Wire(self.job)
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Shards:
@@ -164,17 +176,47 @@ class MLXEngine:
             BackendError: another process has the device.
         """
         if device not in self.local_devices:
+            assert self.job is not None, "one process has all devices"
             raise BackendError(
-                f"device {device} belongs to rank {device}, not to this one "
-                f"({self.local_devices[0]}); its part cannot be read here; reshard the array to "
-                f"P() first"
+                f"device {self.mesh.in_whole(device)} belongs to rank "
+                f"{self.mesh.in_whole(device)}, not to this one ({self.job.rank}); its part cannot "
+                f"be read here; reshard the array to P() first"
             )
         view = to_numpy(shards[self.local_devices.index(device)]).view()
         view.flags.writeable = False
         return view
 
-    def lower(self, program: Program, donate: Collection[int] = ()) -> Lazy:
+    def part(self, mesh: Mesh) -> MLXEngine:
+        """Return the engine of some of the devices."""
+        return replace(self, mesh=mesh, whole=self.whole or self)
+
+    def move(self, shards: Shards, transfer: Transfer) -> Shards:
+        """Bring a value from the devices of one part to those of another.
+
+        Raises:
+            BackendError: another process of the job is gone.
+        """
+        with mx.stream(self.device):
+            if self.wire is None:
+                made = moved(shards, transfer, mx)
+            elif self.pace is not None:
+                made = self.wire.move(shards, transfer)
+            else:
+                with self.wire.staged():
+                    made = self.wire.move(shards, transfer)
+            mx.async_eval(made)
+        return made
+
+    def lower_plan(self, plan: Plan) -> Staged:
+        """Turn a plan of several stages into what this process does in it."""
+        pace = Pace()
+        staged = StagedExecutable(replace(self, whole=self.whole or self, pace=pace), plan)
+        return Staged(staged, self.device, self.wire, pace)
+
+    def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into straight-line Python that builds MLX's lazy graph."""
+        if self.wire is not None and self._rank not in program.mesh.flat:
+            return Elsewhere(program, self.wire, self._rank)
         kernels = kernels_for(self.name, KERNELS)
         if self.options.channels_last:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
@@ -182,13 +224,21 @@ class MLXEngine:
         wire = (
             self.wire if any(node.op.is_collective for node in all_nodes(program.graph)) else None
         )
+        if wire is not None and wire.by_messages(program.mesh):
+            compiled = False  # messages are sent while the graph is built
         with mx.stream(self.device):
             xp = namespace(program.graph, at_once=compiled or wire is not None)
             built = self._built(program, kernels, xp)
-        return Lazy(built, self.device, wire, compiled)
+        return Lazy(built, self.device, wire, compiled, self.pace)
 
     def _built(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
         if self.wire is None:
             return LockstepExecutable(program, kernels, xp)
-        (rank,) = self.local_devices
+        rank = program.mesh.flat.index(self._rank)
         return RankExecutable(program, kernels, xp, rank, self.wire.exchanges())
+
+    @property
+    def _rank(self) -> int:
+        """The number of this process in its job."""
+        assert self.job is not None, "it is asked for in a job"
+        return self.job.rank

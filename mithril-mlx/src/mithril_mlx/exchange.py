@@ -1,23 +1,33 @@
-"""Collectives between processes, on what MLX's distributed library has.
+"""Collectives and messages between processes, on what MLX's distributed library has.
 
 Each is carried out by the calls that its `Transport` says, no more and no other. All calls of a run
 are put in one order, that of the program: MLX is lazy, and would otherwise be free to choose.
+
+In a plan of several stages calls have a stream of their own, the *lane*: a process computes while a
+message waits for its receiver. Calls stand on it in the order of the timetable, which is the same in
+all processes, so that none waits for ever. Each message is put there as soon as it is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import accumulate, pairwise, permutations
 from typing import Any
 
 import mlx.core as mx
+from mithril.engine.moving import Arrival, put_together, taken
 from mithril.engine.transport import Call, Transport
 from mithril.errors import BackendError
 from mithril.ir import Op
+from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
+from mithril.types import TensorType
 
 from mithril_mlx.distributed import Job, Ranks
+from mithril_mlx.tensors import dtype_of, mlx_dtype
 
 Run = Callable[..., Any]
 Recorded = Callable[[Call], None]
@@ -26,6 +36,13 @@ _REDUCE: dict[str, Run] = {
     "max": mx.distributed.all_max,
     "min": mx.distributed.all_min,
 }
+
+
+@cache
+def lane() -> mx.Stream:
+    """Return the stream of what is exchanged while this process computes; there is one."""
+    found: mx.Stream = mx.new_stream(mx.cpu)
+    return found
 
 
 class Wire:
@@ -40,6 +57,7 @@ class Wire:
         self.recorded: Recorded | None = None
         self._job = job
         self._last: mx.array | None = None
+        self._stream: mx.Stream | None = None
 
     def restart(self) -> None:
         """Forget the order: a new run begins, and waits for the one before anyway."""
@@ -54,8 +72,28 @@ class Wire:
         Raises:
             BackendError: another process of the job is gone.
         """
-        try:
+        with self._watched():
             mx.eval(results)
+
+    @contextmanager
+    def staged(self) -> Iterator[None]:
+        """Have all calls on the lane until the end of the block, and be through with them there.
+
+        Raises:
+            BackendError: another process of the job is gone.
+        """
+        self._stream = lane()
+        try:
+            with self._watched():
+                yield
+                mx.synchronize(self._stream)
+        finally:
+            self._stream = None
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:
             if f"[{self._job.library}]" not in str(error):
                 raise
@@ -72,13 +110,33 @@ class Wire:
         }  # fmt: skip
 
         def bound(factory: Callable[[Wire, Any, _Members], Run]) -> Callable[[Any, Mesh], Run]:
-            return lambda op, mesh: factory(self, op, self._members(mesh.groups(op.axes)))
+            return lambda op, mesh: factory(self, op, self._members(mesh, op.axes))
 
         return {kind: bound(factory) for kind, factory in factories.items()}
 
-    def _members(self, cut: Ranks) -> _Members:
+    def _members(self, mesh: Mesh, axes: Sequence[str]) -> _Members:
+        cut = groups_of(mesh, axes)
         ranks = next(ranks for ranks in cut if self._job.rank in ranks)
-        return _Members(self, cut, ranks, ranks.index(self._job.rank))
+        index = ranks.index(self._job.rank)
+        if self.by_messages(mesh):
+            return _Correspondents(self, cut, ranks, index)
+        return _Members(self, self.meet(cut), ranks, index)
+
+    def by_messages(self, mesh: Mesh) -> bool:
+        """Whether collectives of a mesh are made of messages."""
+        return self.transport.within(mesh.flat).by_messages
+
+    def meet(self, cut: Ranks) -> Ranks:
+        """Return all processes, cut into the groups of a collective and those that have no part.
+
+        The groups of a library are made by all processes together: also those outside have to call
+        this when a program is lowered.
+        """
+        outside = tuple(sorted(set(range(self.transport.size)).difference(*cut)))
+        if outside and self.transport.groups:
+            cut = (*cut, outside)
+            self._job.group(cut)
+        return cut
 
     # ---------------------------------------------------------------- what is really issued
 
@@ -98,15 +156,65 @@ class Wire:
         return self._issue("reduce_scatter", x.nbytes, group, mx.distributed.sum_scatter, x)
 
     def _issue(self, kind: str, nbytes: int, group: Any, function: Run, x: mx.array) -> mx.array:
-        if self.recorded is not None:
-            self.recorded(Call(kind, nbytes, group.size()))
+        self._record(kind, nbytes, group.size())
         is_bool = x.dtype == mx.bool_
         if is_bool:  # MPI has no sums of them, and ends the job
             x = x.view(mx.uint8)
+        if (
+            self._stream is not None
+        ):  # so that what waits for the call before is not the computation
+            x = mx.contiguous(x, stream=self._stream)
         if self._last is not None:
             (x,) = mx.depends([x], [self._last])
-        self._last = made = function(x, group=group)
+        self._last = made = function(x, group=group, stream=self._stream)
         return made.astype(mx.bool_) if is_bool else made  # type: ignore[no-any-return]
+
+    def _record(self, kind: str, nbytes: int, group: int) -> None:
+        if self.recorded is not None:
+            self.recorded(Call(kind, nbytes, group))
+
+    # ---------------------------------------------------------------- messages
+
+    def carry(self, x: mx.array | None, type: TensorType, way: tuple[int, int]) -> mx.array | None:
+        """Take part in carrying an array from one process to another, over those in between.
+
+        Args:
+            x: the array, in the process that has it.
+            type: its shape and dtype.
+            way: who has it, and who gets it.
+
+        Returns:
+            The array where it is or comes by, None elsewhere.
+        """
+        world, stream = self._job.world, lane()
+        is_bool = type.dtype.value == "bool"
+        dtype = mx.uint8 if is_bool else mlx_dtype(type.dtype)
+        for sender, receiver in self.transport.route(*way):
+            if self._job.rank == sender:
+                assert x is not None, "who sends has what is sent"
+                self._record("send", type.nbytes, 2)
+                bits = x.view(mx.uint8) if is_bool else x
+                mx.async_eval(mx.distributed.send(bits, receiver, group=world, stream=stream))
+            elif self._job.rank == receiver:
+                x = mx.distributed.recv(type.shape, dtype, sender, group=world, stream=stream)
+                mx.async_eval(x)
+                x = x.view(mx.bool_) if is_bool else x
+        return x
+
+    def move(self, shards: Sequence[mx.array], transfer: Transfer) -> list[mx.array]:
+        """Take part in bringing a value from one part of the mesh to another."""
+        arrived: list[Arrival] = []
+        for piece in transfer.pieces:
+            x = taken(shards[0], piece) if piece.sender == self._job.rank else None
+            if piece.sender != piece.receiver:
+                type = transfer.type.with_shape(tuple(p.stop - p.start for p in piece.place))
+                x = self.carry(x, type, (piece.sender, piece.receiver))
+            if piece.receiver == self._job.rank:
+                arrived.append((piece, x))
+        if self._job.rank not in transfer.target.mesh.flat:
+            return []
+        shape = transfer.target.local_shape(transfer.type.shape)
+        return [put_together(arrived, shape, mlx_dtype(transfer.type.dtype), mx)]
 
 
 class _Members:
@@ -157,6 +265,40 @@ class _Members:
         slots = [empty] * self._slots
         slots[self._slot] = x
         return self.wire.reduce(mx.stack(slots), self._everyone, reduction)[self._slot]
+
+
+class _Correspondents(_Members):
+    """A group inside a part of the mesh, where collectives are made of messages."""
+
+    def __init__(self, wire: Wire, cut: Ranks, ranks: tuple[int, ...], index: int) -> None:
+        super().__init__(wire, cut, ranks, index)
+        self._ways = ways(cut)
+
+    def parts(self, x: mx.array) -> Sequence[mx.array]:
+        """Return the values of the members, in their order."""
+        type = TensorType(tuple(x.shape), dtype_of(x))
+        mine = self.ranks[self.index]
+        held = {mine: x}
+        for sender, receiver in self._ways:
+            passing = self.wire.carry(x if sender == mine else None, type, (sender, receiver))
+            if receiver == mine:
+                assert passing is not None, "what is for this process comes here"
+                held[sender] = passing
+        return [held[rank] for rank in self.ranks]
+
+    def reduced(self, x: mx.array, reduction: str) -> mx.array:
+        """Return the reduction of the values of the members."""
+        return _combined(self.parts(x), reduction)
+
+
+def groups_of(mesh: Mesh, axes: Sequence[str]) -> Ranks:
+    """Return the groups of a collective, as processes of the whole job."""
+    return tuple(tuple(map(mesh.in_whole, group)) for group in mesh.groups(axes))
+
+
+def ways(cut: Ranks) -> list[tuple[int, int]]:
+    """Return who sends whom something in a collective that is made of messages, in order."""
+    return [way for ranks in cut for way in permutations(ranks, 2)]
 
 
 # -------------------------------------------------------------------- the collectives

@@ -8,8 +8,12 @@ of the group and whose bytes are the least possible; pairwise exchange for all_t
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 
 from mithril.cost.hardware import Hardware
+from mithril.engine.transport import Call
+from mithril.ir.timetable import Transfer
 
 
 def collective_seconds(kind: str, nbytes: float, group: int, hardware: Hardware) -> float:
@@ -32,8 +36,41 @@ def collective_seconds(kind: str, nbytes: float, group: int, hardware: Hardware)
     return sum(_seconds(call.kind, call.bytes, call.group, hardware) for call in calls)
 
 
+def transfer_seconds(transfer: Transfer, hardware: Hardware) -> float:
+    """Return the predicted seconds in which what goes between two parts of a mesh is there.
+
+    Args:
+        transfer: what goes where.
+        hardware: the profile to price with.
+    """
+    seconds: dict[int, float] = defaultdict(float)
+    for calls, receiver in _messages(transfer, hardware):
+        seconds[receiver] += sum(_seconds(c.kind, c.bytes, c.group, hardware) for c in calls)
+    return max(seconds.values(), default=0.0)
+
+
+def relayed(transfer: Transfer, hardware: Hardware) -> str:
+    """Return in words what is sent where devices in between pass it on; empty where none does."""
+    ways = [calls for calls, _ in _messages(transfer, hardware)]
+    longest = max(ways, key=len, default=())
+    if len(longest) < 2:
+        return ""
+    return f"{len(longest)} sends one after another, {longest[0].bytes} bytes each"
+
+
+def _messages(transfer: Transfer, hardware: Hardware) -> Sequence[tuple[tuple[Call, ...], int]]:
+    """Return the sends that bring each piece to its receiver, and that receiver."""
+    transport, itemsize = hardware.transport, transfer.type.dtype.itemsize
+    return [
+        ((Call("send", piece.size * itemsize, 2),) * hops, piece.receiver)
+        for piece in transfer.pieces
+        if piece.sender != piece.receiver
+        for hops in [1 if transport is None else len(transport.route(piece.sender, piece.receiver))]
+    ]
+
+
 def _seconds(kind: str, nbytes: float, group: int, hardware: Hardware) -> float:
-    if kind == "permute":
+    if kind in ("permute", "send"):
         return hardware.latency + nbytes / hardware.bandwidth
     messages = group - 1 if kind == "all_to_all" else math.ceil(math.log2(group))
     once = messages * hardware.latency + (group - 1) / group * nbytes / hardware.bandwidth

@@ -48,3 +48,15 @@ def hardware_under(engine: Engine) -> Hardware:
     """Return the profile of an engine's platform, with what carries its data."""
     transport: Transport | None = getattr(engine, "transport", None)
     return replace(hardware_of(engine.platform), transport=transport)
+
+
+def hardware_within(hardware: Hardware, devices: tuple[int, ...]) -> Hardware:
+    """Return the profile of some of the devices, whose data may have to be carried otherwise.
+
+    Args:
+        hardware: the profile of all.
+        devices: their flat indices in the whole mesh.
+    """
+    if hardware.transport is None:
+        return hardware
+    return replace(hardware, transport=hardware.transport.within(devices))

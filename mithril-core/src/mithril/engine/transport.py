@@ -1,13 +1,14 @@
 """What carries data between the processes of a job, and what it does instead of what it lacks.
 
-Some libraries have few collectives, or have them only among all processes at once. Whatever is
-missing is emulated from what is there; the calls that are then made are worked out here, so that a
-plan is priced with what is really sent and an engine sends just that.
+Some libraries have few collectives, or have them only among all processes at once; in some a process
+can send to its neighbours only. Whatever is missing is emulated from what is there; the calls that
+are then made are worked out here, so that a plan is priced with what is really sent and an engine
+sends just that.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Call:
     """A collective that is really issued.
 
     Args:
-        kind: its kind.
+        kind: its kind; `send` for a message from one process to another.
         bytes: counted as in `mithril.ir.Collective`.
         group: how many devices take part.
     """
@@ -32,13 +33,16 @@ class Call:
 class Transport:
     """The abilities of what carries data between processes.
 
-    Every transport has all_reduce and all_gather among all processes.
+    Every transport has all_reduce and all_gather among all processes, and messages between
+    neighbours: process i and process i + 1, the last and the first.
 
     Args:
         name: of the library.
         size: how many processes there are.
         groups: whether its collectives also run among some of the processes.
         scatters: whether it has reduce_scatter.
+        reaches_all: whether a process can send to every other one.
+        part: the processes that a part of the mesh consists of; empty for all.
 
     >>> ring = Transport("ring", 4)
     >>> print(*ring.calls("all_reduce", 1024, 2))
@@ -49,6 +53,30 @@ class Transport:
     size: int
     groups: bool = False
     scatters: bool = False
+    reaches_all: bool = False
+    part: tuple[int, ...] = ()
+
+    def within(self, part: tuple[int, ...]) -> Transport:
+        """Return the transport as the processes of a part have it: others do not take part."""
+        return self if len(part) == self.size else replace(self, part=part)
+
+    @property
+    def by_messages(self) -> bool:
+        """Whether collectives are made of messages: what all processes do is not for a part."""
+        return bool(self.part) and not self.groups
+
+    def route(self, sender: int, receiver: int) -> tuple[tuple[int, int], ...]:
+        """Return the messages that bring something from a process to another, one after another.
+
+        >>> Transport("ring", 4).route(0, 2)
+        ((0, 1), (1, 2))
+        """
+        ahead = (receiver - sender) % self.size
+        step = 1 if ahead <= self.size - ahead else -1
+        if self.reaches_all or ahead in (0, 1, self.size - 1):
+            return ((sender, receiver),)
+        stops = [(sender + step * i) % self.size for i in range(min(ahead, self.size - ahead) + 1)]
+        return tuple(zip(stops, stops[1:], strict=False))
 
     def serves(self, group: int) -> bool:
         """Whether collectives run among a group of this size and no others."""
@@ -71,6 +99,8 @@ class Transport:
             group: how many devices take part.
         """
         itself = Call(kind, nbytes, group)
+        if self.by_messages:
+            return self._messages(nbytes // group if kind == "all_gather" else nbytes, group)
         served = self.serves(group)
         if kind == "all_gather":
             return (itself if served else Call(kind, nbytes // group * self.size, self.size),)
@@ -84,6 +114,14 @@ class Transport:
         if self.gathers_to_reduce(group):
             return (Call("all_gather", nbytes * self.size, self.size),)
         return (Call("all_reduce", nbytes * self.size // group, self.size),)
+
+    def _messages(self, nbytes: int, group: int) -> tuple[Call, ...]:
+        """Return what is sent where everyone of a group sends to every other one of it.
+
+        Not knowing which processes the group is, this takes the longest way inside the part.
+        """
+        longest = max(len(self.route(a, b)) for a in self.part for b in self.part)
+        return (Call("send", nbytes, 2),) * ((group - 1) * longest)
 
     def emulated(self, kind: str, nbytes: int, group: int) -> str:
         """Return in words what is issued instead of a collective, if it is something else."""

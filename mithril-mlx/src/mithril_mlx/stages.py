@@ -1,0 +1,102 @@
+"""Plans of several stages: in one process, and as one of the processes that carry a plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+import mlx.core as mx
+from mithril.engine import Executable, Observer
+from mithril.ir import Graph, Node, Program, Repeat
+from mithril.ir.repeat import all_nodes
+from mithril.mesh import Mesh
+from mithril.types import TensorType
+
+from mithril_mlx.exchange import Wire, groups_of, ways
+from mithril_mlx.lazy import Pace, Shards
+
+Message = tuple[TensorType, tuple[int, int]]
+
+
+class Staged:
+    """A plan of several stages on the devices of this process.
+
+    Args:
+        built: goes through the steps of the timetable.
+        device: where this process computes.
+        wire: the other processes; None where all devices are of this one.
+        pace: of its programs.
+    """
+
+    def __init__(self, built: Executable, device: mx.Device, wire: Wire | None, pace: Pace) -> None:
+        self.built = built
+        self._device = device
+        self._wire = wire
+        self._pace = pace
+
+    def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
+        """Run once; a process of a job waits for the end of its part.
+
+        Raises:
+            BackendError: another process of the job is gone.
+        """
+        self._pace.restart()
+        if self._wire is None:
+            return self.built(inputs, observe)
+        with mx.stream(self._device), self._wire.staged():
+            results = self.built(inputs, observe)
+            mx.eval(results)
+        return results
+
+
+class Elsewhere:
+    """A program that runs on other devices: this process has nothing to do with it.
+
+    All the same it may lie on the way of messages of which collectives are made there.
+
+    Args:
+        program: what runs there.
+        wire: the other processes.
+        rank: which process this is.
+    """
+
+    def __init__(self, program: Program, wire: Wire, rank: int) -> None:
+        self._wire = wire
+        self._results = len(program.outputs)
+        self._passing: list[Message] = []
+        if wire.by_messages(program.mesh):
+            self._passing = [
+                (type, way)
+                for type, way in _messages(program.graph, program.mesh)
+                if any(rank in message for message in wire.transport.route(*way))
+            ]
+            return
+        for node in all_nodes(program.graph):
+            if node.op.is_collective:
+                wire.meet(_groups(node, program.mesh))
+
+    def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
+        """Pass on what comes by; this process holds nothing of the results."""
+        for type, way in self._passing:
+            self._wire.carry(None, type, way)
+        return [[] for _ in range(self._results)]
+
+
+def _messages(graph: Graph, mesh: Mesh) -> Iterator[Message]:
+    """Yield what is sent in the collectives of a program, in order."""
+    for node in graph.nodes:
+        if isinstance(node.op, Repeat):
+            body = list(_messages(node.op.body, mesh))
+            for _ in range(node.op.count):
+                yield from body
+        elif node.op.is_collective:
+            type = node.inputs[0].type
+            if len(node.inputs) > 1:
+                type = type.with_shape((sum(value.type.size for value in node.inputs),))
+            yield from ((type, way) for way in ways(_groups(node, mesh)))
+
+
+def _groups(node: Node, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
+    axes = node.op.attributes["axes"]
+    assert isinstance(axes, tuple), "a collective has axes"
+    return groups_of(mesh, axes)
