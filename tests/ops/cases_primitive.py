@@ -28,6 +28,9 @@ def apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 FULL = np.array([[2, -1, 0, 3, 1, 2], [-1, 1, 3, -1, -1, 2]], np.int32)
 GONE = np.array([[2, 4, 0, 3, -1, -1, 5, -1], [-1, 1, 5, 2, -1, -1, -1, -1]], np.int32)
 
+OWN = np.array([[0, -1, 0], [-1, 1, 1]], np.int32)  # of its own matrix, or of none
+CHOSEN = np.array([[2, 0, 3, 2], [0, -1, 2, 2]], np.int32)  # of three matrices; two name none
+
 
 def _avg_pool(op: ops.AvgPool, *shape: int) -> tuple[list, list]:
     x = floats(*shape)
@@ -78,6 +81,12 @@ PRIMITIVE: list[list] = [
     [ops.ScatterAlong(0, 5), integers(4, 6, below=5), N],
     [ops.TakeRows(), floats(2, 4, 5), FULL, GONE],
     [ops.SumRows(4), floats(2, 6, 5, seed=2), GONE, FULL],
+    [ops.GroupedMatmul(), floats(2, 4, 3, 5), CHOSEN, floats(3, 6, 5, seed=1)],
+    [ops.GroupedMatmul(True), floats(2, 4, 3, 5), CHOSEN, floats(3, 5, 6, seed=1)],
+    [ops.GroupedMatmul(aligned=True), floats(2, 3, 3, 5), OWN, floats(2, 6, 5, seed=1)],
+    [ops.GroupedMatmul(True, True), floats(2, 3, 3, 5), OWN, floats(2, 5, 6, seed=1)],
+    [ops.GroupedOuter(2, True), floats(2, 3, 3, 5), floats(2, 3, 3, 6, seed=1), OWN],
+    [ops.GroupedOuter(3), floats(2, 4, 3, 5), floats(2, 4, 3, 6, seed=1), CHOSEN],
     *_avg_pool(ops.AvgPool((2, 2), (2, 2), ((0, 0), (0, 0)), True), 2, 4, 4, 6),
     *_avg_pool(ops.AvgPool((3, 2), (2, 1), ((1, 1), (0, 1)), True), 2, 2, 5, 4),
     *_avg_pool(ops.AvgPool((3, 2), (2, 1), ((1, 1), (0, 1)), False), 2, 2, 5, 4),

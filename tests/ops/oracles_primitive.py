@@ -159,6 +159,25 @@ def sum_rows(op, x, ids, back):
     return result
 
 
+@oracle
+def grouped_matmul(op, x, ids, stack):
+    matrices = stack if op.transposed else stack.swapaxes(1, 2)
+    result = np.zeros((*x.shape[:3], matrices.shape[2]), x.dtype)
+    for at in np.ndindex(ids.shape):
+        if 0 <= ids[at] < len(stack):
+            result[at] = x[at] @ matrices[ids[at]]
+    return result
+
+
+@oracle
+def grouped_outer(op, left, right, ids):
+    result = np.zeros((op.entries, left.shape[3], right.shape[3]), left.dtype)
+    for at in np.ndindex(ids.shape):
+        if 0 <= ids[at] < op.entries:
+            result[ids[at]] += left[at].T @ right[at]
+    return result
+
+
 def _windows(op, spatial, out):
     """Yield each place of the result, and the elements and size of its window."""
     for at in itertools.product(*map(range, out)):

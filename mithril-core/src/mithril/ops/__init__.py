@@ -17,6 +17,7 @@ from mithril.ops.conv import *
 from mithril.ops.elementwise import *
 from mithril.ops.exchange import *
 from mithril.ops.functions import *
+from mithril.ops.grouped import *
 from mithril.ops.index import *
 from mithril.ops.integer import *
 from mithril.ops.linalg import *

@@ -125,7 +125,7 @@ def sum_to(x: AnyOperand, shape: Shape) -> AnyOperand:
     if x.shape == shape:
         return x
     extra = x.ndim - len(shape)
-    stretched = [i + extra for i, size in enumerate(shape) if size == 1 and x.shape[i + extra] > 1]
+    stretched = [i + extra for i, size in enumerate(shape) if size == 1 != x.shape[i + extra]]
     if not stretched:
         return total(x, range(extra))
     return total(x, (*range(extra), *stretched), keepdims=True).reshape(shape)

@@ -6,6 +6,7 @@ from mithril_jax.kernels import (
     elementwise,
     exchange,
     fused,
+    grouped,
     index,
     linalg,
     loss,
@@ -19,6 +20,6 @@ from mithril_jax.kernels.registry import KERNELS, kernels_on
 fused.register_fused()
 
 __all__ = [
-    "KERNELS", "bucket", "collective", "elementwise", "exchange", "fused", "index", "kernels_on",
-    "linalg", "loss", "movement", "random", "reduction", "window",
+    "KERNELS", "bucket", "collective", "elementwise", "exchange", "fused", "grouped", "index",
+    "kernels_on", "linalg", "loss", "movement", "random", "reduction", "window",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from mithril_mlx.kernels import (
     choice,
     elementwise,
     exchange,
+    grouped,
     index,
     linalg,
     loss,
@@ -22,7 +23,7 @@ from mithril_mlx.kernels import (
 from mithril_mlx.kernels.registry import KERNELS
 
 __all__ = [
-    "KERNELS", "attention", "choice", "elementwise", "exchange", "index", "linalg", "loss",
-    "movement", "nn", "normalization", "order", "pool", "position", "random", "reduction", "shard",
-    "window",
+    "KERNELS", "attention", "choice", "elementwise", "exchange", "grouped", "index", "linalg",
+    "loss", "movement", "nn", "normalization", "order", "pool", "position", "random", "reduction",
+    "shard", "window",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from mithril_torch.kernels import (
     basic,
     elementwise,
     exchange,
+    grouped,
     index,
     linalg,
     movement,
@@ -15,6 +16,6 @@ from mithril_torch.kernels import (
 from mithril_torch.kernels.registry import WRITTEN
 
 __all__ = [
-    "WRITTEN", "basic", "elementwise", "exchange", "index", "linalg", "movement", "neural",
-    "random", "reduction", "window",
+    "WRITTEN", "basic", "elementwise", "exchange", "grouped", "index", "linalg", "movement",
+    "neural", "random", "reduction", "window",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from mithril.engine.kernels import (
     conv,
     elementwise,
     exchange,
+    grouped,
     index,
     linalg,
     loss,
@@ -24,7 +25,7 @@ from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import KERNELS, Kernel, Run, kernel
 
 __all__ = [
-    "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "exchange", "index",
-    "kernel", "kernels_for", "linalg", "loss", "nn", "normalization", "numbers", "order", "pool",
-    "position", "random", "reduce", "shape", "shard",
+    "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "exchange",
+    "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "nn", "normalization", "numbers",
+    "order", "pool", "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

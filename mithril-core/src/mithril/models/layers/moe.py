@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mithril.errors import OptionError, ShapeError
 from mithril.ir import Tensor
-from mithril.models.annotations import read_stack
+from mithril.models.annotations import Slices, read_stack
 from mithril.models.caller import at
 from mithril.models.definition import (
     FRACTION,
@@ -23,10 +23,22 @@ from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import Layer, signature_of
 from mithril.models.layers.experts import Distribution, read_distribution, stack_order
 from mithril.models.layers.linear import ACTIVATION, ACTIVATIONS
-from mithril.models.layers.routing import Routed, Seats, gates, route, seat, statistics
+from mithril.models.layers.routing import Routed, Seats, gates, pack, route, seat, statistics
 from mithril.models.shapes import require_features
 from mithril.models.tracing import layer_path, parameter, section
-from mithril.ops import cast, concatenate, einsum, silu, sum_rows, take_rows
+from mithril.ops import (
+    cast,
+    concatenate,
+    einsum,
+    grouped_matmul,
+    iota,
+    minimum,
+    silu,
+    sum_rows,
+    take,
+    take_rows,
+    where,
+)
 
 OUTPUTS = (
     "output", "load_balancing_loss", "router_z_loss", "tokens_per_expert", "dropped_fraction",
@@ -44,6 +56,20 @@ def _parameters(activation: str, bias: bool) -> tuple[str, ...]:
     return ("router.weight", *(f"experts.{part}.{kind}" for part in parts for kind in kinds))
 
 
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """What all experts have in common."""
+
+    count: int
+    hidden: int
+    activation: str
+    bias: bool
+
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""Rows times the weights of their experts, plus the biases."""
+
+
 def _mixture(
     input: Tensor,
     *,
@@ -57,26 +83,128 @@ def _mixture(
     overflow: str = "drop",
     jitter: float = 0.0,
     groups: int | None = None,
+    is_spread: bool = False,
 ) -> dict[str, Tensor]:
+    """Route, let experts work, bring back; `is_spread` says that they lie on several devices."""
     require_features(input)
+    network = _Network(num_experts, expert_dim, activation, bias)
     tokens = _grouped(input, num_experts, groups)
     order = stack_order(num_experts, expert_distribution)
     with section("router"):
         start = fan_in_uniform(input.shape[-1])
         weight = parameter("weight", (num_experts, input.shape[-1]), start)
         routed = route(tokens, _rearranged(weight, order), top_k, jitter)
-        capacity = _capacity(tokens.shape[1], num_experts, top_k, capacity_factor)
-        seats = seat(routed, capacity, reroute=overflow == "reroute")
+    seated = capacity_factor, overflow == "reroute", is_spread
+    output, seats = _served(tokens, routed, network, *seated)
+    with section("router"):
         found = statistics(routed, seats)
-    places: Tensor = take_rows(tokens, seats.owners, seats.places)
-    shape = (tokens.shape[0], num_experts, capacity, input.shape[-1])
-    with section("experts"):
-        made = _experts(places.reshape(*shape).transpose(1, 0, 2, 3), expert_dim, activation, bias)
-    made = made.transpose(1, 0, 2, 3).reshape(*places.shape)
-    output = _gathered(made, routed, seats).reshape(*input.shape)
     back = tuple(order.index(expert) for expert in range(num_experts))
     found["tokens_per_expert"] = _rearranged(found["tokens_per_expert"], back)
-    return {"output": output, **found}
+    return {"output": output.reshape(*input.shape), **found}
+
+
+def _served(
+    tokens: Tensor,
+    routed: Routed,
+    network: _Network,
+    factor: float | None,
+    reroute: bool,
+    is_spread: bool,
+) -> tuple[Tensor, Seats]:
+    """Seat tokens, and let experts work in the way that fits.
+
+    Experts with the same room each have queues of one size. Without a limit they work on blocks,
+    as many as they need; but what travels between devices has a size that is known beforehand, so
+    that there each has a queue with room for all tokens, of which it works on the blocks in use.
+    """
+    count, share = tokens.shape[1], math.prod(routed.choices.shape[1:]) / network.count
+    rows = _block_rows(int(share))
+    if factor is not None:
+        seats = seat(routed, min(count, math.ceil(factor * share)), reroute=reroute)
+        return _in_queues(tokens, routed, seats, network), seats
+    if is_spread:
+        seats = seat(routed, -(-count // rows) * rows)
+        return _in_long_queues(tokens, routed, seats, network, rows), seats
+    seats, owners = pack(routed, rows)
+    return _in_blocks(tokens, routed, seats, network, owners), seats
+
+
+def _in_queues(tokens: Tensor, routed: Routed, seats: Seats, network: _Network) -> Tensor:
+    """Let every expert work on all of its queue."""
+
+    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _plus(einsum("egci,eoi->egco", x, weight), bias)
+
+    places = _sent(tokens, seats, network.count)
+    return _gathered(_experts(places, network, multiply), routed, seats)
+
+
+def _in_long_queues(
+    tokens: Tensor, routed: Routed, seats: Seats, network: _Network, rows: int
+) -> Tensor:
+    """Let every expert work on those blocks of its queue that are in use."""
+    places = _sent(tokens, seats, network.count)
+    count, groups, capacity, features = places.shape
+    blocks = (count, groups, capacity // rows)
+    in_use = iota(places, blocks, 2) * rows < seats.served.transpose(1, 0).reshape(*blocks[:2], 1)
+    ids = where(in_use, iota(places, blocks, 0), -1).reshape(count, groups * blocks[2])
+
+    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _plus(grouped_matmul(x, ids, weight, aligned=True), bias)
+
+    made = _experts(places.reshape(*ids.shape, rows, features), network, multiply)
+    return _gathered(made.reshape(*places.shape), routed, seats)
+
+
+def _in_blocks(
+    tokens: Tensor, routed: Routed, seats: Seats, network: _Network, owners: Tensor
+) -> Tensor:
+    """Let experts work on the blocks they own."""
+    places: Tensor = take_rows(tokens, seats.owners, seats.places)
+    groups, blocks = owners.shape
+    near: Tensor = minimum(owners, network.count - 1)  # what nobody needs may get any bias
+
+    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        made: Tensor = grouped_matmul(x, owners, weight)
+        if bias is None:
+            return made
+        chosen: Tensor = take(bias, near)
+        return made + chosen.reshape(groups, blocks, 1, bias.shape[1])
+
+    rows = places.shape[1] // (blocks or 1)
+    made = _experts(places.reshape(groups, blocks, rows, tokens.shape[2]), network, multiply)
+    return _returned(made.reshape(*places.shape), routed, seats)
+
+
+def _sent(tokens: Tensor, seats: Seats, experts: int) -> Tensor:
+    """Return the queues of experts, [experts, groups, places, features]: here tokens travel."""
+    places: Tensor = take_rows(tokens, seats.owners, seats.places)
+    groups, count, features = places.shape
+    return places.reshape(groups, experts, count // experts, features).transpose(1, 0, 2, 3)
+
+
+def _gathered(made: Tensor, routed: Routed, seats: Seats) -> Tensor:
+    """Return for each token what came out of the queues it was in: here it travels back."""
+    experts, groups, count, features = made.shape
+    places = made.transpose(1, 0, 2, 3).reshape(groups, experts * count, features)
+    return _returned(places, routed, seats)
+
+
+def _returned(places: Tensor, routed: Routed, seats: Seats) -> Tensor:
+    """Return for each token what its experts made of it, added up by their weights."""
+    weighted = places * cast(gates(routed, seats), places.dtype)
+    total: Tensor = sum_rows(weighted, seats.places, seats.owners, routed.choices.shape[1])
+    return total
+
+
+def _plus(made: Tensor, bias: Tensor | None) -> Tensor:
+    """Add the biases [experts, features] to [experts, …, …, features]."""
+    return made if bias is None else made + bias.reshape(bias.shape[0], 1, 1, bias.shape[1])
+
+
+def _block_rows(share: int) -> int:
+    """Return the size of a block: a power of two, small against the share of an expert."""
+    return 1 << min(6, max(1, share // 4).bit_length() - 1)
 
 
 def _grouped(input: Tensor, experts: int, groups: int | None) -> Tensor:
@@ -86,22 +214,16 @@ def _grouped(input: Tensor, experts: int, groups: int | None) -> Tensor:
             f"layer '{layer_path()}' needs an input [batch, sequence, features] or [rows, "
             f"features], not {input.type}; reshape it"
         )
+    if groups is None and input.ndim == 3:
+        return input
     count = math.prod(input.shape[:-1])
-    if groups is None:
-        groups = input.shape[0] if input.ndim == 3 else math.gcd(count, experts)
-    if groups and count % groups:
+    groups = math.gcd(count, experts) if groups is None else groups
+    if count % groups:
         raise ShapeError(
             f"layer '{layer_path()}' cannot divide {count} tokens into {groups} groups; choose "
             f"groups that divides {count}"
         )
-    return input.reshape(groups, count // (groups or 1), input.shape[-1])
-
-
-def _capacity(tokens: int, experts: int, choices: int, factor: float | None) -> int:
-    """Return how many tokens of a group an expert has room for: all of them, or its share."""
-    if factor is None:
-        return tokens
-    return min(tokens, math.ceil(factor * choices * tokens / experts))
+    return input.reshape(groups, count // groups, input.shape[-1])
 
 
 def _rearranged(x: Tensor, order: tuple[int, ...]) -> Tensor:
@@ -111,36 +233,24 @@ def _rearranged(x: Tensor, order: tuple[int, ...]) -> Tensor:
     return rows
 
 
-def _experts(x: Tensor, hidden: int, activation: str, bias: bool) -> Tensor:
-    """Apply each expert to its tokens, [experts, groups, places, features]."""
-    with section("in"):
-        wide = _stack(x, hidden, bias)
-    if activation == "swiglu":
-        with section("gate"):
-            wide = silu(_stack(x, hidden, bias)) * wide
-    else:
-        with section("in"):
-            wide = ACTIVATIONS[activation](wide)
-    with section("out"):
-        return _stack(wide, x.shape[-1], bias)
+def _experts(x: Tensor, network: _Network, multiply: Product) -> Tensor:
+    """Apply the experts to rows of features, the last dimension."""
 
+    def layer(x: Tensor, dimension: int) -> Tensor:
+        start = fan_in_uniform(x.shape[-1])
+        weight = parameter("weight", (network.count, dimension, x.shape[-1]), start)
+        bias = parameter("bias", (network.count, dimension), start) if network.bias else None
+        return multiply(x, weight, bias)
 
-def _stack(x: Tensor, dimension: int, bias: bool) -> Tensor:
-    """Return what a stack of linear layers makes of [experts, groups, places, features]."""
-    experts, features = x.shape[0], x.shape[-1]
-    start = fan_in_uniform(features)
-    weight = parameter("weight", (experts, dimension, features), start)
-    output: Tensor = einsum("egci,eoi->egco", x, weight)
-    if not bias:
-        return output
-    return output + parameter("bias", (experts, dimension), start).reshape(experts, 1, 1, dimension)
-
-
-def _gathered(made: Tensor, routed: Routed, seats: Seats) -> Tensor:
-    """Return for each token what its experts made of it, added up by their weights."""
-    weighted = made * cast(gates(routed, seats), made.dtype)
-    total: Tensor = sum_rows(weighted, seats.places, seats.owners, routed.choices.shape[1])
-    return total
+    with section("experts.in"):
+        wide = layer(x, network.hidden)
+        if network.activation != "swiglu":
+            wide = ACTIVATIONS[network.activation](wide)
+    if network.activation == "swiglu":
+        with section("experts.gate"):
+            wide = silu(layer(x, network.hidden)) * wide
+    with section("experts.out"):
+        return layer(wide, x.shape[-1])
 
 
 class MoE(Layer):
@@ -212,13 +322,20 @@ class MoE(Layer):
             OUTPUTS,
             (("experts.in.weight", "experts.gate.weight"), ("experts.out.weight",)),
             {
-                "num_experts": POSITIVE, "expert_dim": POSITIVE, "top_k": POSITIVE,
-                "capacity_factor": _CAPACITY, "activation": ACTIVATION, "overflow": _OVERFLOW,
-                "jitter": FRACTION, "groups": POSITIVE_OR_NONE,
+                "num_experts": POSITIVE,
+                "expert_dim": POSITIVE,
+                "top_k": POSITIVE,
+                "capacity_factor": _CAPACITY,
+                "activation": ACTIVATION,
+                "overflow": _OVERFLOW,
+                "jitter": FRACTION,
+                "groups": POSITIVE_OR_NONE,
             },
         ),
         name="MoE",
-    )  # fmt: skip
+    )
+    # Whether the experts lie on several devices follows from how they are split: no option.
+    definition = replace(definition, options=definition.options[:-1])  # fmt: skip
 
     __signature__ = signature_of(definition)
 
@@ -232,10 +349,15 @@ class MoE(Layer):
         if isinstance(distribution, Mapping):  # the user's may change
             self.config = {**self.config, "expert_distribution": dict(distribution)}
         given = {option: value for option, value in laid.items() if value is not None}
-        if not given and distribution is None:
-            return
+        if given or distribution is not None:
+            self._spread(slices, given)
+        is_spread = any(name.startswith("experts.") for name in self.annotations)
+        self.config = {**self.config, "is_spread": is_spread}
+
+    def _spread(self, slices: Slices, given: Mapping[str, object]) -> None:
+        """Split the stacks over the last mesh dimension that may be used."""
         annotation = read_stack(
-            slices, laid.get("device_mesh"), laid.get("device_mesh_partition"), at(self.source)
+            slices, given.get("device_mesh"), given.get("device_mesh_partition"), at(self.source)
         )
         stacks = [name for name in self.parameters if name.startswith("experts.")]
         self.annotations = {} if annotation is None else dict.fromkeys(stacks, annotation)

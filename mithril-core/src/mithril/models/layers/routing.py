@@ -8,6 +8,7 @@ the second ones, and so on, as in GShard (Lepikhin et al., 2020). Results do not
 from __future__ import annotations
 
 import zlib
+from builtins import min as least
 from dataclasses import dataclass
 
 from mithril.ir import Tensor
@@ -21,6 +22,7 @@ from mithril.ops import (
     cumsum,
     einsum,
     exp,
+    floor_divide,
     iota,
     log,
     max,
@@ -106,24 +108,46 @@ def route(tokens: Tensor, weight: Tensor, choices: int, jitter: float) -> Routed
     return Routed(logits, total, exp(logits - total), best)
 
 
-def seat(routed: Routed, capacity: int, *, reroute: bool) -> Seats:
-    """Return the seats of all tokens.
+def seat(routed: Routed, capacity: int, *, reroute: bool = False) -> Seats:
+    """Return the seats of all tokens, every expert having as many places in a group.
 
     Args:
         routed: what the router thinks.
         capacity: places of an expert in a group.
         reroute: whether a token whose expert is full goes to its next best one that is not.
     """
+    if reroute:
+        experts, places, asked, served = _by_rounds(routed, capacity)
+    else:
+        experts, position, asked = _queued(routed)
+        places = where(position < capacity, experts * capacity + position, -1)
+        served = minimum(asked, capacity)
+    return _seats(routed, (experts, places, asked, served), routed.logits.shape[-1] * capacity)
+
+
+def pack(routed: Routed, rows: int) -> tuple[Seats, Tensor]:
+    """Return the seats of all tokens, one expert behind the other, and the expert of each block.
+
+    Every expert has as many blocks of places as it needs, so that no choice is without a place.
+
+    Args:
+        routed: what the router thinks.
+        rows: places of a block.
+
+    Returns:
+        The seats, and [groups, blocks] the expert of each block; of blocks that nobody needs, the
+        number of experts.
+    """
     groups, tokens, choices = routed.choices.shape
-    find = _by_rounds if reroute else _at_once
-    experts, places, asked, served = find(routed, capacity)
-    count = routed.logits.shape[-1] * capacity
-    numbers: Tensor = iota(places, (groups, choices * tokens), 1)
-    # What has no place meets in one more, which is cut off.
-    target = where(places < 0, count, places)
-    seats = apply_one(ScatterAlong(1, count + 1), target, numbers + 1)[:, :count] - 1
-    owners: Tensor = where(seats < 0, -1, remainder(seats, tokens or 1))
-    return Seats(experts, places, seats, owners, asked, served)
+    count, seats = routed.logits.shape[-1], choices * tokens
+    blocks = (seats + least(count, seats) * (rows - 1)) // rows
+    experts, position, asked = _queued(routed)
+    sizes = floor_divide(asked + (rows - 1), rows) * rows
+    ends = cumsum(sizes, 1)
+    places = take_along(ends - sizes, experts, 1) + position
+    starts = iota(ends, (groups, blocks, 1), 1) * rows
+    owners = sum(cast(ends.reshape(groups, 1, count) <= starts, INT), -1)
+    return _seats(routed, (experts, places, asked, asked), blocks * rows), owners
 
 
 def gates(routed: Routed, seats: Seats) -> Tensor:
@@ -174,15 +198,25 @@ def statistics(routed: Routed, seats: Seats) -> dict[str, Tensor]:
     }
 
 
-def _at_once(routed: Routed, capacity: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Seat all choices; those of a full expert get no place."""
+def _seats(routed: Routed, found: tuple[Tensor, Tensor, Tensor, Tensor], count: int) -> Seats:
+    """Return seats with the way back from `count` places."""
+    experts, places, asked, served = found
+    groups, tokens, choices = routed.choices.shape
+    numbers: Tensor = iota(places, (groups, choices * tokens), 1)
+    # What has no place meets in one more, which is cut off.
+    target = where(places < 0, count, places)
+    seats = apply_one(ScatterAlong(1, count + 1), target, numbers + 1)[:, :count] - 1
+    owners: Tensor = where(seats < 0, -1, remainder(seats, tokens or 1))
+    return Seats(experts, places, seats, owners, asked, served)
+
+
+def _queued(routed: Routed) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the expert of each seat, its position in the queue, and how long queues are."""
     groups, tokens, choices = routed.choices.shape
     experts = routed.choices.transpose(0, 2, 1).reshape(groups, choices * tokens)
     wanted = one_hot(experts, routed.logits.shape[-1], INT)
     position = sum((cumsum(wanted, 1) - wanted) * wanted, -1)
-    places = where(position < capacity, experts * capacity + position, -1)
-    asked = sum(wanted, 1)
-    return experts, places, asked, minimum(asked, capacity)
+    return experts, position, sum(wanted, 1)
 
 
 def _by_rounds(routed: Routed, capacity: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
