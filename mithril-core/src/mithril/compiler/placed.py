@@ -165,59 +165,71 @@ class _Parts:
         """Return what is asked of a part."""
         whole = self._request
         names = {value.name for value in graph.inputs}
-        crossing = names & set(parted.crossing)
+        made = set(graph.outputs)
+        crossing = set(parted.crossing)
 
         def on(shardings: Mapping[str, Sharding], known: set[str]) -> dict[str, Sharding]:
             return {n: onto(s, mesh) for n, s in shardings.items() if n in known}
 
         seeds = whole.output_gradients
         mine = {n: onto(s, mesh) for n, s in (seeds or {}).items() if seed_of(n) in names}
-        made = set(graph.outputs)
-        values = {value.name for value in graph.values()}
-        homes = on(whole.homes, values)
-        along = self._along(graph, mesh, parted)
+        handed_on = self._handed_on(mesh, parted)
+        homes = on(whole.homes, {value.name for value in graph.values()})
+        homes |= {n: s for n, s in handed_on.items() if n in names}
         batch = self._placement.batch
-        if self._placement.microbatches > 1 and batch in values - names:
-            homes[batch] = along.pop(batch)
+        if self._placement.microbatches > 1 and batch not in names:
+            homes |= {v.name: self._batch(v, mesh) for v in graph.values() if v.name == batch}
+        along = self._along(graph, mesh, parted)
         return replace(
             whole,
             inputs=on(whole.inputs, names),
-            outputs=on(whole.outputs, made),
+            outputs=on(whole.outputs, made) | {n: s for n, s in handed_on.items() if n in made},
             placed=whole.placed & names,
-            compute=(whole.compute & names) | ({batch} & names & set(along)),
+            compute=(whole.compute & names) | ({batch} & set(along)),
             output_gradients=None if seeds is None else mine,
             differentiated=tuple(
                 n for n in whole.differentiated if n in names and gradient_of(n) in made
             ),
             homes=homes,
-            free=(whole.free & names) | crossing,
+            free=(whole.free & names) | (crossing & names),
             at_rest=on(whole.at_rest, names),
             along=along,
         )
+
+    def _handed_on(self, mesh: Mesh, parted: Parted) -> dict[str, Sharding]:
+        """Return how stages hand on what differs from micro-batch to micro-batch.
+
+        Both sides have to agree which samples a micro-batch has, and on which replica.
+        """
+        found = {}
+        for name, value in parted.crossing.items():
+            home = self._in_time.get(value)
+            if home is not None and any(home.dims):
+                dims = ((*self._batch_axes(mesh), *axes) if axes else () for axes in home.dims)
+                found[name] = Sharding(mesh, tuple(dims))
+        return found
+
+    def _batch(self, value: Value, mesh: Mesh) -> Sharding:
+        rest = ((),) * (value.type.rank - 1)
+        return Sharding(mesh, ((*self._batch_axes(mesh), MICRO), *rest))
 
     def _along(self, graph: Graph, mesh: Mesh, parted: Parted) -> dict[str, Sharding]:
         """Return how what arrives is computed with: cut in time, and split as where it was made."""
         found = {}
         for value in graph.inputs:
             name = value.name
+            is_crossing = name in parted.crossing
             in_time = self._in_time.get(parted.crossing.get(name, value))
-            lies = (
-                self._lies.get(name) if name in parted.crossing else self._request.inputs.get(name)
-            )
-            sharding = (
-                Sharding.replicated(mesh, value.type.rank) if lies is None else onto(lies, mesh)
-            )
+            lies = (self._lies if is_crossing else self._request.inputs).get(name)
+            whole = Sharding.replicated(mesh, value.type.rank)
+            sharding = whole if lies is None else onto(lies, mesh)
             dims = [tuple(a for a in axes if a != MICRO) for axes in sharding.dims]
-            if name == self._placement.batch:
+            if name == self._placement.batch and self._placement.microbatches > 1:
                 dims[0] = tuple(dict.fromkeys((*dims[0], *self._batch_axes(mesh))))
             if in_time is not None:
                 dims = [(*d, *t) for d, t in zip(dims, in_time.dims, strict=True)]
-            if tuple(dims) != sharding.dims or name in parted.crossing:
+            if is_crossing or tuple(dims) != sharding.dims:
                 found[name] = Sharding(sharding.mesh, tuple(dims))
-        batch = next((v for v in graph.values() if v.name == self._placement.batch), None)
-        if batch is not None and batch not in graph.inputs and self._placement.microbatches > 1:
-            dims = [(*self._batch_axes(mesh), MICRO), *[()] * (batch.type.rank - 1)]
-            found[batch.name] = Sharding(mesh, tuple(dims))
         return found
 
     def _batch_axes(self, mesh: Mesh) -> list[str]:

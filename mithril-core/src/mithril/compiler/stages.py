@@ -227,13 +227,22 @@ def _microbatches(
             f"micro-batch of {size} samples is larger than the batch{_each(batch, replicas)}; use "
             f"at most {samples}"
         )
-    if not pads and (batch.size % replicas or samples % size):
-        legal = [n for n in range(1, samples + 1) if samples % n == 0]
+    if not _is_legal(size, batch.size, replicas, pads):
+        legal = [n for n in range(1, samples + 1) if _is_legal(n, batch.size, replicas, pads)]
+        remedy = "use one of " + listing(map(str, legal)) if legal else "use a larger batch"
         raise PlanError(
             f"batch{_each(batch, replicas)} does not divide into micro-batches of {size} samples; "
-            f'use one of {listing(map(str, legal))}, or allow padding with uneven="pad"'
+            f"{remedy}" + ("" if pads else ', or allow padding with uneven="pad"')
         )
     return -(-samples // size)
+
+
+def _is_legal(size: int, batch: int, replicas: int, pads: bool) -> bool:
+    """Return whether micro-batches of a size are even, or the last ones at least not all empty."""
+    samples = -(-batch // replicas)
+    if batch % replicas == 0 and samples % size == 0:
+        return True
+    return pads and batch > replicas * -(-samples // size)
 
 
 def _each(batch: Batch, replicas: int) -> str:

@@ -17,6 +17,8 @@ from mithril.errors import GraphError, MithrilError, nearest
 from mithril.ir.graph import Graph, Node, Phase, Source, Value
 from mithril.ir.op import Op, registry
 from mithril.ir.plan import Cause, Plan, Port, Program, Stage, TensorReport
+from mithril.ir.schedule import Action, read_table
+from mithril.ir.timetable import Index, Run, Send, Timetable, Transfer
 from mithril.ir.verify import verify
 from mithril.mesh import Axis, Mesh, Sharding
 from mithril.types import TensorType, as_dtype
@@ -203,6 +205,7 @@ def _plan_out(plan: Plan) -> Json:
             for name, report in plan.specs.items()
         },
         "notes": list(plan.notes),
+        "timetable": None if plan.timetable is None else _timetable_out(plan.timetable),
     }
 
 
@@ -213,7 +216,15 @@ def _plan_in(content: Json) -> Plan:
         for name, item in content["specs"].items()
     }
     stages = tuple(map(_stage_in, content["stages"]))
-    return Plan(mesh, stages, specs, tuple(content["notes"]))
+    table = content["timetable"]
+    return Plan(
+        mesh,
+        stages,
+        specs,
+        tuple(content["notes"]),
+        None,
+        None if table is None else _timetable_in(table),
+    )
 
 
 def _stage_in(item: Json) -> Stage:
@@ -235,13 +246,86 @@ def _port_in(item: Json) -> Port:
     return Port(item["name"], _type_in(item), _sharding_in(item))
 
 
-def _mesh_out(mesh: Mesh) -> list[Json]:
-    return [asdict(axis) for axis in mesh.axes]
+def _timetable_out(table: Timetable) -> Json:
+    return {
+        "inputs": [_port_out(port) for port in table.inputs],
+        "given": list(table.given),
+        "outputs": [_port_out(port) for port in table.outputs],
+        "made": list(table.made),
+        "steps": [_step_out(step) for step in table.steps],
+        "transfers": [_transfer_out(transfer) for transfer in table.transfers],
+        "indices": [[i.slot, _mesh_out(i.mesh), i.value] for i in table.indices],
+        "schedule": None
+        if table.schedule is None
+        else {"name": table.schedule.name, "rows": str(table.schedule).splitlines()},
+    }
 
 
-def _mesh_in(axes: list[Json]) -> Mesh:
+def _timetable_in(item: Json) -> Timetable:
+    schedule = item["schedule"]
+    return Timetable(
+        tuple(map(_port_in, item["inputs"])),
+        tuple(item["given"]),
+        tuple(map(_port_in, item["outputs"])),
+        tuple(item["made"]),
+        tuple(map(_step_in, item["steps"])),
+        tuple(map(_transfer_in, item["transfers"])),
+        tuple(Index(slot, _mesh_in(mesh), value) for slot, mesh, value in item["indices"]),
+        None if schedule is None else read_table(schedule["name"], schedule["rows"]),
+    )
+
+
+def _step_out(step: Run | Send) -> Json:
+    action = {} if step.action is None else {"action": str(step.action)}
+    if isinstance(step, Run):
+        return {
+            "run": step.stage,
+            "inputs": list(step.inputs),
+            "outputs": list(step.outputs),
+            **action,
+        }
+    return {"send": step.transfer, "source": step.source, "target": step.target, **action}
+
+
+def _step_in(item: Json) -> Run | Send:
+    action = Action.read(item["action"]) if "action" in item else None
+    if "run" in item:
+        return Run(item["run"], tuple(item["inputs"]), tuple(item["outputs"]), action)
+    return Send(item["send"], item["source"], item["target"], action)
+
+
+def _transfer_out(transfer: Transfer) -> Json:
+    return {
+        **_type_out(transfer.type),
+        "from": _sharding_out(transfer.source),
+        "to": _sharding_out(transfer.target),
+        "cause": asdict(transfer.cause),
+        "phase": str(transfer.phase),
+        "scope": transfer.scope,
+        "place": transfer.place,
+    }
+
+
+def _transfer_in(item: Json) -> Transfer:
+    return Transfer(
+        _type_in(item),
+        _sharding_in(item["from"]),
+        _sharding_in(item["to"]),
+        _cause_in(item["cause"]),
+        Phase(item["phase"]),
+        item["scope"],
+        item["place"],
+    )
+
+
+def _mesh_out(mesh: Mesh) -> Json:
+    return {"axes": [asdict(axis) for axis in mesh.axes], "devices": list(mesh.devices)}
+
+
+def _mesh_in(item: Json) -> Mesh:
+    axes = item["axes"]
     Mesh({axis["name"]: axis["size"] for axis in axes})  # checks names and sizes
-    return Mesh.of_axes(Axis(**axis) for axis in axes)
+    return Mesh.of_axes((Axis(**axis) for axis in axes), item["devices"])
 
 
 def _sharding_out(sharding: Sharding) -> Json:

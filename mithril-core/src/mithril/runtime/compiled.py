@@ -28,6 +28,7 @@ from mithril.models.summary import summarize
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import PipelineOptions, Precision, check_flag
 from mithril.partition import explain
+from mithril.partition.map import partition_map
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
 from mithril.runtime.evaluation import Evaluator, check_names
@@ -331,6 +332,12 @@ class CompiledModel:
             (name, (parameters or {}).get(name, ANYWHERE)) for name in self.parameter_names
         )
         step = planner.step(Signature(placed, lying, arriving if gradients else None))
+        if step.plan.timetable is not None:
+            raise BackendError(
+                f"model runs as {len(step.plan.stages)} programs on parts of the mesh and is no "
+                f"single function of backend '{self.backend.name}'; call evaluate(), or remove "
+                f"device_id, Pipeline and model.stage"
+            )
         made = {port.name for port in step.plan.outputs}
         wanted = {name: gradient_of(name) for name in (*self.parameter_names, *differentiable)}
         return Wiring(
@@ -350,6 +357,17 @@ class CompiledModel:
         if key not in self._pure_planners:
             self._pure_planners[key] = Planner(self._model, self.backend, settings)
         return self._pure_planners[key]
+
+    def get_partition_map(self) -> dict[str, Any]:
+        """Return which device runs which layers and holds which parameters, by the last plan.
+
+        The result is plain data: `mesh`, `stages`, `layers`, `parameters` and `devices`; see
+        `mithril.partition.map`.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        return partition_map(self.plan, self.parameter_names)
 
     def summary(self) -> str:
         """Return the model as a table, and what the last plan makes of it, if there is one."""

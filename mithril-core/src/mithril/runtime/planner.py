@@ -159,8 +159,8 @@ class Planner:
             return None
         value = traced.value_names.get(self._wishes.batch) or traced.graph.inputs[0]
         name = value.name or traced.graph.inputs[0].name
-        _, sharding = dict(signature.inputs).get(name, ANYWHERE)
         shape = value.type.shape
+        sharding = _arriving(name, shape[:1], signature)
         if self._wishes.pipeline is not None and not shape:
             raise ShapeError(
                 f"pipeline cuts '{name}' into micro-batches, and it is a scalar; give the model a "
@@ -295,6 +295,15 @@ class Planner:
         if self._backend.mesh.size > 1 or not ignored:
             return ()
         return (f"annotations ignored, because the backend has one device: {ignored}",)
+
+
+def _arriving(name: str, batch: tuple[int, ...], signature: Signature) -> Sharding | None:
+    """Return how a batch arrives: as the input of that name, or else the first one of its size."""
+    found = dict(signature.inputs)
+    if name in found:
+        return found[name][1]
+    sizes = ((type, s) for type, s in found.values() if type is not None and type.shape)
+    return next((s for type, s in sizes if type.shape[:1] == batch), None)
 
 
 def _settled(signature: Signature, step: Step) -> Signature:

@@ -21,7 +21,7 @@ class Wiring:
     """A plan and its names.
 
     Args:
-        plan: what runs; it has one stage.
+        plan: what runs.
         seeds: for each output that may be given a gradient the name of the input it goes in by.
         gradients: for each parameter and float input the name of the output its gradient comes by.
         uses_seed: whether the plan has an input `seed` that decides random numbers.
@@ -35,13 +35,13 @@ class Wiring:
 
     @property
     def program(self) -> Program:
-        """The program of the plan."""
+        """The program of a plan of one stage."""
         return self.plan.stages[0].program
 
     def seed_type(self, output: str) -> TensorType:
         """Return the type of the gradient of an output."""
         wanted = self.seeds[output]
-        return next(port.type for port in self.program.inputs if port.name == wanted)
+        return next(port.type for port in self.plan.inputs if port.name == wanted)
 
     def lowered_on(self, engine: Engine) -> Executable:
         """Return the plan lowered for an engine, once, as an evaluation lowers it."""

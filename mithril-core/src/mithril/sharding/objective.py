@@ -145,7 +145,8 @@ class Objective:
         goals = self._promised.get(value, ())
         found = dict.fromkeys((*produced, *reduced, *needed, *goals))
         if value in self._given.free:  # an array is never a partial sum
-            found = dict.fromkeys(sharding.reduced() for sharding in found)
+            wished = filter(None, [self._given.computed.get(value)])
+            found = dict.fromkeys(sharding.reduced() for sharding in (*found, *wished))
         return tuple(found)
 
     def _share_homes(self) -> None:

@@ -93,14 +93,14 @@ def classify(locals: Sequence[Local], split: bool) -> list[Classified]:
     """
     found = {local.part: Classified(local) for local in locals}
     made: dict[str, tuple[Class, bool]] = {}
-    at = dict.fromkeys(found, 0)
+    waiting = {part: list(item.local.program.graph.nodes) for part, item in found.items()}
     for item in found.values():
         _enter(item)
-    while any(at[part] < len(found[part].local.program.graph.nodes) for part in found):
-        before = sum(at.values())
+    while any(waiting.values()):
+        before = sum(map(len, waiting.values()))
         for part, item in found.items():
-            at[part] = _advance(item, at[part], made)
-        assert sum(at.values()) > before, "parts wait for each other"
+            waiting[part] = _advance(item, waiting[part], made)
+        assert sum(map(len, waiting.values())) < before, "parts wait for each other"
     for item in found.values():
         _check_arrivals(item, made)
         if split:
@@ -116,23 +116,21 @@ def _enter(item: Classified) -> None:
             item.state[value] = first
 
 
-def _advance(item: Classified, at: int, made: dict[str, tuple[Class, bool]]) -> int:
-    """Classify nodes until one needs what is not known yet; return the number of that one."""
-    graph = item.local.program.graph
-    leaving: dict[Value, list[str]] = {}
-    for name, value in graph.outputs.items():
-        if name in item.local.crossing:
-            leaving.setdefault(value, []).append(name)
-    for node in graph.nodes[at:]:
-        if not all(_known(item, value, made) for value in node.inputs):
-            break
-        _classify(item, node)
-        at += 1
-    for value, names in leaving.items():
-        if value in item.state:
+def _advance(
+    item: Classified, nodes: Sequence[Node], made: dict[str, tuple[Class, bool]]
+) -> list[Node]:
+    """Classify the nodes that need nothing unknown; return the others."""
+    waiting = []
+    for node in nodes:
+        if all(_known(item, value, made) for value in node.inputs):
+            _classify(item, node)
+        else:
+            waiting.append(node)
+    for name, value in item.local.program.graph.outputs.items():
+        if name in item.local.crossing and value in item.state:
             found = item.state[value] or Class(When.before, 0, item.local.part)
-            made.update(dict.fromkeys(names, (found, value in item.varies)))
-    return at
+            made[name] = found, value in item.varies
+    return waiting
 
 
 def _known(item: Classified, value: Value, made: Mapping[str, tuple[Class, bool]]) -> bool:

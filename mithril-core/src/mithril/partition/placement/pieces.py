@@ -262,7 +262,8 @@ class Cutter:
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):
             if value not in made:
                 takes[value] = None if value is number else self.seat(value)
-        gives = {v: self.seat(v) for v in wanted if v in made and self._leaves(v, found)}
+        leaving = (v for node in nodes for v in node.outputs if v in wanted)
+        gives = {v: self.seat(v) for v in leaving if self._leaves(v, found)}
         builder = Builder.extending(Graph((), tuple(nodes), {}))
         for value in sums:
             if value not in made:
@@ -293,12 +294,17 @@ class Cutter:
         takes: Mapping[Value, Seat | None],
         gives: Mapping[Value, Seat],
     ) -> Piece:
+        entering = {v: Value(v.type, n) for v, n in zip(takes, _names(takes), strict=True)}
         names = _names(gives)
+        renamed = tuple(
+            replace(node, inputs=tuple(entering.get(v, v) for v in node.inputs)) for node in nodes
+        )
+        outputs = dict(zip(names, gives, strict=True))
         program = Program(
             self._mesh,
-            Graph(tuple(takes), tuple(nodes), dict(zip(names, gives, strict=True))),
-            tuple(map(self._port, takes)),
-            tuple(replace(self._port(v), name=name) for name, v in zip(names, gives, strict=True)),
+            Graph(tuple(entering.values()), renamed, outputs),
+            tuple(replace(self._port(v), name=new.name) for v, new in entering.items()),
+            tuple(replace(self._port(v), name=name) for name, v in outputs.items()),
         )
         return Piece(found, program, list(takes.values()), list(gives.values()))
 

@@ -1,0 +1,83 @@
+"""The partition map: which device runs which layers and holds which parameters, as plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mithril.ir import Plan, Port
+from mithril.ir.repeat import all_nodes
+
+Map = dict[str, Any]
+
+
+def partition_map(plan: Plan, parameters: Sequence[str]) -> Map:
+    """Return who runs and holds what: dicts, lists, strings and numbers only, fit for JSON.
+
+    Args:
+        plan: the plan.
+        parameters: names of the model's parameters.
+
+    Returns:
+        `mesh`: size of each axis; `stages`: name, devices, layers, and how often each runs;
+        `layers`: by path, the devices that compute it; `parameters`: by name, shape, dtype, spec,
+        the devices that hold it, and shape and bytes of what each of them holds; `devices`: by flat
+        index, its layers, its parameters and their bytes.
+    """
+    held = [_held(port) for port in plan.inputs if port.name in set(parameters)]
+    layers = _layers(plan)
+    return {
+        "mesh": {axis.name: axis.size for axis in plan.mesh.axes},
+        "stages": _stages(plan),
+        "layers": {path: {"devices": devices} for path, devices in layers.items()},
+        "parameters": dict(held),
+        "devices": {
+            device: {
+                "layers": [path for path, devices in layers.items() if device in devices],
+                "parameters": [name for name, entry in held if device in entry["devices"]],
+                "bytes": sum(entry["bytes"] for _, entry in held if device in entry["devices"]),
+            }
+            for device in range(plan.mesh.size)
+        },
+    }
+
+
+def _held(port: Port) -> tuple[str, Map]:
+    local = port.sharding.local_shape(port.type.shape)
+    entry = {
+        "shape": list(port.type.shape),
+        "dtype": str(port.type.dtype),
+        "spec": repr(port.sharding.spec),
+        "devices": list(port.sharding.mesh.flat),
+        "local_shape": list(local),
+        "bytes": math.prod(local) * port.type.dtype.itemsize,
+    }
+    return port.name, entry
+
+
+def _scopes(plan: Plan, number: int) -> list[str]:
+    nodes = all_nodes(plan.stages[number].program.graph)
+    found = (node.scope for node in nodes if not node.op.is_collective)
+    return list(dict.fromkeys(scope for scope in found if scope))
+
+
+def _stages(plan: Plan) -> list[Map]:
+    times = None if plan.timetable is None else plan.timetable.times()
+    return [
+        {
+            "name": stage.name,
+            "devices": list(stage.devices),
+            "layers": _scopes(plan, number),
+            "runs": 1 if times is None else times[number],
+        }
+        for number, stage in enumerate(plan.stages)
+    ]
+
+
+def _layers(plan: Plan) -> dict[str, list[int]]:
+    found: dict[str, set[int]] = {}
+    for number, stage in enumerate(plan.stages):
+        for scope in _scopes(plan, number):
+            found.setdefault(scope, set()).update(stage.devices)
+    return {path: sorted(devices) for path, devices in found.items()}
