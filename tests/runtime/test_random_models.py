@@ -34,10 +34,13 @@ BLOCKS = {
     "gelu": ml.Gelu,
     "mlp": lambda: residual(ml.LayerNorm(), ml.FeedForward(20)),
     "attention": lambda: residual(ml.MultiHeadAttention(num_heads=3, causal=True)),
+    "ring": lambda: residual(
+        ml.MultiHeadAttention(num_heads=3, causal=True, rope=True, context_parallel="ring")
+    ),
     "dropout": lambda: ml.Dropout(rate=0.4),
     "loop": lambda: ml.Repeat(residual(ml.Linear(D), ml.Relu()), 3),
 }
-PORTS = {"mlp": ("x", "y"), "attention": ("x", "y")}
+PORTS = dict.fromkeys(("mlp", "attention", "ring"), ("x", "y"))
 
 
 def build(blocks: list[str], vocabulary: int) -> ml.Model:

@@ -8,15 +8,14 @@ at once. Every move over the mesh becomes explicit nodes; a collective carries i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mithril.cost import emulated
 from mithril.ir import (
     Builder,
     Cause,
     Graph,
-    Group,
     Node,
     Op,
     Phase,
@@ -44,6 +43,7 @@ from mithril.ops.shape import Movement
 from mithril.partition.alternatives import alternatives
 from mithril.partition.group import FactorGroup
 from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
+from mithril.partition.shard import LocalShard
 from mithril.partition.words import first_uses, label
 from mithril.sharding import Choice, Constraints, Move, Option, Resharder, part_sizes
 from mithril.sharding.regions import lifted
@@ -120,7 +120,7 @@ class _Localiser:
         ]
         with self._builder.at(scope=node.scope, source=node.source, phase=node.phase):
             operands = self._safe(node, option, operands)
-            results = node.op.localize(operands, _Shard(self, node, option, local))
+            results = node.op.localize(operands, self._shard(node, option, local))
         for value, sharding, expected, result in zip(
             node.outputs, option.results, local, results, strict=True
         ):
@@ -190,12 +190,13 @@ class _Localiser:
             self._extents[key] = extent(indices, counts, size)
         return self._extents[key]
 
-    def group(self, node: Node, option: Option, factor: str) -> FactorGroup | None:
-        """Return who shares a factor of a node, or None when it is not split."""
-        axes = option.axes_of().get(factor)
-        if axes is None:
-            return None
-        parts = part_sizes(self._mesh, axes, self._choice.sizes(node)[factor])
+    def _shard(self, node: Node, option: Option, outputs: Types) -> LocalShard:
+        sizes = self._choice.sizes(node)
+        group = partial(self._group, node, option)
+        return LocalShard(self._mesh, sizes, option, outputs, self.extent, group, self.apply)
+
+    def _group(self, node: Node, option: Option, axes: tuple[str, ...], size: int) -> FactorGroup:
+        parts = part_sizes(self._mesh, axes, size)
         return FactorGroup(
             parts, self._index(axes), node, option, axes, self._mesh, self._builder,
             self._resharder, self._name, self._instead,
@@ -388,39 +389,6 @@ class _Localiser:
     def _place(self, value: Value, consumer: _Consumer) -> tuple[str, Source | None]:
         producer = self._producers.get(value)
         return (producer.scope, producer.source) if producer else (consumer.name, None)
-
-
-class _Shard:
-    """What an op may ask when it is emitted on a shard; see `mithril.ir.Shard`."""
-
-    def __init__(self, walk: _Localiser, node: Node, option: Option, outputs: Types) -> None:
-        self._walk = walk
-        self._node = node
-        self._option = option
-        self._sizes: Mapping[str, int] = walk._choice.sizes(node)
-        self._axes = option.axes_of()
-        self.outputs = outputs
-
-    def size(self, factor: str) -> int:
-        """Return the local size of a factor."""
-        return -(-self._sizes[factor] // self._walk._mesh.product(self._axes.get(factor, ())))
-
-    def whole(self, factor: str) -> int:
-        """Return the global size of a factor."""
-        return self._sizes[factor]
-
-    def offset(self, factor: str) -> Tensor | None:
-        """Return where the local part of a factor starts, or None when it is not split."""
-        axes = self._axes.get(factor)
-        return self._walk.extent(axes, self._sizes[factor]).start if axes else None
-
-    def group(self, factor: str) -> Group | None:
-        """Return who shares a special factor, or None when it is not split."""
-        return self._walk.group(self._node, self._option, factor)
-
-    def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
-        """Append a node to the local program."""
-        return self._walk.apply(op, *operands)
 
 
 def _permute(mesh: Mesh, move: Move) -> Permute:
