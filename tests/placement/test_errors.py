@@ -38,6 +38,35 @@ def normed() -> ml.Model:
 
 
 PIPE = ml.Mesh(pipeline=2)
+
+
+def _around(inner: ml.Model | ml.Layer) -> ml.Model:
+    model = ml.Model()
+    if isinstance(inner, ml.Model) and "targets" in inner.freeze().input_ports:
+        model |= ml.Pipeline([block(), block()])(input="input", output="h")
+        model |= inner(input="h", targets="targets", loss="loss")
+        return model
+    model |= ml.Pipeline([block(), inner], microbatch_size=2)(input="input", output="output")
+    return model
+
+
+def _misnamed() -> None:
+    model = ml.Model()
+    model += ml.Linear(4)
+    model.stage("block_*", 0)
+    ml.compile(model, ml.NumpyBackend(PIPE))
+
+
+def _added_to(pipeline: ml.Pipeline) -> None:
+    pipeline += ml.Relu()
+
+
+def _wired() -> None:
+    compiled = ml.compile(classifier(2, microbatch_size=2), ml.NumpyBackend(PIPE))
+    shapes = {"input": (8, FEATURES), "targets": ml.TensorSpec((8,), "int32")}
+    compiled.wiring(shapes, gradients=False)
+
+
 TABLE = ["0F0,0F1,0B0,0B1", "1F0,1F1,1B0"]
 CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
     "stage without input": (
@@ -124,7 +153,7 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         "names 3 stages and gives stage 1 no layer; number the stages from 0 without gaps",
     ),
     "a stage of nothing": (
-        lambda: _misnamed(),
+        _misnamed,
         ml.OptionError,
         "pattern 'block_*' of model.stage",
     ),
@@ -296,7 +325,7 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         "Pipeline takes no further layers",
     ),
     "a model of several programs as one function": (
-        lambda: _wired(),
+        _wired,
         ml.BackendError,
         "programs on parts of the mesh and is no single function of backend 'numpy'",
     ),
@@ -306,33 +335,6 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         "Linear option device_id is 'cuda'; give the flat index of a device, from 0",
     ),
 }
-
-
-def _around(inner: ml.Model | ml.Layer) -> ml.Model:
-    model = ml.Model()
-    if isinstance(inner, ml.Model) and "targets" in inner.freeze().input_ports:
-        model |= ml.Pipeline([block(), block()])(input="input", output="h")
-        model |= inner(input="h", targets="targets", loss="loss")
-        return model
-    model |= ml.Pipeline([block(), inner], microbatch_size=2)(input="input", output="output")
-    return model
-
-
-def _misnamed() -> None:
-    model = ml.Model()
-    model += ml.Linear(4)
-    model.stage("block_*", 0)
-    ml.compile(model, ml.NumpyBackend(PIPE))
-
-
-def _added_to(pipeline: ml.Pipeline) -> None:
-    pipeline += ml.Relu()
-
-
-def _wired() -> None:
-    compiled = ml.compile(classifier(2, microbatch_size=2), ml.NumpyBackend(PIPE))
-    shapes = {"input": (8, FEATURES), "targets": ml.TensorSpec((8,), "int32")}
-    compiled.wiring(shapes, gradients=False)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -176,8 +176,7 @@ class JaxExecutable:
         )
         self._engine = engine
         self._flagged = needs_flag(program, engine.platform) if flagged is None else flagged
-        is_alone = engine.mesh.size == 1 and not engine.mesh.devices
-        self._is_capped = engine.platform == "cpu" and not is_alone
+        self._is_capped = engine.platform == "cpu" and engine.mesh.size > 1
 
     def __call__(
         self, inputs: Sequence[jax.Array], observe: Observer | None = None
