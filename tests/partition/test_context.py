@@ -300,7 +300,8 @@ def test_a_permute_of_the_ring_says_what_it_carries_and_why() -> None:
     assert rows[2].cause.parts == ("k", "v")
     assert all(row.scope == "attn" and row.cause.seconds > 0 for row in rows)
     text = explain(ran.plan)
-    assert "value     attn.ring_attention (k, v)" in text
+    assert "value     attn.ring_attention from attn" in text
+    assert "carries   k, v\n" in text
     assert "required  next block of the ring by attn.ring_attention" in text
     assert str(plan_from_json(plan_to_json(ran.plan))) == str(ran.plan)
 
@@ -330,3 +331,14 @@ def test_ulysses_refuses_heads_that_another_axis_has_taken() -> None:
     specs = dict.fromkeys(WANTED, P(None, "seq", "tensor"))
     with pytest.raises(ShardingError, match="has 4 heads, which cannot be split over 'seq'"):
         checked(attends("ulysses"), Mesh(seq=4, tensor=2), specs, WANTED)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("how", ["ring", "ulysses"])
+def test_what_stands_in_padding_is_never_seen(how: str, causal: bool) -> None:
+    """Zeros of the padding are minus infinity here, and slopes there are no numbers."""
+    builder = Builder()
+    inputs = [builder.input(TensorType((2, 9, 4, 4), F32), name) for name in WANTED]
+    q, k, v = (ops.log(x * x) for x in inputs)
+    y = ops.attention(q, k, v, causal=causal, scale=0.1, context_parallel=how)
+    split(builder.build({"y": ops.tanh(y)}), Mesh(seq=4))

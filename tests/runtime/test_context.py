@@ -178,3 +178,37 @@ def test_a_precision_policy_holds_in_the_blocks(how: str) -> None:
     assert {str(node.inputs[0].type.dtype) for node in blocks} == {"bfloat16"}
     scale = np.abs(expected["y"]).max()
     np.testing.assert_allclose(found["y"], expected["y"], atol=0.02 * scale)
+
+
+def test_a_gradient_of_a_gradient() -> None:
+    """Second derivatives are taken through plain attention, wherever the sequence lies."""
+
+    def second(q: object, k: object, v: object) -> object:
+        def loss(*qkv: object) -> object:
+            return ops.sum(ops.tanh(ops.attention(*qkv, causal=True, context_parallel="ring")))
+
+        return sum(ops.sum(x * x) for x in ml.grad(loss, argnums=(0, 1, 2))(q, k, v))
+
+    arrays = [floats(B, 7, 2, 4, seed=seed) for seed in range(3)]
+    slopes = ml.grad(second, argnums=(0, 1, 2))
+    expected = ml.jit(slopes, backend=ml.NumpyBackend())(*arrays)
+    backend = ml.NumpyBackend(ml.Mesh(seq=2))
+    found = ml.jit(slopes, backend=backend, in_shardings=(SEQUENCE,) * 3)(*arrays)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), *TOLERANCE["float32"])
+
+
+def test_inside_the_stages_of_a_pipeline() -> None:
+    """A ring within one stage, an exchange of heads within the next."""
+
+    def run(backend: ml.Backend, spec: P) -> tuple[ml.CompiledModel, Mapping[str, np.ndarray]]:
+        model = ml.Model()
+        stages = [ml.MultiHeadAttention(4, causal=True, context_parallel=how) for how in HOW]
+        model |= ml.Pipeline(stages=stages)(input="x", output="y")
+        return step(model, backend, spec)
+
+    _, expected = run(ml.NumpyBackend(), P())
+    compiled, found = run(ml.NumpyBackend(ml.Mesh(stage=2, seq=2)), SEQUENCE)
+    agree(found, expected)
+    exchanged = {(row.kind, row.axes) for row in compiled.plan.collectives()}
+    assert exchanged >= {("permute", ("seq",)), ("all_to_all", ("seq",))}

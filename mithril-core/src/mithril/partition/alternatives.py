@@ -19,6 +19,8 @@ SHOWN = 3
 
 def alternatives(node: Node, choice: Choice, resharder: Resharder) -> tuple[str, ...]:
     """Return the other ways to run a node as lines of text, the cheapest first."""
+    if len(choice.considered[node]) == 1:
+        return ()
     taken = choice.options[node]
     base = _price(node, taken, choice, resharder)
     if base is None:

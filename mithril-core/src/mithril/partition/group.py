@@ -59,7 +59,7 @@ class FactorGroup:
         lies = [*(option.operands[i] for i in operands), *(option.results[i] for i in results)]
         names = tuple(dict.fromkeys(map(self.name_of, values)))
         cause = Cause(
-            value=names[0] if len(names) == 1 else f"{label(node)} ({', '.join(names)})",
+            value=names[0] if len(names) == 1 else label(node),
             produced=lies[0].describe(),
             required=reason,
             consumer=label(node),
