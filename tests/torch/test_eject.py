@@ -235,7 +235,7 @@ def run_file(path: Path) -> dict[str, Any]:
 
 def step(names: dict[str, Any], *arguments: str, **paths: Path) -> None:
     both = [*arguments, *(text for pair in paths.items() for text in map(str, pair))]
-    names["main"](names["MESH"], names["INPUTS"], names["OUTPUTS"], names["load"], both)
+    names["main"](names["RANKS"], names["INPUTS"], names["OUTPUTS"], names["load"], both)
 
 
 class TestParts:
@@ -250,12 +250,15 @@ class TestParts:
         sharding = Sharding.of(mesh, spec, 2)
         whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         type = ml.TensorSpec(shape).type
-        port = standalone.Port("x", "input", shape, torch_dtype(type.dtype), sharding.dims)
         sizes = {axis.name: axis.size for axis in mesh.axes}
+        port = standalone.Port(
+            "x", "input", shape, torch_dtype(type.dtype), sharding.dims, sizes, mesh.flat
+        )
         expected = host_shards(type, sharding, lambda box: whole[box])
         for rank in range(mesh.size):
-            assert standalone.box_of(port, sizes, rank) == sharding.box(rank, shape)
-            part = standalone.part_of(to_tensor(whole), port, sizes, rank)
+            assert standalone.box_of(port, rank) == sharding.box(rank, shape)
+            part = standalone.part_of(to_tensor(whole), port, rank, "cpu")
+            assert part is not None
             assert torch.equal(part, to_tensor(expected[rank]))
 
     def test_a_port_on_sub_axes_is_said_on_the_mesh_of_the_program(self, tmp_path: Path) -> None:
@@ -264,10 +267,11 @@ class TestParts:
         compiled = ml.compile(model, opened(Mesh(data=4)), shapes={"x": (4, 4)})
         names = run_file(compiled.eject(tmp_path / "step.py"))
         mesh = compiled.plan.stages[0].program.mesh
-        assert list(names["MESH"]) == list(mesh.names)
-        assert np.prod(list(names["MESH"].values())) == 4
-        axes = [axis for port in names["INPUTS"] for axes in port.split for axis in axes]
-        assert set(axes) <= set(mesh.names)
+        assert names["RANKS"] == 4
+        for port in names["INPUTS"]:
+            assert {axis for axes in port.split for axis in axes} <= set(port.axes)
+            assert port.axes.items() <= mesh.sizes.items()
+            assert port.ranks == (0, 1, 2, 3)
 
 
 class TestCollected:

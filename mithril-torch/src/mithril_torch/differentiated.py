@@ -64,7 +64,7 @@ class Function:
     @cached_property
     def joint(self) -> Any:
         """The program with gradients; gradients of outputs lie as the outputs do."""
-        ports = self.forward.program.outputs if self._is_one_of_many else ()
+        ports = self.forward.plan.outputs if self._is_one_of_many else ()
         seeds = {p.name: (p.type, p.sharding) for p in ports if p.type.dtype.is_float}
         wiring = self.compiled.wiring(self._shapes, gradients=True, seeds=seeds, **self._planned)
         if self._is_one_of_many:
@@ -86,7 +86,7 @@ class Function:
         Raises:
             BackendError: it is.
         """
-        for port in wiring.program.outputs:
+        for port in wiring.plan.outputs:
             for name in self._planned["differentiable"]:
                 if wiring.gradients[name] == port.name and not port.sharding.is_replicated:
                     raise BackendError(
@@ -99,11 +99,11 @@ class Function:
         self, wiring: Any, given: Mapping[str, Shards], wanted: Iterable[str]
     ) -> list[torch.Tensor]:
         """Run a program and return some of what it makes."""
-        program = wiring.program
-        results = wiring.lowered_on(self.engine)([given[port.name] for port in program.inputs])
+        plan = wiring.plan
+        results = wiring.lowered_on(self.engine)([given[port.name] for port in plan.inputs])
         made = {
             port.name: (result, port.type, port.sharding)
-            for port, result in zip(program.outputs, results, strict=True)
+            for port, result in zip(plan.outputs, results, strict=True)
         }
         return tensors_of(self.engine, [made[name] for name in wanted])
 
@@ -192,7 +192,7 @@ class Call:
         named = dict(zip(self.names, tensors, strict=True))
         seeded = {port: name for name, port in wiring.seeds.items()}
         found = {}
-        for port in wiring.program.inputs:
+        for port in wiring.plan.inputs:
             if port.name in seeded:
                 found[port.name] = self._slope(port, slopes.get(seeded[port.name]))
             elif port.name in self.arrays:

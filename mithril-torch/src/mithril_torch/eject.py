@@ -17,7 +17,7 @@ from typing import Any
 
 from mithril.engine.kernels.custom import kernels_for
 from mithril.errors import BackendError, listing
-from mithril.ir import Port, Program
+from mithril.ir import Plan, Port
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import Mesh, carry
 from mithril.ops.definition import UserOp
@@ -26,6 +26,7 @@ from mithril_torch.collect import Collected, names_in
 from mithril_torch.kernels.callable import kernels_on
 from mithril_torch.kernels.registry import dtype
 from mithril_torch.source import Written, write
+from mithril_torch.staged import write_plan
 
 HEADER = '''\
 """{what}, on {devices}, as plain PyTorch.
@@ -37,8 +38,8 @@ random tensors, or of those in a file:
     {start} {file} --tensors in.pt --save out.pt
 
 in.pt is a torch.save of a dict of whole tensors by the names in INPUTS; out.pt gets those of
-OUTPUTS. To use it in a program: `load(device)` returns the function that runs a step with this
-process's parts, in the order of INPUTS; `part_of` cuts them out, and `whole_of` joins them.
+OUTPUTS. To use it in a program: `load(device, rank)` returns the function that runs a step with
+this process's parts, in the order of INPUTS; `part_of` cuts them out, and `whole_of` joins them.
 """
 '''
 LEAST_TORCH = "2.13"
@@ -52,10 +53,10 @@ def code(compiled: Any, gradients: bool | None = None) -> str:
         gradients: whether it shall be the program that returns gradients, too; by default as in
             the last plan.
     """
-    program = _program(compiled, gradients)
-    each = "each of " if program.mesh.size > 1 else ""
-    head = f"# {_direction(compiled, program)}, on {each}{_devices(program.mesh)}"
-    return f"{head}\n\n{_written(compiled, program).text}"
+    plan = _plan(compiled, gradients)
+    each = "each of " if plan.mesh.size > 1 else ""
+    head = f"# {_direction(compiled, plan)}, on {each}{_devices(plan.mesh)}"
+    return f"{head}\n\n{_written(compiled, plan).text}"
 
 
 def eject(compiled: Any, path: str | os.PathLike[str], gradients: bool | None = None) -> Path:
@@ -71,25 +72,26 @@ def eject(compiled: Any, path: str | os.PathLike[str], gradients: bool | None = 
         BackendError: the program calls a kernel that a user gave an op, or the file cannot be
             written.
     """
-    program, target = _program(compiled, gradients), Path(path)
-    written = _written(compiled, program)
+    plan, target = _plan(compiled, gradients), Path(path)
+    written = _written(compiled, plan)
     if written.users:
-        names = {n.op.name for n in all_nodes(program.graph) if isinstance(n.op, UserOp)}
+        nodes = (node for stage in plan.stages for node in all_nodes(stage.program.graph))
+        names = {node.op.name for node in nodes if isinstance(node.op, UserOp)}
         raise BackendError(
             f"ops {listing(sorted(names))} have kernels of their own for 'torch', which a file "
             f"without Mithril cannot call; give define_op an expand= instead"
         )
-    lines = _file(compiled, program, written, target.name)
+    lines = _file(compiled, plan, written, target.name)
     _replace(target, "".join(f"{line}\n" for line in lines))
     return target
 
 
-def _program(compiled: Any, gradients: bool | None) -> Program:
-    """Return the program of the last plan, or that for the same arrays in the other direction."""
-    program: Program = compiled.plan.stages[0].program
-    if gradients is None or gradients == _is_joint(compiled, program):
-        return program
-    ports = {port.name: port for port in program.inputs}
+def _plan(compiled: Any, gradients: bool | None) -> Plan:
+    """Return the last plan, or that for the same arrays in the other direction."""
+    plan: Plan = compiled.plan
+    if gradients is None or gradients == _is_joint(compiled, plan):
+        return plan
+    ports = {port.name: port for port in plan.inputs}
     parameters = {n: (ports[n].type, ports[n].sharding) for n in compiled.parameter_names}
     wiring = compiled.wiring(
         {name: ports[name].type for name in compiled.input_names},
@@ -97,25 +99,25 @@ def _program(compiled: Any, gradients: bool | None) -> Program:
         differentiable=compiled.settings.differentiable,
         parameters=parameters,
     )
-    found: Program = wiring.program
+    found: Plan = wiring.plan
     return found
 
 
-def _is_joint(compiled: Any, program: Program) -> bool:
-    return any(_kind_of_output(compiled, port) == "gradient" for port in program.outputs)
+def _is_joint(compiled: Any, plan: Plan) -> bool:
+    return any(_kind_of_output(compiled, port) == "gradient" for port in plan.outputs)
 
 
-def _written(compiled: Any, program: Program) -> Written:
+def _written(compiled: Any, plan: Plan) -> Written:
     engine = compiled.engine
-    return write(
-        program,
-        kernels_for(engine.name, kernels_on(engine.device)),
-        style=replace(engine.style, watched=False),
-    )
+    kernels = kernels_for(engine.name, kernels_on(engine.device))
+    style = replace(engine.style, watched=False)
+    if plan.timetable is not None:
+        return write_plan(plan, kernels, style)
+    return write(plan.stages[0].program, kernels, style=style)
 
 
-def _direction(compiled: Any, program: Program) -> str:
-    return "Forward and backward" if _is_joint(compiled, program) else "Forward"
+def _direction(compiled: Any, plan: Plan) -> str:
+    return "Forward and backward" if _is_joint(compiled, plan) else "Forward"
 
 
 def _devices(mesh: Mesh) -> str:
@@ -123,16 +125,16 @@ def _devices(mesh: Mesh) -> str:
     return f"{mesh.size} devices ({axes})" if mesh.size > 1 else "1 device"
 
 
-def _file(compiled: Any, program: Program, written: Written, name: str) -> Iterator[str]:
+def _file(compiled: Any, plan: Plan, written: Written, name: str) -> Iterator[str]:
     """Yield the lines of a file."""
-    mesh, collected = program.mesh, Collected()
+    mesh, collected = plan.mesh, Collected()
     collected.add("mithril_torch.standalone", ["main"])
     before = set(collected.definitions)
     collected.add("mithril_torch.prelude", _names(written))
     ours = {name: text for name, text in collected.definitions.items() if name in before}
     start = f"torchrun --nproc-per-node {mesh.size}" if mesh.size > 1 else "python"
     yield HEADER.format(
-        what=_direction(compiled, program),
+        what=_direction(compiled, plan),
         devices=_devices(mesh),
         start=start,
         file=re.sub(r"[^\w.-]", "_", name),
@@ -146,17 +148,16 @@ def _file(compiled: Any, program: Program, written: Written, name: str) -> Itera
     yield from _section("What runs it")
     yield from _apart(ours.values())
     yield from _section("The program")
-    sizes = {axis.name: axis.size for axis in mesh.axes}
-    yield f"\nMESH = {sizes}"
-    yield from _table("INPUTS", _rows(program.inputs, compiled, _kind_of_input, mesh))
-    yield from _table("OUTPUTS", _rows(program.outputs, compiled, _kind_of_output, mesh))
-    yield "\n\ndef load(device):"
+    yield f"\nRANKS = {mesh.size}"
+    yield from _table("INPUTS", _rows(plan, plan.inputs, compiled, _kind_of_input))
+    yield from _table("OUTPUTS", _rows(plan, plan.outputs, compiled, _kind_of_output))
+    yield "\n\ndef load(device, rank):"
     yield '    """Return the function that runs a step on this process\'s device."""'
     lines = written.text.replace("\n\n\n", "\n\n").splitlines()
     yield from (f"    {line}" if line else "" for line in lines)
     yield "    return run"
     yield '\n\nif __name__ == "__main__":'
-    yield "    main(MESH, INPUTS, OUTPUTS, load)"
+    yield "    main(RANKS, INPUTS, OUTPUTS, load)"
 
 
 def _names(written: Written) -> frozenset[str]:
@@ -183,12 +184,16 @@ def _table(name: str, rows: Iterable[str]) -> Iterator[str]:
 
 
 def _rows(
-    ports: Iterable[Port], compiled: Any, kind: Callable[[Any, Port], str], mesh: Mesh
+    plan: Plan, ports: Iterable[Port], compiled: Any, kind: Callable[[Any, Port], str]
 ) -> Iterator[str]:
     for port in ports:
-        shape, split = port.type.shape, carry(port.sharding, mesh).dims
-        is_of = f"{kind(compiled, port)!r}, {shape}, {dtype(port.type)}, {split}"
-        yield f"Port({port.name!r}, {is_of})"
+        sharding = port.sharding
+        if plan.timetable is None:
+            sharding = carry(sharding, plan.stages[0].program.mesh)
+        axes = {axis.name: axis.size for axis in sharding.mesh.axes if axis.size > 1}
+        is_of = f"{kind(compiled, port)!r}, {port.type.shape}, {dtype(port.type)}"
+        where = f"{sharding.dims}, {axes}, {sharding.mesh.flat}"
+        yield f"Port({port.name!r}, {is_of}, {where})"
 
 
 def _kind_of_input(compiled: Any, port: Port) -> str:

@@ -16,9 +16,11 @@ import torch
 from mithril.engine import Capability, Executable, Shards
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
+from mithril.engine.staged import StagedExecutable
 from mithril.errors import BackendError
-from mithril.ir import Program
-from mithril.mesh import Mesh, Sharding
+from mithril.ir import Plan, Program
+from mithril.ir.timetable import Transfer
+from mithril.mesh import Mesh, Sharding, coarse
 from mithril.types import DType, TensorType
 
 from mithril_torch.distributed import Job, job_of, join
@@ -29,10 +31,13 @@ from mithril_torch.places.here import Here
 from mithril_torch.places.lockstep import Lockstep
 from mithril_torch.places.place import Place
 from mithril_torch.places.workers import Workers
+from mithril_torch.staged import moving_plan
 from mithril_torch.style import Style, style_of
-from mithril_torch.tracing import log_layout
+from mithril_torch.tracing import log_layout, log_plan
 
 _DTYPES = frozenset(DType) - {DType.uint64}  # PyTorch stores these and cannot add them
+MOVES = 256
+"""How many programs that bring a value from some devices to others an engine keeps."""
 _CAPABILITIES = frozenset(Capability)
 
 
@@ -48,7 +53,8 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     device = _device(here, options.device)
     options.library(device)
     place = _place(mesh, options, device, job)
-    return TorchEngine(mesh, options, device, place, style_of(options))
+    style = replace(style_of(options), early=device == "cpu")
+    return TorchEngine(mesh, options, device, place, style)
 
 
 def _device(count: int, wanted: str | None) -> str:
@@ -69,7 +75,7 @@ def _place(mesh: Mesh, options: TorchOptions, device: str, job: Job | None) -> P
     if mesh.size == 1:
         return Here(mesh, mine)
     if job is None:
-        return Workers(mesh, options, device)
+        return Workers.started(mesh, options, device)
     if job.size != mesh.size:
         raise BackendError(
             f"mesh has {mesh.size} devices, and the job {job.size} processes; start as many "
@@ -145,6 +151,45 @@ class TorchEngine:
             log_layout(program)
         kernels = kernels_for(self.name, kernels_on(self.device))
         return self.place.lower(program, kernels, self.style)
+
+    def lower_plan(self, plan: Plan) -> Executable:
+        """Turn a plan of several stages into something that runs where its devices are."""
+        if self.options.trace_module_partitioning:
+            log_plan(plan)
+        kernels = kernels_for(self.name, kernels_on(self.device))
+        found = self.place.lower_plan(plan, kernels, self.style)
+        return StagedExecutable(self, plan) if found is None else found
+
+    def part(self, mesh: Mesh) -> TorchEngine:
+        """Return the engine of some of the devices, the same one every time."""
+        found = self._parts.get(mesh)
+        if found is None:
+            found = self._parts[mesh] = replace(self, mesh=mesh, place=self.place.part(mesh))
+        return found
+
+    def on(self, mesh: Mesh) -> TorchEngine:
+        """Return the engine of the devices of a mesh: of all of them, or of a part."""
+        return self.part(coarse(mesh)) if mesh.devices else self
+
+    def move(self, shards: Shards, transfer: Transfer) -> Shards:
+        """Bring a value from the devices of one part to those of another."""
+        if isinstance(self.place, Lockstep):
+            return self.place.move(shards, transfer)
+        key = transfer.type, transfer.source, transfer.target
+        if key not in self._moves:
+            if len(self._moves) >= MOVES:
+                self._moves.pop(next(iter(self._moves)))
+            self._moves[key] = self.lower_plan(moving_plan(self.mesh, transfer))
+        (moved,) = self._moves[key]([shards])
+        return moved
+
+    @cached_property
+    def _parts(self) -> dict[Mesh, TorchEngine]:
+        return {}
+
+    @cached_property
+    def _moves(self) -> dict[tuple[TensorType, Sharding, Sharding], Executable]:
+        return {}
 
     def with_ranges(self) -> TorchEngine:
         """Return this engine with programs whose layers stand in ranges of PyTorch's profiler.

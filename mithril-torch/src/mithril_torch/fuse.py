@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -26,6 +26,67 @@ class EinsumAdd(Op):
     def infer(self, inputs: Types) -> Types:
         """Return the type of the einsum."""
         return Einsum(self.equation).infer(inputs[:2])
+
+
+@dataclass(frozen=True)
+class AddInto(Op):
+    """A tensor that something is added to, in its memory."""
+
+    name: ClassVar[str] = "add_into"
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the type of the tensor."""
+        return inputs[:1]
+
+
+@dataclass(frozen=True)
+class EinsumInto(Op):
+    """An einsum that is added to a third operand, in its memory."""
+
+    name: ClassVar[str] = "einsum_into"
+    equation: str
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the type of the einsum."""
+        return Einsum(self.equation).infer(inputs[:2])
+
+
+def growing(graph: Graph, free: Collection[Value]) -> Graph:
+    """Return a graph in which sums grow in the memory of inputs that nobody else uses.
+
+    Args:
+        graph: a local one.
+        free: these inputs.
+    """
+    uses = Counter(value for node in graph.nodes for value in node.inputs)
+    leaving = Counter(graph.outputs.values())
+    makers = graph.producers()
+    found: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if not isinstance(node.op, Add) or leaving[node.outputs[0]] != 1 or uses[node.outputs[0]]:
+            continue
+        for x, term in (node.inputs, node.inputs[::-1]):
+            if x in free and uses[x] == 1 and not leaving[x] and x.type == node.outputs[0].type:
+                product = makers.get(term)
+                is_own = uses[term] == 1 and not leaving[term] and term.type == x.type
+                if product is not None and isinstance(product.op, Einsum) and is_own:
+                    op = EinsumInto(product.op.equation)
+                    found[product] = replace(node, op=op, inputs=(*product.inputs, x))
+                    found[node] = found[product]
+                else:
+                    found[node] = replace(node, op=AddInto(), inputs=(x, term))
+                break
+    nodes = dict.fromkeys(found.get(node, node) for node in graph.nodes)
+    return Graph(graph.inputs, tuple(nodes), graph.outputs)
+
+
+def grown(graph: Graph) -> dict[Value, Value]:
+    """Return the inputs in whose memory outputs are made, with these outputs."""
+    return {
+        node.inputs[0 if isinstance(node.op, AddInto) else 2]: node.outputs[0]
+        for node in graph.nodes
+        if isinstance(node.op, AddInto | EinsumInto)
+    }
 
 
 def fused(graph: Graph) -> Graph:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from mithril.engine import Shards
 from mithril.engine.shards import trimmed
+from mithril.errors import BackendError
 from mithril.mesh import Sharding
 from mithril.types import Shape, TensorType
 
@@ -43,12 +44,14 @@ def handle_of(
         sharding: how it shall lie.
         is_part: where this process has a device of its own, `x` is what that holds.
     """
-    place, x = engine.place, x.detach().resolve_neg()
+    place, x = engine.on(sharding.mesh).place, x.detach().resolve_neg()
     if not isinstance(place, Here):
         host = to_numpy(x)
         return place.put(type, sharding, lambda box: host[box])
     if engine.mesh.size == 1:
         return x.to(place.device).contiguous()
+    if not place.local_devices:
+        return None
     if not is_part and not sharding.is_replicated:
         x = x[sharding.box(place.local_devices[0], type.shape)]
     return _padded(x.to(place.device), sharding.local_shape(type.shape)).contiguous()
@@ -56,25 +59,39 @@ def handle_of(
 
 def tensors_of(engine: TorchEngine, found: Sequence[Found]) -> list[torch.Tensor]:
     """Return what handles stand for: this process's parts, or whole tensors where it has none."""
-    place = engine.place
-    if isinstance(place, Here) and engine.mesh.size == 1:
+    if isinstance(engine.place, Here) and engine.mesh.size == 1:
         return [ordinary(handle) for handle, _, _ in found]
-    if isinstance(place, Here):
-        return [
-            _cut(ordinary(handle), _local_shape(type, sharding, place.local_devices[0]))
-            for handle, type, sharding in found
-        ]
+    if isinstance(engine.place, Here):
+        return [_own_part(engine, *one) for one in found]
     holders = [_one_of_each_box(sharding) for _, _, sharding in found]
     wanted = [
-        (handle, device)
-        for (handle, _, _), devices in zip(found, holders, strict=True)
+        (handle, sharding, device)
+        for (handle, _, sharding), devices in zip(found, holders, strict=True)
         for device in devices
     ]
-    parts = iter(place.parts(wanted))
+    parts = iter(engine.place.parts(wanted))
     return [
         to_tensor(_joined(type, sharding, {device: next(parts) for device in devices}))
         for (_, type, sharding), devices in zip(found, holders, strict=True)
     ]
+
+
+def _own_part(
+    engine: TorchEngine, handle: Shards, type: TensorType, sharding: Sharding
+) -> torch.Tensor:
+    """Return what this process's device holds.
+
+    Raises:
+        BackendError: the array lies on other devices.
+    """
+    local = engine.on(sharding.mesh).local_devices
+    if not local:
+        ranks = ", ".join(map(str, sharding.mesh.flat))
+        raise BackendError(
+            f"array {type} lies on ranks {ranks}, and this process is none of them; ask there, or "
+            f"reshard it to P() first"
+        )
+    return _cut(ordinary(handle), _local_shape(type, sharding, local[0]))
 
 
 def _local_shape(type: TensorType, sharding: Sharding, device: int) -> Shape:

@@ -13,9 +13,14 @@ from mithril.mesh import Mesh, carry
 from mithril_torch import prelude
 
 _PARTS = {n for n, x in vars(prelude).items() if getattr(x, "__package__", "") == prelude.__name__}
-_RESERVED = {*dir(prelude), *dir(builtins), *keyword.kwlist, "device", "inputs", "run", "step"}
+_RESERVED = {
+    *dir(prelude), *dir(builtins), *keyword.kwlist, "device", "given", "inputs", "rank", "run",
+    "sends", "step",
+}  # fmt: skip
 _RESERVED -= {*_PARTS, "input"}
-_OURS = re.compile(r"(v|c|i|flat|work|body|user|group|index|stack|made)_?\d.*")
+_OURS = re.compile(
+    r"(v|c|i|flat|work|body|user|group|index|stack|made|stage|number|coming|sent)_?\d.*"
+)
 
 
 class Names:

@@ -12,6 +12,7 @@ from mithril.types import TensorType
 from mithril_torch.differentiated import Call, Differentiated, Function, Placed
 from mithril_torch.dtensors import is_dtensor
 from mithril_torch.handles import tensors_of
+from mithril_torch.places.here import Here
 from mithril_torch.tensors import dtype_of
 from mithril_torch.uncompiled import uncompiled
 
@@ -67,6 +68,7 @@ class CompiledModule(Scope):
         _check_names(list(arrays), compiled.parameter_names, "parameters given to as_module()")
         for name in compiled.parameter_names:
             array = compiled.backend.own(arrays[name], f"parameter '{name}'")
+            _check_is_here(compiled.engine, name, array)
             found = array.type, array.sharding
             (tensor,) = tensors_of(compiled.backend.engine, [(array.shards, *found)])
             self._runner.remember(name, found, tensor)
@@ -220,6 +222,21 @@ def _check_names(given: Sequence[str], names: Sequence[str], what: str) -> None:
         raise GraphError(
             f"{what} are {listing(given) or 'none'}; the model has {listing(names) or 'none'}; "
             f"give exactly these"
+        )
+
+
+def _check_is_here(engine: Any, name: str, array: Any) -> None:
+    """Raise if only some ranks of a job have a parameter.
+
+    Raises:
+        BackendError: it lies on a part of the mesh.
+    """
+    ranks = array.sharding.mesh.devices
+    if ranks and isinstance(engine.place, Here):
+        raise BackendError(
+            f"as_module() needs every parameter on every rank, and '{name}' lies on ranks "
+            f"{', '.join(map(str, ranks))} only; train models of several stages by evaluate(), or "
+            f"run the script without torchrun"
         )
 
 

@@ -1,43 +1,29 @@
 """From a program to the text of straight-line Python over PyTorch.
 
-One statement a node, `del` at the last use, collectives started where their operands are ready and
-waited for before the first use of what they make. Comments name the layers. The text defines
-`run(inputs)`; it needs the names of `mithril_torch.prelude`, `device`, and `step`, where it notes
-which step it has come to for whoever watches the process.
+The text defines `run(inputs)`; it needs the names of `mithril_torch.prelude`, `device`, and `step`,
+where it notes which step it has come to for whoever watches the process. The text of a program on
+some of the devices needs `rank`, too: on the others `run` does nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any
 
-import torch
 from mithril.engine.kernels.registry import Kernel
-from mithril.ir import Constant, Graph, Node, Program, Repeat, Value
+from mithril.ir import Graph, Program, Value
 from mithril.mesh import Mesh
-from mithril.ops import collective as ops
-from mithril.ops.conv import Convolving
-from mithril.ops.definition import UserOp
-from mithril.types import TensorType
 
-from mithril_torch.buffers import Buffer, buffers_of, written_into
-from mithril_torch.fuse import fused
-from mithril_torch.kernels import WRITTEN
-from mithril_torch.kernels.registry import dtype
-from mithril_torch.labels import (
-    Names,
-    cause_comment,
-    comment,
-    described,
-    layer_of,
-    one_a_line,
-    port_comment,
-)
+from mithril_torch.fuse import fused, growing, grown
+from mithril_torch.labels import comment, one_a_line, port_comment
 from mithril_torch.late import delayed
 from mithril_torch.rows import on_rows
-from mithril_torch.style import WATCHED, Style, in_range, run_again
+from mithril_torch.style import WATCHED, Style, remade
+from mithril_torch.writer import Line, Writer, indented
+
+Growth = Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -69,306 +55,140 @@ def write(
         users: kernel factories of the ops that users defined, by op name.
         style: how it is written besides what it computes.
     """
-    module = _Module(program.mesh, users or {}, style)
-    module.write_run(replace(program, graph=delayed(on_rows(fused(program.graph)))))
+    module = Module(users or {}, style)
+    with module.on_devices(program.mesh):
+        module.write_run(program)
+    if program.mesh.devices:
+        idle = [Line("def run(inputs):"), Line(f"    return {[None] * len(program.outputs)}")]
+        module.blocks.append([Line("else:"), *indented(idle)])
     return module.finished()
 
 
 @dataclass
-class _Line:
-    text: str
-    step: int | None = None
+class Module:
+    """What the functions of one text share.
 
+    Args:
+        users: kernel factories of the ops that users defined, by op name.
+        style: how it is written besides what it computes.
+        groups: lines that make groups of devices: every device runs them, in one order.
+        blocks: what follows, each apart from the others.
+        steps: what each step is.
+        called: functions that the text calls and that are not text.
+        known: what is made once: expressions, where they stand, and their names.
+    """
 
-@dataclass
-class _Module:
-    """What the functions of one text share."""
-
-    mesh: Mesh
     users: Mapping[str, Kernel]
     style: Style
-    header: list[_Line] = field(default_factory=list)
-    functions: list[list[_Line]] = field(default_factory=list)
+    groups: list[Line] = field(default_factory=list)
+    blocks: list[list[Line]] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
-    known: dict[str, str] = field(default_factory=dict)  # expressions of the header and their names
     called: dict[str, Any] = field(default_factory=dict)
+    known: dict[tuple[str, int], str] = field(default_factory=dict)
+    mesh: Mesh = field(default_factory=Mesh)
+    _header: list[Line] = field(default_factory=list)
+    _functions: list[list[Line]] = field(default_factory=list)
+    _place: int = 0
+
+    @contextmanager
+    def on_devices(self, mesh: Mesh, said: str = "") -> Iterator[None]:
+        """Return a context in which functions are written that run on the devices of a mesh.
+
+        Args:
+            mesh: the devices of the backend, or some of them: others pass the functions over.
+            said: what they are.
+        """
+        self.mesh, self._header, self._functions, self._place = mesh, [], [], len(self.blocks)
+        yield
+        lines = list(self._header)
+        for function in self._functions:
+            lines += [Line(""), Line(""), *function] if lines else function
+        told = [Line(comment(said))] if said else []
+        if not mesh.devices:
+            self.blocks.append([*told, *lines])
+            return
+        where = tuple(sorted(mesh.devices))
+        head = f"if rank in {where}:" if len(where) > 1 else f"if rank == {where[0]}:"
+        self.blocks.append([*told, Line(head), *indented(_closer(lines))])
 
     def write_run(self, program: Program) -> None:
-        """Write the function of the whole program."""
-        writer = _Writer(self, program.graph, "")
+        """Write the function of a program that is all that runs."""
+        written = replace(program, graph=_as_written(program.graph, self.style))
+        self._write("run", written, Writer(self, written.graph, ""), ())
+
+    def write_stage(self, name: str, program: Program, given_up: Sequence[int]) -> Growth:
+        """Write the function of a program that others call, and that empties the list it is given.
+
+        Args:
+            name: of the function.
+            program: what it runs.
+            given_up: positions of inputs whose memory it may write its outputs into.
+
+        Returns:
+            Positions of inputs, each with the output that is made in its memory.
+        """
+        free = {program.graph.inputs[position] for position in given_up}
+        written = replace(program, graph=_as_written(program.graph, self.style, free))
+        writer = Writer(self, written.graph, "", is_owner=True)
+        self._write(name, written, writer, () if self.style.compiled else ("inputs.clear()",))
+        outputs = list(written.graph.outputs.values())
+        return {
+            program.graph.inputs.index(x): outputs.index(made)
+            for x, made in grown(written.graph).items()
+        }
+
+    def _write(self, name: str, program: Program, writer: Writer, first: Sequence[str]) -> None:
         names = [writer.name_input(value) for value in program.graph.inputs]
         said = [port_comment(port, self.mesh) for port in program.inputs]
         unpack = one_a_line("(", list(zip(names, said, strict=True)), ") = inputs") if names else ()
-        body = [*map(_Line, unpack), *writer.lines()]
+        body = [*map(Line, unpack), *map(Line, first if names else ()), *writer.lines()]
         results = list(zip(writer.results(), program.outputs, strict=True))
         made = [(name, f"{port.name}: {port_comment(port, self.mesh)}") for name, port in results]
-        body += map(_Line, one_a_line("return [", made, "]") if made else ["return []"])
-        self.functions.append([_Line("def run(inputs):"), *_indented(body)])
+        body += map(Line, one_a_line("return [", made, "]") if made else ["return []"])
+        self._functions.append([Line(f"def {name}(inputs):"), *indented(body)])
+        again = remade(name, self.style)
+        if again:
+            self._functions.append(list(map(Line, again)))
+
+    def add_function(self, lines: list[Line]) -> None:
+        """Add a function that others here call."""
+        self._functions.append(lines)
 
     def once(self, kind: str, expression: str) -> str:
         """Return the name of what is made once, when the text is loaded."""
-        if expression not in self.known:
-            self.known[expression] = name = f"{kind}{len(self.known)}"
-            self.header.append(_Line(f"{name} = {expression}"))
-        return self.known[expression]
+        return self._once(kind, expression, self._place, self._header)
 
     def group(self, axes: tuple[str, ...]) -> str:
         """Return the name of the group of devices along some axes."""
-        groups = [list(ranks) for ranks in self.mesh.groups(axes)]
+        members = [[self.mesh.in_whole(i) for i in ranks] for ranks in self.mesh.groups(axes)]
         label = ",".join(self.mesh.joined(axes))
-        return self.once("group_", f"make_group({label!r}, {groups})")
+        return self._once("group_", f"make_group({label!r}, {members})", -1, self.groups)
+
+    def _once(self, kind: str, expression: str, place: int, lines: list[Line]) -> str:
+        key = expression, place
+        if key not in self.known:
+            self.known[key] = name = f"{kind}{len(self.known)}"
+            lines.append(Line(f"{name} = {expression}"))
+        return self.known[key]
 
     def finished(self) -> Written:
         """Return the text."""
-        lines = list(self.header)
-        for function in self.functions:
-            lines += [_Line(""), _Line(""), *function] if lines else function
-        lines += map(_Line, run_again(self.style))
+        lines = list(self.groups)
+        for block in self.blocks:
+            is_apart = lines and not block[0].text.startswith(("else", "elif"))
+            lines += [Line(""), Line(""), *block] if is_apart else block
         text = "".join(f"{line.text}\n" for line in lines)
         at = {number: line.step for number, line in enumerate(lines, 1) if line.step is not None}
         return Written(text, tuple(self.steps), at, self.called)
 
 
-@dataclass
-class _Started:
-    """A collective on its way: where its work is, and what it makes."""
-
-    work: str
-    target: str | None  # the variable that gets the result; None: it is in its buffer already
-    outputs: tuple[Value, ...]
-    release: str  # the buffer's own name, if it is not a result
-    step: int
+def _as_written(graph: Graph, style: Style, free: Collection[Value] = ()) -> Graph:
+    """Return a graph that computes the same in the ops that are written."""
+    found = delayed(on_rows(fused(graph)))
+    return found if style.compiled else growing(found, free)
 
 
-class _Writer:
-    """Writes the function of one graph."""
-
-    def __init__(self, module: _Module, graph: Graph, prefix: str) -> None:
-        self._module = module
-        self._graph = graph
-        self._prefix = prefix
-        self._names: dict[Value, str] = {}
-        self._last = graph.last_uses()
-        buffers = {} if module.style.compiled else buffers_of(graph, f"flat{prefix}_")
-        self._buffers: dict[Node, Buffer] = buffers
-        self._made_in = {v: b for b in buffers.values() for v in b.made_there}
-        self._declared: set[Node] = set()
-        self._pending: dict[Value, _Started] = {}
-        self._free = Names()
-        self._is_whole = not prefix
-
-    def name_input(self, value: Value) -> str:
-        """Return, and remember, the variable of an input."""
-        self._names[value] = name = self._free.take(value.name or "x", len(self._names))
-        return name
-
-    def results(self) -> list[str]:
-        """Return the variables of the outputs, once the lines are written."""
-        return [self._names[value] for value in self._graph.outputs.values()]
-
-    def lines(self) -> list[_Line]:
-        """Return the body of the function, up to where its results are there."""
-        lines: list[_Line] = []
-        for _, together in groupby(self._graph.nodes, lambda node: (node.phase, node.scope)):
-            nodes = list(together)
-            written, layer = list(self._layer(nodes)), layer_of(nodes[0])
-            if written and self._module.style.layer_ranges:
-                lines += [_Line(in_range(layer)), *_indented(written)]
-            elif written:
-                lines += [_Line(comment(layer)), *written]
-        waits = self._wait_for(list(self._graph.outputs.values()))
-        return [*lines, *map(_Line, waits)]
-
-    def _layer(self, nodes: Iterable[Node]) -> Iterator[_Line]:
-        for node in nodes:
-            number = len(self._module.steps)
-            self._module.steps.append(described(node, self._module.mesh))
-            yield from (_Line(text, number) for text in self._node(node, number))
-
-    def _node(self, node: Node, number: int) -> Iterator[str]:
-        yield from self._wait_for(node.inputs)
-        if isinstance(node.op, Repeat):
-            yield from self._loop(node, node.op, number)
-        elif isinstance(node.op, ops.AxisIndex):
-            group = self._module.group(node.op.axes)
-            self._names[node.outputs[0]] = self._module.once(
-                "index_", f"axis_index({group}, device)"
-            )
-        elif isinstance(node.op, Constant):
-            text = WRITTEN[node.op.name](node.op, [])
-            self._names[node.outputs[0]] = self._module.once("c", text)
-        elif node.op.is_collective and self._module.style.compiled:
-            yield self._assignment(node, f"{node.op.name}_now({self._arguments(node)})")
-        elif isinstance(node.op, ops.AllReduce):
-            yield from self._all_reduce(node, node.op, number)
-        elif node.op.is_collective:
-            yield from self._collective(node, number)
-        else:
-            yield from self._local(node)
-        yield from self._delete(self._last.get(node, ()))
-
-    # ---------------------------------------------------------------- local ops
-
-    def _local(self, node: Node) -> Iterator[str]:
-        expression = self._expression(node)
-        buffer = self._made_in.get(node.outputs[0])
-        if buffer is None:
-            yield self._assignment(node, expression)
-        else:
-            yield from self._declare(buffer)
-            yield written_into(self._names[node.outputs[0]], expression)
-
-    def _expression(self, node: Node) -> str:
-        types = [value.type for value in node.inputs]
-        operands = [self._names[value] for value in node.inputs]
-        if self._module.style.channels_last and isinstance(node.op, Convolving):
-            operands = _images(operands, types)
-        if not isinstance(node.op, UserOp):
-            return WRITTEN[node.op.name](node.op, types).format(*operands)
-        called = self._module.called
-        name = f"user_{len(called)}"
-        called[name] = self._module.users[node.op.name](node.op, types, torch)
-        return f"{name}({', '.join(operands)})"
-
-    def _assignment(self, node: Node, expression: str) -> str:
-        names = [self._fresh(value) for value in node.outputs]
-        return f"{', '.join(names)} = {expression}"
-
-    def _fresh(self, value: Value) -> str:
-        number = len(self._names)
-        wanted = value.name and self._free.take(value.name, number)
-        self._names[value] = name = wanted or f"v{self._prefix}_{number}"
-        return name
-
-    def _delete(self, values: Sequence[Value]) -> Iterator[str]:
-        """Write what frees values that nobody needs any more; inputs belong to the caller."""
-        yield from self._wait_for(values)
-        shared = set(self._module.known.values())
-        kept = {*self._made_in, *self._graph.inputs}
-        dead = [self._names[v] for v in values if v not in kept]
-        names = [name for name in dead if name not in shared]
-        if names:
-            yield f"del {', '.join(names)}"
-
-    # ---------------------------------------------------------------- collectives
-
-    def _arguments(self, node: Node) -> str:
-        """Return the arguments of a collective's function."""
-        op, operands = node.op, [self._names[value] for value in node.inputs]
-        group = self._module.group(op.attributes["axes"])  # type: ignore[arg-type]
-        if isinstance(op, ops.AllReduce):
-            return ", ".join([group, repr(op.reduction), *operands])
-        if isinstance(op, ops.AllGather):
-            return f"{group}, {operands[0]}, {op.dimension}"
-        if isinstance(op, ops.ReduceScatter):
-            return f"{group}, {op.reduction!r}, {operands[0]}, {op.dimension}"
-        if isinstance(op, ops.AllToAll):
-            return f"{group}, {operands[0]}, {op.split}, {op.concat}"
-        assert isinstance(op, ops.Permute), "these are all collectives"
-        return f"{group}, {list(op.pairs)}, {operands[0]}"
-
-    def _collective(self, node: Node, number: int) -> Iterator[str]:
-        work = f"work{self._prefix}_{number}"
-        yield from cause_comment(node, self._module.mesh)
-        yield from self._exchange(number, "", f"{work} = {node.op.name}({self._arguments(node)})")
-        target = self._fresh(node.outputs[0])
-        started = _Started(work, target, node.outputs, "", number)
-        self._pending[node.outputs[0]] = started
-
-    def _all_reduce(self, node: Node, op: ops.AllReduce, number: int) -> Iterator[str]:
-        buffer, work = self._buffers[node], f"work{self._prefix}_{number}"
-        yield from self._declare(buffer)
-        for value, output, view in zip(node.inputs, node.outputs, buffer.views(), strict=True):
-            if value in buffer.made_there:
-                self._names[output] = self._names[value]
-                continue
-            if buffer.is_single:
-                self._names[output] = buffer.name
-            else:
-                yield f"{self._fresh(output)} = {view}"
-            yield f"{self._names[output]}.copy_({self._names[value]})"
-        yield from cause_comment(node, self._module.mesh)
-        group = self._module.group(op.axes)
-        started = f"{work} = all_reduce({group}, {op.reduction!r}, {buffer.name})"
-        yield from self._exchange(number, "", started)
-        release = "" if buffer.is_single else buffer.name
-        pending = _Started(work, None, node.outputs, release, number)
-        self._pending |= dict.fromkeys(node.outputs, pending)
-
-    def _declare(self, buffer: Buffer) -> Iterator[str]:
-        """Write what makes a buffer and the parts of it that ops write into."""
-        if buffer.node in self._declared:
-            return
-        self._declared.add(buffer.node)
-        yield buffer.declared()
-        for value, view in zip(buffer.node.inputs, buffer.views(), strict=True):
-            if value in buffer.made_there and buffer.is_single:
-                self._names[value] = buffer.name
-            elif value in buffer.made_there:
-                yield f"{self._fresh(value)} = {view}"
-
-    def _wait_for(self, values: Sequence[Value]) -> Iterator[str]:
-        for value in values:
-            started = self._pending.get(value)
-            if started is None:
-                continue
-            for output in started.outputs:
-                del self._pending[output]
-            assigned = f"{started.target} = " if started.target else ""
-            yield from self._exchange(started.step, "end of ", f"{assigned}{started.work}.wait()")
-            if self._is_whole and started.release and not self._module.style.bucket_views:
-                yield from (f"{self._names[v]} = {self._names[v]}.clone()" for v in started.outputs)
-            yield f"del {', '.join(filter(None, [started.work, started.release]))}"
-
-    def _exchange(self, number: int, which: str, statement: str) -> Iterator[str]:
-        """Write a statement that exchanges data, or waits for it."""
-        if self._module.style.watched and not self._module.style.compiled:
-            yield f"step[0] = {number}"
-        if self._module.style.ranges:
-            yield in_range(which + self._module.steps[number])
-            statement = f"    {statement}"
-        yield statement
-
-    # ---------------------------------------------------------------- loops
-
-    def _loop(self, node: Node, op: Repeat, number: int) -> Iterator[str]:
-        """Write a loop: its body is a function of its own, stacks are filled slice by slice."""
-        self._body(op, number)
-        operands = [self._names[value] for value in node.inputs]
-        first = len(operands) - op.stacked
-        results = [self._fresh(value) for value in node.outputs]
-        state, stacks = results[: op.carried], results[op.carried :]
-        made = [f"made_{number}_{i}" for i in range(len(stacks))]
-        for name, operand in zip(state, operands, strict=False):
-            yield f"{name} = {operand}"
-        for name, value in zip(stacks, node.outputs[op.carried :], strict=True):
-            shape = list(value.type.shape)
-            yield f"{name} = torch.empty({shape}, dtype={dtype(value.type)}, device=device)"
-        counts = f"reversed(range({op.count}))" if op.reverse else f"range({op.count})"
-        slices = [f"{operand}[i_{number}]" for operand in operands[first:]]
-        arguments = ", ".join([*state, *operands[op.carried : first], *slices])
-        yield f"for i_{number} in {counts}:"
-        targets = "".join(f"{name}, " for name in [*state, *made])
-        yield f"    ({targets}) = body_{number}({arguments})"
-        yield from (f"    {s}[i_{number}] = {m}" for s, m in zip(stacks, made, strict=True))
-        if made:
-            yield f"del {', '.join(made)}"
-
-    def _body(self, op: Repeat, number: int) -> None:
-        writer = _Writer(self._module, op.body, f"_{number}")
-        names = [writer.name_input(value) for value in op.body.inputs]
-        lines = writer.lines()
-        lines.append(_Line(f"return ({''.join(f'{name}, ' for name in writer.results())})"))
-        head = _Line(f"def body_{number}({', '.join(names)}):")
-        self._module.functions.append([head, *_indented(lines)])
-
-
-def _images(operands: Sequence[str], types: Sequence[TensorType]) -> list[str]:
-    """Return the operands of a convolution; those in two dimensions have their channels last."""
-    return [
-        f"images({x})" if type.rank == 4 else x for x, type in zip(operands, types, strict=True)
-    ]
-
-
-def _indented(lines: Sequence[_Line]) -> list[_Line]:
-    return [_Line(f"    {line.text}", line.step) for line in lines]
+def _closer(lines: Sequence[Line]) -> list[Line]:
+    """Return lines with one empty line where there are two, for a block."""
+    pairs = zip([None, *lines], lines, strict=False)
+    return [line for before, line in pairs if line.text or before is None or before.text]

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 Box = tuple[slice, ...]
-Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+Run = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
 
 
 class Port(NamedTuple):
@@ -28,7 +28,8 @@ class Port(NamedTuple):
 
     `kind` is `input`, `parameter`, `output gradient` or `seed` of what goes in, `output` or
     `gradient` of what comes out; `shape` is that of the whole tensor; `split` says for each
-    dimension which mesh axes split it, major first.
+    dimension which mesh axes split it, major first; `axes` are the sizes of these, and `ranks` the
+    processes that have a part of it, in the order of the axes.
     """
 
     name: str
@@ -36,25 +37,27 @@ class Port(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     split: tuple[tuple[str, ...], ...]
+    axes: Mapping[str, int]
+    ranks: tuple[int, ...]
 
 
 def main(
-    mesh: Mapping[str, int],
+    size: int,
     inputs: Sequence[Port],
     outputs: Sequence[Port],
-    load: Callable[[str], Run],
+    load: Callable[[str, int], Run],
     arguments: Sequence[str] | None = None,
 ) -> None:
     """Run one step from the command line."""
     options = read_arguments(arguments)
-    rank, device = meet_others(math.prod(mesh.values()), options.device)
+    rank, device = meet_others(size, options.device)
     wholes = tensors_for(inputs, options.tensors, options.seed)
-    run = load(device)
-    parts = [part_of(wholes[port.name], port, mesh, rank).to(device) for port in inputs]
+    run = load(device, rank)
+    parts = [part_of(wholes[port.name], port, rank, device) for port in inputs]
     with torch.inference_mode():
         results = run(parts)
         found = {
-            port.name: whole_of(result, port, mesh).cpu()
+            port.name: whole_of(result, port, size, device).cpu()
             for port, result in zip(outputs, results, strict=True)
         }
     if rank == 0:
@@ -146,48 +149,59 @@ def made_up(port: Port, seed: int) -> torch.Tensor:
     return x.to(port.dtype)
 
 
-def box_of(port: Port, mesh: Mapping[str, int], rank: int) -> Box:
+def box_of(port: Port, rank: int) -> Box:
     """Return which part of the whole tensor a process holds; the last parts may be smaller."""
-    where: dict[str, int] = {}
-    for axis in reversed(list(mesh)):
-        rank, where[axis] = divmod(rank, mesh[axis])
+    place, where = port.ranks.index(rank), dict[str, int]()
+    for axis in reversed(list(port.axes)):
+        place, where[axis] = divmod(place, port.axes[axis])
     box = []
     for size, axes in zip(port.shape, port.split, strict=True):
         start, stop = 0, size
         for axis in axes:
-            size = -(-size // mesh[axis])
+            size = -(-size // port.axes[axis])
             start = min(start + where[axis] * size, stop)
             stop = min(start + size, stop)
         box.append(slice(start, stop))
     return tuple(box)
 
 
-def part_of(whole: torch.Tensor, port: Port, mesh: Mapping[str, int], rank: int) -> torch.Tensor:
-    """Cut this process's part out of a whole tensor, with zeros behind it up to the common size."""
-    part = whole[box_of(port, mesh, rank)]
+def local_shape(port: Port) -> list[int]:
+    """Return the common size of the parts."""
     sizes = zip(port.shape, port.split, strict=True)
-    shape = [-(-size // math.prod(mesh[axis] for axis in axes)) for size, axes in sizes]
-    if list(part.shape) == shape:
-        return part.contiguous()
-    padded_part = whole.new_zeros(shape)
+    return [-(-size // math.prod(port.axes[axis] for axis in axes)) for size, axes in sizes]
+
+
+def part_of(whole: torch.Tensor, port: Port, rank: int, device: str) -> torch.Tensor | None:
+    """Cut this process's part out of a whole tensor, with zeros behind it up to the common size.
+
+    None if the tensor is on other processes only.
+    """
+    if rank not in port.ranks:
+        return None
+    part = whole[box_of(port, rank)]
+    if list(part.shape) == local_shape(port):
+        return part.contiguous().to(device)
+    padded_part = whole.new_zeros(local_shape(port))
     padded_part[tuple(slice(size) for size in part.shape)] = part
-    return padded_part
+    return padded_part.to(device)
 
 
-def whole_of(part: torch.Tensor, port: Port, mesh: Mapping[str, int]) -> torch.Tensor:
+def whole_of(part: torch.Tensor | None, port: Port, size: int, device: str) -> torch.Tensor:
     """Join the parts of all processes to a whole tensor; all of them call this together."""
-    if not any(port.split):
+    if not any(port.split) and len(port.ranks) == size and part is not None:
         return part
+    if part is None:
+        part = torch.zeros(local_shape(port), dtype=port.dtype, device=device)
     if part.numel() == 0:
         return part.new_empty(port.shape)
     row = part.contiguous().view(-1).view(torch.uint8)  # some libraries know few types
-    rows = [torch.empty_like(row) for _ in range(math.prod(mesh.values()))]
+    rows = [torch.empty_like(row) for _ in range(size)]
     dist.all_gather(rows, row)
     whole = part.new_empty(port.shape)
-    for rank, held in enumerate(rows):
-        box = box_of(port, mesh, rank)
+    for rank in port.ranks:
+        box = box_of(port, rank)
         true_sizes = tuple(slice(cut.stop - cut.start) for cut in box)
-        whole[box] = held.view(part.dtype).view(part.shape)[true_sizes]
+        whole[box] = rows[rank].view(part.dtype).view(part.shape)[true_sizes]
     return whole
 
 

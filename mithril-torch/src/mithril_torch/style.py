@@ -20,6 +20,8 @@ class Style:
         ranges: collectives stand in named ranges of PyTorch's profiler.
         layer_ranges: what belongs to one layer stands in such a range.
         channels_last: images of convolutions lie with their channels last.
+        early: start to receive before a stage runs what is needed after it; messages between two
+            devices then keep no order.
         precision: that of products of float32, `ieee` or `tf32`; as PyTorch is set if left out.
     """
 
@@ -29,6 +31,7 @@ class Style:
     ranges: bool = False
     layer_ranges: bool = False
     channels_last: bool = False
+    early: bool = False
     precision: str | None = None
 
 
@@ -45,14 +48,18 @@ def in_range(name: str) -> str:
     return f"with record_function({name!r}):"
 
 
-def run_again(style: Style) -> list[str]:
-    """Return the lines after the functions, which make more of `run`."""
+def remade(name: str, style: Style) -> list[str]:
+    """Return the lines after a function that make more of it.
+
+    >>> remade("run", Style(precision="ieee"))
+    ["run = float32_products('ieee', run)"]
+    """
     lines = []
     if style.compiled:
-        lines.append("run = torch.compile(run, fullgraph=True)")
+        lines.append(f"{name} = torch.compile({name}, fullgraph=True)")
     if style.precision is not None:
-        lines.append(f"run = float32_products({style.precision!r}, run)")
-    return ["", "", *lines] if lines else []
+        lines.append(f"{name} = float32_products({style.precision!r}, {name})")
+    return lines
 
 
 def style_of(options: TorchOptions) -> Style:

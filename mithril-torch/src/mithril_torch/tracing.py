@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from mithril.ir import Program
+from mithril.ir import Plan, Program
 from mithril.ir.repeat import all_nodes
 
 from mithril_torch.labels import caused, port_comment
@@ -18,6 +18,17 @@ def log_layout(program: Program) -> None:
     if LOGGER.isEnabledFor(logging.INFO):
         for line in layout(program):
             LOGGER.info("%s", line)
+
+
+def log_plan(plan: Plan) -> None:
+    """Log a plan of several stages that is about to be written: also what stages send."""
+    for stage in plan.stages:
+        log_layout(stage.program)
+    if LOGGER.isEnabledFor(logging.INFO):
+        for row in plan.collectives():
+            if row.kind == "send":
+                moved = f"{row.cause.produced} -> {row.cause.required}"
+                LOGGER.info("send: %s, %s for %s", row.cause.value, moved, row.cause.consumer)
 
 
 def layout(program: Program) -> Iterator[str]:

@@ -332,7 +332,8 @@ class CompiledModel:
             (name, (parameters or {}).get(name, ANYWHERE)) for name in self.parameter_names
         )
         step = planner.step(Signature(placed, lying, arriving if gradients else None))
-        if step.plan.timetable is not None:
+        is_staged = step.plan.timetable is not None
+        if is_staged and not hasattr(self.backend.engine, "lower_plan"):
             raise BackendError(
                 f"model runs as {len(step.plan.stages)} programs on parts of the mesh and is no "
                 f"single function of backend '{self.backend.name}'; call evaluate(), or remove "

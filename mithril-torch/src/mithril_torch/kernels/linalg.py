@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mithril.ops.linalg import Einsum
 from mithril.types import Shape
 
-from mithril_torch.fuse import EinsumAdd
+from mithril_torch.fuse import AddInto, EinsumAdd, EinsumInto
 from mithril_torch.kernels.registry import Direct, Types, kernel
 
 
@@ -26,6 +26,18 @@ def einsum(op: Einsum, types: Types) -> str:
 def einsum_add(op: EinsumAdd, types: Types) -> str:
     """The product of two operands, plus a third one along its last dimension."""
     return _product(Einsum(op.equation), types).written("addmm", "{2}, ")
+
+
+@kernel(EinsumInto)
+def einsum_into(op: EinsumInto, types: Types) -> str:
+    """The product of two operands, added to a third one where that lies."""
+    return _product(Einsum(op.equation), types).added("{2}")
+
+
+@kernel(AddInto)
+def add_into(op: AddInto, types: Types) -> str:
+    """An operand with another one added where it lies."""
+    return "{0}.add_({1})"
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,12 @@ class _Product:
             return f"{whole}.permute({list(self.order)})"
         target = "{out}" if is_flat else f"{{out}}.view({list(self.made)})"
         return Direct(whole, f"{call}, out={target})")
+
+    def added(self, target: str) -> str:
+        """Return the expression that adds the product to an operand, in its memory."""
+        if self.order != tuple(sorted(self.order)) or self.made != self.shape:
+            return f"{target}.add_({self.written('mm', '')})"
+        return f"{target}.{'baddbmm' if self.is_batched else 'addmm'}_({self.left}, {self.right})"
 
 
 def _product(op: Einsum, types: Types) -> _Product:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 from mithril.engine import Observer
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.moving import moved
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
-from mithril.ir import Program
+from mithril.ir import Plan, Program
+from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType, as_dtype
 
@@ -34,7 +37,7 @@ class Lockstep:
     @property
     def labels(self) -> tuple[str, ...]:
         """One for each simulated device."""
-        return tuple(f"{self._device} in turn {index}" for index in range(self._mesh.size))
+        return tuple(f"{self._device} in turn {index}" for index in self._mesh.flat)
 
     @property
     def local_devices(self) -> tuple[int, ...]:
@@ -51,9 +54,21 @@ class Lockstep:
         """Return what a device holds."""
         return to_numpy(shards[device])
 
-    def parts(self, wanted: Sequence[tuple[Tensors, int]]) -> list[np.ndarray]:
+    def parts(self, wanted: Sequence[tuple[Tensors, Sharding, int]]) -> list[np.ndarray]:
         """Return what devices hold of several arrays."""
-        return [to_numpy(shards[device]) for shards, device in wanted]
+        return [to_numpy(shards[device]) for shards, _, device in wanted]
+
+    def part(self, mesh: Mesh) -> Lockstep:
+        """Return some of the devices."""
+        return Lockstep(mesh, self._device)
+
+    def move(self, shards: Tensors, transfer: Transfer) -> Tensors:
+        """Bring a value from some devices to others; what is moved whole is the same tensor."""
+        with torch.inference_mode():
+            return moved(shards, transfer, _namespace(self._device))
+
+    def lower_plan(self, plan: Plan, kernels: Mapping[str, Kernel], style: Style) -> None:
+        """Leave plans of several stages to the core."""
 
     def lower(self, program: Program, kernels: Mapping[str, Kernel], style: Style) -> InTurn:
         """Turn a program into straight-line Python over all devices, of the core's own style."""
@@ -96,4 +111,5 @@ def _namespace(device: str) -> Any:
     return SimpleNamespace(
         asarray=asarray, add=wide(torch.add), maximum=wide(torch.maximum),
         minimum=wide(torch.minimum), concatenate=torch.concatenate, stack=torch.stack,
+        zeros=partial(torch.zeros, device=device),
     )  # fmt: skip

@@ -9,11 +9,14 @@ import numpy as np
 from mithril.engine import Executable, Shards
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.protocol import Produce
-from mithril.ir import Program
-from mithril.mesh import Sharding
+from mithril.ir import Plan, Program
+from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType
 
 from mithril_torch.style import Style
+
+Wanted = tuple[Shards, Sharding, int]
+"""What a device of the mesh of a sharding holds of a handle."""
 
 
 class Place(Protocol):
@@ -37,12 +40,16 @@ class Place(Protocol):
         """Return what a device holds; see `Engine.shard`."""
         ...
 
-    def parts(self, wanted: Sequence[tuple[Shards, int]]) -> list[np.ndarray]:
+    def parts(self, wanted: Sequence[Wanted]) -> list[np.ndarray]:
         """Return what devices hold of several arrays, padding included, all at once.
 
         Args:
-            wanted: handles and devices.
+            wanted: handles, how they lie, and devices.
         """
+        ...
+
+    def part(self, mesh: Mesh) -> Place:
+        """Return some of the devices; see `Engine.part`."""
         ...
 
     def lower(self, program: Program, kernels: Mapping[str, Kernel], style: Style) -> Executable:
@@ -50,6 +57,18 @@ class Place(Protocol):
 
         Args:
             program: what runs.
+            kernels: those of all ops by name.
+            style: how it is written.
+        """
+        ...
+
+    def lower_plan(
+        self, plan: Plan, kernels: Mapping[str, Kernel], style: Style
+    ) -> Executable | None:
+        """Turn a plan of several stages into something that runs; None if that is for the core.
+
+        Args:
+            plan: what runs.
             kernels: those of all ops by name.
             style: how it is written.
         """

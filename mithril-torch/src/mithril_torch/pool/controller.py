@@ -95,7 +95,8 @@ class Pool:
 
         Args:
             program: its name, which no other program of this pool has.
-            source: Python text that defines `run(inputs)`, which returns a list of tensors.
+            source: Python text that defines `run(inputs)`, which returns a list of tensors; None
+                stands for one that is on other ranks only.
             blame: says what its steps and lines are, for errors.
 
         Raises:
@@ -126,26 +127,31 @@ class Pool:
         """
         self._unloaded.append(program)
 
-    def put(self, parts: Sequence[Array], dtype: str | None = None) -> Remote:
+    def put(self, parts: Sequence[Array | None], dtype: str | None = None) -> Remote:
         """Give each worker its part of an array, with the next message.
 
         Args:
             parts: one array a rank, copied now; an array that stands there often is copied once.
+                A rank with None gets nothing.
             dtype: PyTorch's name of the type, if it is not the array's.
 
         Raises:
             BackendError: the memory cannot be had, or the pool has ended.
         """
-        name = dtype or parts[0].dtype.name
+        name = dtype or next(part.dtype.name for part in parts if part is not None)
         results = Results()
-        results.layouts = [Layout([Spec(name, part.shape, part.nbytes)]) for part in parts]
+        results.layouts = [
+            Layout([None if part is None else Spec(name, part.shape, part.nbytes)])
+            for part in parts
+        ]
         with self._link.lock:
             self._check(())
             handle = Remote(self, self._take_ids(1), results, 0)
             try:
                 self._outbox.put(handle.id, parts, name)
             except OSError as error:
-                raise _no_memory(sum(part.nbytes for part in parts), error) from error
+                size = sum(part.nbytes for part in parts if part is not None)
+                raise _no_memory(size, error) from error
             if self._outbox.arena.top > FLUSH:
                 self._tell({"do": "take"})
                 self._outbox.shrink()
@@ -359,7 +365,7 @@ def _layout(answer: Message) -> Layout | None:
     rows = answer.header.get("layout")
     if rows is None:
         return None
-    return Layout([Spec(dtype, tuple(shape), nbytes) for dtype, shape, nbytes in rows])
+    return Layout([row and Spec(row[0], tuple(row[1]), row[2]) for row in rows])
 
 
 def _no_memory(size: int, error: OSError) -> BackendError:

@@ -22,11 +22,12 @@ from mithril_torch import prelude
 from mithril_torch.pool import memory
 from mithril_torch.pool.recorder import recording
 from mithril_torch.pool.wire import SMALL, Message, encode
+from mithril_torch.prelude.transfer import MESSAGES, SENDS
 
 LONGEST = 2000
 """Characters of the text of an exception that are told."""
 
-Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+Run = Callable[[list[torch.Tensor | None]], Sequence[torch.Tensor | None]]
 
 
 def file_of(program: str) -> str:
@@ -42,10 +43,10 @@ class Executor:
         self.size: int = setup["size"]
         self.progress = progress
         self.arena = memory.Arena(setup["arena"])
-        self.tensors: dict[int, torch.Tensor] = {}
+        self.tensors: dict[int, torch.Tensor | None] = {}  # None: only others have it
         self.programs: dict[str, Run] = {}
         self.next_waiting = 0
-        self.layouts: dict[str, list[tuple[torch.dtype, torch.Size]]] = {}
+        self.layouts: dict[str, list[tuple[torch.dtype, torch.Size] | None]] = {}
         self.device = _open_device(setup["device"], self.rank)
         self._setup = setup
         self._actions: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
@@ -96,8 +97,8 @@ class Executor:
             self.progress.enter(self.rank, memory.TAKING)
             self.arena.follow(header["arena"])
         for number, dtype, parts in puts:
-            start, shape = parts[self.rank] if len(parts) > 1 else parts[0]
-            self.tensors[number] = self._copy(start, getattr(torch, dtype), shape)
+            part = parts[self.rank] if len(parts) > 1 else parts[0]
+            self.tensors[number] = part and self._copy(part[0], getattr(torch, dtype), part[1])
         for row in header.get("runs", ()):
             self._catch_up(*row)
         for program in header.get("unload", ()):
@@ -158,18 +159,19 @@ class Executor:
             raise ValueError(f"the program returned {len(outputs)} tensors; {count} were expected")
         self.tensors.update(enumerate(outputs, first))
         answer: dict[str, Any] = {} if rows is None else {"rows": rows}
-        layout = [(output.dtype, output.shape) for output in outputs]
+        layout = [None if x is None else (x.dtype, x.shape) for x in outputs]
         if self.layouts.get(name) != layout or header["is_first"]:
             self.layouts[name] = layout
             answer["layout"] = [
-                [_name(output.dtype), list(output.shape), output.numel() * output.element_size()]
-                for output in outputs
+                None if x is None else [_name(x.dtype), list(x.shape), x.nbytes] for x in outputs
             ]
         return answer, _small(outputs)
 
     def _fetch(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         for number, start in header["fetch"][self.rank]:
-            data = _bytes(self.tensors[number])
+            held = self.tensors[number]
+            assert held is not None, "only who has a part is asked for it"
+            data = _bytes(held)
             if data.numel():
                 torch.frombuffer(
                     self.arena.buffer, dtype=torch.uint8, count=data.numel(), offset=start
@@ -179,7 +181,24 @@ class Executor:
     def _count(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Tell how many collectives each group has issued: after an error all must agree."""
         groups: list[Any] = list(dist.distributed_c10d._world.pg_map)
-        return {"counts": {g.group_name: g._get_sequence_number_for_group() for g in groups}}, b""
+        counts = {
+            g.group_name: g._get_sequence_number_for_group()
+            for g in groups
+            if g.group_desc != SENDS
+        }
+        return {"counts": {**counts, **self._messages()}}, b""
+
+    def _messages(self) -> dict[str, int]:
+        """Return how many messages went from rank to rank; both ends tell the same if all is well.
+
+        Each is told twice: that it was asked for, and that it came.
+        """
+        found: dict[str, int] = {}
+        for other in range(self.size):
+            for what, own in (("asked of", "asked"), ("came from", "came")):
+                found[f"{self.rank} to {other} {own}"] = MESSAGES.get(f"sent to {other}", 0)
+                found[f"{other} to {self.rank} {own}"] = MESSAGES.get(f"{what} {other}", 0)
+        return found
 
     def _meet(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Show that the groups still work."""
@@ -207,9 +226,9 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return plain.reshape(-1).view(torch.uint8)
 
 
-def _small(outputs: Sequence[torch.Tensor]) -> bytes:
+def _small(outputs: Sequence[torch.Tensor | None]) -> bytes:
     """Return the bytes of the small results, one after the other."""
-    small = [_bytes(t) for t in outputs if t.numel() * t.element_size() <= SMALL]
+    small = [_bytes(x) for x in outputs if x is not None and x.nbytes <= SMALL]
     return bytes(torch.cat(small).cpu().numpy()) if small else b""
 
 

@@ -29,20 +29,22 @@ class Outbox:
         self._seen: set[int] = set()  # of runs, or in a message that may have been cut off
         self._drops: list[int] = []
 
-    def put(self, number: int, parts: Sequence[np.ndarray[Any, Any]], dtype: str) -> None:
-        """Copy the parts of an array to the arena, each array object once.
+    def put(self, number: int, parts: Sequence[np.ndarray[Any, Any] | None], dtype: str) -> None:
+        """Copy the parts of an array to the arena, each array object once; None is no part.
 
         Raises:
             OSError: the arena cannot grow.
         """
-        places: dict[int, tuple[int, list[int]]] = {}
+        places: dict[int, tuple[int, list[int]] | None] = {id(None): None}
         for part in parts:
-            if id(part) not in places:
+            if part is not None and id(part) not in places:
                 start = self.arena.reserve(part.nbytes)
                 if part.nbytes:
                     np.ndarray(part.shape, part.dtype, self.arena.buffer, start)[...] = part
                 places[id(part)] = start, list(part.shape)
-        rows = list(places.values()) if len(places) == 1 else [places[id(p)] for p in parts]
+        rows = [places[id(part)] for part in parts]
+        if len({id(part) for part in parts}) == 1:
+            rows = rows[:1]
         self.puts[number] = [number, dtype, rows]
 
     def run(self, program: str, inputs: Sequence[int], first: int, count: int) -> None:

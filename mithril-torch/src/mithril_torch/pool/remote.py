@@ -36,16 +36,19 @@ class Part:
 
 
 class Layout:
-    """The specs of all results of a program on one rank, and where the small ones are."""
+    """The specs of all results of a program on one rank, and where the small ones are.
 
-    def __init__(self, specs: Sequence[Spec]) -> None:
+    A result that is on other ranks only has none.
+    """
+
+    def __init__(self, specs: Sequence[Spec | None]) -> None:
         self.specs = tuple(specs)
         self.starts: list[int | None] = []
         at = 0
         for spec in specs:
-            is_small = spec.nbytes <= SMALL
+            is_small = spec is not None and spec.nbytes <= SMALL
             self.starts.append(at if is_small else None)
-            at += spec.nbytes if is_small else 0
+            at += spec.nbytes if spec is not None and is_small else 0
 
 
 class Results:
@@ -75,7 +78,9 @@ class Remote:
 
     def spec(self, rank: int) -> Spec:
         """Return what the part of a rank is."""
-        return self._layout(rank).specs[self._index]
+        found = self._layout(rank).specs[self._index]
+        assert found is not None, f"array {self.id} has no part on rank {rank}"
+        return found
 
     def small(self, rank: int) -> Part | None:
         """Return the part of a rank if it came with the answer."""
@@ -83,7 +88,7 @@ class Remote:
         start = layout.starts[self._index]
         if start is None or not self._results.payloads:
             return None
-        spec = layout.specs[self._index]
+        spec = self.spec(rank)
         payload = self._results.payloads[rank]
         return Part(spec, np.frombuffer(payload, np.uint8, spec.nbytes, start))
 

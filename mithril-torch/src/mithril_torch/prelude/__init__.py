@@ -69,6 +69,7 @@ from mithril_torch.prelude.position import (
 )
 from mithril_torch.prelude.precision import float32_products
 from mithril_torch.prelude.random import random_bits
+from mithril_torch.prelude.transfer import Joined, receive, send
 from mithril_torch.prelude.windows import (
     convolved,
     convolved_input_gradient,
@@ -84,7 +85,7 @@ aten = torch.ops.aten
 record_function = torch.profiler.record_function
 
 __all__ = [
-    "all_gather", "all_gather_now", "all_reduce", "all_reduce_now", "all_to_all",
+    "Joined", "all_gather", "all_gather_now", "all_reduce", "all_reduce_now", "all_to_all",
     "all_to_all_now", "aten", "attention", "attention_gradient", "avg_pool",
     "avg_pool_gradient", "axis_index", "choose", "convolution_16",
     "convolution_backward_16", "convolved", "convolved_input_gradient",
@@ -92,9 +93,9 @@ __all__ = [
     "float32_products", "grouped_matmul", "grouped_outer", "images", "keep_first",
     "layer_norm", "layer_norm_gradient", "make_group", "math", "max_pool",
     "max_pool_gradient", "padded", "permute", "permute_now", "pooled_max",
-    "pooled_max_gradient", "pooled_mean", "pooled_mean_gradient", "random_bits",
+    "pooled_max_gradient", "pooled_mean", "pooled_mean_gradient", "random_bits", "receive",
     "record_function", "reduce_scatter", "reduce_scatter_now", "rms_norm",
-    "rms_norm_gradient", "rope", "scatter_add", "scatter_along", "sign", "spread",
+    "rms_norm_gradient", "rope", "scatter_add", "scatter_along", "send", "sign", "spread",
     "sum_rows", "take", "take_along", "take_part", "take_rows", "take_shard", "top_k",
     "torch", "whole_floor_divide", "whole_remainder",
 ]  # fmt: skip

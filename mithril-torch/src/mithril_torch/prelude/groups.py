@@ -30,15 +30,19 @@ class Group:
 GROUPS: dict[Any, Any] = {}
 
 
-def make_group(axes: str, groups: list[list[int]]) -> Group:
-    """Return this process's group among groups of ranks; all processes make the same ones."""
+def make_group(axes: str, groups: list[list[int]]) -> Group | None:
+    """Return this process's group among groups of ranks, if it is in one.
+
+    All processes make the same groups in the same order, those in none of them, too.
+    """
     key = (dist.group.WORLD, axes, str(groups))
     if key not in GROUPS:
+        GROUPS[key] = None
         for ranks in groups:
             made = dist.new_group(sorted(ranks), group_desc=axes)
             if dist.get_rank() in ranks:
                 GROUPS[key] = Group(made, ranks, dist.get_rank())
-    found: Group = GROUPS[key]
+    found: Group | None = GROUPS[key]
     return found
 
 

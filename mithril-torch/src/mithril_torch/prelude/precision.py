@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+Run = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
 
 
 def float32_products(precision: str, run: Run) -> Run:
     """Return `run` with matrix products of float32 at a precision: `ieee` or `tf32`."""
 
-    def precise(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def precise(inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         cuda, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
         before = cuda.fp32_precision, cpu.fp32_precision
         cuda.fp32_precision = cpu.fp32_precision = precision
