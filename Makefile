@@ -44,14 +44,15 @@ bench: $(VENV)/.ready
 
 # The same against JAX by hand; goes on where a limit is broken, and fails in the end.
 bench-jax: $(VENV)/.ready
-	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth; do \
+	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth moe \
+		"moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.jax_$$run || failed=1; \
 	done; exit $$failed
 
 # The same against eager PyTorch, DDP and DTensor; every rank is a process.
 bench-torch: $(VENV)/.ready
 	@failed=0; for run in mlp "gpt --width 64 --jit" gpt "gpt --width 64 --ranks 2" "gpt --ranks 2" \
-		"gpt --width 64 --ranks 4" "gpt --ranks 4" pool; do \
+		"gpt --width 64 --ranks 4" "gpt --ranks 4" pool moe "moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.torch_$$run || failed=1; \
 	done; exit $$failed
 

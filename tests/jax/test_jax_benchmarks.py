@@ -8,8 +8,9 @@ import mithril as ml
 import pytest
 from mithril.cli.gpt import Sizes
 
-from benchmarks import jax_by_hand, jax_depth, jax_gpt, jax_mlp, jax_sides
+from benchmarks import jax_by_hand, jax_depth, jax_gpt, jax_mlp, jax_moe, jax_sides
 from benchmarks.harness import Limit
+from benchmarks.moe import MoeSizes
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=8)
 VOCABULARY = 7
@@ -30,6 +31,12 @@ def test_both_sides_of_the_gpt_agree(mesh: ml.Mesh):
 
 def test_both_sides_of_the_mlp_agree(mesh: ml.Mesh):
     jax_mlp.contestants((6, 8, 4, 3), 8, mesh)
+
+
+@pytest.mark.parametrize("factor", [0.75, None])
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_both_sides_of_the_mixture_agree(factor: float | None, top_k: int):
+    jax_moe.contestants(MoeSizes(4, 6, 8, top_k, factor, batch=2, context=8))
 
 
 def test_the_bare_call_runs_the_same_program(mesh: ml.Mesh):

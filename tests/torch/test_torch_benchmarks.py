@@ -7,7 +7,8 @@ import pytest
 import torch
 from mithril.cli.gpt import Sizes
 
-from benchmarks import torch_by_hand, torch_gpt, torch_mlp, torch_pool, torch_sides
+from benchmarks import torch_by_hand, torch_gpt, torch_mlp, torch_moe, torch_pool, torch_sides
+from benchmarks.moe import MoeSizes
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=4)
 VOCABULARY = 7
@@ -29,6 +30,13 @@ def test_sides_of_the_gpt_agree_on_two_ranks():
 def test_sides_of_the_mlp_agree_compiled_too():
     times = {name: [1.0] for name in torch_mlp.contestants((6, 8, 4, 3), 8)}
     assert times.keys() == {"mithril", "mithril, jit", "eager"}
+
+
+@pytest.mark.parametrize("factor", [0.75, None])
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_both_sides_of_the_mixture_agree(factor: float | None, top_k: int):
+    sides = torch_moe.contestants(MoeSizes(4, 6, 8, top_k, factor, batch=2, context=8))
+    assert [*sides] == ["mithril", "eager"]
 
 
 def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
