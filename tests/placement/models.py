@@ -69,6 +69,7 @@ def compared(
     seed: int = 3,
     observed: bool = True,
     in_order: bool = True,
+    device: int | None = None,
     differentiable: tuple[str, ...] = (),
     **options: Any,
 ) -> ml.CompiledModel:
@@ -83,6 +84,7 @@ def compared(
         seed: of dropout.
         observed: whether the backend tells what it carries out as the plan lists it.
         in_order: whether in the order of the plan.
+        device: that of this process, where it tells only what that takes part in.
         differentiable: inputs whose gradients are compared, too.
         options: of `ml.compile`.
     """
@@ -108,7 +110,7 @@ def compared(
     equal(outputs, expected)
     equal(found, slopes)
     assert {name: found[name].sharding for name in own} == {n: x.sharding for n, x in own.items()}
-    planned = list(compiled.plan.issued())
+    planned = list(compiled.plan.issued(device))
     if in_order:
         assert not observed or issued == planned
     else:

@@ -28,6 +28,7 @@ from mithril.partition.placement import (
     Part,
     Parted,
     Placement,
+    WaitError,
     assign,
     classify,
     cut,
@@ -60,8 +61,18 @@ def make_placed_plan(
         PlanError: a layer needs all micro-batches at once, stages wait for each other, or a layer
             that is split over the whole mesh stands inside a pipeline.
     """
-    walk = _Parts(graph, mesh, request, placement, kernels, hardware)
-    return walk.plan()
+    given = (graph, mesh, request, placement, kernels, hardware)
+    try:
+        return _Parts(*given).plan()
+    except WaitError as error:
+        # What a replica has is cut by itself, which nobody notices unless samples are exchanged
+        # between replicas inside a stage. Then a micro-batch is the same samples for all of them.
+        if not placement.split:
+            raise
+        try:
+            return _Parts(*given, time_first=True).plan()
+        except WaitError:
+            raise error from None
 
 
 class _Parts:
@@ -73,7 +84,10 @@ class _Parts:
         placement: Placement,
         kernels: Container[str],
         hardware: Hardware,
+        *,
+        time_first: bool = False,
     ) -> None:
+        self._time_first = time_first
         self._mesh = mesh
         self._request = request
         self._placement = placement
@@ -158,8 +172,15 @@ class _Parts:
         return hardware_within(self._hardware, piece.program.mesh.flat)
 
     def _planning_mesh(self, part: Part) -> Mesh:
-        time = Axis(MICRO, self._placement.microbatches)
-        return Mesh.of_axes([*part.mesh.axes, *([time] if time.size > 1 else [])])
+        time = [Axis(MICRO, self._placement.microbatches)]
+        if self._placement.microbatches == 1:
+            return Mesh.of_axes(part.mesh.axes)
+        axes = part.mesh.axes
+        return Mesh.of_axes([*time, *axes] if self._time_first else [*axes, *time])
+
+    def _in_order(self, axes: tuple[str, ...], time: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the axes that split a dimension, those of devices and that of time."""
+        return (*time, *axes) if self._time_first else (*axes, *time)
 
     def _request_of(self, graph: Graph, mesh: Mesh, parted: Parted) -> Request:
         """Return what is asked of a part."""
@@ -205,13 +226,14 @@ class _Parts:
         for name, value in parted.crossing.items():
             home = self._in_time.get(value)
             if home is not None and any(home.dims):
-                dims = ((*self._batch_axes(mesh), *axes) if axes else () for axes in home.dims)
+                split = self._batch_axes(mesh)
+                dims = (self._in_order(split, axes) if axes else () for axes in home.dims)
                 found[name] = Sharding(mesh, tuple(dims))
         return found
 
     def _batch(self, value: Value, mesh: Mesh) -> Sharding:
         rest = ((),) * (value.type.rank - 1)
-        return Sharding(mesh, ((*self._batch_axes(mesh), MICRO), *rest))
+        return Sharding(mesh, (self._in_order(self._batch_axes(mesh), (MICRO,)), *rest))
 
     def _along(self, graph: Graph, mesh: Mesh, parted: Parted) -> dict[str, Sharding]:
         """Return how what arrives is computed with: cut in time, and split as where it was made."""
@@ -227,13 +249,13 @@ class _Parts:
             if name == self._placement.batch and self._placement.microbatches > 1:
                 dims[0] = tuple(dict.fromkeys((*dims[0], *self._batch_axes(mesh))))
             if in_time is not None:
-                dims = [(*d, *t) for d, t in zip(dims, in_time.dims, strict=True)]
+                dims = [self._in_order(d, t) for d, t in zip(dims, in_time.dims, strict=True)]
             if is_crossing or tuple(dims) != sharding.dims:
                 found[name] = Sharding(sharding.mesh, tuple(dims))
         return found
 
-    def _batch_axes(self, mesh: Mesh) -> list[str]:
-        return [axis for axis in self._placement.split if mesh.sizes.get(axis, 1) > 1]
+    def _batch_axes(self, mesh: Mesh) -> tuple[str, ...]:
+        return tuple(axis for axis in self._placement.split if mesh.sizes.get(axis, 1) > 1)
 
     def _gathered_in_time(self, program: Program, crossing: frozenset[str]) -> Program:
         """Return the program whose own outputs are whole batches, put together at its end."""

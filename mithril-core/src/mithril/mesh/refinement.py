@@ -84,7 +84,7 @@ def onto(sharding: Sharding, mesh: Mesh) -> Sharding:
 
     >>> mesh = Mesh(data=2, pipeline=2)
     >>> onto(Sharding(mesh, (("data",),)), mesh.part({"pipeline": 1}))
-    Sharding(P('data',))
+    Sharding(P('data'))
     """
     sizes = {axis.name: axis.size for axis in mesh.axes}
     cuts: dict[str, list[int]] = {}

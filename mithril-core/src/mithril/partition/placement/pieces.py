@@ -7,6 +7,7 @@ makes their terms; the first piece of a part makes the zeros they start from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -105,6 +106,7 @@ class Cutter:
     _extra: dict[Class, list[Node]] = field(default_factory=dict)
     _sums: dict[Class, dict[Value, None]] = field(default_factory=dict)
     _seats: dict[Value, Seat] = field(default_factory=dict)
+    _sum_ports: dict[Value, Port] = field(default_factory=dict)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces, those of a class as one."""
@@ -178,6 +180,8 @@ class Cutter:
                 self._extra.setdefault(after, []).extend([*nodes[:-1], last])
             else:
                 self.alias[result] = self._seats[x.value]
+                if result in self._ports:  # the sum leaves as it is, so it has to lie as promised
+                    self._sum_ports[value] = self._ports[result]
 
     def _summed(self, builder: Builder, op: AllReduce, value: Value, node: Node) -> Tensor:
         """Return what a sum over micro-batches is after them."""
@@ -198,10 +202,12 @@ class Cutter:
         parts = [builder.input(value.type, f"part {m}") for m in range(self.count)]
         for m, tensor in enumerate(parts):
             self._seats[tensor.value] = Seat(self.item.local.part, value, f"parts {m}")
-        x: Tensor = concatenate(parts, op.dimension)
         rest = tuple(axis for axis in op.axes if axis != MICRO)
         over = replace(op, axes=rest, count=op.count // self.count)
-        return builder.apply(over, x)[0] if rest else x
+        if rest and op.axes[0] == MICRO:  # each micro-batch is put together by itself
+            parts = [builder.apply(over, x)[0] for x in parts]
+        whole: Tensor = concatenate(parts, op.dimension)
+        return builder.apply(over, whole)[0] if rest and op.axes[0] != MICRO else whole
 
     def _sum_type(self, value: Value) -> TensorType:
         return TensorType(value.type.shape, accumulator(value.type.dtype))
@@ -256,7 +262,7 @@ class Cutter:
             if node in own or (everywhere and not needed.isdisjoint(node.outputs)):
                 needed.update(node.inputs)
                 kept.append(node)
-        nodes, number = _tell_time([*extra, *reversed(kept)], self.count)
+        nodes, number = _tell_time([*extra, *reversed(kept)], self.count, self._mesh)
         made = {value for node in nodes for value in node.outputs}
         takes: dict[Value, Seat | None] = {}
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):
@@ -333,8 +339,9 @@ class Cutter:
             return Port(value.name, value.type, Sharding.replicated(self._mesh, 0))
         seat = self._seats.get(value)
         source = value if seat is None else seat.value
-        if (seat is None or seat.kind not in SUMS) and source in self._ports:
-            return self._ports[source]
+        known = self._ports if seat is None or seat.kind not in SUMS else self._sum_ports
+        if source in known:
+            return known[source]
         axes = self._varies[source]
         pending = tuple(
             (axis.name, "sum") for axis in self._mesh.axes if axis.size > 1 and axis.name in axes
@@ -371,7 +378,7 @@ def varying(program: Program) -> dict[Value, frozenset[str]]:
     return found
 
 
-def _tell_time(nodes: Sequence[Node], count: int) -> tuple[list[Node], Value]:
+def _tell_time(nodes: Sequence[Node], count: int, mesh: Mesh) -> tuple[list[Node], Value]:
     """Return nodes that take the micro-batch's number as an input, and that input."""
     number = Value(TensorType((), DType.int32), NUMBER)
     told: list[Node] = []
@@ -382,17 +389,29 @@ def _tell_time(nodes: Sequence[Node], count: int) -> tuple[list[Node], Value]:
         if not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
             told.append(node)
             continue
-        rest = tuple(axis for axis in node.op.axes if axis != MICRO)
-        if not rest:
+        if node.op.axes == (MICRO,):
             renamed[node.outputs[0]] = number
             continue
-        assert node.op.axes[-1] == MICRO, "micro-batches are cut from what a device has"
         builder = Builder.extending(Graph((number,), (), {}))
-        (outer,) = builder.apply(AxisIndex(rest))
-        index = outer * count + Tensor(builder, number)
+        index = _index(builder, node.op.axes, Tensor(builder, number), {**mesh.sizes, MICRO: count})
         *first, last = builder.build({"index": index}).nodes
         told += [*first, replace(last, outputs=node.outputs)]
     return told, number
+
+
+def _index(
+    builder: Builder, axes: Sequence[str], number: Tensor, sizes: Mapping[str, int]
+) -> Tensor:
+    """Return the row-major index over axes of which one is time."""
+    at = axes.index(MICRO)
+    index = number
+    if axes[:at]:
+        (before,) = builder.apply(AxisIndex(tuple(axes[:at])))
+        index = before * sizes[MICRO] + number
+    if axes[at + 1 :]:
+        (after,) = builder.apply(AxisIndex(tuple(axes[at + 1 :])))
+        index = index * math.prod(sizes[axis] for axis in axes[at + 1 :]) + after
+    return index
 
 
 def _no_reduction(node: Node, reduction: str) -> PlanError:
