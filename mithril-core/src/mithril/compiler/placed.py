@@ -36,7 +36,7 @@ from mithril.partition.placement import (
 from mithril.partition.placement.pieces import Piece, timeless
 from mithril.partition.proof import prove_order
 from mithril.sharding import Choice, Constraints
-from mithril.transform import gradient_of, seed_of
+from mithril.transform import expand_local, gradient_of, seed_of
 
 
 def make_placed_plan(
@@ -161,6 +161,7 @@ class _Parts:
         hardware = hardware_within(self._hardware, part.mesh.flat)
         graph, given, choice = choose_shardings(graph, mesh, request, self._kernels, hardware)
         program = local_program(graph, given, choice, hardware)
+        program = replace(program, graph=expand_local(program.graph, self._kernels))
         crossing = frozenset(parted.crossing)
         program = self._gathered_in_time(program, crossing)
         for port in (*program.inputs, *program.outputs):
