@@ -48,8 +48,8 @@ def main(text: str, has_scatter: bool = False) -> None:
     sys.stdout.write(f"checked {mesh}\n")  # in one piece: others write, too
 
 
-def cut_sum(x: mx.array, group: mx.distributed.Group) -> mx.array:
-    whole = mx.distributed.all_sum(x, group=group)
+def cut_sum(x: mx.array, group: mx.distributed.Group, stream: mx.Stream | None = None) -> mx.array:
+    whole = mx.distributed.all_sum(x, group=group, stream=stream)
     return mx.split(whole, group.size(), axis=0)[group.rank()]
 
 

@@ -39,7 +39,7 @@ from mithril_mlx.interop import MLXInterop
 from mithril_mlx.kernels import KERNELS
 from mithril_mlx.kernels.window import of_images
 from mithril_mlx.layout import OfImages, channels_last
-from mithril_mlx.lazy import Lazy, Pace, Shards, namespace
+from mithril_mlx.lazy import Lazy, Shards, namespace
 from mithril_mlx.options import MLXOptions
 from mithril_mlx.stages import Elsewhere, Staged
 from mithril_mlx.tensors import to_mlx, to_numpy
@@ -84,8 +84,8 @@ class MLXEngine:
         options: of the backend.
         device: where this process computes.
         job: the processes that the mesh spans; None where all devices are of this one.
-        whole: the engine that this one is of a part of, or a stage's plan of.
-        pace: of the plan whose stages it lowers.
+        whole: the engine of the whole mesh, if this is another.
+        is_staged: whether it lowers the stages of a plan, the end of which is waited for.
     """
 
     mesh: Mesh
@@ -93,7 +93,7 @@ class MLXEngine:
     device: mx.Device
     job: Job | None
     whole: MLXEngine | None = None
-    pace: Pace | None = None
+    is_staged: bool = False
 
     @property
     def name(self) -> str:
@@ -199,7 +199,7 @@ class MLXEngine:
         with mx.stream(self.device):
             if self.wire is None:
                 made = moved(shards, transfer, mx)
-            elif self.pace is not None:
+            elif self.is_staged:
                 made = self.wire.move(shards, transfer)
             else:
                 with self.wire.staged():
@@ -207,11 +207,12 @@ class MLXEngine:
             mx.async_eval(made)
         return made
 
-    def lower_plan(self, plan: Plan) -> Staged:
+    def lower_plan(self, plan: Plan) -> Executable:
         """Turn a plan of several stages into what this process does in it."""
-        pace = Pace()
-        staged = StagedExecutable(replace(self, whole=self.whole or self, pace=pace), plan)
-        return Staged(staged, self.device, self.wire, pace)
+        if self.wire is None:
+            return StagedExecutable(self, plan)
+        engine = replace(self, whole=self.whole or self, is_staged=True)
+        return Staged(StagedExecutable(engine, plan), self.device, self.wire)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into straight-line Python that builds MLX's lazy graph."""
@@ -229,7 +230,7 @@ class MLXEngine:
         with mx.stream(self.device):
             xp = namespace(program.graph, at_once=compiled or wire is not None)
             built = self._built(program, kernels, xp)
-        return Lazy(built, self.device, wire, compiled, self.pace)
+        return Lazy(built, self.device, wire, compiled, self.is_staged)
 
     def _built(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
         if self.wire is None:

@@ -3,9 +3,9 @@
 Each is carried out by the calls that its `Transport` says, no more and no other. All calls of a run
 are put in one order, that of the program: MLX is lazy, and would otherwise be free to choose.
 
-In a plan of several stages calls have a stream of their own, the *lane*: a process computes while a
-message waits for its receiver. Calls stand on it in the order of the timetable, which is the same in
-all processes, so that none waits for ever. Each message is put there as soon as it is asked for.
+In a plan of several stages calls have a stream of their own, the *lane*: a process computes while
+a message waits for its receiver. Calls stand on it in the order of the timetable, which is the same
+in all processes, so that none waits for ever. A message is put there as soon as it is asked for.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import numpy as np
 from mithril.engine.interop import Adopted, Interop
+from mithril.errors import BackendError
 from mithril.mesh import Sharding
 from mithril.types import TensorType
 
@@ -47,8 +48,17 @@ def _mlx(x: Any) -> mx.array:
 
     That is the whole of it in a script, and the part of this rank in a job. On one device it is the
     same memory.
+
+    Raises:
+        BackendError: it lies on other ranks of the job.
     """
     engine = x.backend.engine
+    if not x.shards:
+        ranks = ", ".join(map(str, x.sharding.mesh.flat))
+        raise BackendError(
+            f"array {x.type} lies on ranks {ranks}, not on this one ({engine.job.rank}); reshard "
+            f"it to P() first"
+        )
     if engine.mesh.size == 1 or engine.job is not None or x.sharding.is_replicated:
         return _apart(x.shards[0])
     return to_mlx(x.backend.to_numpy(x))

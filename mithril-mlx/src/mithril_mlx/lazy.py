@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import SimpleNamespace
@@ -21,34 +20,6 @@ LONG = 64
 """Nodes of a program that is worth the cost of being started early."""
 
 
-AHEAD = 2
-"""Programs of a plan of several stages that are put together before the first of them is done."""
-
-
-class Pace:
-    """Has the programs of a plan computed one after another, a few ahead of what is done.
-
-    Memory of results is taken when a program is put together: without a limit all micro-batches
-    would be in memory at once, whatever the schedule says.
-    """
-
-    def __init__(self) -> None:
-        self._running: deque[mx.array] = deque()
-
-    def add(self, results: Sequence[Shards]) -> None:
-        """Have results computed, and wait until few programs before are not done."""
-        arrays = [x for shards in results for x in shards]
-        mx.async_eval(arrays)
-        if arrays:
-            self._running.append(min(arrays, key=lambda x: x.nbytes))
-        if len(self._running) > AHEAD:
-            mx.eval(self._running.popleft())
-
-    def restart(self) -> None:
-        """Forget programs of an earlier run."""
-        self._running.clear()
-
-
 class Lazy:
     """A program on the devices of this process.
 
@@ -57,7 +28,7 @@ class Lazy:
         device: where it is computed.
         wire: the other processes, if it exchanges data with them.
         compiled: whether `mx.compile` rewrites it first.
-        pace: of the plan that it is a stage of, if there are several.
+        is_stage: whether it is one of the stages of a plan; the end of that is waited for.
     """
 
     def __init__(
@@ -66,13 +37,13 @@ class Lazy:
         device: mx.Device,
         wire: Wire | None,
         compiled: bool,
-        pace: Pace | None = None,
+        is_stage: bool = False,
     ) -> None:
         self.built = built
         self.compiled = compiled
         self._device = device
         self._wire = wire
-        self._pace = pace
+        self._is_stage = is_stage
 
     def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
         """Run once, without waiting for the result unless data is exchanged.
@@ -89,9 +60,7 @@ class Lazy:
                 results = self._rewritten(list(inputs))
             else:
                 results = self.built(inputs, observe)
-            if self._pace is not None:
-                self._pace.add(results)
-            elif self._wire is None:
+            if self._wire is None or self._is_stage:
                 mx.async_eval(results)
             else:
                 self._wire.wait_for(results)

@@ -1,9 +1,8 @@
-"""Plans of several stages: in one process, and as one of the processes that carry a plan out."""
+"""What one process of a job does in a plan of several stages, and what it passes on for others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 
 import mlx.core as mx
 from mithril.engine import Executable, Observer
@@ -13,36 +12,31 @@ from mithril.mesh import Mesh
 from mithril.types import TensorType
 
 from mithril_mlx.exchange import Wire, groups_of, ways
-from mithril_mlx.lazy import Pace, Shards
+from mithril_mlx.lazy import Shards
 
 Message = tuple[TensorType, tuple[int, int]]
 
 
 class Staged:
-    """A plan of several stages on the devices of this process.
+    """A plan of several stages in a job.
 
     Args:
         built: goes through the steps of the timetable.
         device: where this process computes.
-        wire: the other processes; None where all devices are of this one.
-        pace: of its programs.
+        wire: the other processes.
     """
 
-    def __init__(self, built: Executable, device: mx.Device, wire: Wire | None, pace: Pace) -> None:
+    def __init__(self, built: Executable, device: mx.Device, wire: Wire) -> None:
         self.built = built
         self._device = device
         self._wire = wire
-        self._pace = pace
 
     def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
-        """Run once; a process of a job waits for the end of its part.
+        """Run once, and wait for the end of what this process does in it.
 
         Raises:
             BackendError: another process of the job is gone.
         """
-        self._pace.restart()
-        if self._wire is None:
-            return self.built(inputs, observe)
         with mx.stream(self._device), self._wire.staged():
             results = self.built(inputs, observe)
             mx.eval(results)

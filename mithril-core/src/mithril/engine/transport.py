@@ -1,14 +1,15 @@
 """What carries data between the processes of a job, and what it does instead of what it lacks.
 
-Some libraries have few collectives, or have them only among all processes at once; in some a process
-can send to its neighbours only. Whatever is missing is emulated from what is there; the calls that
-are then made are worked out here, so that a plan is priced with what is really sent and an engine
-sends just that.
+Some libraries have few collectives, or have them only among all processes at once; in some a
+process can send to its neighbours only. Whatever is missing is emulated from what is there; the
+calls that are then made are worked out here, so that a plan is priced with what is really sent and
+an engine sends just that.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Transport:
         if self.reaches_all or ahead in (0, 1, self.size - 1):
             return ((sender, receiver),)
         stops = [(sender + step * i) % self.size for i in range(min(ahead, self.size - ahead) + 1)]
-        return tuple(zip(stops, stops[1:], strict=False))
+        return tuple(pairwise(stops))
 
     def serves(self, group: int) -> bool:
         """Whether collectives run among a group of this size and no others."""
@@ -126,4 +127,7 @@ class Transport:
     def emulated(self, kind: str, nbytes: int, group: int) -> str:
         """Return in words what is issued instead of a collective, if it is something else."""
         calls = self.calls(kind, nbytes, group)
-        return "" if calls == (Call(kind, nbytes, group),) else ", ".join(map(str, calls))
+        if calls == (Call(kind, nbytes, group),):
+            return ""
+        runs = ((call, len(list(same))) for call, same in groupby(calls))
+        return ", ".join(f"{n} times {call}" if n > 1 else str(call) for call, n in runs)
