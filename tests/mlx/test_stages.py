@@ -198,6 +198,33 @@ def test_what_is_passed_on_is_priced_and_explained(tmp_path: Path) -> None:
     assert "emulated: 2 times send among 2 devices, 128 bytes" in text
 
 
+WAITING = """
+backend = ml.MLXBackend(ml.Mesh(data=2))
+(rank,) = backend.engine.local_devices
+type = TensorType((1 << 23,), DType.float32)  # more than sockets take without a receiver
+x = mx.ones(type.shape)
+done = Path(__file__).with_name("computed")
+with backend.engine.wire.staged():
+    if rank == 1:
+        while not done.exists():
+            time.sleep(0.01)
+    came = backend.engine.wire.carry(x if rank == 0 else None, type, (0, 1))
+    if rank == 0:
+        mx.eval(mx.exp(x) + 1)
+        done.touch()
+print("came", came.sum().item())
+"""
+
+
+def test_a_rank_computes_while_a_message_waits(tmp_path: Path) -> None:
+    """The receiver comes only when the sender has computed something else."""
+    head = "import time\nfrom pathlib import Path\nimport mlx.core as mx\n"
+    head += "from mithril.types import DType, TensorType\n"
+    done = launch(2, script(tmp_path, head + WAITING))
+    assert done.returncode == 0, done.stderr
+    assert lines_of(1, done.stdout) == [f"came {float(1 << 23)}"]
+
+
 GONE = """
 backend = ml.MLXBackend(ml.Mesh(pipeline=2))
 (rank,) = backend.engine.local_devices
