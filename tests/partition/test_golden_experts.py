@@ -108,3 +108,11 @@ def test_experts_that_are_everywhere_leave_tokens_where_they_are() -> None:
         ran = planned(mixture(**options), Mesh(data=4), P("data"), P())
         assert rows(ran, "forward") == sorted([all_reduce("data", STATISTICS)])
         assert rows(ran, "backward") == sorted([all_reduce("data", EXPERTS + ROUTER)])
+
+
+def test_room_that_shares_a_divisor_with_the_axis_cuts_no_axis() -> None:
+    """Six places behind each of four experts: a half of the axis could split neither better."""
+    mesh = Mesh(expert=4)
+    ran = planned(mixture(capacity_factor=1.5), mesh, P("expert"), P("expert"))
+    assert ran.plan.stages[0].program.mesh == mesh
+    assert rows(ran, "forward").count(travels("expert", 4, 6)) == 2

@@ -160,9 +160,11 @@ class _Closure:
             self.expandable.add(node)
         if factor in rule.proposes:
             yield from self._propose_instead(node, rule, factor)
-        if factor in found or factor in rule.whole or not self._divides(rule, factor):
+        if factor in found or factor in rule.whole:
             return
         major = self._blocking_major(rule, factor)
+        if not self._divides(rule, factor, is_free=major is None):
+            return
         if major is not None:
             # A split minor factor proposes its major: one all_to_all instead of a gather.
             yield from self._propose(node, rule, major)
@@ -198,15 +200,18 @@ class _Closure:
                 if value in self._barred:
                     yield dims
 
-    def _divides(self, rule: Rule, factor: str) -> bool:
-        """Whether the axis may cut the factor: evenly, or with padding where it stands alone."""
+    def _divides(self, rule: Rule, factor: str, *, is_free: bool = True) -> bool:
+        """Whether the axis may cut the factor: evenly, or with padding where it stands alone.
+
+        Sub-axes that would help are noted, unless a major factor is in the way of them as well.
+        """
         size = rule.sizes[factor]
         if size % self._size == 0:
             return True
         if rule.may_pad(factor):
             return self._pads and size > self._size
         shared = math.gcd(size, self._size)
-        if shared > 1:
+        if shared > 1 and is_free:
             self.cut = max(self.cut, shared)
         return False
 
