@@ -118,6 +118,7 @@ class _Parts:
             for cutter in cutters.values()
             for piece in cutter.pieces()
         ]
+        pieces.sort(key=lambda piece: piece.of)
         assembly = Assembly(
             placement, self._graph, parted, cutters, pieces,
             self._arriving(), self._leaving(cutters), self._hardware,

@@ -30,7 +30,11 @@ class When(IntEnum):
     after = 2
 
 
-@dataclass(frozen=True, slots=True, order=True)
+WORKS = tuple(Work)
+"""The order in which works of a stage are listed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Class:
     """Nodes that run together.
 
@@ -45,6 +49,13 @@ class Class:
     layer: int
     part: int
     work: Work = Work.forward
+
+    def __lt__(self, other: Class) -> bool:
+        return self._key < other._key
+
+    @property
+    def _key(self) -> tuple[int, ...]:
+        return self.when, self.layer, self.part, WORKS.index(self.work)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
