@@ -261,3 +261,56 @@ def test_nothing_listens_beyond_loopback_and_nothing_is_left(job: Training) -> N
     assert job.launcher.returncode == 130
     assert "SIGINT ended the launch" in errors
     wait_until(lambda: not job.processes())  # what is killed takes a moment to be gone
+
+
+STAGES = """
+from tests.placement.models import classifier, samples
+backend = ml.TorchBackend(ml.Mesh(data=2, pipeline=2), device="cpu", timeout=60)
+whole, (rank,) = backend.engine, backend.engine.local_devices
+model, inputs = classifier(2, microbatch_size=2), samples(8)
+compiled, alone = ml.compile(model, backend), ml.compile(model, ml.NumpyBackend())
+params, expected = compiled.randomize_params(), alone.randomize_params()
+placed = {name: backend.array(x, sharding=P("data")) for name, x in inputs.items()}
+for _ in range(2):
+    seen = []
+    outputs, slopes = compiled.evaluate(
+        params, placed, {"loss": 1.0}, observe=lambda *row: seen.append(row)
+    )
+    params = {name: x - 0.5 * slopes[name] for name, x in params.items()}
+    wanted, own = alone.evaluate(expected, inputs, {"loss": 1.0})
+    expected = {name: x - 0.5 * own[name] for name, x in expected.items()}
+for name, x in params.items():
+    np.testing.assert_allclose(x.numpy(), expected[name].numpy(), rtol=1e-4, atol=5e-5)
+np.testing.assert_allclose(outputs["loss"].item(), wanted["loss"].item(), rtol=1e-4)
+held = {x.sharding.mesh.flat for x in params.values() if x.addressable_shards}
+apart = {x.sharding.mesh.flat for x in params.values() if not x.addressable_shards}
+print("held", held, "not", apart)
+rest = iter(compiled.plan.issued())
+assert seen and all(row in rest for row in seen), "in the plan's order"
+print("sends", sum(kind == "send" for kind, *_ in seen), "others", len(seen) > 8)
+away = next(x for x in params.values() if not x.addressable_shards)
+print(repr(away)[:27])
+for ask in (compiled.as_module, away.torch):
+    try:
+        ask()
+    except ml.BackendError as error:
+        print(error)
+"""
+
+
+def test_stages_on_the_ranks_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    done = launch(4, script(tmp_path, STAGES))
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    for rank in range(4):
+        held, away = ("(0, 2)", "(1, 3)") if rank % 2 == 0 else ("(1, 3)", "(0, 2)")
+        ranks = away.strip("()")
+        first, second, third, *errors = lines_of(rank, done.stdout)
+        assert first == f"held {{{held}}} not {{{away}}}"
+        assert second == "sends 4 others False"
+        assert third == "Array(of several processes,"
+        assert (
+            "as_module() needs every parameter on every rank, and 'pipeline_0.stage_0" in errors[0]
+        )
+        assert "lies on ranks 0, 2 only; train models of several stages by evaluate()" in errors[0]
+        assert f"lies on ranks {ranks}, and this process is none of them; ask there" in errors[1]

@@ -201,10 +201,10 @@ class Array(Operand):
         return format(self.item(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
-        if self.shards is None:  # as a framework's tree that has been emptied
-            return f"Array(without values, {self.type}, {self.sharding.describe()})"
         if not self.is_addressable:
             return f"Array(of several processes, {self.type}, {self.sharding.describe()})"
+        if self.shards is None:  # as a framework's tree that has been emptied
+            return f"Array(without values, {self.type}, {self.sharding.describe()})"
         threshold = self.size if self.size <= SHOWN else 0
         values = np.array2string(
             self._glance(), separator=", ", threshold=threshold, edgeitems=EDGE
