@@ -16,6 +16,7 @@ from dataclasses import replace
 from mithril.compiler.partitioning import choose_shardings, local_program, reports_of
 from mithril.compiler.request import Request
 from mithril.cost import Hardware, hardware_within
+from mithril.errors import PlanError
 from mithril.ir import Builder, Graph, Node, Phase, Plan, Program, Tensor, TensorReport, Value
 from mithril.mesh import MICRO, Axis, Mesh, Sharding, onto
 from mithril.ops.collective import AllGather
@@ -28,7 +29,6 @@ from mithril.partition.placement import (
     Part,
     Parted,
     Placement,
-    WaitError,
     assign,
     classify,
     cut,
@@ -64,14 +64,14 @@ def make_placed_plan(
     given = (graph, mesh, request, placement, kernels, hardware)
     try:
         return _Parts(*given).plan()
-    except WaitError as error:
+    except PlanError as error:
         # What a replica has is cut by itself, which nobody notices unless samples are exchanged
         # between replicas inside a stage. Then a micro-batch is the same samples for all of them.
         if not placement.split:
             raise
         try:
             return _Parts(*given, time_first=True).plan()
-        except WaitError:
+        except PlanError:
             raise error from None
 
 

@@ -199,13 +199,9 @@ def _is_joint(node: Node) -> bool:
     return bool(over_time)
 
 
-class WaitError(PlanError):
-    """Raised where a layer needs all micro-batches at once."""
-
-
-def _waits(node: Node) -> WaitError:
+def _waits(node: Node) -> PlanError:
     what = node.cause.consumer if node.cause else node.where()
-    return WaitError(
+    return PlanError(
         f"pipeline cannot cut the batch into micro-batches; {what} at {node.where()} needs all of "
         f"them at once; use one micro-batch, or a layer that treats samples by themselves"
     )

@@ -7,24 +7,21 @@ makes their terms; the first piece of a part makes the zeros they start from.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mithril.errors import PlanError
 from mithril.ir import Builder, Graph, Node, Phase, Port, Program, Tensor, Value
-from mithril.ir.repeat import all_nodes
 from mithril.ir.schedule import Work
-from mithril.mesh import MICRO, Axis, Mesh, Sharding, carry
+from mithril.mesh import MICRO, Axis, Mesh, Sharding
 from mithril.ops import add, broadcast_to, cast, concatenate
-from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
+from mithril.ops.collective import AllGather, AllReduce
 from mithril.ops.reduce import accumulator
 from mithril.partition.placement.classes import Class, Classified, When
-from mithril.types import DType, TensorType
+from mithril.partition.placement.clock import NUMBER, told_time, varying
+from mithril.types import TensorType
 
-NUMBER = "micro-batch number"
-"""Name of the input that tells a piece which micro-batch it runs for."""
 SUMS = ("sum", "zeros")
 """Kinds of seats that hold a sum over micro-batches, in its own dtype."""
 
@@ -262,7 +259,7 @@ class Cutter:
             if node in own or (everywhere and not needed.isdisjoint(node.outputs)):
                 needed.update(node.inputs)
                 kept.append(node)
-        nodes, number = _tell_time([*extra, *reversed(kept)], self.count, self._mesh)
+        nodes, number = told_time([*extra, *reversed(kept)], self.count, self._mesh)
         made = {value for node in nodes for value in node.outputs}
         takes: dict[Value, Seat | None] = {}
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):
@@ -357,61 +354,6 @@ def _names(values: Iterable[Value]) -> list[str]:
         name = value.name if value.name and value.name not in names else f"%{number}"
         names[name] = None
     return list(names)
-
-
-def varying(program: Program) -> dict[Value, frozenset[str]]:
-    """Return the mesh axes each value of a program may differ along, or more of them."""
-    found: dict[Value, frozenset[str]] = {}
-    for port, value in zip(program.inputs, program.graph.inputs, strict=True):
-        sharding = carry(port.sharding, program.mesh)
-        found[value] = frozenset((*sharding.split_axes, *(axis for axis, _ in sharding.partial)))
-    for node in program.graph.nodes:
-        axes = frozenset().union(*(found[value] for value in node.inputs))
-        for inner in all_nodes(Graph((), (node,), {})):
-            if isinstance(inner.op, AxisIndex):
-                axes |= frozenset(inner.op.axes)
-        if isinstance(node.op, AllReduce | AllGather):
-            axes -= frozenset(node.op.axes)
-        elif isinstance(node.op, Collective):
-            axes |= frozenset(node.op.axes)
-        found.update(dict.fromkeys(node.outputs, axes))
-    return found
-
-
-def _tell_time(nodes: Sequence[Node], count: int, mesh: Mesh) -> tuple[list[Node], Value]:
-    """Return nodes that take the micro-batch's number as an input, and that input."""
-    number = Value(TensorType((), DType.int32), NUMBER)
-    told: list[Node] = []
-    renamed: dict[Value, Value] = {}
-    for node in nodes:
-        inputs = tuple(renamed.get(value, value) for value in node.inputs)
-        node = node if inputs == node.inputs else replace(node, inputs=inputs)
-        if not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
-            told.append(node)
-            continue
-        if node.op.axes == (MICRO,):
-            renamed[node.outputs[0]] = number
-            continue
-        builder = Builder.extending(Graph((number,), (), {}))
-        index = _index(builder, node.op.axes, Tensor(builder, number), {**mesh.sizes, MICRO: count})
-        *first, last = builder.build({"index": index}).nodes
-        told += [*first, replace(last, outputs=node.outputs)]
-    return told, number
-
-
-def _index(
-    builder: Builder, axes: Sequence[str], number: Tensor, sizes: Mapping[str, int]
-) -> Tensor:
-    """Return the row-major index over axes of which one is time."""
-    at = axes.index(MICRO)
-    index = number
-    if axes[:at]:
-        (before,) = builder.apply(AxisIndex(tuple(axes[:at])))
-        index = before * sizes[MICRO] + number
-    if axes[at + 1 :]:
-        (after,) = builder.apply(AxisIndex(tuple(axes[at + 1 :])))
-        index = index * math.prod(sizes[axis] for axis in axes[at + 1 :]) + after
-    return index
 
 
 def _no_reduction(node: Node, reduction: str) -> PlanError:

@@ -1,0 +1,71 @@
+"""What in a local program depends on where it runs, and on which micro-batch it runs for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mithril.ir import Builder, Graph, Node, Program, Tensor, Value
+from mithril.ir.repeat import all_nodes
+from mithril.mesh import MICRO, Mesh, carry
+from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
+from mithril.types import DType, TensorType
+
+NUMBER = "micro-batch number"
+"""Name of the input that tells a piece which micro-batch it runs for."""
+
+
+def varying(program: Program) -> dict[Value, frozenset[str]]:
+    """Return the mesh axes each value of a program may differ along, or more of them."""
+    found: dict[Value, frozenset[str]] = {}
+    for port, value in zip(program.inputs, program.graph.inputs, strict=True):
+        sharding = carry(port.sharding, program.mesh)
+        found[value] = frozenset((*sharding.split_axes, *(axis for axis, _ in sharding.partial)))
+    for node in program.graph.nodes:
+        axes = frozenset().union(*(found[value] for value in node.inputs))
+        for inner in all_nodes(Graph((), (node,), {})):
+            if isinstance(inner.op, AxisIndex):
+                axes |= frozenset(inner.op.axes)
+        if isinstance(node.op, AllReduce | AllGather):
+            axes -= frozenset(node.op.axes)
+        elif isinstance(node.op, Collective):
+            axes |= frozenset(node.op.axes)
+        found.update(dict.fromkeys(node.outputs, axes))
+    return found
+
+
+def told_time(nodes: Sequence[Node], count: int, mesh: Mesh) -> tuple[list[Node], Value]:
+    """Return nodes that take the micro-batch's number as an input, and that input."""
+    number = Value(TensorType((), DType.int32), NUMBER)
+    told: list[Node] = []
+    renamed: dict[Value, Value] = {}
+    for node in nodes:
+        inputs = tuple(renamed.get(value, value) for value in node.inputs)
+        node = node if inputs == node.inputs else replace(node, inputs=inputs)
+        if not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
+            told.append(node)
+            continue
+        if node.op.axes == (MICRO,):
+            renamed[node.outputs[0]] = number
+            continue
+        builder = Builder.extending(Graph((number,), (), {}))
+        index = _index(builder, node.op.axes, Tensor(builder, number), {**mesh.sizes, MICRO: count})
+        *first, last = builder.build({"index": index}).nodes
+        told += [*first, replace(last, outputs=node.outputs)]
+    return told, number
+
+
+def _index(
+    builder: Builder, axes: Sequence[str], number: Tensor, sizes: Mapping[str, int]
+) -> Tensor:
+    """Return the row-major index over axes of which one is time."""
+    at = axes.index(MICRO)
+    index = number
+    if axes[:at]:
+        (before,) = builder.apply(AxisIndex(tuple(axes[:at])))
+        index = before * sizes[MICRO] + number
+    if axes[at + 1 :]:
+        (after,) = builder.apply(AxisIndex(tuple(axes[at + 1 :])))
+        index = index * math.prod(sizes[axis] for axis in axes[at + 1 :]) + after
+    return index
