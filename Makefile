@@ -52,7 +52,8 @@ bench-jax: $(VENV)/.ready
 # The same against eager PyTorch, DDP and DTensor; every rank is a process.
 bench-torch: $(VENV)/.ready
 	@failed=0; for run in mlp "gpt --width 64 --jit" gpt "gpt --width 64 --ranks 2" "gpt --ranks 2" \
-		"gpt --width 64 --ranks 4" "gpt --ranks 4" pool moe "moe --dropless"; do \
+		"gpt --width 64 --ranks 4" "gpt --ranks 4" "pipeline --width 64" pipeline pool moe \
+		"moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.torch_$$run || failed=1; \
 	done; exit $$failed
 

@@ -7,7 +7,15 @@ import pytest
 import torch
 from mithril.cli.gpt import Sizes
 
-from benchmarks import torch_by_hand, torch_gpt, torch_mlp, torch_moe, torch_pool, torch_sides
+from benchmarks import (
+    torch_by_hand,
+    torch_gpt,
+    torch_mlp,
+    torch_moe,
+    torch_pipeline,
+    torch_pool,
+    torch_sides,
+)
 from benchmarks.moe import MoeSizes
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=4)
@@ -37,6 +45,16 @@ def test_sides_of_the_mlp_agree_compiled_too():
 def test_both_sides_of_the_mixture_agree(factor: float | None, top_k: int):
     sides = torch_moe.contestants(MoeSizes(4, 6, 8, top_k, factor, batch=2, context=8))
     assert [*sides] == ["mithril", "eager"]
+
+
+def test_sides_of_stages_agree_on_four_ranks():
+    times = torch_sides.in_job("tests.torch.tiny_stages", 4, [])
+    assert times.keys() == {"mithril, 1f1b", "Schedule1F1B", "mithril, placed", "by hand"}
+    assert [len(samples) for samples in times.values()] == [2, 2, 2, 2]
+    said = [(limit.what, limit.limit) for limit in torch_pipeline.limits(times)]
+    assert said == [
+        ("mithril, 1f1b to Schedule1F1B", 1.0), ("mithril, placed to by hand", 1.1),
+    ]  # fmt: skip
 
 
 def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
