@@ -375,3 +375,15 @@ def test_spec_of_another_mesh() -> None:
     with pytest.raises(ml.MeshError, match="sharding of tensor is on Mesh"):
         backend.zeros(4, 8, sharding=first.sharding)
     assert other.zeros(4, 8, sharding=ml.Sharding.of(first.sharding.mesh, P(), 2)).shape == (4, 8)
+
+
+def test_only_loops_are_cut_over_stages() -> None:
+    model = staged(0, 1)
+    model.stage("layer_1", [0, 1])
+    with pytest.raises(ml.OptionError, match=r"gives 'layer_1' the stages \[0, 1\]; only a Repeat"):
+        ml.compile(model, ml.NumpyBackend(PIPE))
+    deep = ml.Model()
+    deep += ml.Repeat(block(), 3)
+    deep.stage("repeat_0", [0, 1])
+    with pytest.raises(ml.OptionError, match="cuts 'repeat_0' into 2 parts, and it repeats 3 times"):
+        ml.compile(deep, ml.NumpyBackend(PIPE))

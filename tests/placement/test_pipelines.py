@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 import mithril as ml
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -277,3 +278,54 @@ def test_plans_of_stages_are_plain_data() -> None:
     assert str(again) == str(compiled.plan)
     assert again.issued() == compiled.plan.issued()
     assert plan_to_json(again) == plan_to_json(compiled.plan)
+
+
+@pytest.mark.parametrize("mesh", [ml.Mesh(pipeline=2), ml.Mesh(data=2, pipeline=2)], ids=str)
+@pytest.mark.parametrize("size", [None, 2])
+def test_a_loop_over_several_stages(mesh: ml.Mesh, size: int | None) -> None:
+    model = ml.Model()
+    model |= ml.Linear(FEATURES, name="first")(input="input", output="h")
+    model |= ml.Repeat(block(), 4, name="deep")(input="h", output="y")
+    model |= head()(y="y", targets="targets", loss="loss")
+    model.stage("first", 0)
+    model.stage("deep", [0, 1])
+    backend = ml.NumpyBackend(mesh)
+    spec = P("data") if "data" in mesh.names else None
+    options = {"pipeline": ml.PipelineOptions(microbatch_size=size)}
+    compiled = compared(model, backend, samples(8), spec=spec, **options)
+    params = compiled.randomize_params()
+    weight = params["deep.feed_forward_0.up.weight"]
+    assert weight.sharding.dims[0] == ("pipeline",)
+    assert {s.data.shape[0] for s in weight.addressable_shards} == {2}
+    stacks = [r for r in compiled.plan.collectives() if r.cause.consumer.startswith("part ")]
+    assert not stacks, "every stage holds its part of the stack"
+    layers = compiled.get_partition_map()["layers"]
+    assert layers["deep.part_1"]["devices"] == [d for d in range(mesh.size) if d % 2]
+
+
+def test_a_loop_over_stages_that_share_devices() -> None:
+    model = ml.Model()
+    model |= ml.Repeat(block(), 6, name="deep")(input="input", output="output")
+    model.stage("deep", (0, 1, 2))
+    options = {"pipeline": ml.PipelineOptions(microbatch_size=2)}
+    for mesh in (ml.Mesh(pipeline=3), ml.Mesh(pipeline=1, data=2)):
+        compared(model, ml.NumpyBackend(mesh), {"input": samples(8)["input"]}, **options)
+
+
+def test_a_loop_in_another_precision_over_stages() -> None:
+    model = ml.Model()
+    model |= ml.Repeat(ml.Linear(FEATURES), 4, name="deep")(input="input", output="output")
+    model.stage("deep", (0, 1))
+    backend = ml.NumpyBackend(ml.Mesh(pipeline=2), compute_dtype="bfloat16")
+    alone = ml.NumpyBackend(compute_dtype="bfloat16")
+    given = {"input": samples(8)["input"]}
+    found = {}
+    for on in (backend, alone):
+        compiled = ml.compile(model, on)
+        params = compiled.randomize_params()
+        outputs, slopes = compiled.evaluate(params, given, {"output": np.ones((8, FEATURES), "f")})
+        found[on.mesh.size] = {**outputs, **slopes}
+    for name, value in found[1].items():
+        np.testing.assert_allclose(
+            found[2][name].numpy().astype("f"), value.numpy().astype("f"), rtol=2e-2, atol=2e-2
+        )

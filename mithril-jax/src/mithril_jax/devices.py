@@ -115,13 +115,13 @@ class Devices:
         Raises:
             BackendError: a piece would go to another process.
         """
-        if transfer.source.mesh.size == transfer.target.mesh.size == 1:
+        if transfer.goal is None and transfer.source.mesh.size == transfer.target.mesh.size == 1:
             there = self.flat[transfer.target.mesh.flat[0]]
             if there.process_index == jax.process_index():
                 one: jax.Array = jax.device_put(array, there)
                 return one
         held = {shard.device: shard.data for shard in array.addressable_shards}
-        shape = transfer.target.local_shape(transfer.type.shape)
+        shape = transfer.target.local_shape(transfer.arriving.shape)
         coming: dict[int, list[Piece]] = {device: [] for device in transfer.target.mesh.flat}
         for piece in transfer.pieces:
             coming[piece.receiver].append(piece)
@@ -149,7 +149,7 @@ class Devices:
             ),
             spec_of(transfer.target),
         )
-        whole = held_shape(transfer.type.shape, transfer.target)
+        whole = held_shape(transfer.arriving.shape, transfer.target)
         moved: jax.Array = jax.make_array_from_single_device_arrays(whole, placed, parts)
         return moved
 

@@ -213,7 +213,7 @@ class Wire:
                 arrived.append((piece, x))
         if self._job.rank not in transfer.target.mesh.flat:
             return []
-        shape = transfer.target.local_shape(transfer.type.shape)
+        shape = transfer.target.local_shape(transfer.arriving.shape)
         return [put_together(arrived, shape, mlx_dtype(transfer.type.dtype), mx)]
 
 

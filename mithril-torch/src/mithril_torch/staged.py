@@ -64,7 +64,8 @@ def moving_plan(mesh: Mesh, transfer: Transfer) -> Plan:
         mesh: all devices.
         transfer: what goes where.
     """
-    held, wanted = (Port("x", transfer.type, s) for s in (transfer.source, transfer.target))
+    held = Port("x", transfer.type, transfer.source)
+    wanted = Port("x", transfer.arriving, transfer.target)
     table = Timetable((held,), (0,), (wanted,), (1,), (Send(0, 0, 1),), (transfer,))
     return Plan(mesh, (), timetable=table)
 
@@ -204,7 +205,7 @@ class _Rank:
             self._sent.append((position, piece.receiver))
         if not self._has(transfer.target):
             return
-        shape = transfer.target.local_shape(transfer.type.shape)
+        shape = transfer.target.local_shape(transfer.arriving.shape)
         kept = f"{source}{_cut(mine[0].held, held)}" if mine else ""
         if len(mine) == 1 and _fills(mine[0].place, shape) and mine[0].sender == self._rank:
             yield Line(f"{target} = {kept}", self._acts.first + position)
@@ -216,9 +217,8 @@ class _Rank:
         self, target: str, source: str, transfer: Transfer, mine: Sequence[Piece], position: int
     ) -> Iterator[Line]:
         """Write what puts a tensor together from parts, some of which are under way."""
-        held, shape = (
-            s.local_shape(transfer.type.shape) for s in (transfer.source, transfer.target)
-        )
+        held = transfer.source.local_shape(transfer.type.shape)
+        shape = transfer.target.local_shape(transfer.arriving.shape)
         covered = sum(piece.size for piece in mine) == _size(shape)
         made = f"torch.{'empty' if covered else 'zeros'}"
         whole = f"{made}({list(shape)}, dtype={dtype(transfer.type)}, device=device)"

@@ -11,18 +11,19 @@ mesh (`compiler.placed`).
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from mithril.compiler.partitioning import choose_shardings, local_program, reports_of
 from mithril.compiler.placed import make_placed_plan
-from mithril.compiler.request import Request
+from mithril.compiler.request import Request, of_slices
 from mithril.cost import SIMULATED, Hardware
 from mithril.ir import Graph, Plan, Stage, Whole
 from mithril.mesh import Mesh
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.hints import hints
 from mithril.partition.placement import Placement
+from mithril.partition.placement.stacks import with_stacks
 from mithril.partition.proof import prove_order
 from mithril.transform import (
     differentiate,
@@ -32,6 +33,7 @@ from mithril.transform import (
     inline_checkpoints,
     runnable,
 )
+from mithril.transform.stack import Slice, cut_loops
 
 _INEXACT = (
     "the choice is not proved to be the cheapest: a cost table outgrew its cap and some choices "
@@ -57,12 +59,18 @@ def make_plan(
         hardware: the profile that prices the choices.
         placement: what runs where, if layers are placed on devices or run as stages.
     """
+    slices: Sequence[Slice] = ()
+    arriving = request.arriving()
+    if placement is not None and placement.loops:
+        graph, slices = cut_loops(eliminate_dead(graph), placement.loops)
+        request = of_slices(request, slices)
     graph = expand(eliminate_dead(graph), kernels)
     if request.output_gradients is not None:
         graph = differentiate(graph, list(request.output_gradients), request.differentiated)
     graph = expand(eliminate_dead(inline_checkpoints(graph)), kernels)
     if placement is not None:
-        return make_placed_plan(graph, mesh, request, placement, kernels, hardware)
+        plan = make_placed_plan(graph, mesh, request, placement, kernels, hardware)
+        return with_stacks(plan, slices, placement.axis, arriving) if slices else plan
     graph, given, choice = choose_shardings(graph, mesh, request, kernels, hardware)
     program = local_program(graph, given, choice, hardware)
     program = replace(program, graph=expand_local(program.graph, kernels))

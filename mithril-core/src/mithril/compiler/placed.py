@@ -121,7 +121,7 @@ class _Parts:
         pieces.sort(key=lambda piece: piece.of)
         assembly = Assembly(
             placement, self._graph, parted, cutters, pieces,
-            self._arriving(), self._leaving(cutters), self._hardware,
+            self._request.arriving(), self._leaving(cutters), self._hardware,
         )  # fmt: skip
         stages, timetable = assembly.timetable()
         plan = Plan(self._mesh, stages, self._reports, tuple(self._notes), None, timetable)
@@ -290,17 +290,10 @@ class _Parts:
 
     # -------------------------------------------------------------- ends of the plan
 
-    def _arriving(self) -> dict[str, Sharding]:
-        """Return how the arrays lie that exist already."""
-        whole = self._request
-        given = {**whole.inputs, **whole.at_rest}
-        given |= {seed_of(n): s for n, s in (whole.output_gradients or {}).items()}
-        return {name: sharding for name, sharding in given.items() if name in whole.placed}
-
     def _leaving(self, cutters: Mapping[int, Cutter]) -> dict[str, Sharding]:
         """Return how gradients leave: as what they are the gradients of lies."""
         found: dict[str, Sharding] = {}
-        arriving = self._arriving()
+        arriving = self._request.arriving()
         for name in self._request.differentiated:
             gradient = gradient_of(name)
             if gradient not in self._graph.outputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.errors import MithrilError
@@ -13,6 +13,7 @@ from mithril.ops.constrain import Constrain
 from mithril.sharding import Constraints
 from mithril.sharding.regions import regions
 from mithril.transform import gradient_of, seed_of
+from mithril.transform.stack import Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,12 @@ class Request:
     pads: bool = True
     notes: tuple[str, ...] = ()
 
+    def arriving(self) -> dict[str, Sharding]:
+        """Return how the arrays lie that exist already."""
+        given = {**self.inputs, **self.at_rest}
+        given |= {seed_of(n): s for n, s in (self.output_gradients or {}).items()}
+        return {name: sharding for name, sharding in given.items() if name in self.placed}
+
     def meshes(self) -> Iterator[Mesh]:
         """Yield the mesh of every sharding: the backend's, or a refinement of it."""
         given = (
@@ -75,6 +82,41 @@ class Request:
             at_rest=on(self.at_rest),
             along=on(self.along),
         )
+
+
+def of_slices(request: Request, slices: Sequence[Slice]) -> Request:
+    """Return a request about stacked parameters as one about the parts they are cut into.
+
+    Args:
+        request: about whole stacks.
+        slices: the parts.
+    """
+    parts: dict[str, list[str]] = {}
+    for part in slices:
+        parts.setdefault(part.stack, []).append(part.name)
+
+    def each(shardings: Mapping[str, Sharding]) -> dict[str, Sharding]:
+        found = {name: s for name, s in shardings.items() if name not in parts}
+        for stack, names in parts.items():
+            if stack in shardings:
+                whole = shardings[stack]
+                found |= dict.fromkeys(names, Sharding(whole.mesh, ((), *whole.dims[1:])))
+        return found
+
+    def names_of(names: Iterable[str]) -> list[str]:
+        return [part for name in names for part in parts.get(name, [name])]
+
+    decided = {p: who for n, who in request.decided_by.items() for p in parts.get(n, [n])}
+    return replace(
+        request,
+        inputs=each(request.inputs),
+        placed=request.placed - set(parts),
+        compute=frozenset(names_of(request.compute)),
+        decided_by=decided,
+        differentiated=tuple(names_of(request.differentiated)),
+        free=frozenset(names_of(request.free)),
+        at_rest=each(request.at_rest),
+    )
 
 
 def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:

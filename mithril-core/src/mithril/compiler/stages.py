@@ -122,6 +122,8 @@ def _as_stages(
         batch.name,
         split,
         schedule if gradients else forwards(schedule),
+        axis=axis,
+        loops=wishes.loops,
     )
 
 

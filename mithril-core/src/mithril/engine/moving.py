@@ -24,7 +24,7 @@ def moved(parts: Sequence[Any], transfer: Transfer, xp: ModuleType) -> list[Any]
     coming: dict[int, list[Arrival]] = {device: [] for device in transfer.target.mesh.flat}
     for piece in transfer.pieces:
         coming[piece.receiver].append((piece, taken(held[piece.sender], piece)))
-    shape = transfer.target.local_shape(transfer.type.shape)
+    shape = transfer.target.local_shape(transfer.arriving.shape)
     return [put_together(arrived, shape, parts[0].dtype, xp) for arrived in coming.values()]
 
 

@@ -113,6 +113,11 @@ def all_nodes(graph: Graph) -> Iterator[Node]:
             yield from all_nodes(node.op.body)
 
 
+def part_of(path: str, part: int) -> str:
+    """Return the path of a part of a loop that is cut into loops one after another."""
+    return f"{path}.part_{part}"
+
+
 def stack(type: TensorType, count: int) -> TensorType:
     """Return the type with a leading dimension."""
     return type.with_shape((count, *type.shape))

@@ -303,6 +303,8 @@ def _transfer_out(transfer: Transfer) -> Json:
         "phase": str(transfer.phase),
         "scope": transfer.scope,
         "place": transfer.place,
+        "goal": None if transfer.goal is None else _type_out(transfer.goal),
+        "offset": transfer.offset,
     }
 
 
@@ -315,6 +317,8 @@ def _transfer_in(item: Json) -> Transfer:
         Phase(item["phase"]),
         item["scope"],
         item["place"],
+        None if item["goal"] is None else _type_in(item["goal"]),
+        item["offset"],
     )
 
 

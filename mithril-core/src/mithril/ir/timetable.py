@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from mithril.ir.schedule import Action, Schedule
 
 
+Edges = tuple[tuple[int, int], ...]
+"""Where a box starts and stops in each dimension."""
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of a value that one device gives another, or keeps.
@@ -61,6 +65,8 @@ class Transfer:
         phase: forward or backward.
         scope: layer path of the value's producer.
         place: the user's line, as `file:line`, or empty.
+        goal: of what arrives, if that is a part of the value, or a stack it is put into.
+        offset: where in the value's leading dimension the one of the goal begins.
     """
 
     type: TensorType
@@ -70,6 +76,13 @@ class Transfer:
     phase: Phase = Phase.forward
     scope: str = ""
     place: str = ""
+    goal: TensorType | None = None
+    offset: int = 0
+
+    @property
+    def arriving(self) -> TensorType:
+        """The type of what arrives."""
+        return self.goal or self.type
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -204,17 +217,21 @@ class Timetable:
 
 
 def _pieces(transfer: Transfer) -> Iterator[Piece]:
-    shape, source, target = transfer.type.shape, transfer.source, transfer.target
-    holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    source, target = transfer.source, transfer.target
+    holders: dict[Edges, list[int]] = {}
     for device in range(source.mesh.size):
-        holders.setdefault(edges(source.box(device, shape)), []).append(device)
+        holders.setdefault(edges(source.box(device, transfer.type.shape)), []).append(device)
     for number in range(target.mesh.size):
-        receiver, needed = target.mesh.in_whole(number), edges(target.box(number, shape))
+        receiver = target.mesh.in_whole(number)
+        own = edges(target.box(number, transfer.arriving.shape))
+        needed = _shifted(own, transfer.offset)
         for held, devices in _sources(holders, needed, source.mesh, receiver):
-            both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, needed, strict=True)]
+            both = tuple(
+                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, needed, strict=True)
+            )
             if all(start < stop for start, stop in both):
-                own = [d for d in devices if source.mesh.in_whole(d) == receiver]
-                sender = own[0] if own else devices[number % len(devices)]
+                here = [d for d in devices if source.mesh.in_whole(d) == receiver]
+                sender = here[0] if here else devices[number % len(devices)]
                 yield Piece(
                     source.mesh.in_whole(sender),
                     receiver,
@@ -223,12 +240,17 @@ def _pieces(transfer: Transfer) -> Iterator[Piece]:
                 )
 
 
+def _shifted(box: Edges, offset: int) -> Edges:
+    """Return a box in the coordinates of the value that it is a part of."""
+    if not offset:
+        return box
+    (start, stop), *rest = box
+    return ((start + offset, stop + offset), *rest)
+
+
 def _sources(
-    holders: dict[tuple[tuple[int, int], ...], list[int]],
-    needed: tuple[tuple[int, int], ...],
-    mesh: Mesh,
-    receiver: int,
-) -> list[tuple[tuple[tuple[int, int], ...], list[int]]]:
+    holders: dict[Edges, list[int]], needed: Edges, mesh: Mesh, receiver: int
+) -> list[tuple[Edges, list[int]]]:
     """Return the boxes that make up what is needed, with who holds each."""
     enough = [
         (box, devices)
@@ -239,5 +261,5 @@ def _sources(
     return enough[:1] or list(holders.items())
 
 
-def _within(part: list[tuple[int, int]], box: tuple[tuple[int, int], ...]) -> Box:
+def _within(part: Edges, box: Edges) -> Box:
     return tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(part, box, strict=True))

@@ -112,7 +112,7 @@ class Model(Component):
         """
         self._add_rules(rules, user_source(), at_rest=True)
 
-    def stage(self, pattern: str, number: int) -> None:
+    def stage(self, pattern: str, number: int | Sequence[int]) -> None:
         """Say which stage of a pipeline layers belong to, by a pattern over their paths.
 
         `model.stage("block_0*", 0)`; the last rule that matches a layer wins, and one for a model
@@ -121,23 +121,21 @@ class Model(Component):
 
         Args:
             pattern: with `*`, `?` and `[…]` as in `fnmatch`; matched when the model is compiled.
-            number: of the stage, from 0, in the order in which values go through them.
+            number: of the stage, from 0, in the order in which values go through them; for a
+                `Repeat` several numbers, over which its repetitions are divided.
 
         Raises:
             OptionError: the pattern is no string, or the number no integer of 0 or more.
         """
         place = user_source()
-        if (
-            not isinstance(pattern, str)
-            or not isinstance(number, int)
-            or isinstance(number, bool)
-            or number < 0
-        ):
+        numbers = tuple(number) if isinstance(number, Sequence) else (number,)
+        if not isinstance(pattern, str) or not numbers or not all(map(_is_index, numbers)):
             raise OptionError(
                 f"model.stage got {pattern!r} and {number!r}{at(place)}; give a name pattern and "
                 f'the number of a stage, such as "block_0*", 0'
             )
-        rules = (*self._state.stage_rules, StageRule(pattern, number, place))
+        stage = number if isinstance(number, int) else numbers
+        rules = (*self._state.stage_rules, StageRule(pattern, stage, place))
         self._state = replace(self._state, stage_rules=rules)
 
     def _add_rules(self, rules: object, place: Source | None, *, at_rest: bool) -> None:
@@ -206,6 +204,10 @@ class Model(Component):
             f"{self._state.label} takes layers and models, not {type(other).__name__}"
             f"{at(user_source())}; add one with model += ml.Relu()"
         )
+
+
+def _is_index(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 def _type_of(name: str, given: object) -> TensorType:

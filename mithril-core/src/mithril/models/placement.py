@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mithril.errors import OptionError, PlanError, listing
 from mithril.ir import Source
+from mithril.ir.repeat import part_of
 from mithril.models.caller import at
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ class Pipelined:
 
 @dataclass(frozen=True, slots=True)
 class StageRule:
-    """`model.stage(pattern, number)`, as said at a place."""
+    """`model.stage(pattern, number)`, as said at a place; several numbers are for a loop."""
 
     pattern: str
-    stage: int
+    stage: int | tuple[int, ...]
     place: Source | None
 
 
@@ -62,6 +63,7 @@ class Wishes:
     Args:
         devices: flat device index of each layer that is placed on one, by path, and the line.
         stages: stage of each layer or model that is part of a pipeline, by path.
+        loops: into how many parts a `Repeat` is cut, by path; its parts are in `stages`.
         pipeline: how the pipeline lies on the mesh, if there is one.
         batch: the value whose leading dimension is the pipeline's batch, by a name of the trace;
             empty for the model's first input.
@@ -70,6 +72,7 @@ class Wishes:
 
     devices: Mapping[str, tuple[int, Source | None]]
     stages: Mapping[str, int]
+    loops: Mapping[str, int]
     pipeline: Pipelined | None
     batch: str
     split: frozenset[str]
@@ -99,6 +102,8 @@ class _Walk:
         self._pipelines: list[tuple[str, Pipelined]] = []
         self._ruled: list[Source | None] = []
         self._split: set[str] = set()
+        self._loops: dict[str, int] = {}
+        self._layers: dict[str, Layer] = {}
 
     def component(self, component: Composition | Layer, path: str) -> None:
         from mithril.models.composition import Composition
@@ -107,6 +112,7 @@ class _Walk:
             self._composition(component, path)
             return
         name = path or component.given_name or component.kind
+        self._layers[name] = component
         if component.device_id is not None:
             self._devices[name] = (component.device_id, component.source)
         if component.annotations or component.sharding_options:
@@ -130,7 +136,33 @@ class _Walk:
                     f"layers: {shown}"
                 )
             self._ruled.append(rule.place)
-            self._stages.update(dict.fromkeys(hits, rule.stage))
+            if isinstance(rule.stage, int):
+                self._stages.update(dict.fromkeys(hits, rule.stage))
+                continue
+            for loop in hits:
+                self._cut(loop, rule.stage, rule.place)
+
+    def _cut(self, path: str, stages: tuple[int, ...], place: Source | None) -> None:
+        """Cut a loop over several stages.
+
+        Raises:
+            OptionError: it is no `Repeat`, or its count does not divide.
+        """
+        layer = self._layers.get(path)
+        count = layer.config.get("count") if layer is not None and layer.kind == "repeat" else None
+        if layer is None or count is None:
+            raise OptionError(
+                f"model.stage{at(place)} gives '{path}' the stages {list(stages)}; only a Repeat "
+                f"is cut over several: give it one stage"
+            )
+        if count % len(stages):
+            raise OptionError(
+                f"model.stage{at(place)} cuts '{path}' into {len(stages)} parts, and it repeats "
+                f"{count} times; use a divisor of {count}"
+            )
+        self._loops[path] = len(stages)
+        for part, stage in enumerate(stages):
+            self._stages[part_of(path, part)] = stage
 
     def wishes(self) -> Wishes:
         """Return what was found."""
@@ -150,7 +182,9 @@ class _Walk:
                 f"layer '{path}'{at(source)} is placed on device {device}, and the model is a "
                 f"pipeline, which places its stages; remove device_id"
             )
-        return Wishes(self._devices, self._stages, pipeline, batch, frozenset(self._split))
+        return Wishes(
+            self._devices, self._stages, self._loops, pipeline, batch, frozenset(self._split)
+        )
 
 
 def _count(stages: Mapping[str, int], place: Source | None) -> int:

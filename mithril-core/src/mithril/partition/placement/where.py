@@ -47,6 +47,8 @@ class Placement:
         split: mesh axes over which the batch is split besides.
         schedule: in which order a pipeline runs.
         inputs: the part where an input lies, for what runs where its operands are.
+        axis: the mesh axis the stages go along.
+        loops: into how many parts loops are cut, by path, one after another on several stages.
         notes: facts for readers of the plan.
     """
 
@@ -59,6 +61,8 @@ class Placement:
     split: tuple[str, ...] = ()
     schedule: Schedule | None = None
     inputs: Mapping[str, int] = field(default_factory=dict)
+    axis: str = ""
+    loops: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
