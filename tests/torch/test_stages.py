@@ -285,3 +285,25 @@ def test_what_differs_from_the_plan_is_an_error() -> None:
     ):
         with pytest.raises(BackendError, match=text):
             list(carried_out(plan, seen))
+
+
+@settings(max_examples=25)
+@given(model=graphs())
+def test_random_graphs_leave_no_rank_waiting(model: ml.Model) -> None:
+    """Whoever sends waits until it is asked: no order of messages may depend on room for them."""
+    names = [n for n in ("a", "b") if n in model.freeze().input_ports]
+    values = np.random.default_rng(0).standard_normal((2, 6, FEATURES)).astype(np.float32)
+    compiled = ml.compile(model, ml.NumpyBackend(Mesh(data=2)))
+    params, inputs = compiled.randomize_params(1), dict(zip(names, values, strict=False))
+    outputs = compiled.evaluate(params, inputs)
+    slopes = {name: np.ones(x.shape, np.float32) for name, x in outputs.items()}
+    outputs, gradients = compiled.evaluate(params, inputs, slopes)
+    if compiled.plan.timetable is None:
+        return
+    arrays = {**{n: x.numpy() for n, x in params.items()}, **inputs, "seed": np.uint32(0)}
+    arrays |= {f"output_gradients.{name}": x for name, x in slopes.items()}
+    found = run_in_threads(compiled.plan, arrays).outputs
+    expected = dict(outputs) | {f"gradients.{name}": x for name, x in gradients.items()}
+    for name, x in expected.items():
+        own = next(part for part in found[name] if part is not None)
+        np.testing.assert_allclose(own, x.numpy(), *TOLERANCE["float32"], err_msg=name)
