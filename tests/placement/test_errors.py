@@ -385,5 +385,7 @@ def test_only_loops_are_cut_over_stages() -> None:
     deep = ml.Model()
     deep += ml.Repeat(block(), 3)
     deep.stage("repeat_0", [0, 1])
-    with pytest.raises(ml.OptionError, match="cuts 'repeat_0' into 2 parts, and it repeats 3 times"):
+    with pytest.raises(
+        ml.OptionError, match="cuts 'repeat_0' into 2 parts, and it repeats 3 times"
+    ):
         ml.compile(deep, ml.NumpyBackend(PIPE))
