@@ -44,8 +44,8 @@ bench: $(VENV)/.ready
 
 # The same against JAX by hand; goes on where a limit is broken, and fails in the end.
 bench-jax: $(VENV)/.ready
-	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth moe \
-		"moe --dropless"; do \
+	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth \
+		placement moe "moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.jax_$$run || failed=1; \
 	done; exit $$failed
 

@@ -8,7 +8,15 @@ import mithril as ml
 import pytest
 from mithril.cli.gpt import Sizes
 
-from benchmarks import jax_by_hand, jax_depth, jax_gpt, jax_mlp, jax_moe, jax_sides
+from benchmarks import (
+    jax_by_hand,
+    jax_depth,
+    jax_gpt,
+    jax_mlp,
+    jax_moe,
+    jax_placement,
+    jax_sides,
+)
 from benchmarks.harness import Limit
 from benchmarks.moe import MoeSizes
 
@@ -106,3 +114,10 @@ def test_overheads_are_differences_within_a_round():
     assert each.estimate.median == pytest.approx(1)
     assert call.is_met
     assert not each.is_met
+
+
+def test_both_sides_of_the_placement_agree():
+    placed, by_hand = jax_placement.contestants(8, 4)
+    kinds = [row.kind for row in placed.compiled.plan.collectives()]
+    assert kinds == ["send"] * 2 * (jax_placement.SEGMENTS - 1)
+    assert len(by_hand.step()[1]) == jax_placement.SEGMENTS

@@ -30,6 +30,7 @@ from mithril.partition.placement import (
     Parted,
     Placement,
     assign,
+    check_joints,
     classify,
     cut,
 )
@@ -162,6 +163,7 @@ class _Parts:
         hardware = hardware_within(self._hardware, part.mesh.flat)
         graph, given, choice = choose_shardings(graph, mesh, request, self._kernels, hardware)
         program = local_program(graph, given, choice, hardware)
+        check_joints(program)
         program = replace(program, graph=expand_local(program.graph, self._kernels))
         crossing = frozenset(parted.crossing)
         program = self._gathered_in_time(program, crossing)

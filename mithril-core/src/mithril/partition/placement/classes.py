@@ -182,6 +182,16 @@ def _classify(item: Classified, node: Node) -> None:
             item.varies.add(value)
 
 
+def check_joints(program: Program) -> None:
+    """Raise where something else than a sum, or the whole batch, is needed of all micro-batches.
+
+    Raises:
+        PlanError: a layer needs them at once.
+    """
+    for node in program.graph.nodes:
+        _is_joint(node)
+
+
 def _tells_time(node: Node) -> bool:
     return any(isinstance(n.op, AxisIndex) and MICRO in n.op.axes for n in _inside(node))
 

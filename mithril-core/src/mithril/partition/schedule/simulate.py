@@ -87,11 +87,6 @@ class Timeline:
         return drawn(self)
 
 
-def needs(action: Action, schedule: Schedule) -> list[Action]:
-    """Return the actions of a schedule that have to end before one of them starts."""
-    return _needs(action, schedule.stages, set(schedule.actions))
-
-
 def _needs(action: Action, stages: int, actions: Container[Action]) -> list[Action]:
     stage, work, m = action.stage, action.work, action.microbatch
     if work == Work.forward:
