@@ -389,3 +389,11 @@ def test_only_loops_are_cut_over_stages() -> None:
         ml.OptionError, match="cuts 'repeat_0' into 2 parts, and it repeats 3 times"
     ):
         ml.compile(deep, ml.NumpyBackend(PIPE))
+
+
+def test_a_backend_without_parts_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mithril.engine.numpy_engine import NumpyEngine
+
+    monkeypatch.delattr(NumpyEngine, "part")
+    with pytest.raises(ml.BackendError, match="backend 'numpy' runs one program on all of its dev"):
+        run(classifier(2), PIPE)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mithril.engine.protocol import Engine, Executable, Observer, Shards
+from mithril.errors import BackendError
 from mithril.ir import Plan
 from mithril.ir.plan import observed_send
 from mithril.ir.timetable import Run, Timetable
@@ -17,8 +18,19 @@ from mithril.types import DType, TensorType
 
 
 def part_of(engine: Engine, mesh: Mesh) -> Engine:
-    """Return the engine of a part of the mesh; of the whole one that is the engine itself."""
-    return engine.part(coarse(mesh)) if mesh.devices else engine
+    """Return the engine of a part of the mesh; of the whole one that is the engine itself.
+
+    Raises:
+        BackendError: the engine knows no parts.
+    """
+    if not mesh.devices:
+        return engine
+    if not hasattr(engine, "part"):
+        raise BackendError(
+            f"backend '{engine.name}' runs one program on all of its devices, and this model has "
+            f"layers or stages on some of them; remove device_id and stages, or use another backend"
+        )
+    return engine.part(coarse(mesh))
 
 
 class StagedExecutable:
