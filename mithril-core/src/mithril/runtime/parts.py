@@ -7,6 +7,7 @@ meet on the whole mesh.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mithril.ir import Cause
@@ -14,6 +15,7 @@ from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding, coarse, onto
 from mithril.partition.placement import Part, Placement
 from mithril.runtime.array import Array, Kind
+from mithril.types import TensorType
 
 if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
@@ -37,10 +39,15 @@ def brought(x: Array, sharding: Sharding) -> Array:
     """
     if x.sharding.mesh.devices == sharding.mesh.devices:
         return x
-    cause = Cause("array", x.sharding.describe(), sharding.describe(), "an operation")
-    transfer = Transfer(x.type, x.sharding, sharding, cause)
-    shards = x.backend.engine.move(x.shards, transfer)
+    shards = x.backend.engine.move(x.shards, _transfer(x.type, x.sharding, sharding))
     return Array(x.backend, x.type, sharding, shards)
+
+
+@lru_cache(maxsize=4096)
+def _transfer(type: TensorType, held: Sharding, wanted: Sharding) -> Transfer:
+    """Return what brings arrays of a kind elsewhere; its pieces are worked out once."""
+    cause = Cause("array", held.describe(), wanted.describe(), "an operation")
+    return Transfer(type, held, wanted, cause)
 
 
 def placement_by(mesh: Mesh, kinds: Sequence[Kind], names: Sequence[str]) -> Placement | None:
