@@ -34,7 +34,7 @@ def idle(mithril: Ours) -> None:
     executable: Any = step.run
     made = [
         f"    torch.full({list(port.sharding.local_shape(port.type.shape))}, 0.5),\n"
-        for port in step.program.outputs
+        for port in step.plan.outputs
     ]
     text = f"MADE = [\n{''.join(made)}]\n\n\ndef run(inputs):\n    return list(MADE)\n"
     executable._pool.unload(executable._name)

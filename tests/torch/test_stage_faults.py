@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -62,11 +63,11 @@ def _stage() -> ml.Model:
 def test_a_rank_that_is_killed_in_the_middle_of_a_step(rank: int) -> None:
     victim = Victim(timeout=61.0 + rank)
     pool = victim.executable._pool
-    look = pool._link.crew.progress.look
+    look, steps = pool._link.crew.progress.look, victim.executable.written.steps
     told: list[float] = []
 
     def strike() -> None:
-        assert until(lambda: look(rank)[0] > 0)
+        assert until(lambda: re.match("[01]F[0-3],", steps[look(rank)[0]]) is not None)
         told.append(time.monotonic())
         os.kill(pool.pids[rank], signal.SIGKILL)
 

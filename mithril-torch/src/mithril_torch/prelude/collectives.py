@@ -90,15 +90,14 @@ def reduce_scatter(group: Group, reduction: str, x: torch.Tensor, dimension: int
     pieces = cut(group, x, dimension)
     if x.numel() == 0:
         return Pending(None, lambda: pieces[0])
-    place = group.index if group.places is None else group.places[group.index]
-    if not is_added(reduction, pieces):
-        pending = all_reduce(group, reduction, pieces.clone())
-        return Pending(None, lambda: pending.wait()[place])
     part = torch.empty_like(pieces[0])
+    keys = pieces if is_added(reduction, pieces) else ordered(pieces, reduction)
+    found = part if keys is pieces else keys.new_empty(part.shape)
+    kind = getattr(dist.ReduceOp, reduction.upper())
     work = dist.reduce_scatter_single(
-        part.view(-1), pieces.view(-1), group=group.process_group, async_op=True
+        found.view(-1), keys.view(-1), kind, group.process_group, async_op=True
     )
-    return Pending(work, lambda: part)
+    return Pending(work, (lambda: part) if found is part else lambda: restore(part, found))
 
 
 def all_to_all(group: Group, x: torch.Tensor, split: int, concat: int) -> Pending:
