@@ -10,6 +10,7 @@ partial sum over it grows from run to run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
@@ -17,7 +18,18 @@ from mithril.compiler.partitioning import choose_shardings, local_program, repor
 from mithril.compiler.request import Request
 from mithril.cost import Hardware, hardware_within
 from mithril.errors import PlanError
-from mithril.ir import Builder, Graph, Node, Phase, Plan, Program, Tensor, TensorReport, Value
+from mithril.ir import (
+    Builder,
+    Cause,
+    Graph,
+    Node,
+    Phase,
+    Plan,
+    Program,
+    Tensor,
+    TensorReport,
+    Value,
+)
 from mithril.mesh import MICRO, Axis, Mesh, Sharding, onto
 from mithril.ops.collective import AllGather
 from mithril.partition.buckets import bucket_gradients
@@ -208,7 +220,7 @@ class _Parts:
         return replace(
             whole,
             inputs=on(whole.inputs, names),
-            outputs=on(whole.outputs, made) | {n: s for n, s in handed_on.items() if n in made},
+            outputs={n: s for n, s in handed_on.items() if n in made},
             placed=whole.placed & names,
             compute=(whole.compute & names) | ({batch} & set(along)),
             output_gradients=None if seeds is None else mine,
@@ -273,17 +285,30 @@ class _Parts:
                 ports.append(port)
                 continue
             (d,) = cut_in_time
-            kept = tuple(tuple(a for a in axes if a != MICRO) for axes in dims)
-            whole = replace(port, sharding=Sharding(port.sharding.mesh, kept))
-            value = outputs[port.name]
-            node: Node | None = producers.get(value)
-            count = self._placement.microbatches
+            # Where time is the major axis, the samples of a replica are not next to each other.
+            over = dims[d] if dims[d][0] == MICRO else (MICRO,)
+            kept = tuple(axis for axis in dims[d] if axis not in over)
+            whole = replace(
+                port,
+                sharding=Sharding(port.sharding.mesh, (*dims[:d], kept, *dims[d + 1 :])),
+            )
+            node: Node | None = producers.get(outputs[port.name])
+            cause = Cause(
+                port.name,
+                port.sharding.describe(),
+                whole.sharding.describe(),
+                f"output '{port.name}'",
+            )
+            sizes = [program.mesh.sizes[axis] for axis in over]
             with builder.at(
-                scope=node.scope if node else "", phase=node.phase if node else Phase.forward
+                scope=node.scope if node else "",
+                phase=node.phase if node else Phase.forward,
+                cause=cause,
             ):
-                (x,) = builder.apply(AllGather((MICRO,), d, count), Tensor(builder, value))
-                size = whole.sharding.local_shape(port.type.shape)[d]
-                outputs[port.name] = trim(x, d, size, [count]).value
+                op = AllGather(over, d, math.prod(sizes))
+                (x,) = builder.apply(op, Tensor(builder, outputs[port.name]))
+            size = whole.sharding.local_shape(port.type.shape)[d]
+            outputs[port.name] = trim(x, d, size, sizes).value
             ports.append(whole)
         nodes = builder.build({}).nodes
         return replace(
@@ -293,8 +318,8 @@ class _Parts:
     # -------------------------------------------------------------- ends of the plan
 
     def _leaving(self, cutters: Mapping[int, Cutter]) -> dict[str, Sharding]:
-        """Return how gradients leave: as what they are the gradients of lies."""
-        found: dict[str, Sharding] = {}
+        """Return how outputs leave: as was asked for, gradients as what they are gradients of."""
+        found: dict[str, Sharding] = dict(self._request.outputs)
         arriving = self._request.arriving()
         for name in self._request.differentiated:
             gradient = gradient_of(name)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mithril.ir import Builder, Graph, Node, Program, Tensor, Value
+from mithril.ir import Builder, Graph, Node, Program, Repeat, Tensor, Value
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import MICRO, Mesh, carry
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
@@ -38,22 +38,49 @@ def varying(program: Program) -> dict[Value, frozenset[str]]:
 def told_time(nodes: Sequence[Node], count: int, mesh: Mesh) -> tuple[list[Node], Value]:
     """Return nodes that take the micro-batch's number as an input, and that input."""
     number = Value(TensorType((), DType.int32), NUMBER)
+    told, _ = _told(nodes, number, {**mesh.sizes, MICRO: count})
+    return told, number
+
+
+def _told(
+    nodes: Sequence[Node], number: Value, sizes: Mapping[str, int]
+) -> tuple[list[Node], Mapping[Value, Value]]:
+    """Return the nodes, and what has become of values that were the number."""
     told: list[Node] = []
     renamed: dict[Value, Value] = {}
     for node in nodes:
         inputs = tuple(renamed.get(value, value) for value in node.inputs)
         node = node if inputs == node.inputs else replace(node, inputs=inputs)
-        if not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
+        if isinstance(node.op, Repeat) and _asks(node.op.body):
+            told.append(_told_loop(node, node.op, number, sizes))
+        elif not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
             told.append(node)
-            continue
-        if node.op.axes == (MICRO,):
+        elif node.op.axes == (MICRO,):
             renamed[node.outputs[0]] = number
-            continue
-        builder = Builder.extending(Graph((number,), (), {}))
-        index = _index(builder, node.op.axes, Tensor(builder, number), {**mesh.sizes, MICRO: count})
-        *first, last = builder.build({"index": index}).nodes
-        told += [*first, replace(last, outputs=node.outputs)]
-    return told, number
+        else:
+            builder = Builder.extending(Graph((number,), (), {}))
+            index = _index(builder, node.op.axes, Tensor(builder, number), sizes)
+            *first, last = builder.build({"index": index}).nodes
+            told += [*first, replace(last, outputs=node.outputs)]
+    return told, renamed
+
+
+def _asks(body: Graph) -> bool:
+    ops = (node.op for node in all_nodes(body))
+    return any(isinstance(op, AxisIndex) and MICRO in op.axes for op in ops)
+
+
+def _told_loop(node: Node, op: Repeat, number: Value, sizes: Mapping[str, int]) -> Node:
+    """Return a loop that gets the number as one more operand, the same in every iteration."""
+    inside, at = Value(number.type, NUMBER), len(node.inputs) - op.stacked
+    nodes, renamed = _told(op.body.nodes, inside, sizes)
+    body = Graph(
+        (*op.body.inputs[:at], inside, *op.body.inputs[at:]),
+        tuple(nodes),
+        {name: renamed.get(value, value) for name, value in op.body.outputs.items()},
+    )
+    inputs = (*node.inputs[:at], number, *node.inputs[at:])
+    return replace(node, op=replace(op, body=body), inputs=inputs)
 
 
 def _index(

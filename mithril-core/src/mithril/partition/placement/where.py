@@ -146,18 +146,19 @@ class _Assignment:
             self._of[node] = part
             if node not in self._constant:
                 self._made.update(dict.fromkeys(node.outputs, (moment, part)))
-        if call[0].scope:
+        if call[0].scope and not self._placement.inputs:
             self._scopes.setdefault(call[0].scope, part)
 
     def _latest(self, call: Sequence[Node]) -> int | None:
         own = {value for node in call for value in node.outputs}
+        by_size = bool(self._placement.inputs)  # in a function a scalar does not pull a matrix over
         met = [
-            self._made[value]
+            (value.type.size if by_size else 0, *self._made[value])
             for node in call
             for value in node.inputs
             if value in self._made and value not in own
         ]
-        return max(met)[1] if met else None
+        return max(met)[-1] if met else None
 
     def _first_user(self, call: Sequence[Node]) -> int | None:
         own = {value for node in call for value in node.outputs}

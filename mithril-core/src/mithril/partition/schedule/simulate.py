@@ -121,7 +121,8 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs] = Costs()) -> Ti
             f"schedule '{schedule.name}' has {stages} stages and costs of {len(prices)}; give one "
             f"for each"
         )
-    wanted = {a: _needs(a, stages, set(schedule.actions)) for a in schedule.actions}
+    known = set(schedule.actions)
+    wanted = {a: _needs(a, stages, known) for a in schedule.actions}
     starts: dict[Action, float] = {}
     ends: dict[Action, float] = {}
     at, free = [0] * len(schedule.rows), [0.0] * len(schedule.rows)
