@@ -13,7 +13,7 @@ from tests.placement.test_pipelines import MEGATRON
 
 PAIRWISE = [
     ("gpipe", 1, 2, 2), ("gpipe", 2, 1, 1), ("gpipe", 4, 2, 1),
-    ("1f1b", 1, 1, 2), ("1f1b", 2, 2, 2), ("1f1b", 4, 1, 1), ("1f1b", 4, 2, 2),
+    ("1f1b", 1, 1, 2), ("1f1b", 2, 2, 2), ("1f1b", 4, 1, 1), ("1f1b", 4, 1, 2),
     ("interleaved", 2, 1, 2), ("interleaved", 4, 2, 1),
     ("zb-h1", 1, 2, 1), ("zb-h1", 2, 1, 2), ("zb-h1", 4, 1, 1),
 ]  # fmt: skip
@@ -86,3 +86,23 @@ def test_arrays_of_several_stages_meet_on_the_whole_mesh() -> None:
     one, other = (x.sharding.mesh.devices for x in ends)
     assert one != other
     assert (ends[0].sum() + ends[1].sum()).sharding.mesh == backend.mesh
+
+
+def test_trees_of_jax_arrays_stay_on_their_stages() -> None:
+    backend = ml.JaxBackend(ml.Mesh(data=2, pipeline=2))
+    compiled = ml.compile(classifier(2, microbatch_size=2), backend)
+    params, given = compiled.randomize_params(), samples(8)
+    _, slopes = compiled.evaluate(params, given, {"loss": 1.0})
+    plan, where = compiled.plan, {name: x.sharding for name, x in params.items()}
+    updated = jax.tree.map(lambda x, slope: x - 0.1 * slope, params.jax(), slopes.jax())
+    _, again = compiled.evaluate(updated, given, {"loss": 1.0})
+    assert {name: x.sharding for name, x in again.items()} == where
+    assert compiled.plan is plan
+
+
+def test_an_array_on_the_first_device_of_jax_is_for_all() -> None:
+    backend = ml.JaxBackend(ml.Mesh(pipeline=2))
+    compiled = ml.compile(classifier(2, microbatch_size=2), backend)
+    given = {name: jax.numpy.asarray(x) for name, x in samples(8).items()}
+    compiled.evaluate(compiled.randomize_params(), given)
+    assert backend.array(given["input"]).sharding.mesh == backend.mesh

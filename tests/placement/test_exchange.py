@@ -75,3 +75,53 @@ def test_outputs_leave_as_they_are_asked_to(spec: P, arrives: P | None) -> None:
     )
     (port, *_) = compiled.plan.outputs
     assert port.sharding == ml.Sharding.of(MESH, spec, 2)
+
+
+def test_stacks_at_rest_inside_stages() -> None:
+    model = ml.Model()
+    model |= ml.Pipeline([deep(0.0), followed(deep(0.0), head())], microbatch_size=2)(
+        input="input", targets="targets", output="loss"
+    )
+    model.at_rest({"*weight": P("data")})
+    compared(model, ml.NumpyBackend(MESH), samples(8), spec=P("data"))
+
+
+def norm(params: dict[str, ml.Array]) -> ml.Array | float:
+    total: ml.Array | float = 0.0
+    for x in params.values():
+        total = total + (x * x).sum()
+    return total
+
+
+def clipped(params: dict[str, ml.Array], slopes: dict[str, ml.Array]) -> dict[str, ml.Array]:
+    scale = 1.0 / (1.0 + norm(slopes))
+    return {name: params[name] - scale * slopes[name] for name in params}
+
+
+def two_stages(backend: ml.Backend) -> ml.CompiledModel:
+    model = ml.Model()
+    model |= ml.Pipeline([block(), ml.Linear(4)], microbatch_size=2)(input="input", output="output")
+    return ml.compile(model, backend, shapes={"input": (8, FEATURES)})
+
+
+def test_functions_leave_parameters_on_their_stages() -> None:
+    params = two_stages(ml.NumpyBackend(MESH)).randomize_params()
+    where = {name: x.sharding for name, x in params.items()}
+    slopes = ml.grad(norm)(params)
+    assert {name: x.sharding for name, x in slopes.items()} == where
+    updated = ml.jit(clipped)(params, slopes)
+    assert {name: x.sharding for name, x in updated.items()} == where
+    scale = 1.0 / (1.0 + sum(float((x.numpy() ** 2).sum()) for x in slopes.values()))
+    for name, x in updated.items():
+        expected = (1 - 2 * scale) * params[name].numpy()
+        np.testing.assert_allclose(x.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_without_stages_takes_arrays_that_lie_on_some() -> None:
+    backend = ml.NumpyBackend(MESH)
+    params = two_stages(backend).randomize_params()
+    weight, bias = (params[f"pipeline_0.stage_1.{name}"] for name in ("weight", "bias"))
+    compiled = ml.compile(ml.Linear(4), backend)
+    x = samples(8)["input"]
+    found = compiled.evaluate({"weight": weight, "bias": bias}, {"input": x})["output"]
+    np.testing.assert_allclose(found.numpy(), x @ weight.numpy().T + bias.numpy(), rtol=1e-5)

@@ -15,7 +15,7 @@ from mithril.types import DType, TensorType, as_dtype
 from tests.ops.cases import CASES, Case
 
 F32, BF16 = DType.float32, DType.bfloat16
-LINEAR_ALGEBRA = {"attention", "convolution", "einsum"}
+LINEAR_ALGEBRA = {"attention", "convolution", "einsum", "grouped_matmul", "grouped_outer"}
 
 
 def mixed(graph: Graph, **options: str) -> Graph:

@@ -7,8 +7,8 @@ names; a plan that is refined into sub-axes runs on the same devices under the f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import jax
@@ -109,17 +109,20 @@ class Devices:
         """Return some of the devices, as a mesh of their own."""
         return Devices(mesh, [self.flat[device] for device in mesh.devices])
 
-    def moved(self, array: jax.Array, transfer: Transfer) -> jax.Array:
-        """Bring an array from the devices of one part to those of another, without waiting.
+    def mover(self, transfer: Transfer) -> Callable[[jax.Array], jax.Array]:
+        """Return the function that brings an array to other devices, without waiting.
 
         Raises:
             BackendError: a piece would go to another process.
         """
+        for device in {d for piece in transfer.pieces for d in (piece.sender, piece.receiver)}:
+            if self.flat[device].process_index != jax.process_index():
+                raise _other_process(transfer, device)
         if transfer.goal is None and transfer.source.mesh.size == transfer.target.mesh.size == 1:
-            there = self.flat[transfer.target.mesh.flat[0]]
-            if there.process_index == jax.process_index():
-                one: jax.Array = jax.device_put(array, there)
-                return one
+            return partial(jax.device_put, device=self.flat[transfer.target.mesh.flat[0]])
+        return partial(self._moved, transfer)
+
+    def _moved(self, transfer: Transfer, array: jax.Array) -> jax.Array:
         held = {shard.device: shard.data for shard in array.addressable_shards}
         shape = transfer.target.local_shape(transfer.arriving.shape)
         coming: dict[int, list[Piece]] = {device: [] for device in transfer.target.mesh.flat}
@@ -128,14 +131,9 @@ class Devices:
         parts: list[jax.Array] = []
         for device, pieces in coming.items():
             there = self.flat[device]
-            if there.process_index != jax.process_index():
-                raise _other_process(transfer, device)
             got = []
             for piece in pieces:
-                sender = self.flat[piece.sender]
-                if sender not in held:
-                    raise _other_process(transfer, piece.sender)
-                data = held[sender]
+                data = held[self.flat[piece.sender]]
                 cut = data if _fills(piece.held, data.shape) else data[piece.held]
                 got.append((piece.place, jax.device_put(cut, there)))
             parts.append(_put_together(got, shape, transfer.type, there))

@@ -111,17 +111,22 @@ class JaxEngine:
 
     def part(self, mesh: Mesh) -> JaxEngine:
         """Return the engine of some of the devices, the same one every time."""
-        found = self._parts.get(mesh)
+        found = self.parts.get(mesh)
         if found is None:
-            found = self._parts[mesh] = JaxEngine(self.opened.some(mesh), self.options)
+            found = self.parts[mesh] = JaxEngine(self.opened.some(mesh), self.options)
         return found
 
     def move(self, shards: jax.Array, transfer: Transfer) -> jax.Array:
         """Bring a value from the devices of one part to those of another."""
-        return self.opened.moved(shards, transfer)
+        return self.opened.mover(transfer)(shards)
+
+    def mover(self, transfer: Transfer) -> Callable[[jax.Array], jax.Array]:
+        """Return the function that carries out a transfer."""
+        return self.opened.mover(transfer)
 
     @cached_property
-    def _parts(self) -> dict[Mesh, JaxEngine]:
+    def parts(self) -> dict[Mesh, JaxEngine]:
+        """The engines of the parts that are in use."""
         return {}
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> JaxExecutable:

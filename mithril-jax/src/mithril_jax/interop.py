@@ -59,11 +59,21 @@ class JaxInterop(Interop):
             )
         type = TensorType(x.shape, as_dtype(x.dtype))
         devices = self.engine.opened
-        sharding = _sharding_of(x, devices)
+        sharding = _sharding_of(x, devices) or self._on_part(x)
         if sharding is None:
             sharding = Sharding.replicated(devices.mesh, type.rank)
             x = jax.device_put(x, devices.sharding(sharding))
         return Adopted(type, sharding, x)
+
+    def _on_part(self, x: jax.Array) -> Sharding | None:
+        """Return how an array lies on a part of the mesh that is in use, such as a stage.
+
+        What JAX has put on its first device because nobody said where is on none.
+        """
+        if not x.committed:
+            return None
+        parts = (part.opened for part in self.engine.parts.values())
+        return next(filter(None, (_sharding_of(x, part) for part in parts)), None)
 
     def meet(self, arrays: tuple[type, ...], mapping: type) -> None:
         """Register arrays as trees of one leaf, mappings as trees of the leaves of theirs."""

@@ -46,6 +46,7 @@ from mithril.partition.placement import (
     classify,
     cut,
 )
+from mithril.partition.placement.loops import sums_behind_loops
 from mithril.partition.placement.pieces import Piece, timeless
 from mithril.partition.proof import prove_order
 from mithril.sharding import Choice, Constraints
@@ -174,7 +175,7 @@ class _Parts:
         request = self._request_of(graph, mesh, parted)
         hardware = hardware_within(self._hardware, part.mesh.flat)
         graph, given, choice = choose_shardings(graph, mesh, request, self._kernels, hardware)
-        program = local_program(graph, given, choice, hardware)
+        program = sums_behind_loops(local_program(graph, given, choice, hardware))
         check_joints(program)
         program = replace(program, graph=expand_local(program.graph, self._kernels))
         crossing = frozenset(parted.crossing)

@@ -46,13 +46,15 @@ class StagedExecutable:
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
         assert plan.timetable is not None, "a plan of several stages has a timetable"
-        self._engine = engine
         self._table: Timetable = plan.timetable
         self._programs: list[Executable] = [
             part_of(engine, stage.program.mesh).lower(stage.program, _given_up(plan, number))
             for number, stage in enumerate(plan.stages)
         ]
         self._dead = self._table.last_uses()
+        # Where an engine can, what a transfer does is worked out once.
+        mover = getattr(engine, "mover", lambda transfer: lambda x: engine.move(x, transfer))
+        self._moves = [mover(transfer) for transfer in self._table.transfers]
         here = set(engine.local_devices)
         self._told = [not here.isdisjoint(sent.devices) for sent in self._table.transfers]
         self._numbers = [
@@ -72,7 +74,7 @@ class StagedExecutable:
                 transfer = table.transfers[step.transfer]
                 if observe is not None and self._told[step.transfer]:
                     observe(*observed_send(transfer))
-                slots[step.target] = self._engine.move(slots[step.source], transfer)
+                slots[step.target] = self._moves[step.transfer](slots[step.source])
             for slot in dead:
                 del slots[slot]
         return [slots[slot] for slot in table.made]

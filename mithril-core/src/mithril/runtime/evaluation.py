@@ -21,6 +21,7 @@ from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.arrivals import Arrivals
 from mithril.runtime.backend import Backend
 from mithril.runtime.parameters import Parameters, initial_array
+from mithril.runtime.parts import on_whole_mesh
 from mithril.runtime.planner import ANYWHERE, Planner, Signature, Step, arguments_of
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
@@ -147,6 +148,8 @@ class Evaluator:
         arrays = take(given[:first], self._inputs, "input")
         arrays += take(given[first:last], self._parameters, "parameter")
         arrays += take(given[last:], seeded or (), "gradient of output")
+        if not self._planner.is_placed:
+            arrays = list(map(on_whole_mesh, arrays))
         if self._last is not None and self._last.fits(arrays, output_gradients):
             return self._last, arrays
         inputs = dict(zip(self._inputs, arrays[:first], strict=True))

@@ -30,6 +30,13 @@ def together(backend: Backend, arrays: Sequence[Array]) -> Sequence[Array]:
     return [brought(x, onto(x.sharding, mesh)) for x in arrays]
 
 
+def on_whole_mesh(x: Array) -> Array:
+    """Return an array that lies on a part of the mesh on all of it, others as they are."""
+    if not x.is_materialised or not x.sharding.mesh.devices:
+        return x
+    return brought(x, onto(x.sharding, x.backend.mesh))
+
+
 def brought(x: Array, sharding: Sharding) -> Array:
     """Return an array as it lies elsewhere.
 

@@ -103,6 +103,11 @@ class Planner:
         self._last: tuple[Signature, Step] | None = None
         self._decisions: dict[tuple[str, Sharding], str] = {}
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether layers run on parts of the mesh."""
+        return self._wishes.is_placed and self._backend.mesh.size > 1
+
     def step(self, signature: Signature) -> Step:
         """Return the plan of a signature, made at its first use."""
         if self._last is not None and self._last[0] == signature:  # without hashing it
@@ -155,7 +160,7 @@ class Planner:
     def _placement(self, traced: Traced, signature: Signature) -> Placement | None:
         """Return where layers run, if the model says so and there are several devices."""
         mesh = self._backend.mesh
-        if mesh.size == 1 or not self._wishes.is_placed:
+        if not self.is_placed:
             return None
         value = traced.value_names.get(self._wishes.batch) or traced.graph.inputs[0]
         name = value.name or traced.graph.inputs[0].name

@@ -1,0 +1,79 @@
+"""Sums over micro-batches that a loop would take in every iteration are taken behind it.
+
+A parameter that is kept at rest and stacked has its gradient reduced slice by slice. Over devices
+that has to be so, or the loop would hold all of them at once; over time it cannot be, because a
+loop runs before the next micro-batch starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mithril.ir import Graph, Node, Program, Repeat, Value
+from mithril.mesh import MICRO
+from mithril.ops.collective import AllReduce, ReduceScatter
+
+
+def sums_behind_loops(program: Program) -> Program:
+    """Return the program in which no stack of a loop is summed over micro-batches inside it."""
+    nodes: list[Node] = []
+    for node in program.graph.nodes:
+        if isinstance(node.op, Repeat):
+            nodes += _freed(node, node.op)
+        else:
+            nodes.append(node)
+    graph = Graph(program.graph.inputs, tuple(nodes), program.graph.outputs)
+    return replace(program, graph=graph)
+
+
+def _freed(node: Node, op: Repeat) -> list[Node]:
+    """Return a loop without such sums, and the sums behind it."""
+    body = op.body
+    outputs, behind = list(node.outputs), []
+    for position, made in list(enumerate(op.body.outputs.values()))[op.carried :]:
+        found = _sum_over_time(body, made)
+        if found is None:
+            continue
+        body = _without(body, found)
+        terms = Value(node.outputs[position].type)
+        outputs[position] = terms
+        over_time = replace(found, op=AllReduce((MICRO,), "sum"), phase=node.phase)
+        behind.append(replace(over_time, inputs=(terms,), outputs=(node.outputs[position],)))
+    if not behind:
+        return [node]
+    return [replace(node, op=replace(op, body=body), outputs=tuple(outputs)), *behind]
+
+
+def _sum_over_time(body: Graph, made: Value) -> Node | None:
+    """Return the sum over micro-batches that a result of a body is, other sums aside."""
+    producers = body.producers()
+    uses = [value for node in body.nodes for value in node.inputs]
+    value = made
+    while value in producers:
+        node = producers[value]
+        is_sum = isinstance(node.op, AllReduce | ReduceScatter) and node.op.reduction == "sum"
+        if not is_sum or uses.count(value) > (value is not made):
+            return None
+        if isinstance(node.op, AllReduce) and MICRO in node.op.axes:
+            return node
+        (value,) = node.inputs
+    return None
+
+
+def _without(body: Graph, found: Node) -> Graph:
+    """Return a body whose sum is one over devices only, or none at all."""
+    op = found.op
+    assert isinstance(op, AllReduce), "sums over time are all-reduces"
+    axes = tuple(axis for axis in op.axes if axis != MICRO)
+    if axes:
+        fewer = replace(found, op=replace(op, axes=axes))
+        nodes = tuple(fewer if node is found else node for node in body.nodes)
+        return Graph(body.inputs, nodes, body.outputs)
+    (before,), (after,) = found.inputs, found.outputs
+    nodes = tuple(
+        replace(node, inputs=tuple(before if v is after else v for v in node.inputs))
+        for node in body.nodes
+        if node is not found
+    )
+    outputs = {name: before if v is after else v for name, v in body.outputs.items()}
+    return Graph(body.inputs, nodes, outputs)
