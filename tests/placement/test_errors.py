@@ -50,6 +50,13 @@ def _around(inner: ml.Model | ml.Layer) -> ml.Model:
     return model
 
 
+def _split() -> ml.Model:
+    model = ml.Model()
+    first = ml.Linear(FEATURES, sharding={"weight": P("pipeline", None)})
+    model |= ml.Pipeline([first, ml.Relu()], microbatch_size=2)(input="input", output="output")
+    return model
+
+
 def _misnamed() -> None:
     model = ml.Model()
     model += ml.Linear(4)
@@ -126,8 +133,8 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
     "ragged and refused": (
         lambda: run(classifier(2, microbatch_size=3), PIPE, uneven="error"),
         ml.PlanError,
-        "batch of 8 does not divide into micro-batches of 3 samples; use one of '1', '2', '4', "
-        "'8', or allow padding with uneven=\"pad\"",
+        "batch of 8 does not divide into micro-batches of 3 samples; use one of 1, 2, 4, 8, "
+        'or allow padding with uneven="pad"',
     ),
     "empty micro-batches": (
         lambda: run(
@@ -135,7 +142,7 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         ),
         ml.PlanError,
         "batch of 7, 4 on each of 2 replicas does not divide into micro-batches of 1 samples; use "
-        "one of '2', '3', '4'",
+        "one of 2, 3, 4",
     ),
     "no number of samples": (
         lambda: classifier(2, microbatch_size=0),
@@ -328,6 +335,56 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         _wired,
         ml.BackendError,
         "programs on parts of the mesh and is no single function of backend 'numpy'",
+    ),
+    "a schedule of no stages": (
+        lambda: ml.compile(ml.Relu(), ml.NumpyBackend(PIPE), pipeline_schedule="1f1b"),
+        ml.OptionError,
+        "has no effect on a model without stages; use Pipeline or model.stage",
+    ),
+    "a schedule of nothing": (
+        lambda: run(classifier(2), PIPE, pipeline_schedule="1f1b"),
+        ml.OptionError,
+        "schedule '1f1b' has nothing to order without micro-batches; give microbatch_size",
+    ),
+    "replicas without devices": (
+        lambda: run(classifier(2, data_parallel=True), PIPE),
+        ml.PlanError,
+        "has data_parallel=True, and its stages take all of Mesh(pipeline=2)",
+    ),
+    "placed inside a loop": (
+        lambda: run(_around(ml.Repeat(ml.Linear(FEATURES, device_id=1), 2)), PIPE),
+        ml.PlanError,
+        "repeats a block with device_id or stages, which cannot be somewhere else in every",
+    ),
+    "an axis of time": (
+        lambda: run(classifier(2), ml.Mesh({"micro-batch": 2, "pipeline": 2})),
+        ml.MeshError,
+        "mesh axis 'micro-batch' has the name of the axis along which a pipeline cuts a batch",
+    ),
+    "a stage split over the stages": (
+        lambda: run(_split(), PIPE),
+        ml.ShardingError,
+        "parameter 'pipeline_0.stage_0.weight' cannot be split over mesh axis 'pipeline'; its layer",
+    ),
+    "no batch": (
+        lambda: run(_around(ml.Linear(3)), PIPE, 0),
+        ml.PlanError,
+        "batch 'input' is empty, and a pipeline has nothing to cut",
+    ),
+    "a multiple of the replicas": (
+        lambda: run(
+            classifier(2, microbatch_size=2, data_parallel=True),
+            ml.Mesh(data=2, pipeline=2),
+            7,
+            uneven="error",
+        ),
+        ml.PlanError,
+        "micro-batches of 2 samples; use a batch that is a multiple of 2, or allow padding",
+    ),
+    "an option that is misspelt": (
+        lambda: ml.Pipeline([ml.Relu()], micro_batch_size=2),
+        ml.OptionError,
+        "Pipeline has no option 'micro_batch_size'",
     ),
     "a device that is no number": (
         lambda: ml.Linear(4, device_id="cuda"),

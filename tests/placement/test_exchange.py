@@ -125,3 +125,20 @@ def test_a_model_without_stages_takes_arrays_that_lie_on_some() -> None:
     x = samples(8)["input"]
     found = compiled.evaluate({"weight": weight, "bias": bias}, {"input": x})["output"]
     np.testing.assert_allclose(found.numpy(), x @ weight.numpy().T + bias.numpy(), rtol=1e-5)
+
+
+@ml.layer
+def MaskedMean(input: ml.ir.Tensor, keep: ml.ir.Tensor) -> ml.ir.Tensor:  # noqa: N802 - a layer
+    """Return the mean square of the samples that count."""
+    counts = ops.cast(keep > 0, input.dtype)
+    return ops.sum(ops.sum(input * input, axis=-1) * counts) / ops.sum(counts)
+
+
+@pytest.mark.parametrize("batch", [8, 7])
+@pytest.mark.parametrize("mesh", [ml.Mesh(pipeline=2), MESH], ids=str)
+def test_a_mean_over_the_samples_that_count(batch: int, mesh: ml.Mesh) -> None:
+    model = ml.Model()
+    model |= ml.Pipeline([block(), ml.Linear(4)], microbatch_size=2)(input="input", output="h")
+    model |= MaskedMean()(input="h", keep="targets", output="loss")
+    spec = P("data") if "data" in mesh.names else None
+    compared(model, ml.NumpyBackend(mesh), samples(batch), spec=spec, pipeline_schedule="1f1b")

@@ -17,7 +17,7 @@ from dataclasses import replace
 from mithril.compiler.partitioning import choose_shardings, local_program, reports_of
 from mithril.compiler.request import Request
 from mithril.cost import Hardware, hardware_within
-from mithril.errors import PlanError
+from mithril.errors import PlanError, ShardingError
 from mithril.ir import (
     Builder,
     Cause,
@@ -209,6 +209,9 @@ class _Parts:
         def on(shardings: Mapping[str, Sharding], known: set[str]) -> dict[str, Sharding]:
             return {n: onto(s, mesh) for n, s in shardings.items() if n in known}
 
+        asked = (whole.compute - whole.placed) | (set(whole.at_rest) - whole.placed)
+        for name in sorted(asked & names):
+            _check_axes(name, {**whole.inputs, **whole.at_rest}[name], mesh)
         seeds = whole.output_gradients
         mine = {n: onto(s, mesh) for n, s in (seeds or {}).items() if seed_of(n) in names}
         handed_on = self._handed_on(mesh, parted)
@@ -342,3 +345,19 @@ class _Parts:
         for name, report in reports_of(graph, choice, given, request).items():
             sharding = timeless(report.sharding, part.mesh)
             self._reports.setdefault(name, replace(report, sharding=sharding))
+
+
+def _check_axes(name: str, sharding: Sharding, mesh: Mesh) -> None:
+    """Raise if a parameter shall be split over an axis of which its devices have but one index.
+
+    Raises:
+        ShardingError: it shall.
+    """
+    sizes = {axis.origin: axis.size for axis in mesh.axes}
+    whole = {axis.name: axis.origin for axis in sharding.mesh.axes}
+    lost = [whole[axis] for axis in sharding.split_axes if sizes[whole[axis]] == 1]
+    if lost:
+        raise ShardingError(
+            f"parameter '{name}' cannot be split over mesh axis '{lost[0]}'; its layer runs on a "
+            f"part of the mesh that has one device there; leave the axis out"
+        )

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mithril.errors import MeshError, OptionError, PlanError, listing
+from mithril.errors import MeshError, OptionError, PlanError
 from mithril.ir.schedule import Schedule, Work, read_table
-from mithril.mesh import Mesh
+from mithril.mesh import MICRO, Mesh
 from mithril.models.caller import at
 from mithril.models.placement import Pipelined, Wishes
 from mithril.options import PipelineOptions
@@ -102,6 +102,11 @@ def _as_stages(
     gradients: bool,
     pads: bool,
 ) -> Placement:
+    if MICRO in mesh.names:
+        raise MeshError(
+            f"mesh axis '{MICRO}' has the name of the axis along which a pipeline cuts a batch; "
+            f"give it another one"
+        )
     axis = _axis(pipeline, mesh, options)
     table = _table(options)
     indices = _indices(pipeline, mesh, axis, table)
@@ -199,6 +204,11 @@ def _data_axes(
     if not pipeline.data_parallel:
         return arrives
     count = mesh.product(others)
+    if not others:
+        raise PlanError(
+            f"pipeline{at(pipeline.source)} has data_parallel=True, and its stages take all of "
+            f"{mesh!r}; add a mesh axis for replicas, or leave it out"
+        )
     wanted = pipeline.data_parallel_devices
     if wanted is not None and wanted != count:
         raise PlanError(
@@ -224,6 +234,10 @@ def _microbatches(
         return 1
     replicas = mesh.product(split)
     samples = -(-batch.size // replicas)
+    if not samples:
+        raise PlanError(
+            f"batch '{batch.name}' is empty, and a pipeline has nothing to cut; give samples"
+        )
     if size > samples:
         raise PlanError(
             f"micro-batch of {size} samples is larger than the batch{_each(batch, replicas)}; use "
@@ -231,12 +245,16 @@ def _microbatches(
         )
     if not _is_legal(size, batch.size, replicas, pads):
         legal = [n for n in range(1, samples + 1) if _is_legal(n, batch.size, replicas, pads)]
-        remedy = "use one of " + listing(map(str, legal)) if legal else "use a larger batch"
+        remedy = f"use one of {', '.join(map(str, legal))}" if legal else _other_batch(replicas)
         raise PlanError(
             f"batch{_each(batch, replicas)} does not divide into micro-batches of {size} samples; "
             f"{remedy}" + ("" if pads else ', or allow padding with uneven="pad"')
         )
     return -(-samples // size)
+
+
+def _other_batch(replicas: int) -> str:
+    return f"use a batch that is a multiple of {replicas}"
 
 
 def _is_legal(size: int, batch: int, replicas: int, pads: bool) -> bool:

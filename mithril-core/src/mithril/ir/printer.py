@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from mithril.ir.checkpoint import Checkpoint
@@ -54,12 +55,17 @@ def print_shapes(plan: Plan, parameters: Sequence[str]) -> str:
     """
     ports = {port.name: port for port in plan.inputs}
     known = [ports[name] for name in parameters if name in ports]
-    held = [port.sharding.local_shape(port.type.shape) for port in known]
     total = sum(port.type.size for port in known)
-    local = sum(math.prod(s) * p.type.dtype.itemsize for s, p in zip(held, known, strict=True))
+    bytes_on = Counter(dict.fromkeys(range(plan.mesh.size), 0))
+    for port in known:
+        local = math.prod(port.sharding.local_shape(port.type.shape))
+        for device in port.sharding.mesh.flat:
+            bytes_on[device] += local * port.type.dtype.itemsize
+    least, most = min(bytes_on.values()), max(bytes_on.values())
+    each = f"{most}" if least == most else f"{least} to {most}"
     return "\n".join(
         [
-            f"{len(known)} parameters, {total} numbers, {local} bytes on each of "
+            f"{len(known)} parameters, {total} numbers, {each} bytes on each of "
             f"{plan.mesh.size} devices",
             *map(_port, known),
         ]
@@ -73,7 +79,13 @@ def times_of(row: Collective) -> str:
 
 def _port(port: Port) -> str:
     local = port.sharding.local_shape(port.type.shape)
-    return f"  {port.name}: {port.type} {port.sharding.describe()}, {local} on each device"
+    devices = port.sharding.mesh.devices
+    where = _devices(devices) if devices else "each device"
+    return f"  {port.name}: {port.type} {port.sharding.describe()}, {local} on {where}"
+
+
+def _devices(devices: Sequence[int]) -> str:
+    return f"device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"
 
 
 def over(row: Collective) -> str:
@@ -89,9 +101,7 @@ def _stages(plan: Plan) -> list[str]:
     lines = ["stages"]
     for number, stage in enumerate(plan.stages):
         often = f", {times[number]} times" if times[number] != 1 else ""
-        where = (
-            f"device{'s' if len(stage.devices) > 1 else ''} {', '.join(map(str, stage.devices))}"
-        )
+        where = _devices(stage.devices)
         lines.append(f"  {stage.name}: {len(stage.program.graph.nodes)} nodes on {where}{often}")
     if plan.timetable.schedule is not None:
         lines.append(f"schedule {plan.timetable.schedule.name}")

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mithril.errors import OptionError
+import numpy as np
+
+from mithril.errors import OptionError, listing, nearest
 from mithril.models.caller import at, user_source
 from mithril.models.component import Names
 from mithril.models.composition import Composition, Link, Member
 from mithril.models.layer import Layer
 from mithril.models.model import Model
 from mithril.models.placement import Pipelined
+
+OPTIONS = (
+    "stages", "device_assignment", "microbatch_size", "data_parallel", "data_parallel_devices",
+    "device_mesh", "device_mesh_partition", "stage_to_mesh_dim", "name",
+)  # fmt: skip
+"""What a pipeline is told."""
 
 
 class Pipeline(Model):
@@ -65,8 +73,14 @@ class Pipeline(Model):
         device_mesh_partition: Sequence[bool] | None = None,
         stage_to_mesh_dim: int | None = None,
         name: str | None = None,
+        **unknown: object,
     ) -> None:
         super().__init__(name=name)
+        for option in unknown:
+            raise OptionError(
+                f"Pipeline has no option '{option}'; options: {listing(OPTIONS)}"
+                f"{nearest(option, OPTIONS)}"
+            )
         source = user_source()
         components = [_component(stage, number) for number, stage in enumerate(_listed(stages))]
         if not isinstance(data_parallel, bool):
@@ -186,8 +200,10 @@ def _fed(ports: Sequence[str], before: Names) -> dict[str, str]:
 
 
 def _positive(option: str, value: object) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:
+        return int(value)
     raise OptionError(f"Pipeline option {option} is {value!r}; give a positive integer")
 
 

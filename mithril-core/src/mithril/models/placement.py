@@ -113,6 +113,13 @@ class _Walk:
             return
         name = path or component.given_name or component.kind
         self._layers[name] = component
+        block = component.config.get("block") if component.kind == "repeat" else None
+        if block is not None and wishes_of(block).is_placed:
+            raise PlanError(
+                f"layer '{name}'{at(component.source)} repeats a block with device_id or stages, "
+                f"which cannot be somewhere else in every repetition; cut the Repeat itself with "
+                f"model.stage('{name}', [0, 1])"
+            )
         if component.device_id is not None:
             self._devices[name] = (component.device_id, component.source)
         if component.annotations or component.sharding_options:

@@ -59,8 +59,10 @@ def _explain_tensor(plan: Plan, tensor: str) -> str:
             f"plan knows no tensor '{tensor}'{nearest(tensor, plan.specs)}; known: {known}"
         )
     local = report.sharding.local_shape(report.type.shape)
+    devices = report.sharding.mesh.devices
+    where = f"devices {', '.join(map(str, devices))}" if devices else "each device"
     lines = [
-        f"{tensor}: {report.type}, {report.sharding.describe()}, {local} on each device",
+        f"{tensor}: {report.type}, {report.sharding.describe()}, {local} on {where}",
         f"  decided by {report.decided_by}",
     ]
     names = {tensor, gradient_of(tensor)}

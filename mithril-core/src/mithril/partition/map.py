@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mithril.ir import Plan, Port
+from mithril.ir import Plan, Port, registry
 from mithril.ir.repeat import all_nodes
 
 Map = dict[str, Any]
@@ -58,8 +58,13 @@ def _held(port: Port) -> tuple[str, Map]:
 
 def _scopes(plan: Plan, number: int) -> list[str]:
     nodes = all_nodes(plan.stages[number].program.graph)
-    found = (node.scope for node in nodes if not node.op.is_collective)
-    return list(dict.fromkeys(scope for scope in found if scope))
+    scopes = dict.fromkeys(n.scope for n in nodes if n.scope and not n.op.is_collective)
+    return [scope for scope in scopes if not _is_op(scope)]
+
+
+def _is_op(scope: str) -> bool:
+    """Whether a scope is that of an operand on its way to an op, which bears the op's name."""
+    return scope.rpartition(".")[2] in registry() and "." in scope
 
 
 def _stages(plan: Plan) -> list[Map]:

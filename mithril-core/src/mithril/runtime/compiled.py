@@ -38,6 +38,7 @@ from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import (
     OutShardings,
     Settings,
+    check_stages_for,
     read_differentiable,
     read_limit,
     read_out_shardings,
@@ -119,6 +120,7 @@ def compile(
         partition_hooks=check_flag("partition_hooks", partition_hooks),
         pipeline=read_pipeline(pipeline, pipeline_schedule),
     )
+    check_stages_for(snapshot, settings.pipeline)
     compiled = CompiledModel(snapshot, backend, settings)
     if shapes is not None:
         compiled.plan_for(shapes, gradients=not inference)

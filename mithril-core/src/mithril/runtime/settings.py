@@ -9,6 +9,9 @@ from mithril.compiler import check_schedule
 from mithril.engine import Engine
 from mithril.errors import GraphError, OptionError, ShardingError, listing, nearest
 from mithril.mesh import Mesh, PartitionSpec
+from mithril.models import Layer
+from mithril.models.composition import Composition
+from mithril.models.placement import wishes_of
 from mithril.options import PipelineOptions, Precision
 
 OutShardings = PartitionSpec | Mapping[str, PartitionSpec] | None
@@ -87,6 +90,27 @@ def read_pipeline(
         found = replace(found, schedule=_lines(schedule))
     check_schedule(found)
     return found
+
+
+def check_stages_for(model: Composition | Layer, options: PipelineOptions) -> None:
+    """Raise where options of a pipeline would have no effect.
+
+    Raises:
+        OptionError: the model has no stages, or a schedule has nothing to order.
+    """
+    if options == PipelineOptions():
+        return
+    pipeline = wishes_of(model).pipeline
+    if pipeline is None:
+        raise OptionError(
+            f"{options!r} has no effect on a model without stages; use Pipeline or model.stage, or "
+            f"leave pipeline= and pipeline_schedule= out"
+        )
+    if options.schedule and not (options.microbatch_size or pipeline.microbatch_size):
+        raise OptionError(
+            f"schedule {options.schedule!r} has nothing to order without micro-batches; give "
+            f"microbatch_size, too, or leave it out"
+        )
 
 
 def _lines(schedule: str | Sequence[str]) -> str | tuple[str, ...]:

@@ -20,6 +20,10 @@ from mithril.ir.repeat import all_nodes
 from mithril.ir.schedule import Work
 from mithril.mesh import MICRO
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
+from mithril.types import TensorType
+
+CHEAP = 8
+"""Operations for each element that may be spent on what is computed before the micro-batches."""
 
 
 class When(IntEnum):
@@ -83,6 +87,7 @@ class Classified:
         state: the class of each value, None likewise.
         varies: the values that differ from micro-batch to micro-batch.
         joints: the collectives over the axis of micro-batches.
+        early: those of them that can be computed from the inputs before the micro-batches.
     """
 
     local: Local
@@ -90,6 +95,26 @@ class Classified:
     state: dict[Value, Class | None] = field(default_factory=dict)
     varies: set[Value] = field(default_factory=set)
     joints: list[Node] = field(default_factory=list)
+    early: set[Node] = field(default_factory=set)
+
+    def origins(self, node: Node) -> list[Node] | None:
+        """Return the nodes that a joint is computed from, None unless inputs of the plan suffice.
+
+        They must be cheap: they are run for all micro-batches before the first.
+        """
+        needed, found = set(node.inputs), []
+        for other in reversed(self.local.program.graph.nodes):
+            if not needed.isdisjoint(other.outputs):
+                found.append(other)
+                needed.update(other.inputs)
+        given = [v for v in self.local.program.graph.inputs if v in needed]
+        if any(value.name in self.local.crossing for value in given):
+            return None
+        if any(n.phase != Phase.forward or n.op.is_collective or _is_loop(n) for n in found):
+            return None
+        work = sum(n.op.cost(_types(n.inputs), _types(n.outputs)).flops for n in found)
+        size = sum(value.type.size for n in found for value in n.outputs)
+        return found[::-1] if work <= CHEAP * size else None
 
 
 def classify(locals: Sequence[Local], split: bool) -> list[Classified]:
@@ -164,6 +189,9 @@ def _classify(item: Classified, node: Node) -> None:
         item.joints.append(node)
         found: Class | None = Class(When.after, 0, part)
         varies = False
+        if isinstance(node.op, AllReduce) and item.origins(node) is not None:
+            item.early.add(node)
+            found = Class(When.before, 0, part)
     elif not needs:
         found = None
     elif varies:
@@ -190,6 +218,14 @@ def check_joints(program: Program) -> None:
     """
     for node in program.graph.nodes:
         _is_joint(node)
+
+
+def _is_loop(node: Node) -> bool:
+    return isinstance(node.op, Repeat)
+
+
+def _types(values: Sequence[Value]) -> list[TensorType]:
+    return [value.type for value in values]
 
 
 def _tells_time(node: Node) -> bool:

@@ -65,6 +65,33 @@ def _told(
     return told, renamed
 
 
+def at_once(
+    builder: Builder, nodes: Sequence[Node], value: Value, sizes: Mapping[str, int]
+) -> Tensor:
+    """Return the sum of a value over all micro-batches, computed in one go.
+
+    Args:
+        builder: one that has the inputs of the nodes.
+        nodes: what makes the value.
+        value: what is summed.
+        sizes: of the axes, that of time among them.
+    """
+    total = None
+    for number in range(sizes[MICRO]):
+        made: dict[Value, Tensor] = {}
+        for node in nodes:
+            operands = [made[v] if v in made else Tensor(builder, v) for v in node.inputs]
+            if isinstance(node.op, AxisIndex) and MICRO in node.op.axes:
+                now = builder.constant(number, DType.int32)
+                results: Sequence[Tensor] = [_index(builder, node.op.axes, now, sizes)]
+            else:
+                results = builder.copy(node, operands)
+            made.update(zip(node.outputs, results, strict=True))
+        total = made[value] if total is None else total + made[value]
+    assert total is not None, "there is a micro-batch"
+    return total
+
+
 def _asks(body: Graph) -> bool:
     ops = (node.op for node in all_nodes(body))
     return any(isinstance(op, AxisIndex) and MICRO in op.axes for op in ops)

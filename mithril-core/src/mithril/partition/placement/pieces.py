@@ -19,7 +19,7 @@ from mithril.ops import add, broadcast_to, cast, concatenate
 from mithril.ops.collective import AllGather, AllReduce
 from mithril.ops.reduce import accumulator
 from mithril.partition.placement.classes import Class, Classified, When
-from mithril.partition.placement.clock import NUMBER, told_time, varying
+from mithril.partition.placement.clock import NUMBER, at_once, told_time, varying
 from mithril.types import TensorType
 
 SUMS = ("sum", "zeros")
@@ -161,6 +161,9 @@ class Cutter:
     def _join(self, node: Node) -> None:
         """Put a sum, or the whole batch, behind the micro-batches."""
         after = Class(When.after, 0, self.item.local.part)
+        if node in self.item.early:
+            self._sum_early(node)
+            return
         for value, result in zip(node.inputs, node.outputs, strict=True):
             builder = Builder.extending(Graph((value,), (), {}))
             stamp = {"scope": node.scope, "source": node.source, "phase": node.phase}
@@ -179,6 +182,25 @@ class Cutter:
                 self.alias[result] = self._seats[x.value]
                 if result in self._ports:  # the sum leaves as it is, so it has to lie as promised
                     self._sum_ports[value] = self._ports[result]
+
+    def _sum_early(self, node: Node) -> None:
+        """Put a sum that inputs suffice for before the micro-batches."""
+        first = Class(When.before, 0, self.item.local.part)
+        origins, op = self.item.origins(node), node.op
+        assert origins is not None and isinstance(op, AllReduce), (
+            "an early joint is a sum of inputs"
+        )
+        given = self.item.local.program.graph.inputs
+        sizes = {**self._mesh.sizes, MICRO: self.count}
+        for value, result in zip(node.inputs, node.outputs, strict=True):
+            builder = Builder.extending(Graph(given, (), {}))
+            with builder.at(scope=node.scope, source=node.source, cause=node.cause):
+                total = at_once(builder, origins, value, sizes)
+                rest = tuple(axis for axis in op.axes if axis != MICRO)
+                if rest:
+                    (total,) = builder.apply(replace(op, axes=rest), total)
+            *nodes, last = builder.build({"result": total}).nodes
+            self._extra.setdefault(first, []).extend([*nodes, replace(last, outputs=(result,))])
 
     def _summed(self, builder: Builder, op: AllReduce, value: Value, node: Node) -> Tensor:
         """Return what a sum over micro-batches is after them."""
