@@ -229,7 +229,7 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
     "a layer over the whole batch": (
         lambda: run(_around(normed()), PIPE),
         ml.PlanError,
-        "pipeline cannot cut the batch into micro-batches; ",
+        "pipeline cannot cut the batch into micro-batches; 'pipeline_0.stage_1.softmax_0",
     ),
     "two forms of a schedule": (
         lambda: run(
@@ -250,6 +250,16 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         lambda: run(classifier(2), PIPE, pipeline=ml.PipelineOptions(axis="pipe")),
         ml.MeshError,
         "has no axis 'pipe'",
+    ),
+    "a batch that is no input": (
+        lambda: run(staged(0, 1), PIPE, pipeline=ml.PipelineOptions(batch="inptu")),
+        ml.GraphError,
+        "PipelineOptions(batch='inptu') names no input of the model; did you mean 'input'?",
+    ),
+    "a batch of no name": (
+        lambda: ml.PipelineOptions(batch=0),
+        ml.OptionError,
+        "batch=0 is no name of an input; give one",
     ),
     "an axis of no name": (
         lambda: ml.PipelineOptions(axis=1),

@@ -142,3 +142,21 @@ def test_a_mean_over_the_samples_that_count(batch: int, mesh: ml.Mesh) -> None:
     model |= MaskedMean()(input="h", keep="targets", output="loss")
     spec = P("data") if "data" in mesh.names else None
     compared(model, ml.NumpyBackend(mesh), samples(batch), spec=spec, pipeline_schedule="1f1b")
+
+
+def test_the_batch_may_be_another_input() -> None:
+    model = ml.Model()
+    model |= ml.Linear(FEATURES, name="table")(input="table", output="rows")
+    model |= ml.MatMul(name="mix")(left="input", right="rows", output="h")
+    model |= ml.Linear(3, name="last")(input="h", output="output")
+    for pattern, stage in (("table", 0), ("mix", 0), ("last", 1)):
+        model.stage(pattern, stage)
+    rng = np.random.default_rng(0)
+    shapes = {"table": (6, FEATURES), "input": (8, 6)}
+    given = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    options = ml.PipelineOptions(microbatch_size=2, batch="input")
+    backend = ml.NumpyBackend(ml.Mesh(pipeline=2))
+    compiled = compared(model, backend, given, pipeline=options)
+    times = {stage["name"]: stage["runs"] for stage in compiled.get_partition_map()["stages"]}
+    assert times["stage 0 forward"] == times["stage 1 forward"] == 4
+    assert times["stage 0 before 0"] == 1  # the table is the same for all

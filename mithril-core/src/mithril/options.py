@@ -106,6 +106,8 @@ class PipelineOptions:
         microbatch_size: samples of a micro-batch, of each data-parallel replica; by default what
             the pipeline says, or else the batch is not cut.
         axis: the mesh axis the stages go along; by default what the pipeline says.
+        batch: the input whose leading dimension is cut; by default what the first stage of a
+            Pipeline reads, or else the model's first input. What belongs to it is cut with it.
         most_held: how many micro-batches of its stages a device may hold activations of.
 
     Raises:
@@ -119,6 +121,7 @@ class PipelineOptions:
     microbatch_size: int | None = None
     axis: str | None = None
     most_held: int | None = None
+    batch: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.schedule, list):
@@ -133,8 +136,10 @@ class PipelineOptions:
             value = getattr(self, option)
             if value is not None and not (type(value) is int and value > 0):
                 raise OptionError(f"{option}={value!r} is no number of samples above 0; give one")
-        if self.axis is not None and not isinstance(self.axis, str):
-            raise OptionError(f"axis={self.axis!r} is no name of a mesh axis; give one")
+        for option, what in (("axis", "a mesh axis"), ("batch", "an input")):
+            value = getattr(self, option)
+            if value is not None and not isinstance(value, str):
+                raise OptionError(f"{option}={value!r} is no name of {what}; give one")
 
 
 AS_THEY_COME = Precision()

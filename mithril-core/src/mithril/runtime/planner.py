@@ -12,7 +12,7 @@ from functools import cached_property
 
 from mithril.compiler import COMPUTED_WITH, Batch, Request, placement_of
 from mithril.engine import Engine, Executable
-from mithril.errors import ShapeError
+from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.ir import Plan
 from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.models import Layer
@@ -162,7 +162,14 @@ class Planner:
         mesh = self._backend.mesh
         if not self.is_placed:
             return None
-        value = traced.value_names.get(self._wishes.batch) or traced.graph.inputs[0]
+        wanted = self._settings.pipeline.batch
+        if wanted is not None and wanted not in traced.input_names:
+            raise GraphError(
+                f"PipelineOptions(batch={wanted!r}) names no input of the model"
+                f"{nearest(wanted, traced.input_names)}; inputs: {listing(traced.input_names)}"
+            )
+        named = wanted or self._wishes.batch
+        value = traced.value_names.get(named) or traced.graph.inputs[0]
         name = value.name or traced.graph.inputs[0].name
         shape = value.type.shape
         sharding = _arriving(name, shape[:1], signature)

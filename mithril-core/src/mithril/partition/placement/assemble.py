@@ -254,6 +254,7 @@ class Assembly:
 def _ragged(name: str, held: Port, wanted: Port) -> PlanError:
     return PlanError(
         f"pipeline cannot hand on '{name}'; one stage makes micro-batches of {held.type.shape}, "
-        f"the next takes {wanted.type.shape}, because they are split over different mesh axes and "
-        f"do not divide; use a batch that divides among micro-batches and devices"
+        f"the next takes {wanted.type.shape}: a layer there needs the whole batch at once, or the "
+        f"batch does not divide; use one micro-batch, or a batch that is a multiple of "
+        f"micro-batches and replicas"
     )

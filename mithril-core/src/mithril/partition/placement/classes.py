@@ -246,10 +246,13 @@ def _is_joint(node: Node) -> bool:
 
 
 def _waits(node: Node) -> PlanError:
-    what = node.cause.consumer if node.cause else node.where()
+    what = node.cause.consumer if node.cause else ""
+    where = node.where()
+    who = where if not what or where.strip("'").split("'")[0] in what else f"{what}, from {where},"
     return PlanError(
-        f"pipeline cannot cut the batch into micro-batches; {what} at {node.where()} needs all of "
-        f"them at once; use one micro-batch, or a layer that treats samples by themselves"
+        f"pipeline cannot cut the batch into micro-batches; {who} needs all of them at once; use "
+        f"one micro-batch, a layer that treats samples by themselves, or pass in what is known of "
+        f"the whole batch, such as the number of samples that count, as an input"
     )
 
 
