@@ -43,6 +43,7 @@ def test_samples_stay_in_order(first, batch: int) -> None:
         found = compiled.evaluate(compiled.randomize_params(), given)["output"]
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
         assert spec is None or found.sharding == ml.Sharding.of(MESH, spec, 3)
+        assert any("they exchange samples" in note for note in compiled.plan.notes)
 
 
 def deep(rate: float) -> ml.Model:

@@ -89,6 +89,12 @@ def make_placed_plan(
             raise error from None
 
 
+_EXCHANGED = (
+    "a micro-batch is the same samples for all replicas, because they exchange samples inside a "
+    "stage; the batch is gathered for that at the start"
+)
+
+
 class _Parts:
     def __init__(
         self,
@@ -109,7 +115,8 @@ class _Parts:
         self._hardware = hardware
         self._in_time: Mapping[Value, Sharding] = {}
         self._reports: dict[str, TensorReport] = {}
-        self._notes: dict[str, None] = dict.fromkeys((*request.notes, *placement.notes))
+        time = (_EXCHANGED,) if time_first else ()
+        self._notes: dict[str, None] = dict.fromkeys((*request.notes, *placement.notes, *time))
         self._lies: dict[str, Sharding] = {}
         self._graph = self._cut_in_time(graph) if placement.microbatches > 1 else graph
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from mithril.errors import PlanError
 from mithril.ir import Builder, Graph, Node, Phase, Port, Program, Tensor, Value
 from mithril.ir.schedule import Work
-from mithril.mesh import MICRO, Axis, Mesh, Sharding
+from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops import add, broadcast_to, cast, concatenate
 from mithril.ops.collective import AllGather, AllReduce
 from mithril.ops.reduce import accumulator
@@ -57,11 +57,6 @@ class Piece:
     program: Program
     takes: list[Seat | None]
     gives: list[Seat]
-
-
-def time_axis(count: int) -> Axis:
-    """Return the axis of so many micro-batches."""
-    return Axis(MICRO, count)
 
 
 def timeless(sharding: Sharding, mesh: Mesh) -> Sharding:
