@@ -15,7 +15,7 @@ demo: $(DEMO_VENV)/.ready
 
 # Files of tests run side by side; `python -m pytest` runs them one after another.
 test: $(VENV)/.ready
-	$(VENV)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(VENV)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .
