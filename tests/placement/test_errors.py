@@ -252,7 +252,9 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         "has no axis 'pipe'",
     ),
     "a batch that is no input": (
-        lambda: run(staged(0, 1), PIPE, pipeline=ml.PipelineOptions(batch="inptu")),
+        lambda: run(
+            staged(0, 1), PIPE, pipeline=ml.PipelineOptions(batch="inptu", microbatch_size=2)
+        ),
         ml.GraphError,
         "PipelineOptions(batch='inptu') names no input of the model; did you mean 'input'?",
     ),
@@ -354,7 +356,21 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
     "a schedule of nothing": (
         lambda: run(classifier(2), PIPE, pipeline_schedule="1f1b"),
         ml.OptionError,
-        "schedule '1f1b' has nothing to order without micro-batches; give microbatch_size",
+        "pipeline option schedule='1f1b' has no effect without micro-batches; give microbatch_size",
+    ),
+    "a batch that is not cut": (
+        lambda: run(classifier(2), PIPE, pipeline=ml.PipelineOptions(batch="input")),
+        ml.OptionError,
+        "pipeline option batch='input' has no effect without micro-batches",
+    ),
+    "a device in two rows": (
+        lambda: run(
+            classifier(2, microbatch_size=8, device_assignment=[1, 1]),
+            PIPE,
+            pipeline_schedule=["0F0,0B0", "1F0,1B0"],
+        ),
+        ml.PlanError,
+        "has stages 0 and 1 in two rows, and both are on device 1 of the pipeline; write one line",
     ),
     "replicas without devices": (
         lambda: run(classifier(2, data_parallel=True), PIPE),

@@ -163,3 +163,31 @@ def test_the_batch_may_be_another_input() -> None:
     times = {stage["name"]: stage["runs"] for stage in compiled.get_partition_map()["stages"]}
     assert times["stage 0 forward"] == times["stage 1 forward"] == 4
     assert times["stage 0 before 0"] == 1  # the table is the same for all
+
+
+@ml.layer
+def Scaled(input: ml.ir.Tensor, weights: ml.ir.Tensor) -> ml.ir.Tensor:  # noqa: N802 - a layer
+    """Return the weighted sum of squares, the largest weight counting as 1."""
+    weights = ops.cast(weights, input.dtype)
+    return ops.sum(ops.sum(input * input, axis=-1) * weights) / ops.max(weights)
+
+
+@pytest.mark.parametrize("mesh", [ml.Mesh(pipeline=2), MESH], ids=str)
+def test_the_largest_of_an_input(mesh: ml.Mesh) -> None:
+    model = ml.Model()
+    model |= ml.Pipeline([block(), ml.Linear(4)], microbatch_size=2)(input="input", output="h")
+    model |= Scaled()(input="h", weights="targets", output="loss")
+    given = {**samples(8), "targets": np.arange(1, 9, dtype=np.int32)}
+    spec = P("data") if "data" in mesh.names else None
+    compared(model, ml.NumpyBackend(mesh), given, spec=spec)
+
+
+def test_the_largest_of_what_a_layer_makes_is_refused() -> None:
+    model = ml.Model()
+    model |= ml.Pipeline([block(), ml.Linear(4)], microbatch_size=2)(input="input", output="h")
+    model |= Scaled()(input="h", weights="made", output="loss")
+    model |= ml.Linear(1, name="weigh")(input="input", output="columns")
+    model |= ml.Reshape((-1,), name="flat")(input="columns", output="made")
+    compiled = ml.compile(model, ml.NumpyBackend(ml.Mesh(pipeline=2)))
+    with pytest.raises(ml.PlanError, match=r"needs all of them at once|takes the max of all"):
+        compiled.evaluate(compiled.randomize_params(), {"input": samples(8)["input"]})

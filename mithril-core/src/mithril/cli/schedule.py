@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,13 +38,12 @@ def schedule(
     table: Annotated[bool, typer.Option("--table", help="Print the table as CSV instead.")] = False,
 ) -> None:
     """Check a pipeline schedule, and show when each device works on what."""
-    from mithril.ir.schedule import read_table
-    from mithril.partition.schedule import check, make, simulate
+    from mithril.partition.schedule import check, make, read_file, simulate
 
     if which.endswith(".csv"):
         given = {"--devices": devices, "--microbatches": microbatches, "--chunks": chunks}
         _refuse(given, f"the table '{which}'")
-        made = read_table(Path(which).stem, _lines(which))
+        made = read_file(which)
     else:
         made = make(which, _or(devices, 4), _or(microbatches, 8), _or(chunks, 1))
     if table:
@@ -67,15 +65,6 @@ def _refuse(given: Mapping[str, object], beside: str) -> None:
     for option, value in given.items():
         if value is not None:
             raise OptionError(f"{option} {value} has no effect beside {beside}; leave it out")
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise OptionError(f"schedule file '{path}' cannot be read; {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise OptionError(f"schedule file '{path}' is no text in UTF-8; save it as CSV") from error
 
 
 def _costs(text: str) -> Costs:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from mithril.compiler.partitioning import choose_shardings, local_program, reports_of
 from mithril.compiler.request import Request
@@ -72,8 +72,8 @@ def make_placed_plan(
         hardware: the profile that prices the choices.
 
     Raises:
-        PlanError: a layer needs all micro-batches at once, stages wait for each other, or a layer
-            that is split over the whole mesh stands inside a pipeline.
+        PlanError: a layer needs all micro-batches at once, or stages wait for each other.
+        ShardingError: a parameter shall be split over an axis along which its layer has one device.
     """
     given = (graph, mesh, request, placement, kernels, hardware)
     try:
@@ -95,36 +95,31 @@ _EXCHANGED = (
 )
 
 
+@dataclass(eq=False)
 class _Parts:
-    def __init__(
-        self,
-        graph: Graph,
-        mesh: Mesh,
-        request: Request,
-        placement: Placement,
-        kernels: Container[str],
-        hardware: Hardware,
-        *,
-        time_first: bool = False,
-    ) -> None:
-        self._time_first = time_first
-        self._mesh = mesh
-        self._request = request
-        self._placement = placement
-        self._kernels = kernels
-        self._hardware = hardware
-        self._in_time: Mapping[Value, Sharding] = {}
-        self._reports: dict[str, TensorReport] = {}
-        time = (_EXCHANGED,) if time_first else ()
-        self._notes: dict[str, None] = dict.fromkeys((*request.notes, *placement.notes, *time))
-        self._lies: dict[str, Sharding] = {}
-        self._graph = self._cut_in_time(graph) if placement.microbatches > 1 else graph
+    """Plans part by part; the fields are the arguments of `make_placed_plan`.
+
+    `time_first` makes time the major axis of a batch that is split over replicas, too.
+    """
+
+    graph: Graph
+    mesh: Mesh
+    request: Request
+    placement: Placement
+    kernels: Container[str]
+    hardware: Hardware
+    time_first: bool = False
+    in_time: Mapping[Value, Sharding] = field(default_factory=dict)
+    reports: dict[str, TensorReport] = field(default_factory=dict)
+    lies: dict[str, Sharding] = field(default_factory=dict)
 
     def plan(self) -> Plan:
         """Return the plan."""
-        placement = self._placement
-        where = assign(self._graph, placement)
-        parted = cut(self._graph, where, placement.rest)
+        placement = self.placement
+        if placement.microbatches > 1:
+            self._cut_in_time()
+        where = assign(self.graph, placement)
+        parted = cut(self.graph, where, placement.rest)
         locals = [self._local(number, graph, parted) for number, graph in parted.graphs.items()]
         schedule = placement.schedule
         split = schedule is not None and any(a.work in ("I", "W") for a in schedule.actions)
@@ -141,74 +136,70 @@ class _Parts:
         ]
         pieces.sort(key=lambda piece: piece.of)
         assembly = Assembly(
-            placement, self._graph, parted, cutters, pieces,
-            self._request.arriving(), self._leaving(cutters), self._hardware,
+            placement, self.graph, parted, cutters, pieces,
+            self.request.arriving(), self._leaving(cutters), self.hardware,
         )  # fmt: skip
         stages, timetable = assembly.timetable()
-        plan = Plan(self._mesh, stages, self._reports, tuple(self._notes), None, timetable)
+        notes = (*self.request.notes, *((_EXCHANGED,) if self.time_first else ()))
+        plan = Plan(self.mesh, stages, self.reports, notes, None, timetable)
         prove_order(plan)
         return plan
 
     # -------------------------------------------------------------- micro-batches
 
-    def _cut_in_time(self, graph: Graph) -> Graph:
-        """Find how values are cut into micro-batches; return the graph, expanded where needed."""
-        time = Mesh.of_axes([Axis(MICRO, self._placement.microbatches)])
-        batch = self._placement.batch
-        first = Sharding.replicated(time, self._rank(graph, batch))
-        split = Sharding(time, ((MICRO,), *first.dims[1:]))
+    def _cut_in_time(self) -> None:
+        """Find how values are cut into micro-batches; expand the graph where that is needed."""
+        graph = self.graph
+        time = Mesh.of_axes([Axis(MICRO, self.placement.microbatches)])
+        batch = self.placement.batch
+        rank = next(value.type.rank for value in graph.values() if value.name == batch)
+        split = Sharding(time, ((MICRO,), *((),) * (rank - 1)))
         inputs = {v.name for v in graph.inputs}
         request = Request(
             inputs={batch: split} if batch in inputs else {},
             compute=frozenset({batch}),
             homes={} if batch in inputs else {batch: split},
         )
-        graph, _, choice = choose_shardings(graph, time, request, self._kernels, self._hardware)
-        self._in_time = {
-            value: home for value in graph.values() if (home := choice.home(value)) is not None
-        }
-        return graph
-
-    @staticmethod
-    def _rank(graph: Graph, name: str) -> int:
-        return next(value.type.rank for value in graph.values() if value.name == name)
+        graph, _, choice = choose_shardings(graph, time, request, self.kernels, self.hardware)
+        homes = ((value, choice.home(value)) for value in graph.values())
+        self.graph, self.in_time = graph, {v: home for v, home in homes if home is not None}
 
     # -------------------------------------------------------------- one part
 
     def _local(self, number: int, graph: Graph, parted: Parted) -> Local:
         """Return the local program of a part."""
-        part = self._placement.parts[number]
+        part = self.placement.parts[number]
         mesh = self._planning_mesh(part)
         request = self._request_of(graph, mesh, parted)
-        hardware = hardware_within(self._hardware, part.mesh.flat)
-        graph, given, choice = choose_shardings(graph, mesh, request, self._kernels, hardware)
+        hardware = hardware_within(self.hardware, part.mesh.flat)
+        graph, given, choice = choose_shardings(graph, mesh, request, self.kernels, hardware)
         program = sums_behind_loops(local_program(graph, given, choice, hardware))
         check_joints(program)
-        program = replace(program, graph=expand_local(program.graph, self._kernels))
+        program = replace(program, graph=expand_local(program.graph, self.kernels))
         crossing = frozenset(parted.crossing)
         program = self._gathered_in_time(program, crossing)
         for port in (*program.inputs, *program.outputs):
-            self._lies[port.name] = port.sharding
-        self._report(graph, choice, given, request, part)
+            self.lies[port.name] = port.sharding
+        self._report(graph, choice, given, request, part, crossing)
         return Local(number, program, crossing)
 
     def _hardware_of(self, piece: Piece) -> Hardware:
-        return hardware_within(self._hardware, piece.program.mesh.flat)
+        return hardware_within(self.hardware, piece.program.mesh.flat)
 
     def _planning_mesh(self, part: Part) -> Mesh:
-        time = [Axis(MICRO, self._placement.microbatches)]
-        if self._placement.microbatches == 1:
+        time = [Axis(MICRO, self.placement.microbatches)]
+        if self.placement.microbatches == 1:
             return Mesh.of_axes(part.mesh.axes)
         axes = part.mesh.axes
-        return Mesh.of_axes([*time, *axes] if self._time_first else [*axes, *time])
+        return Mesh.of_axes([*time, *axes] if self.time_first else [*axes, *time])
 
     def _in_order(self, axes: tuple[str, ...], time: tuple[str, ...]) -> tuple[str, ...]:
         """Return the axes that split a dimension, those of devices and that of time."""
-        return (*time, *axes) if self._time_first else (*axes, *time)
+        return (*time, *axes) if self.time_first else (*axes, *time)
 
     def _request_of(self, graph: Graph, mesh: Mesh, parted: Parted) -> Request:
         """Return what is asked of a part."""
-        whole = self._request
+        whole = self.request
         names = {value.name for value in graph.inputs}
         made = set(graph.outputs)
         crossing = set(parted.crossing)
@@ -224,8 +215,8 @@ class _Parts:
         handed_on = self._handed_on(mesh, parted)
         homes = on(whole.homes, {value.name for value in graph.values()})
         homes |= {n: s for n, s in handed_on.items() if n in names}
-        batch = self._placement.batch
-        if self._placement.microbatches > 1 and batch not in names:
+        batch = self.placement.batch
+        if self.placement.microbatches > 1 and batch not in names:
             homes |= {v.name: self._batch(v, mesh) for v in graph.values() if v.name == batch}
         along = self._along(graph, mesh, parted)
         return replace(
@@ -251,7 +242,7 @@ class _Parts:
         """
         found = {}
         for name, value in parted.crossing.items():
-            home = self._in_time.get(value)
+            home = self.in_time.get(value)
             if home is not None and any(home.dims):
                 split = self._batch_axes(mesh)
                 dims = (self._in_order(split, axes) if axes else () for axes in home.dims)
@@ -268,12 +259,12 @@ class _Parts:
         for value in graph.inputs:
             name = value.name
             is_crossing = name in parted.crossing
-            in_time = self._in_time.get(parted.crossing.get(name, value))
-            lies = (self._lies if is_crossing else self._request.inputs).get(name)
+            in_time = self.in_time.get(parted.crossing.get(name, value))
+            lies = (self.lies if is_crossing else self.request.inputs).get(name)
             whole = Sharding.replicated(mesh, value.type.rank)
             sharding = whole if lies is None else onto(lies, mesh)
             dims = [tuple(a for a in axes if a != MICRO) for axes in sharding.dims]
-            if name == self._placement.batch and self._placement.microbatches > 1:
+            if name == self.placement.batch and self.placement.microbatches > 1:
                 dims[0] = tuple(dict.fromkeys((*dims[0], *self._batch_axes(mesh))))
             if in_time is not None:
                 dims = [self._in_order(d, t) for d, t in zip(dims, in_time.dims, strict=True)]
@@ -282,7 +273,7 @@ class _Parts:
         return found
 
     def _batch_axes(self, mesh: Mesh) -> tuple[str, ...]:
-        return tuple(axis for axis in self._placement.split if mesh.sizes.get(axis, 1) > 1)
+        return tuple(axis for axis in self.placement.split if mesh.sizes.get(axis, 1) > 1)
 
     def _gathered_in_time(self, program: Program, crossing: frozenset[str]) -> Program:
         """Return the program whose own outputs are whole batches, put together at its end."""
@@ -330,11 +321,11 @@ class _Parts:
 
     def _leaving(self, cutters: Mapping[int, Cutter]) -> dict[str, Sharding]:
         """Return how outputs leave: as was asked for, gradients as what they are gradients of."""
-        found: dict[str, Sharding] = dict(self._request.outputs)
-        arriving = self._request.arriving()
-        for name in self._request.differentiated:
+        found: dict[str, Sharding] = dict(self.request.outputs)
+        arriving = self.request.arriving()
+        for name in self.request.differentiated:
             gradient = gradient_of(name)
-            if gradient not in self._graph.outputs:
+            if gradient not in self.graph.outputs:
                 continue
             if name in arriving:
                 found[gradient] = arriving[name]
@@ -347,11 +338,25 @@ class _Parts:
         return found
 
     def _report(
-        self, graph: Graph, choice: Choice, given: Constraints, request: Request, part: Part
+        self,
+        graph: Graph,
+        choice: Choice,
+        given: Constraints,
+        request: Request,
+        part: Part,
+        crossing: frozenset[str],
     ) -> None:
+        """Note how tensors are computed, each where it is made."""
+        arrives = crossing & {value.name for value in graph.inputs}
         for name, report in reports_of(graph, choice, given, request).items():
+            if name in arrives:
+                continue
+            who = report.decided_by
+            if name == self.placement.batch and name not in self.request.homes:
+                who = "the pipeline, which cuts it into micro-batches"
             sharding = timeless(report.sharding, part.mesh)
-            self._reports.setdefault(name, replace(report, sharding=sharding))
+            found = replace(report, sharding=sharding, decided_by=who)
+            self.reports.setdefault(name, found)
 
 
 def _check_axes(name: str, sharding: Sharding, mesh: Mesh) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from mithril.errors import MeshError, OptionError, PlanError
+from mithril.errors import MeshError, PlanError
 from mithril.ir.schedule import Schedule, Work, read_table
 from mithril.mesh import MICRO, Mesh
 from mithril.models.caller import at
 from mithril.models.placement import Pipelined, Wishes
 from mithril.options import PipelineOptions
 from mithril.partition.placement import Part, Placement
-from mithril.partition.schedule import check, make, simulate
+from mithril.partition.schedule import check, make, read_file, simulate
 from mithril.partition.schedule.known import check_name
 
 PIPELINE_AXES = ("pipeline", "stage")
@@ -42,10 +42,8 @@ def check_schedule(options: PipelineOptions) -> None:
         PlanError: there is no such schedule, or something else is in the table.
         OptionError: the file cannot be read.
     """
-    if isinstance(options.schedule, str) and not options.schedule.endswith(".csv"):
+    if _table(options) is None and isinstance(options.schedule, str):
         check_name(options.schedule)
-    elif options.schedule is not None:
-        _read(options.schedule)
 
 
 def placement_of(
@@ -245,16 +243,14 @@ def _microbatches(
         )
     if not _is_legal(size, batch.size, replicas, pads):
         legal = [n for n in range(1, samples + 1) if _is_legal(n, batch.size, replicas, pads)]
-        remedy = f"use one of {', '.join(map(str, legal))}" if legal else _other_batch(replicas)
+        remedy = f"use one of {', '.join(map(str, legal))}"
+        if not legal:
+            remedy = f"use a batch that is a multiple of {replicas}"
         raise PlanError(
             f"batch{_each(batch, replicas)} does not divide into micro-batches of {size} samples; "
             f"{remedy}" + ("" if pads else ', or allow padding with uneven="pad"')
         )
     return -(-samples // size)
-
-
-def _other_batch(replicas: int) -> str:
-    return f"use a batch that is a multiple of {replicas}"
 
 
 def _is_legal(size: int, batch: int, replicas: int, pads: bool) -> bool:
@@ -271,21 +267,11 @@ def _each(batch: Batch, replicas: int) -> str:
 
 
 def _table(options: PipelineOptions) -> Schedule | None:
+    """Return the schedule of a table, None where one is meant by name, or none at all."""
     given = options.schedule
-    is_table = isinstance(given, tuple) or (given is not None and given.endswith(".csv"))
-    return _read(given) if is_table and given is not None else None
-
-
-def _read(given: str | tuple[str, ...]) -> Schedule:
     if isinstance(given, tuple):
         return read_table("table", given)
-    try:
-        lines = Path(given).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise OptionError(f"schedule file '{given}' cannot be read; {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise OptionError(f"schedule file '{given}' is no text in UTF-8; save it as CSV") from error
-    return read_table(Path(given).stem, lines)
+    return read_file(given) if given is not None and given.endswith(".csv") else None
 
 
 def _known(options: PipelineOptions, indices: Sequence[int], count: int) -> Schedule:
@@ -325,6 +311,13 @@ def _check_rows(schedule: Schedule, indices: Sequence[int]) -> None:
                     f"stages are on devices {indices[action.stage]} and {indices[first]} of the "
                     f"pipeline; write a line for each device"
                 )
+    firsts = [row[0].stage for row in schedule.rows if row]
+    for first, other in itertools.combinations(firsts, 2):
+        if indices[first] == indices[other]:
+            raise PlanError(
+                f"schedule '{schedule.name}' has stages {first} and {other} in two rows, and both "
+                f"are on device {indices[first]} of the pipeline; write one line for each device"
+            )
 
 
 def forwards(schedule: Schedule) -> Schedule:

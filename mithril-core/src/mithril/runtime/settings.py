@@ -106,11 +106,14 @@ def check_stages_for(model: Composition | Layer, options: PipelineOptions) -> No
             f"{options!r} has no effect on a model without stages; use Pipeline or model.stage, or "
             f"leave pipeline= and pipeline_schedule= out"
         )
-    if options.schedule and not (options.microbatch_size or pipeline.microbatch_size):
-        raise OptionError(
-            f"schedule {options.schedule!r} has nothing to order without micro-batches; give "
-            f"microbatch_size, too, or leave it out"
-        )
+    if options.microbatch_size or pipeline.microbatch_size:
+        return
+    for option in ("schedule", "batch", "most_held"):
+        if value := getattr(options, option):
+            raise OptionError(
+                f"pipeline option {option}={value!r} has no effect without micro-batches; give "
+                f"microbatch_size, too, or leave it out"
+            )
 
 
 def _lines(schedule: str | Sequence[str]) -> str | tuple[str, ...]:

@@ -51,7 +51,7 @@ class Assembly:
     hardware: Hardware
     _slots: dict[Key, int] = field(default_factory=dict)
     _given: dict[str, tuple[Port, int]] = field(default_factory=dict)
-    _transfers: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    _transfers: dict[tuple[str, Sharding, Sharding], int] = field(default_factory=dict)
     _sent: list[Transfer] = field(default_factory=list)
     _steps: list[Run | Send] = field(default_factory=list)
     _indices: dict[tuple[Mesh, int], Index] = field(default_factory=dict)
@@ -143,8 +143,8 @@ class Assembly:
         return self._count - 1
 
     def _key(self, seat: Seat, m: int | None) -> Key:
-        if seat.kind.startswith("parts"):
-            return self._key(Seat(seat.part, seat.value), int(seat.kind.split()[1]))
+        if seat.microbatch is not None:
+            seat, m = replace(seat, microbatch=None), seat.microbatch
         varies = not seat.kind and self.cutters[seat.part].varies(seat.value)
         return seat, m if varies else None
 
@@ -163,7 +163,8 @@ class Assembly:
 
     def _resolve(self, seat: Seat, m: int | None, action: Action | None) -> int:
         """Return the slot of a value where it is needed, brought there if need be."""
-        seat = self.cutters[seat.part].seat(seat.value) if not seat.kind else seat
+        if not seat.kind and seat.microbatch is None:
+            seat = self.cutters[seat.part].seat(seat.value)
         key = self._key(seat, m)
         if key not in self._slots:
             self._slots[key] = self._brought(seat, m, action)
@@ -190,7 +191,7 @@ class Assembly:
             return slot
         if held.type != wanted.type:
             raise _ragged(name, held, wanted)
-        key = (name, part, hash(wanted.sharding))
+        key = (name, held.sharding, wanted.sharding)
         if key not in self._transfers:
             self._transfers[key] = len(self._sent)
             self._sent.append(self._transfer(name, held, wanted, part))

@@ -20,6 +20,7 @@ from mithril.ir.repeat import all_nodes
 from mithril.ir.schedule import Work
 from mithril.mesh import MICRO
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
+from mithril.partition.placement.clock import JOINS
 from mithril.types import TensorType
 
 CHEAP = 8
@@ -189,7 +190,8 @@ def _classify(item: Classified, node: Node) -> None:
         item.joints.append(node)
         found: Class | None = Class(When.after, 0, part)
         varies = False
-        if isinstance(node.op, AllReduce) and item.origins(node) is not None:
+        is_reduced = isinstance(node.op, AllReduce) and node.op.reduction in JOINS
+        if is_reduced and item.origins(node) is not None:
             item.early.add(node)
             found = Class(When.before, 0, part)
     elif not needs:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from mithril.ir import Builder, Graph, Node, Program, Repeat, Tensor, Value
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import MICRO, Mesh, carry
+from mithril.ops import add, maximum, minimum
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
 from mithril.types import DType, TensorType
 
@@ -65,15 +66,24 @@ def _told(
     return told, renamed
 
 
+JOINS = {"sum": add, "max": maximum, "min": minimum}
+"""How what two micro-batches give is put together, by reduction."""
+
+
 def at_once(
-    builder: Builder, nodes: Sequence[Node], value: Value, sizes: Mapping[str, int]
+    builder: Builder,
+    nodes: Sequence[Node],
+    value: Value,
+    reduction: str,
+    sizes: Mapping[str, int],
 ) -> Tensor:
-    """Return the sum of a value over all micro-batches, computed in one go.
+    """Return the reduction of a value over all micro-batches, computed in one go.
 
     Args:
         builder: one that has the inputs of the nodes.
         nodes: what makes the value.
-        value: what is summed.
+        value: what is reduced.
+        reduction: one of `JOINS`.
         sizes: of the axes, that of time among them.
     """
     total = None
@@ -87,7 +97,7 @@ def at_once(
             else:
                 results = builder.copy(node, operands)
             made.update(zip(node.outputs, results, strict=True))
-        total = made[value] if total is None else total + made[value]
+        total = made[value] if total is None else JOINS[reduction](total, made[value])
     assert total is not None, "there is a micro-batch"
     return total
 

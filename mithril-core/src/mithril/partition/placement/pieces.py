@@ -34,12 +34,14 @@ class Seat:
         part: whose.
         value: which.
         kind: empty for itself; `sum` for the sum over the micro-batches so far, `zeros` for what
-            that starts from, `parts` for what it was in each micro-batch.
+            that starts from.
+        microbatch: for what it was in one of them, which.
     """
 
     part: int
     value: Value
     kind: str = ""
+    microbatch: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -157,7 +159,7 @@ class Cutter:
         """Put a sum, or the whole batch, behind the micro-batches."""
         after = Class(When.after, 0, self.item.local.part)
         if node in self.item.early:
-            self._sum_early(node)
+            self._reduce_early(node)
             return
         for value, result in zip(node.inputs, node.outputs, strict=True):
             builder = Builder.extending(Graph((value,), (), {}))
@@ -178,19 +180,17 @@ class Cutter:
                 if result in self._ports:  # the sum leaves as it is, so it has to lie as promised
                     self._sum_ports[value] = self._ports[result]
 
-    def _sum_early(self, node: Node) -> None:
-        """Put a sum that inputs suffice for before the micro-batches."""
+    def _reduce_early(self, node: Node) -> None:
+        """Put a reduction that inputs suffice for before the micro-batches."""
         first = Class(When.before, 0, self.item.local.part)
         origins, op = self.item.origins(node), node.op
-        assert origins is not None and isinstance(op, AllReduce), (
-            "an early joint is a sum of inputs"
-        )
+        assert origins is not None and isinstance(op, AllReduce), "only these are early"
         given = self.item.local.program.graph.inputs
         sizes = {**self._mesh.sizes, MICRO: self.count}
         for value, result in zip(node.inputs, node.outputs, strict=True):
             builder = Builder.extending(Graph(given, (), {}))
             with builder.at(scope=node.scope, source=node.source, cause=node.cause):
-                total = at_once(builder, origins, value, sizes)
+                total = at_once(builder, origins, value, op.reduction, sizes)
                 rest = tuple(axis for axis in op.axes if axis != MICRO)
                 if rest:
                     (total,) = builder.apply(replace(op, axes=rest), total)
@@ -215,7 +215,7 @@ class Cutter:
         """Return the batch, put together again after the micro-batches."""
         parts = [builder.input(value.type, f"part {m}") for m in range(self.count)]
         for m, tensor in enumerate(parts):
-            self._seats[tensor.value] = Seat(self.item.local.part, value, f"parts {m}")
+            self._seats[tensor.value] = Seat(self.item.local.part, value, microbatch=m)
         rest = tuple(axis for axis in op.axes if axis != MICRO)
         over = replace(op, axes=rest, count=op.count // self.count)
         if rest and op.axes[0] == MICRO:  # each micro-batch is put together by itself

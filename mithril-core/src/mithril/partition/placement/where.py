@@ -49,7 +49,6 @@ class Placement:
         inputs: the part where an input lies, for what runs where its operands are.
         axis: the mesh axis the stages go along.
         loops: into how many parts loops are cut, by path, one after another on several stages.
-        notes: facts for readers of the plan.
     """
 
     parts: tuple[Part, ...]
@@ -63,12 +62,11 @@ class Placement:
     inputs: Mapping[str, int] = field(default_factory=dict)
     axis: str = ""
     loops: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     @property
-    def stages(self) -> int:
-        """How many stages the pipeline has; 0 without one."""
-        return sum(part.stage is not None for part in self.parts)
+    def is_of_function(self) -> bool:
+        """Whether it is that of a function: every op runs where its largest operand lies."""
+        return bool(self.inputs)
 
     def of_scope(self, scope: str) -> int | None:
         """Return the part of the innermost layer around a scope that is placed, if there is one."""
@@ -111,8 +109,8 @@ class _Assignment:
     def forward(self) -> None:
         """Place the layers, each as a whole."""
         nodes = [n for n in self._graph.nodes if n.phase == Phase.forward]
-        by_layer = not self._placement.inputs  # a function runs where its arguments are, op by op
-        calls = [list(call) for _, call in groupby(nodes, key=_caller if by_layer else id)]
+        together = id if self._placement.is_of_function else _caller
+        calls = [list(call) for _, call in groupby(nodes, key=together)]
         open_calls = []
         for moment, call in enumerate(calls):
             part = self._placement.of_scope(call[0].scope)
@@ -146,12 +144,12 @@ class _Assignment:
             self._of[node] = part
             if node not in self._constant:
                 self._made.update(dict.fromkeys(node.outputs, (moment, part)))
-        if call[0].scope and not self._placement.inputs:
+        if call[0].scope and not self._placement.is_of_function:
             self._scopes.setdefault(call[0].scope, part)
 
     def _latest(self, call: Sequence[Node]) -> int | None:
         own = {value for node in call for value in node.outputs}
-        by_size = bool(self._placement.inputs)  # in a function a scalar does not pull a matrix over
+        by_size = self._placement.is_of_function  # a scalar does not pull a matrix over
         met = [
             (value.type.size if by_size else 0, *self._made[value])
             for node in call
