@@ -114,6 +114,35 @@ for step in range(start, 6):
 """
 
 
+THREADS = """
+import atexit
+from pathlib import Path
+def say():
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    print("threads", sum("gloo" in name for name in names), flush=True)
+atexit.register(say)
+given = [] if sys.argv[1:] != ["given"] else [torch.distributed.init_process_group("gloo")]
+x = ml.TorchBackend(ml.Mesh(data=2), device="cpu").array(np.arange(4.0), sharding=P("data"))
+print(float(x.sum()))
+say()
+if given:
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs names of threads")
+@pytest.mark.parametrize("arguments", [(), ("given",)])
+def test_threads_of_groups_end_before_the_interpreter(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = launch(2, script(tmp_path, THREADS), *arguments, GLOO_SOCKET_IFNAME="lo")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    for rank in (0, 1):
+        total, during, after = lines_of(rank, done.stdout)
+        assert (total, after) == ("6.0", "threads 0")
+        assert int(during.removeprefix("threads ")) > 0
+
+
 def steps_of(text: str) -> list[tuple[str, str, str]]:
     return re.findall(r"attempt (\d) step (\d): (\S+)", text)
 

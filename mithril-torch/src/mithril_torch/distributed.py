@@ -20,6 +20,8 @@ import torch.distributed as dist
 from mithril.errors import BackendError
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from mithril_torch.prelude.groups import release_groups
+
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -81,6 +83,7 @@ def join(job: Job, library: str, timeout: float) -> None:
         BackendError: they cannot be reached.
     """
     if dist.is_initialized():
+        atexit.register(_leave, ours=False)
         return
     if job.local_size == job.size:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
@@ -92,7 +95,7 @@ def join(job: Job, library: str, timeout: float) -> None:
         dist.init_process_group(
             library, store=store, rank=job.rank, world_size=job.size, timeout=limit
         )
-        atexit.register(_leave)
+        atexit.register(_leave, ours=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise BackendError(
             f"rank {job.rank} of {job.size} cannot join the job; {error}; start it by torchrun or "
@@ -100,9 +103,15 @@ def join(job: Job, library: str, timeout: float) -> None:
         ) from error
 
 
-def _leave() -> None:
-    """End the process group before the interpreter ends: its threads may not outlive that."""
-    if dist.is_initialized():
+def _leave(ours: bool) -> None:
+    """End process groups before the interpreter ends: their threads may not outlive that.
+
+    Not after an error: groups wait for exchanges under way, to which the others may never come.
+    """
+    if getattr(sys, "last_value", None) is not None:
+        return
+    release_groups()
+    if ours and dist.is_initialized():
         dist.destroy_process_group()
 
 

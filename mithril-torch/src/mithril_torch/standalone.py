@@ -1,7 +1,7 @@
 """What a program that was written to a file of its own needs to run there, besides the prelude.
 
-The source of these functions goes into such files, so only PyTorch and the standard library are
-imported here. Tensors in files are whole; each process cuts out its own part of them.
+The source of these functions goes into such files, so only PyTorch, the standard library and the
+prelude are imported here. Tensors in files are whole; each process cuts out its own part of them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from mithril_torch.prelude.groups import release_groups
 
 Box = tuple[slice, ...]
 Run = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
@@ -67,6 +69,7 @@ def main(
             save(found, options.save)
     if dist.is_initialized():
         dist.barrier()
+        release_groups()
         dist.destroy_process_group()
 
 

@@ -46,6 +46,18 @@ def make_group(axes: str, groups: list[list[int]]) -> Group | None:
     return found
 
 
+def release_groups() -> None:
+    """Let go of all groups, so that each ends as soon as PyTorch has forgotten it, too.
+
+    A group's threads hold tensors and end with the last reference to the group. The process is
+    aborted if they still let go of tensors when the interpreter has ended.
+    """
+    for group in GROUPS.values():
+        if group is not None:
+            group.process_group = None
+    GROUPS.clear()
+
+
 def axis_index(group: Group, device: Any) -> torch.Tensor:
     """Return this process's place in a group, as a scalar."""
     return torch.tensor(group.index, dtype=torch.int32, device=device)
