@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -13,7 +12,7 @@ import mithril as ml
 
 from benchmarks.harness import Limit, interleave, ratio, report, settle
 from benchmarks.jax_sides import VERSION, ByHand, Ours, check_sides, plain
-from benchmarks.moe import BALANCE, MoeSizes, Z, data_of, model
+from benchmarks.moe import BALANCE, MoeSizes, Z, asked, data_of, model
 from benchmarks.sides import Functions, planned
 
 LIMIT = 1.0
@@ -65,16 +64,11 @@ def contestants(sizes: MoeSizes) -> tuple[Ours, ByHand]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--experts", type=int, default=8)
-    parser.add_argument("--dropless", action="store_true", help="room for all tokens on both sides")
-    parser.add_argument("--rounds", type=int, default=40)
-    given = parser.parse_args()
+    sizes, rounds = asked(__doc__)
     settle("benchmarks.jax_moe")
-    sizes = MoeSizes(given.experts, capacity_factor=None if given.dropless else 1.25)
     mithril, by_hand = contestants(sizes)
     sides: Functions = {"mithril": mithril.step, "by hand": by_hand.step}
-    times = interleave(sides, given.rounds)
+    times = interleave(sides, rounds)
     limits = [Limit("mithril to by hand", ratio(times, "mithril", "by hand"), LIMIT)]
     return report(f"{sizes}, {VERSION}, forward and backward", times, limits)
 

@@ -6,8 +6,9 @@ einsums with a one-hot tensor [groups, tokens, experts, capacity].
 
 from __future__ import annotations
 
+import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mithril as ml
 import numpy as np
@@ -35,6 +36,17 @@ class MoeSizes:
         if self.capacity_factor is None:
             return self.context
         return math.ceil(self.capacity_factor * self.top_k * self.context / self.experts)
+
+
+def asked(description: str | None) -> tuple[MoeSizes, int]:
+    """Return what stands on the command line: sizes, and how many rounds to time."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--experts", type=int, default=8)
+    parser.add_argument("--dropless", action="store_true", help="room for all tokens on both sides")
+    parser.add_argument("--rounds", type=int, default=40)
+    given = parser.parse_args()
+    sizes = MoeSizes(given.experts)
+    return replace(sizes, capacity_factor=None) if given.dropless else sizes, given.rounds
 
 
 @ml.layer

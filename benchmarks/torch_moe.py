@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import mithril as ml
@@ -11,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.harness import BLOCKS_KEPT, Limit, interleave, ratio, report, settle
-from benchmarks.moe import BALANCE, MoeSizes, Z, data_of, model
+from benchmarks.moe import BALANCE, MoeSizes, Z, asked, data_of, model
 from benchmarks.sides import Functions, planned
 from benchmarks.torch_sides import VERSION, Eager, Ours, check_sides, take_over
 
@@ -86,14 +85,9 @@ def contestants(sizes: MoeSizes) -> Functions:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--experts", type=int, default=8)
-    parser.add_argument("--dropless", action="store_true", help="room for all tokens on both sides")
-    parser.add_argument("--rounds", type=int, default=40)
-    given = parser.parse_args()
+    sizes, rounds = asked(__doc__)
     settle("benchmarks.torch_moe", BLOCKS_KEPT)
-    sizes = MoeSizes(given.experts, capacity_factor=None if given.dropless else 1.25)
-    times = interleave(contestants(sizes), given.rounds, warm_up=5)
+    times = interleave(contestants(sizes), rounds, warm_up=5)
     limits = [Limit("mithril to eager", ratio(times, "mithril", "eager"), LIMIT)]
     return report(f"{sizes}, {VERSION}, forward and backward", times, limits)
 

@@ -22,8 +22,8 @@ from mithril.types import DType
 from mithril_mlx.lazy import Lazy
 
 from tests.mlx.spmd import issued
+from tests.placement.graphs import entering, graphs
 from tests.placement.models import (
-    FEATURES,
     block,
     classifier,
     compared,
@@ -32,7 +32,6 @@ from tests.placement.models import (
     head,
     samples,
 )
-from tests.placement.test_devices import graphs
 
 MEGATRON = {"*up.weight": P("tensor", None), "*down.weight": P(None, "tensor")}
 
@@ -198,10 +197,8 @@ def check_graphs(size: int) -> None:
     @settings(max_examples=6, derandomize=True, database=None, deadline=None)
     @given(model=graphs())
     def check(model: ml.Model) -> None:
-        values = np.random.default_rng(0).standard_normal((2, 6, FEATURES)).astype(np.float32)
-        names = [n for n in ("a", "b") if n in model.freeze().input_ports]
-        batch = dict(zip(names, values, strict=False))
-        compared_here(model, ml.MLXBackend(ml.Mesh(data=size)), batch, differentiable=tuple(names))
+        batch = entering(model)
+        compared_here(model, ml.MLXBackend(ml.Mesh(data=size)), batch, differentiable=tuple(batch))
 
     check()
 

@@ -20,8 +20,9 @@ from mithril_mlx.launch import commands
 
 from tests.mlx.jobs import launch, mpirun
 from tests.mlx.test_launch import started
-from tests.placement.models import FEATURES, classifier, compared, samples
-from tests.placement.test_devices import MESHES, graphs
+from tests.placement.graphs import entering, graphs
+from tests.placement.models import classifier, compared, samples
+from tests.placement.test_devices import MESHES
 from tests.runtime.scripts import ROOT, lines_of, script
 
 STAGES = str(ROOT / "tests/mlx/stages.py")
@@ -51,15 +52,8 @@ def test_every_schedule_in_one_process(
 def test_random_graphs_on_devices_of_one_process(
     model: ml.Model, mesh: ml.Mesh, is_split: bool
 ) -> None:
-    values = np.random.default_rng(0).standard_normal((2, 6, FEATURES)).astype(np.float32)
-    names = [n for n in ("a", "b") if n in model.freeze().input_ports]
-    compared(
-        model,
-        ml.MLXBackend(mesh),
-        dict(zip(names, values, strict=False)),
-        spec=P("data") if is_split else None,
-        differentiable=tuple(names),
-    )
+    spec, inputs = P("data") if is_split else None, entering(model)
+    compared(model, ml.MLXBackend(mesh), inputs, spec=spec, differentiable=tuple(inputs))
 
 
 def test_parameters_are_updated_where_they_lie() -> None:

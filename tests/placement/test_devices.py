@@ -9,41 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
 
+from tests.placement.graphs import entering, graphs
 from tests.placement.models import FEATURES, compared
 
 MESHES = [ml.Mesh(data=2), ml.Mesh(data=4), ml.Mesh(data=2, tensor=2)]
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> ml.Model:
-    """Return a model of layers with random connections, on random devices or on none."""
-    devices = st.one_of(st.none(), st.integers(0, 1))
-    model, wires = ml.Model(), ["a", "b"]
-    for number in range(draw(st.integers(1, 6))):
-        kind = draw(st.sampled_from(["linear", "relu", "add", "dropout", "shared"]))
-        device = draw(devices)
-        source, output = draw(st.sampled_from(wires)), f"w{number}"
-        if kind == "add":
-            both = [source, draw(st.sampled_from(wires))]
-            model |= ml.Add(device_id=device)(inputs=both, output=output)
-        elif kind == "shared":
-            if number == 0:
-                continue
-            model |= SHARED(input=source, output=output)
-        else:
-            made = {
-                "linear": lambda d=device: ml.Linear(FEATURES, device_id=d),
-                "relu": lambda d=device: ml.Relu(device_id=d),
-                "dropout": lambda d=device: ml.Dropout(rate=0.3, device_id=d),
-            }[kind]()
-            model |= made(input=source, output=output)
-        wires.append(output)
-    if len(wires) == 2:
-        model |= ml.Relu(device_id=1)(input="a", output="only")
-    return model
-
-
-SHARED = ml.Linear(FEATURES, device_id=0, name="shared")
 
 
 @settings(max_examples=60)
@@ -51,16 +20,8 @@ SHARED = ml.Linear(FEATURES, device_id=0, name="shared")
 def test_random_graphs_on_random_devices_equal_one_device(
     model: ml.Model, mesh: ml.Mesh, is_split: bool
 ) -> None:
-    rng = np.random.default_rng(0)
-    values = rng.standard_normal((2, 6, FEATURES)).astype(np.float32)
-    names = [n for n in ("a", "b") if n in model.freeze().input_ports]
-    compared(
-        model,
-        ml.NumpyBackend(mesh),
-        dict(zip(names, values, strict=False)),
-        spec=P("data") if is_split else None,
-        differentiable=tuple(names),
-    )
+    spec, inputs = P("data") if is_split else None, entering(model)
+    compared(model, ml.NumpyBackend(mesh), inputs, spec=spec, differentiable=tuple(inputs))
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)

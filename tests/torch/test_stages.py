@@ -19,8 +19,8 @@ from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 from mithril_torch.recorded import carried_out
 
+from tests.placement.graphs import entering, graphs
 from tests.placement.models import FEATURES, classifier, compared, samples
-from tests.placement.test_devices import graphs
 from tests.tolerances import TOLERANCE
 from tests.torch.threads import Ran, run_in_threads
 
@@ -103,11 +103,8 @@ def test_training_with_parameters_on_parts_of_the_mesh() -> None:
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(model=graphs(), is_split=st.booleans())
 def test_random_graphs_on_random_devices(model: ml.Model, is_split: bool) -> None:
-    values = np.random.default_rng(0).standard_normal((2, 6, FEATURES)).astype(np.float32)
-    names = [n for n in ("a", "b") if n in model.freeze().input_ports]
-    inputs = dict(zip(names, values, strict=False))
     spec = P("data") if is_split else None
-    compared(model, opened(Mesh(data=2)), inputs, spec=spec)
+    compared(model, opened(Mesh(data=2)), entering(model), spec=spec)
 
 
 def test_a_layer_that_two_stages_share() -> None:
@@ -291,10 +288,8 @@ def test_what_differs_from_the_plan_is_an_error() -> None:
 @given(model=graphs())
 def test_random_graphs_leave_no_rank_waiting(model: ml.Model) -> None:
     """Whoever sends waits until it is asked: no order of messages may depend on room for them."""
-    names = [n for n in ("a", "b") if n in model.freeze().input_ports]
-    values = np.random.default_rng(0).standard_normal((2, 6, FEATURES)).astype(np.float32)
     compiled = ml.compile(model, ml.NumpyBackend(Mesh(data=2)))
-    params, inputs = compiled.randomize_params(1), dict(zip(names, values, strict=False))
+    params, inputs = compiled.randomize_params(1), entering(model)
     outputs = compiled.evaluate(params, inputs)
     slopes = {name: np.ones(x.shape, np.float32) for name, x in outputs.items()}
     outputs, gradients = compiled.evaluate(params, inputs, slopes)
