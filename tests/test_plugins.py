@@ -324,8 +324,8 @@ class TestOpening:
         [
             (
                 {"board": "a", "stream": 2},
-                "backend 'x' has no option 'stream'; options: 'board', 'streams'"
-                "; did you mean 'streams'?",
+                "backend 'x' has no option 'stream'; did you mean 'streams'?; options: 'board', "
+                "'streams'",
             ),
             ({}, "backend 'x' needs option 'board'; give it a value"),
             (

@@ -152,3 +152,13 @@ def test_it_is_there_without_an_import_of_its_own() -> None:
     code = "import mithril as ml; assert 'numpy' not in vars(ml); print(ml.numpy.pi, ml.numpy.sin)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("3.14159")
+
+
+def test_unknown_options_are_refused_with_the_nearest() -> None:
+    backend = opened("numpy", x=2)
+    with pytest.raises(
+        ml.OptionError, match=r"zeros\(\) has no option 'dtyp'; did you mean 'dtype'"
+    ):
+        mnp.zeros((3,), dtyp="int32", backend=backend)
+    with pytest.raises(ml.OptionError, match=r"mean\(\) has no option 'axs'; did you mean 'axis'"):
+        ml.jit(lambda x: mnp.mean(x, axs=0))(backend.ones(2))

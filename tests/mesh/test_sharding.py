@@ -158,8 +158,8 @@ BAD: dict[str, tuple[Callable[[], object], type[MithrilError], str]] = {
     "unknown axis": (
         lambda: Sharding.of(MESH, P("dta"), 1),
         MithrilError,
-        "mesh Mesh(data=4, tensor=2) has no axis 'dta'; axes: 'data', 'tensor'; did you mean "
-        "'data'?",
+        "P('dta') of tensor does not fit; mesh Mesh(data=4, tensor=2) has no axis 'dta'; axes: "
+        "'data', 'tensor'; did you mean 'data'?",
     ),
     "another rank": (
         lambda: Sharding.of(MESH, P("data"), 1).check((4, 4), "input 'x'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from mithril.errors import GraphError
 from mithril.models import Add, Linear, Model, Relu
@@ -102,6 +103,16 @@ def started() -> Model:
         (lambda: Relu()(input="y", output="y"), "connections form a cycle; relu_0 <- relu_0"),
         (lambda: Relu()(input="h", output="x"), "connections form a cycle; (fc|relu_0) <- "),
         (lambda: Relu()(inputs="h"), "has no input or output 'inputs'; .*did you mean 'input'?"),
+        (
+            lambda: Relu()("h"),
+            r"Relu\(\) is called with a str; it takes connections by name, such as \(input=\"x\", "
+            r"output=\"y\"\)$",
+        ),
+        (
+            lambda: Add()(np.ones(2)),
+            r"Add\(\) is called with a numpy.ndarray; it takes connections by name, such as "
+            r"\(inputs=\[\"a\", \"b\"\], output=\"y\"\); arrays go to evaluate\(\) of the compiled",
+        ),
         (lambda: Relu()(input=3), "is of type int; give the name of a connection"),
         (lambda: Relu()(input=""), "is empty; give a name"),
         (lambda: Relu()(output="a.b"), "'a.b' holds a dot.* write 'a_b'"),

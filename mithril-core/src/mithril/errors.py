@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+FRAMEWORKS = {"jax": "jax", "jaxlib": "jax", "torch": "torch", "mlx": "mlx.core", "numpy": "numpy"}
+"""Packages whose classes a message names with their package, and how users write it."""
+
 
 class MithrilError(Exception):
     """Something the user can put right; the base of every error below."""
@@ -65,3 +68,21 @@ def listing(names: Iterable[str]) -> str:
     "'a', 'b'"
     """
     return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def kind_of(value: object) -> str:
+    """Return what a message calls a value that is something else than it should be.
+
+    A class of another package is named as its users write it.
+
+    >>> kind_of(None), kind_of([1]), kind_of(2), kind_of(object())
+    ('None', 'a list', 'an int', 'an object')
+    """
+    if value is None:
+        return "None"
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    name = "jax.Array" if kind.__name__ == "ArrayImpl" else kind.__name__
+    if package in FRAMEWORKS and "." not in name:
+        name = f"{FRAMEWORKS[package]}.{name}"
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"

@@ -24,10 +24,11 @@ from mithril import ops as _ops
 from mithril.errors import BackendError, ShapeError, nearest
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
+from mithril.keywords import checked_keywords
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.functional.tracing import lift
-from mithril.runtime.functions import ALIASES, EAGER, call_eager
+from mithril.runtime.functions import ALIASES, EAGER, attempt, call_eager
 from mithril.runtime.host import read_number as _read_number
 from mithril.runtime.host import read_shape as _read_shape
 from mithril.types import DType, Scalar, Shape, as_dtype
@@ -83,7 +84,7 @@ def _function(name: str) -> Callable[..., Any]:
             )
         taken = [_lifted(builder, x) for x in arguments]
         named = {key: _lifted(builder, x) for key, x in options.items()}
-        return builder.attempt(source, *taken, **named)
+        return builder.attempt(attempt, name, taken, named)
 
     function.__name__ = function.__qualname__ = name
     return function
@@ -111,6 +112,7 @@ def _is_values(x: Any) -> bool:
 # ------------------------------------------------------------------ making arrays
 
 
+@checked_keywords()
 def array(values: object, dtype: object = None, *, backend: Backend | None = None) -> Any:
     """Return an array of the given values; an array, or a traced value, is taken as it is.
 
@@ -135,6 +137,7 @@ def array(values: object, dtype: object = None, *, backend: Backend | None = Non
 asarray = array
 
 
+@checked_keywords()
 def full(
     shape: int | Sequence[int],
     value: Scalar,
@@ -163,6 +166,7 @@ def full(
     return _constant(builder, _read_shape((shape,)), value, dtype)
 
 
+@checked_keywords()
 def zeros(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
@@ -170,6 +174,7 @@ def zeros(
     return full(shape, 0.0 if dtype is None else 0, dtype, backend=backend)
 
 
+@checked_keywords()
 def ones(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
@@ -180,6 +185,7 @@ def ones(
 empty = zeros
 
 
+@checked_keywords()
 def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
     """Return one value in the shape of an array, and in its dtype unless given.
 
@@ -196,11 +202,13 @@ def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
     return _constant(_trace_of(x), x.shape, value, dtype or x.dtype)
 
 
+@checked_keywords()
 def zeros_like(x: Any, dtype: object = None) -> Any:
     """Return zeros in the shape of an array, and in its dtype unless given."""
     return full_like(x, 0, dtype)
 
 
+@checked_keywords()
 def ones_like(x: Any, dtype: object = None) -> Any:
     """Return ones in the shape of an array, and in its dtype unless given."""
     return full_like(x, 1, dtype)
@@ -209,6 +217,7 @@ def ones_like(x: Any, dtype: object = None) -> Any:
 empty_like = zeros_like
 
 
+@checked_keywords()
 def arange(
     start: int | float,
     stop: int | float | None = None,
@@ -244,6 +253,7 @@ def arange(
     return _line(builder, count, first, step, DType.float32 if has_float else DType.int32, chosen)
 
 
+@checked_keywords()
 def linspace(
     start: int | float,
     stop: int | float,
@@ -275,6 +285,7 @@ def linspace(
     return _line(builder, num, start, (stop - start) / parts, DType.float32, chosen)
 
 
+@checked_keywords()
 def eye(
     rows: int,
     columns: int | None = None,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mithril.errors import OptionError, listing, nearest
+from mithril.errors import OptionError
 from mithril.options import Precision, float_dtype
 
 BACKEND_LATER = frozenset({
@@ -98,18 +98,4 @@ def refuse_later(call: str, given: Mapping[str, object], later: Iterable[str]) -
         if name in later:
             raise OptionError(
                 f"option {name}={value!r} of {call} is not available yet; leave it out"
-            )
-
-
-def refuse_unknown(call: str, given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raise for the first option that does not exist.
-
-    Raises:
-        OptionError: there is one; the message has the nearest known name.
-    """
-    names = sorted(known)
-    for name in given:
-        if name not in names:
-            raise OptionError(
-                f"{call} has no option '{name}'{nearest(name, names)}; options: {listing(names)}"
             )

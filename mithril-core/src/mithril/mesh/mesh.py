@@ -167,10 +167,14 @@ class Mesh:
     def require(self, name: str) -> None:
         """Raise a MeshError unless the mesh has an axis of that name."""
         if name not in self.sizes:
-            raise MeshError(
-                f"mesh {self} has no axis '{name}'; axes: {listing(self.names)}"
-                f"{nearest(name, self.names)}"
-            )
+            raise MeshError(self.lacking(name))
+
+    def lacking(self, name: str) -> str:
+        """Return what a message says of an axis that the mesh does not have."""
+        return (
+            f"mesh {self} has no axis '{name}'; axes: {listing(self.names)}"
+            f"{nearest(name, self.names)}"
+        )
 
     def product(self, names: Iterable[str]) -> int:
         """Return the number of devices over several axes."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mithril.errors import ShapeError, ShardingError
+from mithril.errors import MeshError, ShapeError, ShardingError
 from mithril.mesh.mesh import Mesh
 from mithril.mesh.spec import PartitionSpec
 from mithril.types import Shape
@@ -72,7 +72,8 @@ class Sharding:
         dims = [spec.axes(dimension) for dimension in range(rank)]
         for axes in dims:
             for axis in axes:
-                mesh.require(axis)
+                if axis not in mesh.sizes:
+                    raise MeshError(f"{spec!r} of {what} does not fit; {mesh.lacking(axis)}")
         kept = (tuple(axis for axis in axes if mesh.sizes[axis] > 1) for axes in dims)
         return Sharding(mesh, tuple(kept))
 

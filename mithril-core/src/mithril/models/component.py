@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
-from mithril.errors import GraphError, listing, nearest
+from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.ir import Source
 from mithril.models.caller import user_source
 
@@ -43,10 +43,11 @@ class Component:
 
     __slots__ = ()
 
-    def __call__(self, **connections: str | Sequence[str]) -> Connected:
+    def __call__(self, *values: Never, **connections: str | Sequence[str]) -> Connected:
         """Connect inputs and outputs by name: `layer(input="x", output="y")`.
 
         Args:
+            values: none; a connection without a name is refused.
             connections: for each input and output the name of a connection of the model it is
                 added to; an input that takes any number of tensors gets a list of names.
 
@@ -57,6 +58,8 @@ class Component:
             GraphError: it has no such input or output, or the name is not a connection name.
         """
         target = self._component()
+        if values:
+            raise _no_names(target, values[0])
         inputs: list[tuple[str, str]] = []
         outputs: list[tuple[str, str]] = []
         for port, given in connections.items():
@@ -122,6 +125,17 @@ def _one(target: Layer | Composition, port: str, given: object) -> str:
             f'array itself to evaluate(params, {{"name": array}})'
         )
     return check_name(given, what)
+
+
+def _no_names(target: Layer | Composition, given: object) -> GraphError:
+    several = target.variadic_input
+    example = [f'{several}=["a", "b"]'] if several else [f'{p}="x"' for p in target.input_ports[:1]]
+    example += [f'{port}="y"' for port in target.output_ports[:1]]
+    arrays = "" if isinstance(given, str) else "; arrays go to evaluate() of the compiled model"
+    return GraphError(
+        f"{target.label} is called with {kind_of(given)}; it takes connections by name, such as "
+        f"({', '.join(example)}){arrays}"
+    )
 
 
 def _no_port(target: Layer | Composition, port: str) -> GraphError:

@@ -6,11 +6,12 @@ own error as its cause.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING
 
 from mithril.errors import BackendError, MithrilError, OptionError, listing, nearest
+from mithril.keywords import refuse_unknown
 from mithril.plugins.discover import BackendEntry, Status, find, names
 from mithril.plugins.spec import BackendSpec
 
@@ -22,19 +23,22 @@ KNOWN_PACKAGES = {"jax": "mithril-jax", "torch": "mithril-torch", "mlx": "mithri
 """Backends of this project that come as packages of their own."""
 
 
-def open_engine(name: str, mesh: Mesh, options: Mapping[str, object]) -> Engine:
+def open_engine(
+    name: str, mesh: Mesh, options: Mapping[str, object], common: Iterable[str] = ()
+) -> Engine:
     """Open a backend on a mesh.
 
     Args:
         name: a backend name, as `mithril backends list` shows it.
         mesh: the devices to open it on.
         options: the backend's own options by name.
+        common: names of options that every backend has, for messages.
 
     Raises:
         BackendError: there is no such backend, or it cannot be opened.
         OptionError: the backend does not have one of the options, or refuses its value.
     """
-    return open_entry(require(name), mesh, options)
+    return open_entry(require(name), mesh, options, common)
 
 
 def require(name: str) -> BackendEntry:
@@ -53,10 +57,12 @@ def require(name: str) -> BackendEntry:
     raise BackendError(f"backend '{name}' does not exist; installed: {listing(installed)}{hint}")
 
 
-def open_entry(entry: BackendEntry, mesh: Mesh, options: Mapping[str, object]) -> Engine:
+def open_entry(
+    entry: BackendEntry, mesh: Mesh, options: Mapping[str, object], common: Iterable[str] = ()
+) -> Engine:
     """Open a backend that was found; `open_engine` says what it raises."""
     spec = ready_spec(entry)
-    instance = build_options(spec, options)
+    instance = build_options(spec, options, common)
     try:
         return spec.open(mesh, instance)
     except MithrilError:
@@ -81,19 +87,17 @@ def ready_spec(entry: BackendEntry) -> BackendSpec:
     return entry.spec
 
 
-def build_options(spec: BackendSpec, options: Mapping[str, object]) -> object:
+def build_options(
+    spec: BackendSpec, options: Mapping[str, object], common: Iterable[str] = ()
+) -> object:
     """Return an instance of the backend's options dataclass, or None if it has no options.
 
     Raises:
         OptionError: an option is unknown, a required one is absent, or a value is refused.
     """
     declared = {option.name: option for option in fields(spec.options)} if spec.options else {}
-    for name in options:
-        if name not in declared:
-            raise OptionError(
-                f"backend '{spec.name}' has no option '{name}'; options: {listing(declared)}"
-                f"{nearest(name, declared)}"
-            )
+    if not declared.keys() >= options.keys():
+        refuse_unknown(f"backend '{spec.name}'", options, [*declared, *common])
     absent = [name for name, option in declared.items() if name not in options and _needed(option)]
     if absent:
         raise OptionError(f"backend '{spec.name}' needs option {listing(absent)}; give it a value")

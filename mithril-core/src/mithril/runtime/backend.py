@@ -22,6 +22,7 @@ from mithril.engine.interop import interop_of
 from mithril.engine.staged import StagedExecutable, part_of
 from mithril.errors import BackendError, MeshError, nearest
 from mithril.ir import Builder, Graph, Op, Operand, Plan, Port, Program, Stage
+from mithril.keywords import named
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
@@ -90,7 +91,8 @@ def open_backend(
         activation_dtype=activation_dtype,
     )
     policy = check_uneven(uneven)
-    engine = open_engine(name, read_mesh(device_mesh, mesh_axis_names), options)
+    mesh = read_mesh(device_mesh, mesh_axis_names)
+    engine = open_engine(name, mesh, options, named(open_backend)[1:])
     return Backend(engine, policy, dtypes)
 
 

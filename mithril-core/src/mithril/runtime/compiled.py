@@ -15,12 +15,12 @@ from mithril.compiler.options import (
     COMPILE_LATER,
     check_uneven,
     refuse_later,
-    refuse_unknown,
 )
 from mithril.engine import Engine, Observer
 from mithril.errors import BackendError, GraphError, PlanError, nearest
 from mithril.ir import Plan
 from mithril.ir.printer import print_collectives, print_shapes
+from mithril.keywords import refuse_unknown
 from mithril.mesh import Sharding
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition

@@ -17,7 +17,7 @@ from mithril.errors import BackendError, ShapeError
 from mithril.mesh import Box
 from mithril.runtime.array import Array
 from mithril.runtime.host import check_range, read_number, read_shape
-from mithril.runtime.intake import Intake, PlacementOptions
+from mithril.runtime.intake import Intake, PlacementOptions, placing
 from mithril.runtime.sampling import Key, check_seed
 from mithril.types import DType, Scalar, Shape, as_dtype, check_number
 
@@ -29,18 +29,21 @@ class Creation(Intake):
         self._seed = seed
         self._draws = 0
 
+    @placing
     def zeros(
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
         """Return an array of zeros; the shape as integers or as one tuple."""
         return self._filled(read_shape(shape), 0, dtype, placement)
 
+    @placing
     def ones(
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
         """Return an array of ones; the shape as integers or as one tuple."""
         return self._filled(read_shape(shape), 1, dtype, placement)
 
+    @placing
     def full(
         self,
         shape: int | Sequence[int],
@@ -57,18 +60,21 @@ class Creation(Intake):
         chosen = dtype if dtype is not None else self._default_dtype(np.asarray(value))
         return self._filled(read_shape((shape,)), value, chosen, placement)
 
+    @placing
     def zeros_like(
         self, x: Array, *, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
         """Return zeros in the shape of an array, and in its dtype and sharding unless given."""
         return self.full_like(x, 0, dtype=dtype, **placement)
 
+    @placing
     def ones_like(
         self, x: Array, *, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
         """Return ones in the shape of an array, and in its dtype and sharding unless given."""
         return self.full_like(x, 1, dtype=dtype, **placement)
 
+    @placing
     def full_like(
         self,
         x: Array,
@@ -90,6 +96,7 @@ class Creation(Intake):
         wanted: PlacementOptions = placement or {"sharding": x.sharding}
         return self._filled(x.shape, value, x.dtype if dtype is None else dtype, wanted)
 
+    @placing
     def arange(
         self,
         start: int | float,
@@ -109,6 +116,7 @@ class Creation(Intake):
         host = np.arange(start, stop, step) if stop is not None else np.arange(0, start, step)
         return self.array(host, dtype=dtype, **placement)
 
+    @placing
     def linspace(
         self,
         start: int | float,
@@ -138,6 +146,7 @@ class Creation(Intake):
         host = np.linspace(start, stop, count, endpoint=endpoint)
         return self._make((count,), chosen, placement, lambda box: host[box].copy())
 
+    @placing
     def eye(
         self,
         rows: int,
@@ -164,6 +173,7 @@ class Creation(Intake):
 
         return self._make(shape, as_dtype(dtype or self.precision.default), placement, produce)
 
+    @placing
     def rand(
         self,
         *shape: Any,
@@ -190,6 +200,7 @@ class Creation(Intake):
 
         return self._make(sizes, chosen, placement, produce)
 
+    @placing
     def randn(
         self,
         *shape: Any,
@@ -202,6 +213,7 @@ class Creation(Intake):
         chosen = self._float_dtype("randn", dtype)
         return self._make(sizes, chosen, placement, lambda box: key.normal(sizes, box))
 
+    @placing
     def randint(
         self,
         low: int,

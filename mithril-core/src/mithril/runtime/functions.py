@@ -6,10 +6,12 @@ name, often NumPy's, both are shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mithril import ops
+from mithril.errors import GraphError, kind_of
+from mithril.keywords import named, refuse_unknown
 
 if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
@@ -50,9 +52,36 @@ EAGER = tuple(sorted({*FUNCTIONS, *ALIASES}))
 
 def call_eager(backend: Backend, name: str, *arguments: Any, **options: Any) -> Any:
     """Call an eager function; NumPy arrays among the arguments are put on the backend's devices."""
-    function = getattr(ops, ALIASES.get(name, name))
     given = [_taken(backend, x) for x in arguments]
-    return function(*given, **{key: _taken(backend, x) for key, x in options.items()})
+    return attempt(name, given, {key: _taken(backend, x) for key, x in options.items()})
+
+
+def attempt(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Call a function of the ops; what it cannot take is named as its user named it.
+
+    Args:
+        name: the name that it was called by.
+        arguments: those by position.
+        options: those by name.
+
+    Raises:
+        GraphError: an argument that has to be a tensor is something else.
+        OptionError: an option does not exist.
+    """
+    function = getattr(ops, ALIASES.get(name, name))
+    try:
+        return function(*arguments, **options)
+    except AttributeError as error:
+        # A value without `ndim` or `dtype` that the user passed in; all others are our mistakes.
+        if any(x is error.obj for x in (*arguments, *options.values())):
+            raise GraphError(
+                f"op '{name}' takes tensors, not {kind_of(error.obj)}; pass an array of a backend, "
+                f"such as backend.array(…)"
+            ) from None
+        raise
+    except TypeError:
+        refuse_unknown(f"{name}()", options, named(function))
+        raise
 
 
 def eager(backend: Backend, name: str) -> Callable[..., Any]:

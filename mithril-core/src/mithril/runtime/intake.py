@@ -15,6 +15,7 @@ from mithril.engine import Engine
 from mithril.engine.interop import Interop
 from mithril.engine.staged import part_of
 from mithril.errors import BackendError, ShapeError
+from mithril.keywords import checked_keywords
 from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.options import Precision
 from mithril.runtime.array import Array
@@ -34,6 +35,10 @@ class PlacementOptions(TypedDict, total=False):
     sharding: PartitionSpec | Sharding | None
 
 
+placing = checked_keywords(*PlacementOptions.__annotations__)
+"""Decorates functions that take these options."""
+
+
 class Intake:
     """The part of a backend that takes arrays in."""
 
@@ -42,6 +47,7 @@ class Intake:
     uneven: str
     precision: Precision
 
+    @placing
     def array(
         self, values: object, *, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
@@ -67,6 +73,7 @@ class Intake:
         host = np.asarray(host, chosen.numpy)
         return self._make(host.shape, chosen, placement, lambda box: host[box].copy())
 
+    @placing
     def from_local_shards(
         self,
         shards: Sequence[object],

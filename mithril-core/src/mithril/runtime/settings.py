@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mithril.compiler import check_schedule
 from mithril.engine import Engine
-from mithril.errors import GraphError, OptionError, ShardingError, listing, nearest
+from mithril.errors import GraphError, MeshError, OptionError, ShardingError, listing, nearest
 from mithril.mesh import Mesh, PartitionSpec
 from mithril.models import Layer
 from mithril.models.composition import Composition
@@ -184,5 +184,9 @@ def read_out_shardings(
             raise ShardingError(f"out_shardings of '{name}' is {spec!r}; give a spec, such as P()")
         for dimension in range(len(spec)):
             for axis in spec.axes(dimension):
-                mesh.require(axis)
+                if axis not in mesh.sizes:
+                    raise MeshError(
+                        f"out_shardings {spec!r} of output '{name}' does not fit; "
+                        f"{mesh.lacking(axis)}"
+                    )
     return dict(found)
