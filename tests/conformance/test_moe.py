@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import mithril as ml
 import numpy as np
 import pytest
@@ -43,8 +45,8 @@ def test_all_tokens_may_want_one_expert(backend: str) -> None:
 
 
 def test_an_empty_batch(backend: str) -> None:
-    for options in ({}, {"capacity_factor": None}):
-        x = np.zeros((0, 3, FEATURES), np.float32)
+    for options, shape in product(({}, {"capacity_factor": None}), ((0, 3), (2, 0))):
+        x = np.zeros((*shape, FEATURES), np.float32)
         compiled = ml.compile(ml.MoE(8, HIDDEN, **options), opened(backend))
         outputs, slopes = compiled.evaluate(
             compiled.randomize_params(), {"input": x}, {"output": x}

@@ -13,6 +13,7 @@ from mithril.transform import differentiate, gradient_of, seed_of
 from tests.conformance.engines import BACKENDS, held, narrowed, opened, run
 from tests.ops.arrays import floats
 from tests.ops.cases import CASES, Case
+from tests.ops.cases_primitive import CHOSEN, infinite
 from tests.ops.evaluate import (
     assert_close,
     coarsest,
@@ -87,6 +88,20 @@ def test_an_empty_batch_gives_what_numpy_gives(backend: str, op: Op) -> None:
 def test_order_of_ties_and_nan(backend: str, op: Op) -> None:
     x = np.array([1, np.nan, 3, 1, -np.inf, 3, np.inf, np.nan, -0.0, 0.0], np.float32)
     check(opened(backend).engine, op, (x,))
+
+
+def test_blocks_without_rows(backend: str) -> None:
+    engine = opened(backend).engine
+    left, right, stack = (np.zeros(s, np.float32) for s in ((2, 4, 0, 5), (2, 4, 0, 6), (3, 6, 5)))
+    check(engine, ops.GroupedMatmul(), (left, CHOSEN, stack))
+    check(engine, ops.GroupedOuter(3), (left, right, CHOSEN))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_block_that_is_no_number_touches_no_other_entry(backend: str, dtype: str) -> None:
+    """Zero times infinity is no zero: what others have must not be multiplied by zero."""
+    engine = opened(backend).engine
+    check(engine, ops.GroupedOuter(3), tuple(narrowed(x, engine) for x in infinite(dtype)))
 
 
 def test_an_id_that_names_no_row_is_nan(backend: str) -> None:

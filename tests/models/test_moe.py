@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 
 import mithril as ml
 import numpy as np
@@ -48,7 +49,11 @@ def expected(x, p, top_k, factor, reroute=False, groups=None) -> dict[str, np.nd
         groups = x.shape[0] if x.ndim == 3 else math.gcd(len(x), E)
     tokens = x.reshape(groups, -1, FEATURES).astype(np.float64)
     count = tokens.shape[1]
-    capacity = count if factor is None else min(count, math.ceil(factor * top_k * count / E))
+    capacity = (
+        count
+        if factor is None
+        else min(count, math.ceil(Fraction(str(factor)) * top_k * count / E))
+    )
     output, load, asked = np.zeros_like(tokens), np.zeros(E, int), np.zeros(E)
     total_p, z, entropy = np.zeros(E), 0.0, 0.0
     for g, group in enumerate(tokens):
@@ -62,14 +67,17 @@ def expected(x, p, top_k, factor, reroute=False, groups=None) -> dict[str, np.nd
             total_p += odds
             z += np.log(np.exp(row).sum()) ** 2
             entropy -= (odds * np.log(odds)).sum()
-            mine = served[t] if reroute else best
-            scale = odds[list(mine)].sum() if top_k > 1 else 1.0
+            mine = list(served[t] if reroute else best)
+            weights = odds[mine]
+            if top_k > 1 and mine:  # their odds among all may be 0
+                weights = np.exp(row[mine] - row[mine].max())
+                weights /= weights.sum()
             for expert in served[t]:
                 load[expert] += 1
                 up = p["experts.in.weight"][expert] @ group[t] + p["experts.in.bias"][expert]
                 down = p["experts.out.weight"][expert] @ np.maximum(up, 0)
                 down = down + p["experts.out.bias"][expert]
-                output[g, t] += odds[expert] / scale * down
+                output[g, t] += weights[mine.index(expert)] * down
     number = groups * count
     return {
         "output": output.reshape(x.shape),
@@ -99,6 +107,31 @@ def test_outputs_and_statistics(shape, top_k: int, factor: float | None, reroute
     for name, value in expected(x, p, top_k, factor, reroute).items():
         close(out[name], value)
     assert out["tokens_per_expert"].dtype == np.int32
+
+
+def test_tokens_rerouted_to_experts_that_nobody_expects() -> None:
+    """Their probabilities are all 0 in float32, and their weights are not."""
+    x = np.ones((1, 8, FEATURES), np.float32)
+    layer = ml.MoE(E, HIDDEN, 2, 0.5, overflow="reroute", activation="relu")
+    compiled = ml.compile(layer, ml.NumpyBackend(), shapes={"input": x.shape})
+    params = {name: value.numpy() for name, value in compiled.randomize_params().items()}
+    logits = np.array([200.0, 190.0, *np.linspace(-100, -101, E - 2)], np.float32)
+    params["router.weight"] = np.repeat(logits[:, None], FEATURES, 1) / FEATURES
+    out, slopes = compiled.evaluate(params, {"input": x}, {"output": np.ones_like(x)})
+    served = expected(x, params, 2, 0.5, reroute=True)
+    close(out["tokens_per_expert"].numpy(), served["tokens_per_expert"])
+    close(out["output"].numpy(), served["output"])
+    assert all(np.isfinite(slope.numpy()).all() for slope in slopes.values())
+
+
+@pytest.mark.parametrize("factor", [1.1, 0.7, 2.3])
+def test_room_is_what_the_factor_says_in_decimals(factor: float) -> None:
+    x = np.ones((1, 100, 3), np.float32)
+    compiled = ml.compile(ml.MoE(2, 3, 1, factor), ml.NumpyBackend(), shapes={"input": x.shape})
+    params = {name: 0 * value.numpy() for name, value in compiled.randomize_params().items()}
+    out = compiled.evaluate(params, {"input": x})
+    room = {1.1: 55, 0.7: 35, 2.3: 100}[factor]  # floats make 55.00000000000001 of the first
+    assert out["tokens_per_expert"].numpy().tolist() == [room, 0]
 
 
 def test_groups_are_a_sequence_or_as_many_as_asked() -> None:

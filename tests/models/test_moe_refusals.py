@@ -9,8 +9,9 @@ from mithril.errors import MithrilError, OptionError, ShapeError
 
 MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"top_k": 5}, "MoE sends a token to top_k=5 of 4 experts; choose top_k up to num_experts"),
-    ({"capacity_factor": 0}, "MoE option 'capacity_factor' is 0; it must be a positive number or None"),
-    ({"capacity_factor": -1.0}, "MoE option 'capacity_factor' is -1.0; it must be a positive number or None"),
+    ({"capacity_factor": 0}, "MoE option 'capacity_factor' is 0; it must be a positive number, or None for room for all tokens"),
+    ({"capacity_factor": -1.0}, "MoE option 'capacity_factor' is -1.0; it must be a positive number, or None"),
+    ({"capacity_factor": float("inf")}, "MoE option 'capacity_factor' is inf; it must be a positive number, or None for room for all tokens"),
     ({"overflow": "rerout"}, "MoE option 'overflow' is 'rerout'; it must be 'drop' or 'reroute'"),
     ({"activation": "tanh"}, "MoE option 'activation' is 'tanh'; it must be 'gelu', 'relu', 'silu' or 'swiglu'"),
     ({"jitter": 1.5}, "MoE option 'jitter' is 1.5; it must be a number from 0 up to, not including, 1"),
@@ -21,13 +22,16 @@ MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"expert_distribution": 3}, "MoE option 'expert_distribution' is 3; it must be 'balanced', 'one_per_device' or a mapping from expert to device"),
     ({"expert_distribution": {0: 0, 1: 1, 3: 0}}, "MoE option 'expert_distribution' has no device for expert 2; give one for each of 4 experts, 0…3"),
     ({"expert_distribution": {0: 0, 1: 1, 2: 0, 3: 1, 4: 1}}, "MoE option 'expert_distribution' places expert 4, and there are 4, 0…3; remove it"),
-    ({"expert_distribution": {0: 0, 1: -1, 2: 0, 3: 1}}, "MoE option 'expert_distribution' places expert 1 on device -1; devices are integers from 0 along the mesh dimension of the experts"),
+    ({"expert_distribution": {0: 0, 1: -1, 2: 0, 3: 1}}, "MoE option 'expert_distribution' places expert 1 on device -1; give an integer from 0, along the mesh dimension of the experts, of which 4 experts can use 4, 0…3"),
+    ({"expert_distribution": {0: 0, 1: 1, 2: 0, 3: 10**9}}, "MoE option 'expert_distribution' places expert 3 on device 1000000000; give an integer from 0"),
     ({"expert_distribution": {0: 0, 1: 0, 2: 0, 3: 1}}, "MoE option 'expert_distribution' gives devices 0…1 [3, 1] experts; give each device equally many, as stacks are split evenly"),
     ({"expert_distribution": {0: 0, 1: 1, 2: 2, 3: 3}, "device_mesh": (2,)}, "MoE places 4 experts on 4 devices, and the mesh dimension they are split over has 2; use a dimension of 4 devices"),
     ({"device_mesh": (2, 2), "device_mesh_partition": (False, False)}, "MoE option device_mesh_partition is (False, False), which leaves no dimension to split experts over; allow one, or leave device_mesh out"),
     ({"device_mesh": (2, 2), "device_mesh_partition": (True,)}, "MoE option device_mesh_partition is (True,); give 2 values True or False"),
     ({"expert_distribution": "balanced", "sharding": {"experts.in.weight": P("data")}}, "MoE has both expert_distribution and sharding; give one of them"),
     ({"sharding": {"expert.in.weight": P("data")}}, "MoE has no parameter 'expert.in.weight' to shard"),
+    ({"device_id": 1, "device_mesh": (2,)}, "MoE has both device_id=1 and device_mesh; a layer is on one device or split over several: remove one of them"),
+    ({"device_id": 0, "expert_distribution": "balanced"}, "MoE has both device_id=0 and expert_distribution; a layer is on one device"),
     ({"dropless": True}, "MoE has no option 'dropless'"),
 ]  # fmt: skip
 

@@ -93,3 +93,10 @@ PRIMITIVE: list[list] = [
     *_avg_pool(ops.AvgPool((3,), (1,), ((2, 0),), False), 2, 2, 6),
 ]
 # fmt: on
+
+
+def infinite(dtype: str) -> tuple[np.ndarray, ...]:
+    """Return operands of `GroupedOuter(3)`: infinity for entry 2 left, and for entry 0 right."""
+    left, right = (floats(2, 4, 3, n).astype(dtype) for n in (5, 6))
+    left[0, :2], right[0, :2] = [[[np.inf]], [[1]]], [[[1]], [[np.inf]]]
+    return left, right, CHOSEN

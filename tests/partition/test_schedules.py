@@ -234,13 +234,12 @@ def test_more_than_may_be_held_is_refused() -> None:
         (("1f1b", 2, 2, 2), "schedule '1f1b' has one chunk a device, not 2; use 'interleaved'"),
         (
             ("interleaved", 4, 6, 2),
-            "schedule 'interleaved' needs a multiple of its 4 devices as micro-batches, not 6; use "
+            "schedule 'interleaved' on 4 devices needs a multiple of 4 micro-batches, not 6; use "
             "4 or 8",
         ),
         (
             ("interleaved", 4, 3, 2),
-            "schedule 'interleaved' needs a multiple of its 4 devices as micro-batches, not 3; use "
-            "4",
+            "schedule 'interleaved' on 4 devices needs a multiple of 4 micro-batches, not 3; use 4",
         ),
     ],
 )

@@ -50,6 +50,12 @@ def _around(inner: ml.Model | ml.Layer) -> ml.Model:
     return model
 
 
+def _mixing() -> ml.Model:
+    model = ml.Model()
+    model |= ml.Add()(inputs=["y", "input"], output="sum")
+    return model
+
+
 def _split() -> ml.Model:
     model = ml.Model()
     first = ml.Linear(FEATURES, sharding={"weight": P("pipeline", None)})
@@ -144,6 +150,22 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         "batch of 7, 4 on each of 2 replicas does not divide into micro-batches of 1 samples; use "
         "one of 2, 3, 4",
     ),
+    "stages that are not dealt out in turn": (
+        lambda: run(
+            classifier(3, device_assignment=[0, 1, 0], microbatch_size=2),
+            PIPE,
+            pipeline_schedule="interleaved",
+        ),
+        ml.PlanError,
+        "schedule 'interleaved' deals stages out to the devices in turn, each the same number; the "
+        "3 stages are on [0, 1, 0]; use another schedule, or leave out device_assignment",
+    ),
+    "two inputs of one name": (
+        lambda: ml.Pipeline([block(), _mixing()]),
+        ml.OptionError,
+        "stage_1 of the pipeline has an input 'input', which is also what the pipeline calls the "
+        "first input of its first stage, 'x'; rename one of them",
+    ),
     "no number of samples": (
         lambda: classifier(2, microbatch_size=0),
         ml.OptionError,
@@ -224,7 +246,7 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
     "interleaved without enough micro-batches": (
         lambda: run(classifier(4, microbatch_size=4), PIPE, 12, pipeline_schedule="interleaved"),
         ml.PlanError,
-        "schedule 'interleaved' needs a multiple of its 2 devices as micro-batches, not 3",
+        "schedule 'interleaved' on 2 devices needs a multiple of 2 micro-batches, not 3",
     ),
     "a layer over the whole batch": (
         lambda: run(_around(normed()), PIPE),
@@ -390,7 +412,8 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
     "a stage split over the stages": (
         lambda: run(_split(), PIPE),
         ml.ShardingError,
-        "parameter 'pipeline_0.stage_0.weight' cannot be split over mesh axis 'pipeline'; its layer",
+        "parameter 'pipeline_0.stage_0.weight' cannot be split over mesh axis 'pipeline'; its layer "
+        "runs on stage 0, which is one place along it; leave out the axis, or what puts it there",
     ),
     "no batch": (
         lambda: run(_around(ml.Linear(3)), PIPE, 0),

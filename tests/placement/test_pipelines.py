@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import mithril as ml
 import numpy as np
@@ -197,6 +198,45 @@ def test_layers_around_a_pipeline_join_its_ends() -> None:
     layers = compiled.get_partition_map()["layers"]
     assert layers["before"]["devices"] == [0, 2]
     assert layers["model_0.cross_entropy_0"]["devices"] == [1, 3]
+
+
+def test_a_layer_with_losses_besides_feeds_its_output_alone() -> None:
+    pipeline = ml.Pipeline([ml.MoE(4, 12, name="moe"), ml.Linear(FEATURES), ml.MeanSquaredError()])
+    assert pipeline.freeze().input_ports == ("input", "target")
+    model = ml.Model()
+    model |= pipeline(input="input", target="target", output="loss")
+    x = samples(8)["input"].reshape(2, 4, FEATURES)
+    compared(model, ml.NumpyBackend(ml.Mesh(pipeline=3)), {"input": x, "target": x[::-1]})
+
+
+def test_the_last_rule_that_matches_wins() -> None:
+    def where(*rules: tuple[str, Any]) -> dict[str, list[int]]:
+        model = ml.Model()
+        model |= ml.Repeat(followed_twice(), 4, name="loop")(input="x", output="h")
+        model |= followed_twice(name="pair")(x="h", y="z")
+        model |= ml.Linear(FEATURES, name="last")(input="z", output="y")
+        for pattern, stage in (*rules, ("last", 1)):
+            model.stage(pattern, stage)
+        backend = ml.NumpyBackend(ml.Mesh(pipeline=2))
+        compiled = ml.compile(model, backend, shapes={"x": (4, FEATURES)}, inference=True)
+        layers = compiled.get_partition_map()["layers"]
+        return {name: layers[name]["devices"] for name in ("loop.a", "pair.a", "pair.b")}
+
+    cut, pair = ("loop", [0, 1]), ("pair", 1)
+    assert where(cut, pair) == {"loop.a": [0, 1], "pair.a": [1], "pair.b": [1]}
+    assert where(cut, ("loop", 0), pair)["loop.a"] == [0]
+    assert where(("loop", 0), cut, pair)["loop.a"] == [0, 1]
+    assert where(("loop", [0, 1, 2, 3]), cut, pair)["loop.a"] == [0, 1]
+    first = ("loop", 0), ("pair", 0)
+    assert where(*first, ("pair.b", 1))["pair.b"] == [1]
+    assert where(*first, ("pair.b", 1), ("pair", 0))["pair.b"] == [0]
+
+
+def followed_twice(name: str | None = None) -> ml.Model:
+    model = ml.Model(name=name)
+    model |= ml.Linear(FEATURES, name="a")(input="x", output="m")
+    model |= ml.Linear(FEATURES, name="b")(input="m", output="y")
+    return model
 
 
 def test_a_batch_is_split_when_data_parallel_is_asked_for() -> None:

@@ -135,6 +135,17 @@ def test_one_token_more_than_devices(how: str) -> None:
     agree(found, expected)
 
 
+@pytest.mark.parametrize("how", [None, *HOW])
+@pytest.mark.parametrize("devices", [1, 3])
+def test_no_token_at_all(how: str | None, devices: int) -> None:
+    mesh = ml.Mesh(seq=devices) if devices > 1 else ml.Mesh()
+    _, found = step(
+        block(how, causal=True), ml.NumpyBackend(mesh), SEQUENCE if devices > 1 else P(), length=0
+    )
+    assert found["y"].shape == found["x"].shape == (B, 0, D)
+    assert not any(slope.any() for name, slope in found.items() if name != "y")
+
+
 def test_an_unknown_way_is_refused() -> None:
     text = "MultiHeadAttention option 'context_parallel' is 'stripes'; it must be 'ring', 'ulysses' or None"
     with pytest.raises(OptionError) as raised:

@@ -16,6 +16,7 @@ from mithril.ops.collective import KeepFirst, TakeShard
 from mithril.ops.random import RandomBits
 from mithril.types import DType
 
+from tests.ops.cases_primitive import CHOSEN, PRIMITIVE, infinite
 from tests.ops.evaluate import apply, assert_close, coarsest, type_of
 
 torch = pytest.importorskip("torch")
@@ -50,6 +51,7 @@ OF_TWO: list[Op] = [
     ops.Less(), ops.NotEqual(),
 ]  # fmt: skip
 TABLE = np.array([[np.nan, 1], [2, np.inf], [3, 4]], np.float32)
+GROUPED = [case for case in PRIMITIVE if isinstance(case[0], ops.GroupedMatmul | ops.GroupedOuter)]
 SEED = np.asarray(np.uint32(2**32 - 5))
 
 
@@ -271,7 +273,15 @@ def test_random_bits_of_parts_and_blocks(
     check(RandomBits(shape, whole, 0xFFFFFFFF - 3, width), SEED, *starts)
 
 
+def test_blocks_of_entries(device_is: None) -> None:
+    """Also where one is no number, which others are not, and where blocks have no rows."""
+    for op, *arrays in GROUPED:
+        check(op, *arrays)
+    check(ops.GroupedOuter(3), *infinite("float32"))
+
+
 EMPTY = np.zeros((0, 4), np.float32)
+NO_ROWS = np.zeros((2, 4, 0, 4), np.float32)
 NO_IDS = np.zeros(0, np.int32)
 
 
@@ -291,6 +301,8 @@ NO_IDS = np.zeros(0, np.int32)
         (ops.TakeAlong(0), [EMPTY, np.zeros((0, 4), np.int32)]),
         (ops.ScatterAlong(0, 3), [np.zeros((0, 4), np.int32), EMPTY]),
         (ops.OneHot(3, DType.int8), [NO_IDS]),
+        (ops.GroupedMatmul(), [NO_ROWS, CHOSEN, np.zeros((3, 6, 4), np.float32)]),
+        (ops.GroupedOuter(3), [NO_ROWS, NO_ROWS, CHOSEN]),
     ],
 )  # fmt: skip
 def test_empty_operands(op: Op, arrays: list[np.ndarray], device_is: None) -> None:

@@ -7,8 +7,8 @@ names; a plan that is refined into sub-axes runs on the same devices under the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, partial
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jax
@@ -17,8 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
 from mithril.errors import BackendError
-from mithril.ir.timetable import Piece, Transfer
-from mithril.mesh import Box, Mesh, Sharding
+from mithril.mesh import Mesh, Sharding
 from mithril.types import Shape, TensorType
 
 FEWEST_CPUS = 8
@@ -109,48 +108,6 @@ class Devices:
         """Return some of the devices, as a mesh of their own."""
         return Devices(mesh, [self.flat[device] for device in mesh.devices])
 
-    def mover(self, transfer: Transfer) -> Callable[[jax.Array], jax.Array]:
-        """Return the function that brings an array to other devices, without waiting.
-
-        Raises:
-            BackendError: a piece would go to another process.
-        """
-        for device in {d for piece in transfer.pieces for d in (piece.sender, piece.receiver)}:
-            if self.flat[device].process_index != jax.process_index():
-                raise _other_process(transfer, device)
-        if transfer.goal is None and transfer.source.mesh.size == transfer.target.mesh.size == 1:
-            return partial(jax.device_put, device=self.flat[transfer.target.mesh.flat[0]])
-        return partial(self._moved, transfer)
-
-    def _moved(self, transfer: Transfer, array: jax.Array) -> jax.Array:
-        held = {shard.device: shard.data for shard in array.addressable_shards}
-        shape = transfer.target.local_shape(transfer.arriving.shape)
-        coming: dict[int, list[Piece]] = {device: [] for device in transfer.target.mesh.flat}
-        for piece in transfer.pieces:
-            coming[piece.receiver].append(piece)
-        parts: list[jax.Array] = []
-        for device, pieces in coming.items():
-            there = self.flat[device]
-            got = []
-            for piece in pieces:
-                data = held[self.flat[piece.sender]]
-                cut = data if _fills(piece.held, data.shape) else data[piece.held]
-                got.append((piece.place, jax.device_put(cut, there)))
-            parts.append(_put_together(got, shape, transfer.type, there))
-        if len(parts) == 1:
-            (alone,) = parts
-            return alone
-        placed = NamedSharding(
-            jax.sharding.Mesh(
-                np.asarray([self.flat[d] for d in coming]).reshape(transfer.target.mesh.shape),
-                transfer.target.mesh.names,
-            ),
-            spec_of(transfer.target),
-        )
-        whole = held_shape(transfer.arriving.shape, transfer.target)
-        moved: jax.Array = jax.make_array_from_single_device_arrays(whole, placed, parts)
-        return moved
-
     def _jax_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
         """Return the same devices under the axes of a mesh, which may be a refined one."""
         made = jax.sharding.Mesh(np.asarray(self.flat).reshape(mesh.shape), mesh.names)
@@ -192,29 +149,6 @@ class Devices:
             f"device {device} belongs to process {wanted.process_index}, not to this one "
             f"({jax.process_index()}); its part cannot be read here; reshard the array to P() first"
         )
-
-
-def _fills(box: Box, shape: Shape) -> bool:
-    return tuple(cut.stop - cut.start for cut in box) == shape
-
-
-def _put_together(
-    pieces: Sequence[tuple[Box, jax.Array]], shape: Shape, type: TensorType, device: Any
-) -> jax.Array:
-    if len(pieces) == 1 and _fills(pieces[0][0], shape):
-        return pieces[0][1]
-    whole: jax.Array = jax.device_put(np.zeros(shape, type.dtype.numpy), device)
-    for place, piece in pieces:
-        whole = whole.at[place].set(piece)
-    return whole
-
-
-def _other_process(transfer: Transfer, device: int) -> BackendError:
-    return BackendError(
-        f"'{transfer.cause.value}' goes to or from device {device}, which belongs to another "
-        f"process; stages of one model run in one process on JAX; use TorchBackend or MLXBackend "
-        f"for several"
-    )
 
 
 def spec_of(sharding: Sharding) -> PartitionSpec:

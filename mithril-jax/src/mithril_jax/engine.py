@@ -25,6 +25,7 @@ from mithril_jax.devices import Devices, arranged, configured, find_devices
 from mithril_jax.interop import JaxInterop
 from mithril_jax.kernels import KERNELS, kernels_on
 from mithril_jax.lower import function_of, leaving_order, needs_flag, whole_function
+from mithril_jax.moving import mover
 from mithril_jax.options import JaxOptions
 from mithril_jax.processes import join
 
@@ -118,11 +119,11 @@ class JaxEngine:
 
     def move(self, shards: jax.Array, transfer: Transfer) -> jax.Array:
         """Bring a value from the devices of one part to those of another."""
-        return self.opened.mover(transfer)(shards)
+        return mover(transfer, self.opened)(shards)
 
     def mover(self, transfer: Transfer) -> Callable[[jax.Array], jax.Array]:
         """Return the function that carries out a transfer."""
-        return self.opened.mover(transfer)
+        return mover(transfer, self.opened)
 
     @cached_property
     def parts(self) -> dict[Mesh, JaxEngine]:

@@ -160,9 +160,7 @@ class Wire:
         is_bool = x.dtype == mx.bool_
         if is_bool:  # MPI has no sums of them, and ends the job
             x = x.view(mx.uint8)
-        if (
-            self._stream is not None
-        ):  # so that what waits for the call before is not the computation
+        if self._stream is not None:  # what waits for the call before is not the computation
             x = mx.contiguous(x, stream=self._stream)
         if self._last is not None:
             (x,) = mx.depends([x], [self._last])

@@ -175,7 +175,7 @@ class TorchEngine:
         """Bring a value from the devices of one part to those of another."""
         if isinstance(self.place, Lockstep):
             return self.place.move(shards, transfer)
-        key = transfer.type, transfer.source, transfer.target
+        key = transfer.type, transfer.source, transfer.target, transfer.goal, transfer.offset
         if key not in self._moves:
             if len(self._moves) >= MOVES:
                 self._moves.pop(next(iter(self._moves)))
@@ -188,7 +188,7 @@ class TorchEngine:
         return {}
 
     @cached_property
-    def _moves(self) -> dict[tuple[TensorType, Sharding, Sharding], Executable]:
+    def _moves(self) -> dict[tuple[object, ...], Executable]:
         return {}
 
     def with_ranges(self) -> TorchEngine:

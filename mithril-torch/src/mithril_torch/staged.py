@@ -9,6 +9,7 @@ to one order, none waits for what is never started.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 from mithril.engine.kernels.registry import Kernel
 from mithril.ir import Plan, Port
@@ -219,7 +220,7 @@ class _Rank:
         """Write what puts a tensor together from parts, some of which are under way."""
         held = transfer.source.local_shape(transfer.type.shape)
         shape = transfer.target.local_shape(transfer.arriving.shape)
-        covered = sum(piece.size for piece in mine) == _size(shape)
+        covered = sum(piece.size for piece in mine) == prod(shape)
         made = f"torch.{'empty' if covered else 'zeros'}"
         whole = f"{made}({list(shape)}, dtype={dtype(transfer.type)}, device=device)"
         if len(mine) == 1 and covered:
@@ -298,13 +299,6 @@ class _Rank:
 
 def _fills(place: Box, shape: Shape) -> bool:
     return all(cut.start == 0 and cut.stop == size for cut, size in zip(place, shape, strict=True))
-
-
-def _size(shape: Shape) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _cut(box: Box, shape: Shape) -> str:

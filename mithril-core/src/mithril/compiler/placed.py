@@ -170,7 +170,7 @@ class _Parts:
         """Return the local program of a part."""
         part = self.placement.parts[number]
         mesh = self._planning_mesh(part)
-        request = self._request_of(graph, mesh, parted)
+        request = self._request_of(graph, part, mesh, parted)
         hardware = hardware_within(self.hardware, part.mesh.flat)
         graph, given, choice = choose_shardings(graph, mesh, request, self.kernels, hardware)
         program = sums_behind_loops(local_program(graph, given, choice, hardware))
@@ -197,7 +197,7 @@ class _Parts:
         """Return the axes that split a dimension, those of devices and that of time."""
         return (*time, *axes) if self.time_first else (*axes, *time)
 
-    def _request_of(self, graph: Graph, mesh: Mesh, parted: Parted) -> Request:
+    def _request_of(self, graph: Graph, part: Part, mesh: Mesh, parted: Parted) -> Request:
         """Return what is asked of a part."""
         whole = self.request
         names = {value.name for value in graph.inputs}
@@ -209,7 +209,7 @@ class _Parts:
 
         asked = (whole.compute - whole.placed) | (set(whole.at_rest) - whole.placed)
         for name in sorted(asked & names):
-            _check_axes(name, {**whole.inputs, **whole.at_rest}[name], mesh)
+            _check_axes(name, {**whole.inputs, **whole.at_rest}[name], part.name, mesh)
         seeds = whole.output_gradients
         mine = {n: onto(s, mesh) for n, s in (seeds or {}).items() if seed_of(n) in names}
         handed_on = self._handed_on(mesh, parted)
@@ -359,7 +359,7 @@ class _Parts:
             self.reports.setdefault(name, found)
 
 
-def _check_axes(name: str, sharding: Sharding, mesh: Mesh) -> None:
+def _check_axes(name: str, sharding: Sharding, where: str, mesh: Mesh) -> None:
     """Raise if a parameter shall be split over an axis of which its devices have but one index.
 
     Raises:
@@ -370,6 +370,6 @@ def _check_axes(name: str, sharding: Sharding, mesh: Mesh) -> None:
     lost = [whole[axis] for axis in sharding.split_axes if sizes[whole[axis]] == 1]
     if lost:
         raise ShardingError(
-            f"parameter '{name}' cannot be split over mesh axis '{lost[0]}'; its layer runs on a "
-            f"part of the mesh that has one device there; leave the axis out"
+            f"parameter '{name}' cannot be split over mesh axis '{lost[0]}'; its layer runs on "
+            f"{where}, which is one place along it; leave out the axis, or what puts it there"
         )

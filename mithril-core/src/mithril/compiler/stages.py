@@ -284,7 +284,13 @@ def _known(options: PipelineOptions, indices: Sequence[int], count: int) -> Sche
         fits = chunks > 1 and not rest and in_turn and count % len(devices) == 0
         name = "interleaved" if fits else "1f1b"
     assert isinstance(name, str), "a table is read elsewhere"
-    if name == "interleaved" and in_turn and not rest:
+    if name == "interleaved":
+        if rest or not in_turn:
+            raise PlanError(
+                f"schedule 'interleaved' deals stages out to the devices in turn, each the same "
+                f"number; the {len(indices)} stages are on {list(indices)}; use another schedule, "
+                f"or leave out device_assignment"
+            )
         return make(name, len(devices), count, chunks)
     each = make(name, len(indices), count)
     return each if len(devices) == len(indices) else _shared(each, indices)

@@ -95,8 +95,13 @@ class Schedule:
         """The device of each stage."""
         return {a.stage: device for device, row in enumerate(self.rows) for a in row}
 
+    @property
+    def lines(self) -> list[str]:
+        """The actions of each device, as they stand in a table."""
+        return [",".join(map(str, row)) for row in self.rows]
+
     def __str__(self) -> str:
-        return "\n".join(",".join(map(str, row)) for row in self.rows)
+        return "\n".join(self.lines)
 
 
 def read_table(name: str, lines: Sequence[str]) -> Schedule:

@@ -257,7 +257,7 @@ def _timetable_out(table: Timetable) -> Json:
         "indices": [[i.slot, _mesh_out(i.mesh), i.value] for i in table.indices],
         "schedule": None
         if table.schedule is None
-        else {"name": table.schedule.name, "rows": str(table.schedule).splitlines()},
+        else {"name": table.schedule.name, "rows": table.schedule.lines},
     }
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING
 
 from mithril.ir.graph import Phase
@@ -47,10 +48,7 @@ class Piece:
     @property
     def size(self) -> int:
         """How many elements it has."""
-        count = 1
-        for part in self.place:
-            count *= part.stop - part.start
-        return count
+        return prod(part.stop - part.start for part in self.place)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ OPTIONS = (
 class Pipeline(Model):
     """Stages that run on devices of their own, on one micro-batch after another.
 
-    Outputs of a stage feed the inputs of the next: those of the same name, and the others in order.
+    Outputs of a stage feed the inputs of the next: those of the same name, and the others in
+    order; of a stage with an output `output`, such as a layer with losses besides, only that one.
     Inputs that are left over, such as targets of a loss in the last stage, are inputs of the
     pipeline. The first input of the first stage is called `input`, and the output of the last one
     `output`, if it has just one; all others keep their names.
@@ -52,7 +53,8 @@ class Pipeline(Model):
         name: what the pipeline is called in a model; counted (`pipeline_0`) by default.
 
     Raises:
-        OptionError: there is no stage, a stage has no input, or an option has a wrong value.
+        OptionError: there is no stage, a stage has no input, two inputs would get one name, or an
+            option has a wrong value.
 
     >>> from mithril.models import Linear, Relu
     >>> Pipeline([Linear(8), Relu(), Linear(2)], microbatch_size=4)
@@ -180,6 +182,7 @@ def _chained(
                 links.append(Link(f"{name}.{port}", fed[port], automatic=False, place=source))
             else:
                 is_first = number == 0 and port == component.input_ports[0]
+                _check_apart(components[0].input_ports[0], port, name, is_first)
                 inputs.append((port, "input" if is_first else port))
         alone = number == last and len(component.output_ports) == 1
         outputs = [
@@ -191,10 +194,23 @@ def _chained(
     return members, links
 
 
+def _check_apart(first: str, port: str, stage: str, is_first: bool) -> None:
+    """Refuse an input `input` that is another one than the pipeline's first."""
+    if port == "input" and first != "input" and not is_first:
+        raise OptionError(
+            f"{stage} of the pipeline has an input 'input', which is also what the pipeline calls "
+            f"the first input of its first stage, '{first}'; rename one of them"
+        )
+
+
 def _fed(ports: Sequence[str], before: Names) -> dict[str, str]:
-    """Return the connection that feeds each input: of the same name first, then in order."""
+    """Return the connection that feeds each input: of the same name first, then in order.
+
+    Of a stage with an output called `output` the others are no results to go on with.
+    """
     found = {port: connection for port, connection in before if port in ports}
-    rest = [connection for port, connection in before if port not in ports]
+    main = {"output"} & dict(before).keys() or dict(before).keys()
+    rest = [connection for port, connection in before if port not in ports and port in main]
     free = [port for port in ports if port not in found]
     return found | dict(zip(free, rest, strict=False))
 

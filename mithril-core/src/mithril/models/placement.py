@@ -143,11 +143,18 @@ class _Walk:
                     f"layers: {shown}"
                 )
             self._ruled.append(rule.place)
-            if isinstance(rule.stage, int):
-                self._stages.update(dict.fromkeys(hits, rule.stage))
-                continue
-            for loop in hits:
-                self._cut(loop, rule.stage, rule.place)
+            for hit in hits:
+                self._forget(hit)
+                if isinstance(rule.stage, int):
+                    self._stages[hit] = rule.stage
+                else:
+                    self._cut(hit, rule.stage, rule.place)
+
+    def _forget(self, path: str) -> None:
+        """Forget what earlier rules say of a layer or model, and of what is inside."""
+        for known in (self._stages, self._loops):
+            for name in [n for n in known if n == path or n.startswith(f"{path}.")]:
+                del known[name]
 
     def _cut(self, path: str, stages: tuple[int, ...], place: Source | None) -> None:
         """Cut a loop over several stages.

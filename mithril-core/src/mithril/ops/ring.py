@@ -69,7 +69,7 @@ class RingAttention(Attention):
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         group = shard.group("s")
-        if group is None:
+        if group is None or not shard.size("s"):
             return shard.apply(self.plain(shard.outputs), *inputs)
         ring = Ring(group, shard.size("s"), self.causal)
         return _forward(inputs, ring, self.scale)
@@ -94,7 +94,7 @@ class RingAttentionGradient(AttentionGradient):
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         group = shard.group("s")
-        if group is None:
+        if group is None or not shard.size("s"):
             return shard.apply(self.plain(shard.outputs), *inputs)
         ring = Ring(group, shard.size("s"), self.causal)
         return _backward(inputs, ring, self.scale)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 from mithril.ir.op import Group
@@ -286,7 +287,7 @@ def _by_dtype(tensors: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]
         if len(places) == 1:
             found[places[0]] = change(tensors[places[0]])
             continue
-        rows = [reshape(tensors[i], (*tensors[i].shape[:2], -1)) for i in places]
+        rows = [reshape(x, (*x.shape[:2], prod(x.shape[2:]))) for x in (tensors[i] for i in places)]
         changed, start = change(concatenate(rows, 2)), 0
         for i, row in zip(places, rows, strict=True):
             part = changed[:, :, start : start + row.shape[2]]

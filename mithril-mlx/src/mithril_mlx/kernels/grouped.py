@@ -76,15 +76,14 @@ def _gathered(x: Any, stack: Any, ids: Any) -> Any:
 def _added(op: grouped.GroupedOuter, types: Types) -> Run:
     """Add up the products of all blocks: MLX's product of segments is of float32 alone."""
     (groups, count, rows, first), second = types[0].shape, types[1].shape[3]
-    (result,) = op.infer(types)
 
     def run(left: Any, right: Any, ids: Any) -> Any:
         left = mx.reshape(left, (groups * count, rows, first))
         right = mx.reshape(right, (groups * count, rows, second))
         products = mx.matmul(mx.swapaxes(left, 1, 2), right)
-        places = mx.arange(op.entries, dtype=mx.int32)
-        named = mx.equal(mx.expand_dims(places, 1), mx.reshape(ids, (1, -1)).astype(mx.int32))
-        flat = mx.reshape(products, (groups * count, first * second))
-        return mx.reshape(mx.matmul(named.astype(left.dtype), flat), result.shape)
+        ids = mx.reshape(ids, (-1,)).astype(mx.int32)
+        ids = mx.where(mx.logical_and(ids >= 0, ids < op.entries), ids, op.entries)
+        spare = mx.zeros((op.entries + 1, first, second), left.dtype)
+        return spare.at[ids].add(products)[: op.entries]
 
     return run

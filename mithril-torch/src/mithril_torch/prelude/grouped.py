@@ -27,8 +27,8 @@ def grouped_matmul(x: torch.Tensor, ids: torch.Tensor, stack: torch.Tensor) -> t
     for entry in range(entries):
         which = torch.eq(ids, entry).nonzero().squeeze(1)
         if which.numel():
-            chosen = blocks.index_select(0, which).view(-1, features)
-            made.index_copy_(0, which, torch.mm(chosen, stack[entry]).view(-1, rows, out))
+            chosen = blocks.index_select(0, which).flatten(0, 1)
+            made.index_copy_(0, which, torch.mm(chosen, stack[entry]).view(len(which), rows, out))
     return made.view(groups, count, rows, out)
 
 
@@ -37,16 +37,20 @@ def grouped_outer(
 ) -> torch.Tensor:
     """Return the sums of left.T @ right over the blocks of each entry."""
     rows, first, second, ids = left.shape[2], left.shape[3], right.shape[3], ids.reshape(-1)
-    left, right = left.reshape(-1, rows, first), right.reshape(-1, rows, second)
+    left, right = left.reshape(len(ids), rows, first), right.reshape(len(ids), rows, second)
     if not is_eager(left):
-        places = torch.arange(entries, device=ids.device)
-        chosen = torch.eq(ids, places.unsqueeze(1)).to(left.dtype)
-        masked = chosen[:, :, None, None] * left
-        return torch.einsum("ebrl,brm->elm", masked, right)
+        return torch.stack([_masked_outer(left, right, ids == entry) for entry in range(entries)])
     made = left.new_zeros((entries, first, second))
     for entry in range(entries):
         which = torch.eq(ids, entry).nonzero().squeeze(1)
         if which.numel():
-            mine = left.index_select(0, which).view(-1, first)
-            torch.mm(mine.t(), right.index_select(0, which).view(-1, second), out=made[entry])
+            mine = left.index_select(0, which).flatten(0, 1)
+            torch.mm(mine.t(), right.index_select(0, which).flatten(0, 1), out=made[entry])
     return made
+
+
+def _masked_outer(left: torch.Tensor, right: torch.Tensor, mine: torch.Tensor) -> torch.Tensor:
+    """Return left.T @ right over some blocks; both are masked, as zero times infinity is none."""
+    others = torch.logical_not(mine)[:, None, None]
+    left, right = left.masked_fill(others, 0), right.masked_fill(others, 0)
+    return torch.mm(left.flatten(0, 1).t(), right.flatten(0, 1))

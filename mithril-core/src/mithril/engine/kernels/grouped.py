@@ -28,8 +28,8 @@ def grouped_matmul(op: ops.GroupedMatmul, types: Types, xp: ModuleType) -> Run:
         stack = xp.asarray(stack if op.transposed else xp.matrix_transpose(stack), dtype=wide)
         made = xp.zeros((groups * count, rows, out), dtype=wide)
         for entry, which in _by_entry(ids, stack.shape[0]):
-            chosen = blocks[which].reshape(-1, features)
-            made[which] = xp.matmul(chosen, stack[entry]).reshape(-1, rows, out)
+            chosen = blocks[which].reshape(which.size * rows, features)
+            made[which] = xp.matmul(chosen, stack[entry]).reshape(which.size, rows, out)
         return xp.asarray(xp.reshape(made, result.shape), dtype=dtype)
 
     return run
@@ -49,7 +49,7 @@ def grouped_outer(op: ops.GroupedOuter, types: Types, xp: ModuleType) -> Run:
         )
         made = xp.zeros(result.shape, dtype=wide)
         for entry, which in _by_entry(ids, op.entries):
-            first, second = (x[which].reshape(-1, x.shape[2]) for x in (left, right))
+            first, second = (np.concatenate(x[which]) for x in (left, right))
             made[entry] = xp.matmul(first.T, second)
         return xp.asarray(made, dtype=dtype)
 

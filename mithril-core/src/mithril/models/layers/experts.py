@@ -7,6 +7,9 @@ order of the stack: the experts of the first device first, then those of the sec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from mithril.errors import OptionError, nearest
 from mithril.models.annotations import Slices
@@ -48,7 +51,7 @@ def read_distribution(count: int, distribution: object) -> Slices:
     return Slices("MoE", "experts", count, count if distribution == "one_per_device" else None)
 
 
-def _devices_of(count: int, mapping: Mapping[object, object]) -> int:
+def _devices_of(count: int, mapping: Mapping[Any, Any]) -> int:
     """Return how many devices a mapping is for."""
     for number in range(count):
         if number not in mapping:
@@ -62,12 +65,14 @@ def _devices_of(count: int, mapping: Mapping[object, object]) -> int:
                 f"MoE option 'expert_distribution' places expert {expert!r}, and there are "
                 f"{count}, 0…{count - 1}; remove it"
             )
-        if not isinstance(device, int) or isinstance(device, bool) or device < 0:
+        is_number = isinstance(device, int | np.integer) and not isinstance(device, bool)
+        if not is_number or not 0 <= device < count:
             raise OptionError(
                 f"MoE option 'expert_distribution' places expert {expert} on device {device!r}; "
-                f"devices are integers from 0 along the mesh dimension of the experts"
+                f"give an integer from 0, along the mesh dimension of the experts, of which "
+                f"{count} experts can use {count}, 0…{count - 1}"
             )
-    found = [device for device in mapping.values() if isinstance(device, int)]
+    found = [int(device) for device in mapping.values()]
     loads = [found.count(device) for device in range(max(found) + 1)]
     if len(set(loads)) > 1:
         raise OptionError(

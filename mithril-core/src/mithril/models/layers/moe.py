@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from mithril.errors import OptionError, ShapeError
@@ -45,7 +46,8 @@ OUTPUTS = (
     "router_entropy",
 )  # fmt: skip
 _CAPACITY = Check(
-    "a positive number or None", lambda value: value is None or POSITIVE_NUMBER.holds(value)
+    "a positive number, or None for room for all tokens",
+    lambda value: value is None or (POSITIVE_NUMBER.holds(value) and math.isfinite(value)),
 )
 _OVERFLOW = Check("'drop' or 'reroute'", lambda value: value in ["drop", "reroute"])
 
@@ -117,10 +119,12 @@ def _served(
     as many as they need; but what travels between devices has a size that is known beforehand, so
     that there each has a queue with room for all tokens, of which it works on the blocks in use.
     """
-    count, share = tokens.shape[1], math.prod(routed.choices.shape[1:]) / network.count
+    count = tokens.shape[1]
+    share = Fraction(math.prod(routed.choices.shape[1:]), network.count)
     rows = _block_rows(int(share))
     if factor is not None:
-        seats = seat(routed, min(count, math.ceil(factor * share)), reroute=reroute)
+        room = math.ceil(Fraction(str(factor)) * share)  # 1.1 of 50 are 55, and no bit more
+        seats = seat(routed, min(count, room), reroute=reroute)
         return _in_queues(tokens, routed, seats, network), seats
     if is_spread:
         seats = seat(routed, -(-count // rows) * rows)
@@ -335,7 +339,9 @@ class MoE(Layer):
         name="MoE",
     )
     # Whether the experts lie on several devices follows from how they are split: no option.
-    definition = replace(definition, options=definition.options[:-1])  # fmt: skip
+    definition = replace(
+        definition, options=tuple(o for o in definition.options if o.name != "is_spread")
+    )
 
     __signature__ = signature_of(definition)
 
@@ -343,7 +349,7 @@ class MoE(Layer):
         by_spec = [o for o in ("sharding", "weight_shard_spec") if options.get(o) is not None]
         laid = {} if by_spec else {o: options.pop(o, None) for o in _MESH_OPTIONS}
         super().__init__(*values, **options)
-        _check(self, by_spec)
+        _check(self, by_spec, [option for option, value in laid.items() if value is not None])
         distribution = self.config["expert_distribution"]
         slices = read_distribution(self.config["num_experts"], distribution)
         if isinstance(distribution, Mapping):  # the user's may change
@@ -372,9 +378,16 @@ class MoE(Layer):
 _MESH_OPTIONS = ("device_mesh", "device_mesh_partition")
 
 
-def _check(layer: MoE, by_spec: list[str]) -> None:
+def _check(layer: MoE, by_spec: list[str], laid: list[str]) -> None:
     """Refuse options that contradict one another."""
     config = layer.config
+    if config["expert_distribution"] is not None:
+        laid = [*laid, "expert_distribution"]
+    if layer.device_id is not None and laid:
+        raise OptionError(
+            f"MoE has both device_id={layer.device_id} and {laid[0]}; a layer is on one device or "
+            f"split over several: remove one of them"
+        )
     if config["top_k"] > config["num_experts"]:
         raise OptionError(
             f"MoE sends a token to top_k={config['top_k']} of {config['num_experts']} experts; "

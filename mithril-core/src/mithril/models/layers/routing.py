@@ -29,6 +29,7 @@ from mithril.ops import (
     minimum,
     one_hot,
     remainder,
+    softmax,
     stop_gradient,
     sum,
     take_along,
@@ -158,13 +159,13 @@ def gates(routed: Routed, seats: Seats) -> Tensor:
     """
     groups, tokens, choices = routed.choices.shape
     count = routed.logits.shape[-1]
-    picked = one_hot(
-        seats.experts.reshape(groups, choices, tokens), count, routed.probabilities.dtype
-    )
-    chosen = sum(picked * routed.probabilities.reshape(groups, 1, tokens, count), -1)
-    if choices > 1:
-        chosen = chosen / sum(chosen, 1, keepdims=True)
-    column = chosen.reshape(groups, choices * tokens, 1)
+    picked = one_hot(seats.experts.reshape(groups, choices, tokens), count, routed.logits.dtype)
+    chosen = sum(picked * routed.logits.reshape(groups, 1, tokens, count), -1)
+    if choices > 1:  # of logits, since the probabilities of second choices may all be rounded to 0
+        weights = softmax(chosen, 1)
+    else:
+        weights = exp(chosen - routed.total.reshape(groups, 1, tokens))
+    column = weights.reshape(groups, choices * tokens, 1)
     found: Tensor = take_rows(column, seats.seats, seats.places)
     return found
 

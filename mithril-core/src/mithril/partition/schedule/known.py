@@ -84,8 +84,8 @@ def _interleaved(devices: int, microbatches: int, chunks: int) -> tuple[Row, ...
         below = microbatches // devices * devices
         legal = f"{below} or {below + devices}" if below else f"{devices}"
         raise PlanError(
-            f"schedule 'interleaved' needs a multiple of its {devices} devices as micro-batches, "
-            f"not {microbatches}; use {legal}"
+            f"schedule 'interleaved' on {devices} devices needs a multiple of {devices} "
+            f"micro-batches, not {microbatches}; use {legal}"
         )
     rows, order = [], list(_by_groups(devices, microbatches, chunks))
     for d in range(devices):
