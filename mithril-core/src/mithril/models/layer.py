@@ -60,7 +60,7 @@ class Layer(Component):
             on a device, by its flat index in the mesh.
 
     Raises:
-        OptionError: an option is unknown, missing, has a wrong value or is not available yet.
+        OptionError: an option is unknown, missing or has a wrong value.
     """
 
     __slots__ = (
