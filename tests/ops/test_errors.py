@@ -196,7 +196,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (lambda: gradient_by_expansion(ops.Exp(), [Builder().input(f(2), "x")], [None]), GraphError, "op 'exp' has no expansion; give it one to differentiate it"),
     (infers(ops.CrossEntropy(), f(4, 6), i(6)), ShapeError, "cross_entropy of logits float32[4, 6] has targets int32[6]; give one integer class per row of logits"),
     (infers(ops.CrossEntropy(), f(4, 0), i(4)), ShapeError, "cross_entropy of logits float32[4, 0] has no classes; give at least one"),
-    (runs(ops.CrossEntropy(), np.ones((2, 3)), np.array([0, 3])), ShapeError, "cross_entropy has targets from 0 to 3 for 3 classes; targets must lie in [0, 3)"),
+    (runs(ops.CrossEntropy(), np.ones((2, 3)), np.array([0, 3])), ShapeError, "cross_entropy has targets from 0 to 3 for 3 classes; targets must lie in [0, 3); check the targets, or give more classes"),
     # attention
     (infers(ATTENTION, f(2, 4, 3, 3), f(2, 4, 2, 3), f(2, 4, 2, 3)), ShapeError, "attention has q float32[2, 4, 3, 3], k float32[2, 4, 2, 3], v float32[2, 4, 2, 3]; they need shapes [batch, sequence, heads, head_dim] with equal batch, heads of q a multiple of those of k and v, and one float dtype"),
     (infers(ATTENTION, HEADS, HEADS, HEADS, b(2, 4, 4)), ShapeError, "attention has scores [2, 2, 4, 4] and a mask bool[2, 4, 4]; give booleans (true is seen) or floats (added to the scores), each size that of the scores or 1"),

@@ -120,6 +120,15 @@ def split_lookup(last: int) -> ml.Array:
     return compiled.evaluate(compiled.randomize_params(), {"input": ids})["output"]
 
 
+def lookup_in_model(last: int) -> None:
+    model = ml.Model()
+    model |= ml.Repeat(ml.Relu(), 2, name="loop")(input="x", output="seen")
+    model |= ml.Embedding(8, 4, name="embed")(input="ids", output="output")
+    run = ml.compile(model, backend(2))
+    inputs = {"ids": np.array([last], np.int32), "x": np.ones(2, FLOAT)}
+    run.evaluate(run.randomize_params(), inputs)
+
+
 FLOAT = np.float32
 ONE = backend()
 MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
@@ -245,7 +254,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "shard no mapping": (lambda: mlp().shard("x"), ml.ShardingError, r"model.shard got 'x'.*; give a mapping from name patterns"),
     "index by two arrays": (lambda: ONE.ones(3, 3)[ONE.array([1]), ONE.array([1])], ml.ShapeError, r"cannot index float32\[3, 3\] with a tensor together with another tensor or an integer; index twice"),
     "index by floats": (lambda: ONE.ones(3)[ONE.ones(2)], ml.ShapeError, r"op 'take' needs integer ids, not float32"),
-    "id beyond a split table": (lambda: split_lookup(8), ml.ShapeError, r"take meets id 8; ids must lie in 0…7"),
+    "id beyond a split table": (lambda: split_lookup(8), ml.ShapeError, r"take meets id 8; ids must lie in 0…7; check the ids, .* \(in 'embedding', test_bad_input.py:\d+\)$"),
+    "id beyond the table of a layer": (lambda: lookup_in_model(9), ml.ShapeError, r"take meets id 9; .* \(in 'embed', test_bad_input.py:\d+\)$"),
     "axis of another kind": (lambda: ONE.sum(ONE.ones(3), axis="a"), ml.ShapeError, r"sum names dimension 'a' of a tensor of rank 1"),
     "unknown name": (lambda: ml.Linaer, AttributeError, r"no 'Linaer'; did you mean 'Linear'"),
 }  # fmt: skip

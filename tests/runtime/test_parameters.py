@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import mithril as ml
 import numpy as np
 import pytest
@@ -128,6 +130,27 @@ def test_each_device_draws_its_own_part_only() -> None:
     type = TensorType((8, 6), DType.float32)
     backend.place(type, Sharding.of(backend.mesh, P("data"), 2), produce)
     assert asked == [(2, 6)] * 4
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    params = ml.compile(ml.Linear(4), ml.NumpyBackend()).randomize_params()
+    with pytest.raises(ml.UnknownNameError) as caught:
+        params["wieght"]
+    expected = "parameters have no 'wieght'; did you mean 'weight'?; names: 'weight', 'bias'"
+    assert str(caught.value) == expected
+    assert isinstance(caught.value, KeyError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == expected
+    many = Parameters({f"layer{i}.weight": params["weight"] for i in range(20)})
+    with pytest.raises(KeyError, match=r"did you mean 'layer7.weight'\?; names: 20 of them$"):
+        many["layer7.wieght"]
+
+
+def test_parameters_are_a_dict_all_the_same() -> None:
+    params = ml.compile(ml.Linear(4), ml.NumpyBackend()).randomize_params()
+    assert params == dict(params) == {**params}
+    assert params.get("wieght") is None
+    assert "wieght" not in params
+    assert params.pop("wieght", 3) == 3
 
 
 def test_no_parameters_have_no_attributes() -> None:

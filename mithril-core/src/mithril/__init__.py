@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PlanError,
         ShapeError,
         ShardingError,
+        UnknownNameError,
     )
     from mithril.mesh import Mesh, P, PartitionSpec, Sharding
     from mithril.models import (
@@ -89,7 +90,7 @@ _HOMES = {
     "mithril.backends": ("JaxBackend", "MLXBackend", "NumpyBackend", "TorchBackend"),
     "mithril.errors": (
         "BackendError", "CheckpointError", "GraphError", "MeshError", "MithrilError",
-        "OptionError", "PlanError", "ShapeError", "ShardingError",
+        "OptionError", "PlanError", "ShapeError", "ShardingError", "UnknownNameError",
     ),
     "mithril.mesh": ("Mesh", "P", "PartitionSpec", "Sharding"),
     "mithril.models": (
@@ -121,9 +122,10 @@ __all__ = [
     "NumpyBackend", "OptionError", "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError",
     "PositionalEncoding", "Precision", "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError",
     "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh",
-    "TensorSpec", "TorchBackend", "Transpose", "Uniform", "__version__", "checkpoint", "compile",
-    "constrain", "define_op", "grad", "is_inference", "jit", "layer", "layer_path", "numpy",
-    "open_backend", "parameter", "reshard", "section", "seed", "value_and_grad",
+    "TensorSpec", "TorchBackend", "Transpose", "Uniform", "UnknownNameError", "__version__",
+    "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "jit", "layer",
+    "layer_path", "numpy", "open_backend", "parameter", "reshard", "section", "seed",
+    "value_and_grad",
 ]  # fmt: skip
 
 

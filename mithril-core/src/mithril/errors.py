@@ -49,6 +49,12 @@ class OptionError(MithrilError):
     """An option is unknown, has a wrong value, or is not available here."""
 
 
+class UnknownNameError(GraphError, KeyError):
+    """A mapping is read at a name that it does not have; a KeyError, too."""
+
+    __str__ = Exception.__str__  # that of KeyError quotes the text
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the known name closest to `name`, or an empty string.
 

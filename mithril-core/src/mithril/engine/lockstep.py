@@ -10,6 +10,8 @@ it.
 from __future__ import annotations
 
 import itertools
+import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -19,6 +21,7 @@ import numpy as np
 from mithril.engine.exchange import EXCHANGES
 from mithril.engine.kernels import Kernel
 from mithril.engine.protocol import Observer
+from mithril.errors import MithrilError
 from mithril.ir import Graph, Node, Port, Program, Repeat, Value
 from mithril.ir.plan import observed
 from mithril.mesh import Mesh, carry
@@ -37,7 +40,9 @@ class LockstepExecutable:
     def __init__(self, program: Program, kernels: Mapping[str, Kernel], xp: ModuleType) -> None:
         writer = Writer(program.mesh, program.graph, kernels, xp, "run")
         self.source = writer.write_program(program.inputs)
-        self._run = loaded(writer, self.source, f"<lockstep {id(self)}>")
+        self._file = f"<lockstep {id(self)}>"
+        self._run = loaded(writer, self.source, self._file)
+        self._places = writer.places
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
@@ -45,7 +50,18 @@ class LockstepExecutable:
         """Run once; see `Executable`."""
         # As on other frameworks, an overflow or a division by zero makes inf or nan in silence.
         with np.errstate(all="ignore"):
-            return self._run(inputs, observe)
+            try:
+                return self._run(inputs, observe)
+            except MithrilError as error:
+                place = self._place_of(error)
+                raise (type(error)(f"{error} (in {place})") if place else error) from None
+
+    def _place_of(self, error: MithrilError) -> str:
+        """Return the user's layer and line that a kernel was called for, as far as known."""
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno or 1 for frame in frames if frame.filename == self._file]
+        called = re.search(r"= (\w+)\(", self.source.splitlines()[lines[-1] - 1])
+        return self._places.get(called[1], "") if called else ""
 
 
 def loaded(writer: Writer, source: str, place: str) -> _Run:
@@ -57,7 +73,7 @@ def loaded(writer: Writer, source: str, place: str) -> _Run:
 
 
 class Writer:
-    """Writes the source of one graph as a function, and collects what it calls.
+    """Writes the source of one graph as a function, and collects what it calls, and for whom.
 
     Args:
         mesh: the devices.
@@ -73,6 +89,7 @@ class Writer:
     ) -> None:
         self.constants: dict[str, Any] = {}
         self.functions: list[str] = []
+        self.places: dict[str, str] = {}
         self._mesh = mesh
         self._graph = graph
         self._kernels = kernels
@@ -154,6 +171,7 @@ class Writer:
             return
         types = [value.type for value in node.inputs]
         self.constants[function] = self._kernels[op.name](op, types, self._xp)
+        self.places[function] = _place_in_code(node)
         for value in node.outputs:
             self._declare(value, inherited)
         axes = self._varies[node.outputs[0]]
@@ -209,6 +227,7 @@ class Writer:
             ]
             if wider == varies[: op.carried]:
                 self.constants |= writer.constants
+                self.places |= writer.places
                 return source, varies, found
             varies[: op.carried] = wider
 
@@ -292,6 +311,11 @@ class Writer:
     def _device(self, axes: Axes, at: Coordinate) -> int:
         where = dict(zip(axes, at, strict=True))
         return _flat(self._mesh, where)
+
+
+def _place_in_code(node: Node) -> str:
+    scope = [f"'{node.scope}'"] if node.scope else []
+    return ", ".join([*scope, *([str(node.source)] if node.source else [])])
 
 
 def _flat(mesh: Mesh, where: Mapping[str, int]) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mithril.errors import BackendError, listing
+from mithril.errors import BackendError, UnknownNameError, listing, nearest
 from mithril.mesh import Box, Sharding
 from mithril.models.initializers import Constant, Initializer, Normal, Uniform
 from mithril.runtime.array import Array
@@ -18,12 +18,22 @@ if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
 
 
+SHOWN = 12
+"""A message names no more parameters than this."""
+
+
 class Parameters(dict[str, Array]):
     """Parameters of a model, or their gradients, by full name: a dict that prints as a table.
 
     Methods that a framework adds to arrays work on all of them: `params.jax()` is a plain dict of
     `jax.Array`s.
     """
+
+    def __missing__(self, name: object) -> Array:
+        shown = listing(self) if len(self) <= SHOWN else f"{len(self)} of them"
+        raise UnknownNameError(
+            f"parameters have no '{name}'{nearest(str(name), self)}; names: {shown}"
+        )
 
     def __getattr__(self, name: str) -> Callable[[], dict[str, Any]]:
         first = None if name.startswith("_") else next(iter(self.values()), None)

@@ -61,5 +61,5 @@ def _check_classes(targets: Any, classes: int) -> None:
     if targets.size and targets.view(f"u{targets.itemsize}").max() >= classes:
         raise ShapeError(
             f"cross_entropy has targets from {targets.min()} to {targets.max()} for {classes} "
-            f"classes; targets must lie in [0, {classes})"
+            f"classes; targets must lie in [0, {classes}); check the targets, or give more classes"
         )
