@@ -246,7 +246,8 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
     "interleaved without enough micro-batches": (
         lambda: run(classifier(4, microbatch_size=4), PIPE, 12, pipeline_schedule="interleaved"),
         ml.PlanError,
-        "schedule 'interleaved' on 2 devices needs a multiple of 2 micro-batches, not 3",
+        "schedule 'interleaved' on 2 devices needs a multiple of 2 micro-batches, not 3; use a "
+        "microbatch_size of 2 or 3 or 6",
     ),
     "a layer over the whole batch": (
         lambda: run(_around(normed()), PIPE),

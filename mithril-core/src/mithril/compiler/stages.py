@@ -112,6 +112,9 @@ def _as_stages(
     others = tuple(a.name for a in mesh.axes if a.name != axis and a.size > 1)
     split = _data_axes(pipeline, mesh, others, batch)
     count = _microbatches(pipeline, options, mesh, split, batch, pads)
+    if options.schedule == "interleaved":
+        size = options.microbatch_size or pipeline.microbatch_size or batch.size
+        _check_groups(indices, count, size, mesh.product(split), batch, pads)
     schedule = table or _known(options, indices, count)
     check(schedule, pipeline.stages, count, options.most_held)
     _check_rows(schedule, indices)
@@ -251,6 +254,29 @@ def _microbatches(
             f"{remedy}" + ("" if pads else ', or allow padding with uneven="pad"')
         )
     return -(-samples // size)
+
+
+def _check_groups(
+    indices: Sequence[int], count: int, size: int, replicas: int, batch: Batch, pads: bool
+) -> None:
+    """Raise if micro-batches do not go round the devices in groups; see `make`.
+
+    Raises:
+        PlanError: they do not, and the batch has sizes with which they do.
+    """
+    devices, samples = len(set(indices)), -(-batch.size // replicas)
+    sizes = [
+        n
+        for n in range(1, samples + 1)
+        if -(-samples // n) % devices == 0 and _is_legal(n, batch.size, replicas, pads)
+    ]
+    if count > 1 and count % devices and sizes:
+        near = sorted(sorted(sizes, key=lambda n: abs(n - size))[:3])
+        raise PlanError(
+            f"schedule 'interleaved' on {devices} devices needs a multiple of {devices} "
+            f"micro-batches, not {count}; use a microbatch_size of "
+            f"{' or '.join(map(str, near))}"
+        )
 
 
 def _is_legal(size: int, batch: int, replicas: int, pads: bool) -> bool:

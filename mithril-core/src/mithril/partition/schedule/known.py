@@ -54,7 +54,7 @@ def check_name(name: str) -> None:
     if name not in KNOWN:
         raise PlanError(
             f"pipeline schedule '{name}' does not exist{nearest(name, KNOWN)}; known: "
-            f"{listing(KNOWN)}"
+            f"{listing(KNOWN)}, and tables in files whose names end in .csv"
         )
 
 
