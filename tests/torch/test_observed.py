@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import mithril as ml
 import numpy as np
 import pytest
@@ -36,3 +39,18 @@ def test_a_permutation_of_some(engine: Engine, pairs: tuple[tuple[int, int], ...
         np.testing.assert_array_equal(
             engine.shard(result, apart, rank), host[2 * source : 2 * source + 2]
         )
+
+
+RECORDED = """
+import sys, torch
+from mithril_torch.pool.recorder import recording
+with recording(memoryview(bytearray(1))) as rows:
+    torch.ones(2) + 1
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
+"""
+
+
+def test_observing_does_not_load_the_compiler() -> None:
+    """Which takes PyTorch seconds, in every worker."""
+    done = subprocess.run([sys.executable, "-c", RECORDED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

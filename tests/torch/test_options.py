@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -267,3 +268,14 @@ def test_effects_in_the_ranks_of_a_job(tmp_path: Path) -> None:
         assert found["own"] == 4
         label = "all_reduce over 'data' of 4 gradients, 'down.bias' to 'up.weight'"
         assert sorted(found["ranges"]) == [label, f"end of {label}"]
+
+
+def test_a_mesh_far_larger_than_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    text = (
+        "mesh needs 64 processes, and this machine has 2 cores; simulate it with "
+        'executor="lockstep", or start them nevertheless with executor="workers"'
+    )
+    with pytest.raises(ml.BackendError, match=re.escape(text)):
+        ml.TorchBackend(ml.Mesh(data=64), device="cpu")
+    assert ml.TorchBackend(ml.Mesh(data=64), executor="lockstep").mesh.size == 64

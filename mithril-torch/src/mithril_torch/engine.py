@@ -36,6 +36,8 @@ from mithril_torch.style import Style, style_of
 from mithril_torch.tracing import log_layout, log_plan
 
 _DTYPES = frozenset(DType) - {DType.uint64}  # PyTorch stores these and cannot add them
+PER_CORE = 8
+"""So many processes a core are started for a mesh without being asked for."""
 MOVES = 256
 """How many programs that bring a value from some devices to others an engine keeps."""
 _CAPABILITIES = frozenset(Capability)
@@ -75,6 +77,7 @@ def _place(mesh: Mesh, options: TorchOptions, device: str, job: Job | None) -> P
     if mesh.size == 1:
         return Here(mesh, mine)
     if job is None:
+        _check_cores(mesh.size, options, device)
         return Workers.started(mesh, options, device)
     if job.size != mesh.size:
         raise BackendError(
@@ -83,6 +86,16 @@ def _place(mesh: Mesh, options: TorchOptions, device: str, job: Job | None) -> P
         )
     join(job, options.library(device), options.timeout)
     return Here(mesh, mine, job.rank)
+
+
+def _check_cores(processes: int, options: TorchOptions, device: str) -> None:
+    """Raise if so many processes would be started unasked that the machine is busy for minutes."""
+    cores = os.cpu_count() or 1
+    if options.executor == "auto" and device == "cpu" and processes > cores * PER_CORE:
+        raise BackendError(
+            f"mesh needs {processes} processes, and this machine has {cores} cores; simulate it "
+            f'with executor="lockstep", or start them nevertheless with executor="workers"'
+        )
 
 
 @dataclass(frozen=True, eq=False)

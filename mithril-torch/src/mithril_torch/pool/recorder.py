@@ -42,6 +42,14 @@ class Recorder(TorchDispatchMode):
     it goes to or comes from), its `tag`, and `step` of the program.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep PyTorch from loading its compiler, for seconds, to leave this class out of it.
+
+        `recording` compiles nothing meanwhile.
+        """
+        return False
+
     def __init__(self, step: memoryview) -> None:
         super().__init__()
         self.rows: list[dict[str, Any]] = []
