@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import mithril as ml
@@ -13,6 +12,8 @@ from mithril.ir import Builder, Port, Program
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import Permute
 from mithril.types import DType, TensorType
+
+from tests.runtime.scripts import ran
 
 
 @pytest.fixture(scope="module")
@@ -52,5 +53,5 @@ print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 
 def test_observing_does_not_load_the_compiler() -> None:
     """Which takes PyTorch seconds, in every worker."""
-    done = subprocess.run([sys.executable, "-c", RECORDED], capture_output=True, text=True)
+    done = ran([sys.executable, "-c", RECORDED])
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
