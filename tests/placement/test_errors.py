@@ -103,6 +103,12 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         "has 3 stages; mesh axis 'pipeline' has 2 devices; use as many stages as devices or a "
         "multiple, or say device_assignment",
     ),
+    "one stage for two devices": (
+        lambda: run(staged(0, 0), PIPE),
+        ml.PlanError,
+        "has 1 stage; mesh axis 'pipeline' has 2 devices; use as many stages as devices or a "
+        "multiple, giving layers a number each with model.stage",
+    ),
     "no axis": (
         lambda: run(classifier(3, microbatch_size=2), ml.Mesh(data=2, tensor=2)),
         ml.PlanError,
@@ -199,7 +205,7 @@ CASES: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
     "no schedule": (
         lambda: run(classifier(2), PIPE, pipeline_schedule=[]),
         ml.OptionError,
-        "schedule=() is no pipeline schedule; give a name, such as '1f1b'",
+        "pipeline_schedule=[] is no pipeline schedule; give a name, such as '1f1b'",
     ),
     "a table without a backward": (
         lambda: run(classifier(2, microbatch_size=4), PIPE, pipeline_schedule=TABLE),

@@ -191,9 +191,13 @@ def _indices(pipeline: Pipelined, mesh: Mesh, axis: str, table: Schedule | None)
 
 
 def _misfit(pipeline: Pipelined, found: str) -> PlanError:
+    plural = "" if pipeline.stages == 1 else "s"
+    remedy = "or say device_assignment"
+    if pipeline.is_ruled:
+        remedy = "giving layers a number each with model.stage"
     return PlanError(
-        f"pipeline{at(pipeline.source)} has {pipeline.stages} stages; {found}; use as many stages "
-        f"as devices or a multiple, or say device_assignment"
+        f"pipeline{at(pipeline.source)} has {pipeline.stages} stage{plural}; {found}; use as many "
+        f"stages as devices or a multiple, {remedy}"
     )
 
 

@@ -34,6 +34,7 @@ class Pipelined:
         device_mesh_partition: which of its dimensions it goes along.
         stage_to_mesh_dim: the mesh dimension of the pipeline.
         source: the user's line.
+        is_ruled: whether `model.stage` said the stages, and not a `Pipeline`.
     """
 
     stages: int
@@ -45,6 +46,7 @@ class Pipelined:
     device_mesh_partition: tuple[bool, ...] | None = None
     stage_to_mesh_dim: int | None = None
     source: Source | None = None
+    is_ruled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,8 @@ class _Walk:
             ((path, pipeline),) = self._pipelines
             batch = f"{path}.input" if path else "input"
         elif self._ruled:
-            pipeline = Pipelined(_count(self._stages, self._ruled[0]), source=self._ruled[0])
+            (place, *_) = self._ruled
+            pipeline = Pipelined(_count(self._stages, place), source=place, is_ruled=True)
         for path, (device, source) in self._devices.items() if pipeline else ():
             raise PlanError(
                 f"layer '{path}'{at(source)} is placed on device {device}, and the model is a "
