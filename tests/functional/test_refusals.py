@@ -64,6 +64,16 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ml.GraphError,
         "jit() takes a function, not 3; write jit(fun",
     ),
+    "an unknown option": (
+        lambda: ml.jit(mean, in_sharding=P()),
+        ml.OptionError,
+        "jit() has no option 'in_sharding'; did you mean 'in_shardings'?; options: 'function'",
+    ),
+    "an unknown option of grad": (
+        lambda: ml.grad(mean, argnum=1),
+        ml.OptionError,
+        "grad() has no option 'argnum'; did you mean 'argnums'?; options: 'function', 'argnums'",
+    ),
     "no backend": (
         lambda: ml.jit(mean, backend="numpy"),
         ml.BackendError,

@@ -158,3 +158,12 @@ def test_what_is_no_mesh_is_refused(case: str) -> None:
 def test_a_shape_is_no_mesh() -> None:
     with pytest.raises(MeshError, match=r"mesh takes named axes, not \(4, 2\); write Mesh\(data=4"):
         Mesh((4, 2))
+
+
+def test_sizes_are_no_mesh() -> None:
+    with pytest.raises(MeshError) as caught:
+        Mesh(2, 2)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "mesh takes named axes, not (2, 2); write Mesh(data=2, tensor=2), or "
+        "Mesh.from_shape((2, 2)) for default names"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mithril.errors import GraphError
+from mithril.errors import GraphError, OptionError
 from mithril.models import Add, Linear, Model, Relu
 from mithril.models.trace import parameter_names, trace
 
@@ -171,3 +171,11 @@ def test_printing_shows_layers_connections_parameters_and_sharing() -> None:
         "relu_0    Relu()                          inner.output -> relu_0.output",
         "fc        Linear(dimension=4, name='fc')  relu_0.output -> output        shared with inner.fc",
     ]
+
+
+def test_a_stage_needs_a_pattern_and_a_number() -> None:
+    with pytest.raises(
+        OptionError,
+        match=r"model.stage got {'a': 0} alone \(test_names.py:\d+\); give a name pattern",
+    ):
+        Model().stage({"a": 0})

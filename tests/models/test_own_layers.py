@@ -200,3 +200,14 @@ def test_a_layer_shows_its_options_and_how_it_is_split(layer: ml.Layer, text: st
     assert repr(layer) == text
     assert layer.definition.name in layer.label
     assert "P(" not in layer.label, "messages call a layer by what it is"
+
+
+def test_what_is_no_layer_function_is_refused() -> None:
+    with pytest.raises(
+        GraphError, match=r"layer\(\) takes a function over tensors, not 3; write @ml"
+    ):
+        ml.layer(3)
+    with pytest.raises(
+        OptionError, match=r"layer\(\) has no option 'params'; did you mean 'parame"
+    ):
+        ml.layer(params=("scale",))

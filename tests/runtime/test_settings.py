@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import mithril as ml
 import numpy as np
 import pytest
@@ -154,9 +156,42 @@ def test_recent_forgets_what_was_not_used_for_longest() -> None:
             ml.OptionError,
             "max_reshard_bytes=-1 is no number of bytes; give an integer of 0 or more",
         ),
+        (
+            {"pipeline_schedule": 3},
+            ml.OptionError,
+            "pipeline_schedule=3 is no pipeline schedule; give a name, such as '1f1b', the path of",
+        ),
+        (
+            {"pipeline_schedule": "gpipe"},
+            ml.OptionError,
+            "^pipeline_schedule='gpipe' has no effect on a model without stages; .* leave it out$",
+        ),
+        (
+            {"pipeline": ml.PipelineOptions(microbatch_size=2)},
+            ml.OptionError,
+            r"^pipeline=PipelineOptions\(microbatch_size=2\) has no effect on a model without",
+        ),
         ({"max_reshard_bytes": 1.5}, ml.OptionError, "max_reshard_bytes=1.5 is no number"),
     ],
 )
 def test_mistakes(options: dict, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         ml.compile(mlp(), ml.NumpyBackend(), **options)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (
+            {"shedule": "gpipe"},
+            "PipelineOptions has no option 'shedule'; did you mean 'schedule'?; options: 'schedule'",
+        ),
+        ({"schedule": 3}, "schedule=3 is no pipeline schedule; give a name, such as '1f1b'"),
+        ({"schedule": ["F0", 1]}, "schedule=['F0', 1] is no pipeline schedule"),
+        ({"most_held": 0}, "most_held=0 is no number of micro-batches above 0; give one"),
+        ({"microbatch_size": 0}, "microbatch_size=0 is no number of samples above 0; give one"),
+    ],
+)
+def test_options_of_pipelines(option: dict, text: str) -> None:
+    with pytest.raises(ml.OptionError, match=re.escape(text)):
+        ml.PipelineOptions(**option)

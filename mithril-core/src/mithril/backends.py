@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mithril.keywords import checked_keywords
+
 if TYPE_CHECKING:
     from mithril.mesh import Mesh
     from mithril.runtime import Backend
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["JaxBackend", "MLXBackend", "NumpyBackend", "TorchBackend"]
 
 
+@checked_keywords()
 def NumpyBackend(  # noqa: N802 - reads as a class
     device_mesh: Mesh | int | Sequence[int] | None = None,
     *,
@@ -30,6 +33,7 @@ def NumpyBackend(  # noqa: N802 - reads as a class
     return _open("numpy", device_mesh, mesh_axis_names, options)
 
 
+@checked_keywords()
 def JaxBackend(  # noqa: N802
     device_mesh: Mesh | int | Sequence[int] | None = None,
     *,
@@ -40,6 +44,7 @@ def JaxBackend(  # noqa: N802
     return _open("jax", device_mesh, mesh_axis_names, options)
 
 
+@checked_keywords()
 def TorchBackend(  # noqa: N802
     device_mesh: Mesh | int | Sequence[int] | None = None,
     *,
@@ -50,6 +55,7 @@ def TorchBackend(  # noqa: N802
     return _open("torch", device_mesh, mesh_axis_names, options)
 
 
+@checked_keywords()
 def MLXBackend(  # noqa: N802
     device_mesh: Mesh | int | Sequence[int] | None = None,
     *,

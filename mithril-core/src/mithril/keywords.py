@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
 from mithril.errors import OptionError, listing, nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def refuse_unknown(call: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -32,10 +33,11 @@ def refuse_unknown(call: str, given: Iterable[str], known: Iterable[str]) -> Non
 
 
 def checked_keywords(*more: str) -> Callable[[F], F]:
-    """Return a decorator: a function that refuses unknown keywords with an `OptionError`.
+    """Return a decorator: a function that refuses keywords it cannot take with an `OptionError`.
 
     Python's own answer, a TypeError, knows no nearest name, and where keywords are handed on it
-    speaks of a function inside.
+    speaks of a function inside. Of a function that takes any keyword, only those are refused that
+    are given by position, too.
 
     Args:
         more: keywords that the function hands on.
@@ -48,22 +50,56 @@ def checked_keywords(*more: str) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        names = [*named(function), *more]
-        known, call = frozenset(names), f"{function.__name__}()"
-
-        @wraps(function)
-        def checked(*arguments: Any, **keywords: Any) -> Any:
-            if not known.issuperset(keywords):
-                refuse_unknown(call, keywords, names)
-            return function(*arguments, **keywords)
-
-        return checked  # type: ignore[return-value]
+        return _checked(function, f"{function.__name__}()", more)
 
     return decorate
+
+
+def checked_options(cls: type[T]) -> type[T]:
+    """Return a class of options that refuses unknown ones with an `OptionError`.
+
+    Args:
+        cls: a dataclass.
+    """
+    checked = _checked(cls.__init__, cls.__name__, ())
+    cls.__init__ = checked  # type: ignore[method-assign]
+    return cls
+
+
+def _checked(function: F, call: str, more: Sequence[str]) -> F:
+    names = [*named(function), *more]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in _parameters(function)) and not more
+    known = frozenset(names)
+
+    @wraps(function)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        if not takes_any and not known.issuperset(keywords):
+            refuse_unknown(call, keywords, names)
+        try:
+            return function(*arguments, **keywords)
+        except TypeError:
+            _refuse_twice(call, function, len(arguments), keywords)
+            raise
+
+    return checked  # type: ignore[return-value]
+
+
+def _refuse_twice(
+    call: str, function: Callable[..., Any], count: int, given: Iterable[str]
+) -> None:
+    by_position = [p.name for p in _parameters(function)][:count]
+    for name in given:
+        if name in by_position:
+            raise OptionError(
+                f"{call} is given '{name}' by position and by name; give it once"
+            ) from None
 
 
 def named(function: Callable[..., Any]) -> list[str]:
     """Return the names of the arguments of a function that can be given by name."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind in kinds and p.name != "self"]
+    return [p.name for p in _parameters(function) if p.kind in kinds and p.name != "self"]
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())

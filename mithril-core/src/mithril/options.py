@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from mithril.errors import OptionError, ShapeError, listing, nearest
+from mithril.keywords import checked_options
 from mithril.types import DType, as_dtype
 
 MEMORY_FORMATS = ("channels_first", "channels_last", "channel_last")
@@ -17,6 +18,7 @@ MEMORY_FORMATS = ("channels_first", "channels_last", "channel_last")
 FLOATS = tuple(dtype for dtype in DType if dtype.is_float)
 
 
+@checked_options
 @dataclass(frozen=True, slots=True)
 class Precision:
     """In which dtypes a model keeps its parameters, multiplies, and passes values on.
@@ -95,6 +97,7 @@ class Precision:
         return ((name, value) for name, value in pairs if value is not None)
 
 
+@checked_options
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
     """How the stages of a pipeline run.
@@ -124,22 +127,40 @@ class PipelineOptions:
     batch: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.schedule, list):
-            object.__setattr__(self, "schedule", tuple(self.schedule))
-        lines = self.schedule if isinstance(self.schedule, tuple) else (self.schedule or "",)
-        if not lines or not all(isinstance(line, str) for line in lines):
-            raise OptionError(
-                f"schedule={self.schedule!r} is no pipeline schedule; give a name, such as '1f1b', "
-                f"the path of a CSV file, or the lines of a table"
-            )
-        for option in ("microbatch_size", "most_held"):
+        if self.schedule is not None:
+            object.__setattr__(self, "schedule", check_schedule_form("schedule", self.schedule))
+        for option, what in (("microbatch_size", "samples"), ("most_held", "micro-batches")):
             value = getattr(self, option)
             if value is not None and not (type(value) is int and value > 0):
-                raise OptionError(f"{option}={value!r} is no number of samples above 0; give one")
+                raise OptionError(f"{option}={value!r} is no number of {what} above 0; give one")
         for option, what in (("axis", "a mesh axis"), ("batch", "an input")):
             value = getattr(self, option)
             if value is not None and not isinstance(value, str):
                 raise OptionError(f"{option}={value!r} is no name of {what}; give one")
+
+    def __repr__(self) -> str:
+        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
+        shown = (f"{name}={value!r}" for name, value in pairs if value is not None)
+        return f"PipelineOptions({', '.join(shown)})"
+
+
+def check_schedule_form(option: str, schedule: object) -> str | tuple[str, ...]:
+    """Return a schedule: a name, a path, or the lines of a table.
+
+    Args:
+        option: the option's name, for messages.
+        schedule: what it is given.
+
+    Raises:
+        OptionError: it is none of these.
+    """
+    lines = schedule if isinstance(schedule, list | tuple) else (schedule,)
+    if not lines or not all(isinstance(line, str) for line in lines):
+        raise OptionError(
+            f"{option}={schedule!r} is no pipeline schedule; give a name, such as '1f1b', the path "
+            f"of a CSV file, or the lines of a table"
+        )
+    return schedule if isinstance(schedule, str) else tuple(lines)
 
 
 AS_THEY_COME = Precision()

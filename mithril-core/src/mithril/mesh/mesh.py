@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Never
 
 from mithril.errors import MeshError, listing, nearest
 
@@ -64,12 +65,11 @@ class Mesh:
     axes: tuple[Axis, ...]
     devices: tuple[int, ...]
 
-    def __init__(self, axes: Mapping[str, int] | None = None, /, **named: int) -> None:
-        if axes is not None and not isinstance(axes, Mapping):
-            raise MeshError(
-                f"mesh takes named axes, not {axes!r}; write Mesh(data=4, tensor=2), or "
-                f"Mesh.from_shape((4, 2)) for default names"
-            )
+    def __init__(
+        self, axes: Mapping[str, int] | None = None, /, *sizes: Never, **named: int
+    ) -> None:
+        if sizes or (axes is not None and not isinstance(axes, Mapping)):
+            raise _without_names((axes, *sizes) if sizes else axes)
         both = sorted(set(axes or ()) & set(named))
         if both:
             raise MeshError(f"mesh names axis '{both[0]}' twice; give each axis one size")
@@ -247,6 +247,17 @@ def as_shape(shape: object, what: str) -> tuple[int, ...]:
     if isinstance(sizes, Sequence) and not isinstance(sizes, str) and all(map(_is_size, sizes)):
         return tuple(sizes)
     raise MeshError(f"{what} is {shape!r}; give positive integers, such as {what}=(4, 2)")
+
+
+def _without_names(given: object) -> MeshError:
+    is_shape = isinstance(given, tuple) and len(given) in (2, 3) and all(map(_is_size, given))
+    shape = tuple(given) if is_shape else (4, 2)  # type: ignore[arg-type]
+    named = zip(("data", "tensor", "pipeline"), shape, strict=False)
+    return MeshError(
+        f"mesh takes named axes, not {given!r}; write "
+        f"Mesh({', '.join(f'{name}={size}' for name, size in named)}), or Mesh.from_shape({shape}) "
+        f"for default names"
+    )
 
 
 def _checked_axis(name: str, size: int) -> Axis:

@@ -33,6 +33,7 @@ from typing import Any, ClassVar, overload
 
 from mithril.errors import GraphError, MithrilError, OptionError, listing, nearest
 from mithril.ir import Source, Tensor
+from mithril.keywords import checked_keywords
 from mithril.models.annotations import Annotation, read_annotations, read_at_rest
 from mithril.models.caller import at, user_source
 from mithril.models.component import Component, check_name
@@ -210,6 +211,7 @@ def layer(
 ) -> Callable[[Callable[..., Any]], type[Layer]]: ...
 
 
+@checked_keywords()
 def layer(
     function: Callable[..., Any] | None = None,
     /,
@@ -242,6 +244,11 @@ def layer(
     """
 
     def decorate(function: Callable[..., Any]) -> type[Layer]:
+        if not callable(function):
+            raise GraphError(
+                f"layer() takes a function over tensors, not {function!r}; write @ml.layer above "
+                f"def Scale(input), or a layer that exists, such as ml.Linear(3)"
+            )
         if isinstance(function, type):
             function = function_of(function)
         definition = define(function, parameters, outputs, weights, checks)

@@ -112,7 +112,7 @@ class Model(Component):
         """
         self._add_rules(rules, user_source(), at_rest=True)
 
-    def stage(self, pattern: str, number: int | Sequence[int]) -> None:
+    def stage(self, pattern: str, number: int | Sequence[int] = ()) -> None:
         """Say which stage of a pipeline layers belong to, by a pattern over their paths.
 
         `model.stage("block_0*", 0)`; the last rule that matches a layer wins, and one for a model
@@ -130,8 +130,9 @@ class Model(Component):
         place = user_source()
         numbers = tuple(number) if isinstance(number, Sequence) else (number,)
         if not isinstance(pattern, str) or not numbers or not all(map(_is_index, numbers)):
+            got = f"{pattern!r} and {number!r}" if number != () else f"{pattern!r} alone"
             raise OptionError(
-                f"model.stage got {pattern!r} and {number!r}{at(place)}; give a name pattern and "
+                f"model.stage got {got}{at(place)}; give a name pattern and "
                 f'the number of a stage, such as "block_0*", 0'
             )
         stage = number if isinstance(number, int) else numbers

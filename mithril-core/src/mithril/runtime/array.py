@@ -175,6 +175,12 @@ class Array(Operand):
         taken = [self.backend.taken(i) for i in items]
         return super().__getitem__(tuple(taken))
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise BackendError(
+            f"array {self.type} does not change in place; make a new one with "
+            f"backend.where(mask, value, x), or of changed NumPy values with backend.array(values)"
+        )
+
     def __float__(self) -> float:
         return float(self.item())
 

@@ -22,7 +22,7 @@ from mithril.engine.interop import interop_of
 from mithril.engine.staged import StagedExecutable, part_of
 from mithril.errors import BackendError, MeshError, nearest
 from mithril.ir import Builder, Graph, Op, Operand, Plan, Port, Program, Stage
-from mithril.keywords import named
+from mithril.keywords import checked_keywords, named
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
@@ -39,6 +39,7 @@ EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
 
 
+@checked_keywords()
 def open_backend(
     name: str,
     device_mesh: Mesh | int | Sequence[int] | None = None,

@@ -17,10 +17,10 @@ from mithril.compiler.options import (
     refuse_later,
 )
 from mithril.engine import Engine, Observer
-from mithril.errors import BackendError, GraphError, PlanError, nearest
+from mithril.errors import BackendError, GraphError, OptionError, PlanError, nearest
 from mithril.ir import Plan
 from mithril.ir.printer import print_collectives, print_shapes
-from mithril.keywords import refuse_unknown
+from mithril.keywords import checked_keywords, named, refuse_unknown
 from mithril.mesh import Sharding
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition
@@ -49,12 +49,14 @@ from mithril.runtime.wiring import Wiring
 from mithril.transform import gradient_of, seed_of
 from mithril.types import TensorType
 
+NOT_GIVEN: Any = None
+"""Stands for an argument that must be given: what is said of None is said of none."""
 Types = tuple[tuple[str, TensorType], ...]
 
 
 def compile(
     model: Model | Layer,
-    backend: Backend,
+    backend: Backend = NOT_GIVEN,
     *,
     shapes: Mapping[str, object] | None = None,
     inference: bool = False,
@@ -120,7 +122,9 @@ def compile(
         partition_hooks=check_flag("partition_hooks", partition_hooks),
         pipeline=read_pipeline(pipeline, pipeline_schedule),
     )
-    check_stages_for(snapshot, settings.pipeline)
+    alone = pipeline is None
+    given = f"pipeline_schedule={pipeline_schedule!r}" if alone else f"pipeline={pipeline!r}"
+    check_stages_for(snapshot, settings.pipeline, given)
     compiled = CompiledModel(snapshot, backend, settings)
     if shapes is not None:
         compiled.plan_for(shapes, gradients=not inference)
@@ -186,6 +190,7 @@ class CompiledModel:
         *,
         seed: int = 0,
         observe: Observer | None = None,
+        **unknown: object,  # refused here: a decorator would be felt in small steps
     ) -> dict[str, Array] | tuple[dict[str, Array], Parameters]:
         """Return the outputs, and the gradients of the parameters when output gradients are given.
 
@@ -197,6 +202,7 @@ class CompiledModel:
             output_gradients: the gradient of some outputs; the others count as zero.
             seed: decides the dropout masks; a forward and a backward with one seed agree.
             observe: told kind, mesh axes and bytes of every collective that is carried out.
+            unknown: none; any other option is refused.
 
         Returns:
             The outputs by name, or `(outputs, gradients)`.
@@ -205,12 +211,20 @@ class CompiledModel:
             GraphError: a name is missing or unknown.
             ShapeError: shapes or dtypes do not fit the model.
             BackendError: an array belongs to another backend.
+            OptionError: the seed is no integer, `observe` no function, or an option unknown.
         """
+        if unknown:
+            refuse_unknown("evaluate()", unknown, named(type(self).evaluate))
+        if observe is not None and not callable(observe):
+            raise OptionError(
+                f"observe={observe!r} cannot be called; give a function of kind, axes and bytes"
+            )
         outputs, gradients = self._evaluator.evaluate(
             params, inputs, output_gradients, seed, observe
         )
         return outputs if output_gradients is None else (outputs, gradients)
 
+    @checked_keywords()
     def randomize_params(self, seed: int = 0) -> Parameters:
         """Return initial parameters, a new mapping by full name.
 
@@ -392,7 +406,16 @@ class CompiledModel:
 
         Args:
             tensor: name of a parameter, input, output or layer output.
+
+        Raises:
+            OptionError: it is no name.
+            PlanError: the plan knows no tensor of that name, or no shapes are known yet.
         """
+        if tensor is not None and not isinstance(tensor, str):
+            raise OptionError(
+                f"explain() takes the name of a tensor, not {tensor!r}; give one, such as "
+                f"'{self.output_names[0]}', or none"
+            )
         return explain(self.plan, tensor)
 
     def __getattr__(self, name: str) -> Any:

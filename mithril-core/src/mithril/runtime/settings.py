@@ -12,7 +12,7 @@ from mithril.mesh import Mesh, PartitionSpec
 from mithril.models import Layer
 from mithril.models.composition import Composition
 from mithril.models.placement import wishes_of
-from mithril.options import PipelineOptions, Precision
+from mithril.options import PipelineOptions, Precision, check_schedule_form
 
 OutShardings = PartitionSpec | Mapping[str, PartitionSpec] | None
 
@@ -87,13 +87,18 @@ def read_pipeline(
                 f"pipeline_schedule={schedule!r} is given together with pipeline={found!r}, which "
                 f"says a schedule, too; give one form"
             )
-        found = replace(found, schedule=_lines(schedule))
+        found = replace(found, schedule=check_schedule_form("pipeline_schedule", schedule))
     check_schedule(found)
     return found
 
 
-def check_stages_for(model: Composition | Layer, options: PipelineOptions) -> None:
+def check_stages_for(model: Composition | Layer, options: PipelineOptions, given: str) -> None:
     """Raise where options of a pipeline would have no effect.
+
+    Args:
+        model: what is compiled.
+        options: all of them.
+        given: the argument that they were given by, for messages.
 
     Raises:
         OptionError: the model has no stages, or a schedule has nothing to order.
@@ -103,8 +108,8 @@ def check_stages_for(model: Composition | Layer, options: PipelineOptions) -> No
     pipeline = wishes_of(model).pipeline
     if pipeline is None:
         raise OptionError(
-            f"{options!r} has no effect on a model without stages; use Pipeline or model.stage, or "
-            f"leave pipeline= and pipeline_schedule= out"
+            f"{given} has no effect on a model without stages; use Pipeline or model.stage, or "
+            f"leave it out"
         )
     if options.microbatch_size or pipeline.microbatch_size:
         return
@@ -114,10 +119,6 @@ def check_stages_for(model: Composition | Layer, options: PipelineOptions) -> No
                 f"pipeline option {option}={value!r} has no effect without micro-batches; give "
                 f"microbatch_size, too, or leave it out"
             )
-
-
-def _lines(schedule: str | Sequence[str]) -> str | tuple[str, ...]:
-    return schedule if isinstance(schedule, str) else tuple(schedule)
 
 
 def read_limit(limit: object) -> int | None:

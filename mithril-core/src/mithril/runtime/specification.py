@@ -9,6 +9,7 @@ from typing import TypeGuard
 import numpy as np
 
 from mithril.errors import ShapeError, ShardingError
+from mithril.keywords import checked_options
 from mithril.mesh import PartitionSpec
 from mithril.runtime.array import Array
 from mithril.types import DType, TensorType, as_dtype
@@ -16,6 +17,7 @@ from mithril.types import DType, TensorType, as_dtype
 REPLICATED = PartitionSpec()
 
 
+@checked_options
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input to plan for: what it is and how it will lie on the mesh.

@@ -13,6 +13,7 @@ from typing import Any, overload
 from mithril.errors import BackendError, GraphError
 from mithril.ir import Builder, Operand, Plan, Tensor
 from mithril.ir.running import trace_around
+from mithril.keywords import checked_keywords
 from mithril.ops.constrain import constrained
 from mithril.partition import explain
 from mithril.runtime.array import Array, Kind
@@ -53,6 +54,7 @@ def jit(
 ) -> Callable[[Callable[..., Any]], Function]: ...
 
 
+@checked_keywords()
 def jit(
     function: Callable[..., Any] | None = None,
     *,

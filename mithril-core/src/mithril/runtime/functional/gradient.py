@@ -15,6 +15,7 @@ from typing import Any
 from mithril.errors import GraphError, OptionError
 from mithril.ir import Builder, Tensor
 from mithril.ir.running import trace_around
+from mithril.keywords import checked_keywords
 from mithril.runtime.functional.arguments import Signature, name_of
 from mithril.runtime.functional.function import Function, is_value
 from mithril.runtime.functional.step import Wishes
@@ -31,6 +32,7 @@ from mithril.transform import differentiate, gradient_of, inline
 VALUE = Output("result.0")
 
 
+@checked_keywords()
 def grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -64,6 +66,7 @@ def grad(
     return gradient
 
 
+@checked_keywords()
 def value_and_grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
