@@ -162,3 +162,13 @@ def test_unknown_options_are_refused_with_the_nearest() -> None:
         mnp.zeros((3,), dtyp="int32", backend=backend)
     with pytest.raises(ml.OptionError, match=r"mean\(\) has no option 'axs'; did you mean 'axis'"):
         ml.jit(lambda x: mnp.mean(x, axs=0))(backend.ones(2))
+
+
+def test_messages_name_the_function_called() -> None:
+    with pytest.raises(ml.BackendError, match=r"mithril.numpy.zeros knows no backend to make an"):
+        mnp.zeros((3,))
+    backend = opened("numpy", x=2)
+    with pytest.raises(ml.ShapeError, match=r"shape 'a' is not made of integers; write zeros\("):
+        mnp.zeros("a", backend=backend)
+    with pytest.raises(ml.ShapeError, match=r"write ones\(\(2, 3\)\)"):
+        ml.jit(lambda x: x + mnp.ones("a"))(backend.ones(2))

@@ -102,8 +102,8 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a string": (
         lambda: ml.jit(lambda p: p)({"a": X, "kind": "mean"}),
         ml.GraphError,
-        "argument 'p.kind' of function 'lambda' is a str; give an array or a number, or name the "
-        "argument in static=… if it is a value of Python",
+        "argument 'p.kind' of function 'lambda' is a str; give an array of backend 'numpy', such as "
+        "backend.array(…), or a number, or name the argument in static=… if it is a value of Python",
     ),
     "a string returned": (
         lambda: ml.jit(lambda x: {"kind": "mean"})(X),
@@ -249,7 +249,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "reshard of NumPy": (
         lambda: ml.reshard(np.ones(3), P("x")),
         ml.BackendError,
-        "reshard() is given a ndarray, not an array of a backend; write backend.array(x, sharding=P('"
+        "reshard() is given a numpy.ndarray, not an array of a backend; write backend.array(x, sharding=P('"
         "x'))",
     ),
     "constrain to a word": (
@@ -275,12 +275,12 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "an array from nothing": (
         lambda: mnp.zeros((2,)),
         ml.BackendError,
-        "mithril.numpy.full knows no backend to make an array on; pass backend=…, or call it inside",
+        "mithril.numpy.zeros knows no backend to make an array on; pass backend=…, or call it inside",
     ),
     "like a number": (
         lambda: mnp.zeros_like(3),
         ml.BackendError,
-        "mithril.numpy.full_like is given a int, no array to be like; use full(shape, …)",
+        "mithril.numpy.full_like is given an int, no array to be like; use full(shape, …)",
     ),
     "a step of nothing": (
         ml.jit(lambda: mnp.arange(0, 3, 0), backend=LINE),

@@ -44,7 +44,6 @@ def resolved(mesh: Mesh, spec, device_mesh=None, partition=None, rank: int = 2) 
     (MESH_2_2_2, (1, 0), (2, 2, 1), (True, True, False), P("tensor", "data")),
     (MESH_2_2_2, (0, 1), (2, 1, 2), None, P("data", "pipeline")),
     (MESH_4_2, (None, None), (4, 2), None, P()),
-    (MESH_4_2, (0, None, None), (4, 2), None, P("data")),  # None beyond the rank says nothing
     (MESH_4_2, P("model", None), None, None, P("model", None)),
     (MESH_4_2, P(("data", "model")), None, None, P(("data", "model"))),
     (Mesh(data=4, tensor=1, model=2), (0, 1), None, None, P("data", "model")),
@@ -81,6 +80,14 @@ def test_what_an_annotation_means(mesh, spec, device_mesh, partition, expected) 
             None,
             ShardingError,
             "has 3 entries for float32[8, 8] of rank 2",
+        ),
+        (
+            MESH_4_2,
+            (0, None, None),
+            (4, 2),
+            None,
+            ShardingError,
+            "weight_shard_spec (0, None, None) of 'w' has 3 entries for float32[8, 8] of rank 2",
         ),
         (MESH_4_2, P(None, None, "data"), None, None, ShardingError, "has 3 entries"),
         (MESH_4_2, P("tensor"), None, None, MeshError, "has no axis 'tensor'"),

@@ -146,10 +146,10 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (calls(ops.outer, f(2, 3), f(3)), ShapeError, "outer takes two vectors, not float32[2, 3]; reshape it first"),
     (calls(ops.tril, f(2)), ShapeError, "tril takes matrices, not float32[2]; it needs two dimensions"),
     (calls(lambda x: ops.expand_dims(x, (0, 0)), f(2)), ShapeError, "expand_dims names a position twice in (0, 0); name each once"),
-    (calls(lambda x: x[:, 3], f(2, 3)), ShapeError, "index 3 is out of range for dimension 1 of float32[2, 3]"),
+    (calls(lambda x: x[:, 3], f(2, 3)), ShapeError, "index 3 is out of range for dimension 1 of float32[2, 3]; use 0 to 2, or -3 to -1"),
     (calls(lambda x: x[[0, 1]], f(2)), ShapeError, "cannot index float32[2] with a list; use integers and slices, or take()"),
     (calls(lambda x: x[True], f(2)), ShapeError, "cannot index float32[2] with a bool; use integers and slices, or take()"),
-    (calls(lambda x: x.transpose(0, 2), f(2, 3)), ShapeError, "transpose names dimension 2 of a tensor of rank 2; out of range"),
+    (calls(lambda x: x.transpose(0, 2), f(2, 3)), ShapeError, "transpose names dimension 2 of a tensor of rank 2; use 0 to 1, or -2 to -1"),
     # contraction
     (calls(lambda x, y: ops.einsum("ab,bc", x, y), f(2, 3), f(3, 2)), ShapeError, "einsum 'ab,bc' is not of the form 'ab,bc->ac'; name two operands"),
     (infers(ops.Einsum("ab,bc->ac"), i(2, 3), i(3, 2)), ShapeError, "einsum 'ab,bc->ac' needs equal float dtypes, not int32, int32; cast"),
@@ -168,7 +168,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(ops.Argmax(1), f(2, 0)), ShapeError, "cannot take the argmax of float32[2, 0] over dimensions (1,); there are no elements"),
     (calls(lambda x: x.mean(), f(0)), ShapeError, "cannot take the mean of float32[0] over dimensions (0,); there are no elements"),
     (calls(lambda x: x.sum((0, -2)), f(2, 3)), ShapeError, "sum names a dimension twice in (0, -2); name each once"),
-    (calls(lambda x: x.sum(-3), f(2, 3)), ShapeError, "sum names dimension -3 of a tensor of rank 2; out of range"),
+    (calls(lambda x: x.sum(-3), f(2, 3)), ShapeError, "sum names dimension -3 of a tensor of rank 2; use 0 to 1, or -2 to -1"),
     # positions
     (infers(ops.Take(), f(2), f(2)), ShapeError, "op 'take' needs integer ids, not float32; cast them, say to int32"),
     (infers(ops.OneHot(0, F32), i(2)), ShapeError, "one_hot has 0 classes; give at least 1"),

@@ -45,7 +45,7 @@ BAD: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
     "what is no array": (
         lambda: ml.NumpyBackend().to_numpy([1.0]),
         ml.BackendError,
-        "to_numpy is a list, not an array; make one with backend.array(…)",
+        "to_numpy is a list, not an array of backend 'numpy'; make one with backend.array(…)",
     ),
     "an initializer of an unknown kind": (
         lambda: initial_array(
@@ -73,3 +73,20 @@ def test_it_is_refused(case: str) -> None:
 
 def test_a_dtype_the_engine_has_is_served() -> None:
     assert Backend(Narrow(Mesh())).ones(2).dtype == DType.float32
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "expected"),
+    [
+        ("jaxlib._jax", "ArrayImpl", "a jax.Array"),
+        ("torch", "Tensor", "a torch.Tensor"),
+        ("mlx.core", "array", "a mlx.core.array"),
+        ("train", "Batch", "a Batch"),
+    ],
+)
+def test_values_of_frameworks_are_called_as_users_call_them(
+    module: str, name: str, expected: str
+) -> None:
+    value = type(name, (), {"__module__": module})()
+    with pytest.raises(ml.BackendError, match=f"^to_numpy is {expected}, not an array of backend"):
+        ml.NumpyBackend().to_numpy(value)

@@ -217,7 +217,10 @@ def test_an_integer_output_is_refused() -> None:
 
 def test_integer_inputs_are_refused() -> None:
     graph = graph_of(lambda x, i, j: x * ops.cast(i + j, "float64"), x=f64(3), i=i32(3), j=i32(3))
-    text = "input 'i', 'j' has dtype int32; gradients need a float dtype"
+    text = (
+        "inputs 'i', 'j' have dtype int32; gradients need a float dtype; cast to one, or leave it "
+        "out of what is differentiated"
+    )
     with pytest.raises(GraphError, match=f"^{text}$"):
         differentiate(graph, ["y"], ["x", "i", "j"])
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as _np
 
 from mithril import ops as _ops
-from mithril.errors import BackendError, ShapeError, nearest
+from mithril.errors import BackendError, ShapeError, kind_of, nearest
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
 from mithril.keywords import checked_keywords
@@ -163,7 +163,7 @@ def full(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "full").full(shape, value, dtype=dtype)
-    return _constant(builder, _read_shape((shape,)), value, dtype)
+    return _constant(builder, _read_shape((shape,), "full((2, 3), 1)"), value, dtype)
 
 
 @checked_keywords()
@@ -171,7 +171,11 @@ def zeros(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
     """Return zeros, float32 by default; see `full`."""
-    return full(shape, 0.0 if dtype is None else 0, dtype, backend=backend)
+    builder = None if backend is not None else running_trace()
+    if builder is None:
+        return _backend(backend, "zeros").zeros(shape, dtype=dtype)
+    sizes = _read_shape((shape,), "zeros((2, 3))")
+    return _constant(builder, sizes, 0, dtype or DType.float32)
 
 
 @checked_keywords()
@@ -179,7 +183,11 @@ def ones(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
     """Return ones, float32 by default; see `full`."""
-    return full(shape, 1.0 if dtype is None else 1, dtype, backend=backend)
+    builder = None if backend is not None else running_trace()
+    if builder is None:
+        return _backend(backend, "ones").ones(shape, dtype=dtype)
+    sizes = _read_shape((shape,), "ones((2, 3))")
+    return _constant(builder, sizes, 1, dtype or DType.float32)
 
 
 empty = zeros
@@ -196,7 +204,7 @@ def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
         return x.backend.full_like(x, value, dtype=dtype)
     if not isinstance(x, Tensor):
         raise BackendError(
-            f"mithril.numpy.full_like is given a {type(x).__name__}, no array to be like; use "
+            f"mithril.numpy.full_like is given {kind_of(x)}, no array to be like; use "
             f"full(shape, …)"
         )
     return _constant(_trace_of(x), x.shape, value, dtype or x.dtype)
@@ -309,7 +317,7 @@ def eye(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "eye").eye(rows, columns, k=k, dtype=dtype)
-    shape = _read_shape((rows, rows if columns is None else columns))
+    shape = _read_shape((rows, rows if columns is None else columns), "eye(2, 3)")
     row, column = (_indices(builder, shape, axis) for axis in (0, 1))
     return _ops.cast(_ops.equal(row + k, column), dtype or DType.float32)
 

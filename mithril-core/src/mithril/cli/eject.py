@@ -18,7 +18,7 @@ import typer
 from mithril.cli.choice import chosen_spec
 from mithril.cli.launch import check_script
 from mithril.cli.mesh import read_mesh
-from mithril.errors import BackendError, OptionError, nearest
+from mithril.errors import BackendError, OptionError, kind_of, nearest
 
 if TYPE_CHECKING:
     import mithril as ml
@@ -108,11 +108,9 @@ def _compiled(
             )
         return found
     if not isinstance(found, ml.Model | Layer):
-        raise OptionError(
-            f"'{target}' is a {type(found).__name__}; name a model or a compiled model"
-        )
+        raise OptionError(f"'{target}' is {kind_of(found)}; name a model or a compiled model")
     options: dict[str, Any] = dict(spec.planning or {})
-    backend = ml.open_backend(spec.name, ml.Mesh(read_mesh(mesh)), **options)
+    backend = ml.open_backend(spec.name, ml.Mesh(read_mesh(mesh) if mesh else None), **options)
     compiled = ml.compile(found, backend)
     if compiled.input_names and not shapes:
         example = ",".join(f"{name}=8x16" for name in compiled.input_names)

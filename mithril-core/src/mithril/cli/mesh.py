@@ -9,8 +9,10 @@ def read_mesh(text: str) -> dict[str, int]:
     """Return axis sizes written as `data=2,tensor=2`.
 
     Raises:
-        OptionError: it is not written so, or names an axis twice.
+        OptionError: it is empty, not written so, or names an axis twice.
     """
+    if not text.strip():
+        raise OptionError("--mesh is empty; write --mesh data=2,tensor=2, or data=1 for one device")
     found: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, size = part.partition("=")

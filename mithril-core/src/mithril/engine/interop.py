@@ -7,12 +7,13 @@ Mithril's classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from mithril.engine.protocol import Engine, Shards
+from mithril.errors import nearest
 from mithril.mesh import Sharding
 from mithril.types import TensorType
 
@@ -67,6 +68,24 @@ class Interop(Protocol):
     def meet(self, arrays: tuple[type, ...], mapping: type) -> None:
         """Tell the framework about the classes of arrays, and of mappings from names to arrays."""
         return
+
+
+HOMES = {
+    "jax": "jax", "as_jax": "jax", "mlx": "mlx",
+    "torch": "torch", "as_module": "torch", "code": "torch", "eject": "torch",
+}  # fmt: skip
+"""Which backend of this project has a method of its framework, for messages."""
+
+
+def elsewhere(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message: where a missing attribute is to be found, or the nearest one.
+
+    Args:
+        name: of the attribute.
+        known: those that there are.
+    """
+    home = HOMES.get(name)
+    return f"; backend '{home}' has it" if home else nearest(name, known)
 
 
 class NoInterop(Interop):

@@ -105,12 +105,12 @@ def resolve(annotation: Annotation, mesh: Mesh, parameter_type: TensorType, name
         return Sharding.of(mesh, annotation.spec, rank, f"'{name}'{annotation.place}")
     finer, usable = _usable(annotation, mesh, name)
     spec = annotation.spec
-    if any(entry is not None for entry in spec[parameter_type.rank :]):
+    if len(spec) > rank:
         raise ShardingError(
             f"weight_shard_spec {spec} of '{name}' has {len(spec)} entries for {parameter_type} of "
-            f"rank {parameter_type.rank}; give at most one entry per dimension{annotation.place}"
+            f"rank {rank}; give at most one entry per dimension{annotation.place}"
         )
-    entries = [_axes(entry, usable, annotation, mesh, name) for entry in spec[:rank]]
+    entries = [_axes(entry, usable, annotation, mesh, name) for entry in spec]
     if annotation.slices is not None and entries[0]:
         annotation.slices.check(finer.product(entries[0]), annotation.place)
     return Sharding.of(finer, PartitionSpec(*entries), rank, f"'{name}'")

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from mithril.errors import GraphError, OptionError, ShapeError, ShardingError
+from mithril.errors import GraphError, OptionError, ShapeError, ShardingError, kind_of
 from mithril.ir import Source
 from mithril.mesh import PartitionSpec
 from mithril.models.caller import at, user_source
@@ -202,7 +202,7 @@ class Model(Component):
                 f"{other.definition.usage()}"
             )
         raise GraphError(
-            f"{self._state.label} takes layers and models, not {type(other).__name__}"
+            f"{self._state.label} takes layers and models, not {kind_of(other)}"
             f"{at(user_source())}; add one with model += ml.Relu()"
         )
 

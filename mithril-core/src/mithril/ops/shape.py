@@ -270,9 +270,16 @@ def normalize_axis(axis: int, rank: int, what: str) -> int:
     axis = int(axis) if isinstance(axis, np.integer) else axis
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise ShapeError(
-            f"{what} names dimension {axis!r} of a tensor of rank {rank}; out of range"
+            f"{what} names dimension {axis!r} of a tensor of rank {rank}; {legal(rank)}"
         )
     return axis % rank
+
+
+def legal(size: int) -> str:
+    """Return which dimensions, or indices, there are."""
+    if size < 2:
+        return "use 0" if size else "it has none"
+    return f"use 0 to {size - 1}, or -{size} to -1"
 
 
 def _given(cotangents: Cotangents) -> Any:

@@ -16,7 +16,7 @@ from mithril.ir.rule import Rule
 from mithril.ops.choice import equal, not_equal, where
 from mithril.ops.index import take
 from mithril.ops.order import flip
-from mithril.ops.shape import Movement, reshape
+from mithril.ops.shape import Movement, legal, reshape
 from mithril.types import Scalar, TensorType
 
 
@@ -210,7 +210,9 @@ def _bounds(item: object, x: Operand, dimension: int) -> tuple[int, int, int]:
         return min(start, size), max(min(start, size), stop), step
     if isinstance(item, int) and not isinstance(item, bool):
         if not -size <= item < size:
-            raise ShapeError(f"index {item} is out of range for dimension {dimension} of {x.type}")
+            raise ShapeError(
+                f"index {item} is out of range for dimension {dimension} of {x.type}; {legal(size)}"
+            )
         return item % size, item % size + 1, 1
     raise ShapeError(
         f"cannot index {x.type} with a {type(item).__name__}; use integers and slices, or take()"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from mithril.engine import Engine, Shards
+from mithril.engine.interop import elsewhere
 from mithril.engine.shards import trimmed
-from mithril.errors import BackendError, ShapeError, nearest
+from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
 from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.types import DType, Scalar, TensorType
@@ -144,7 +145,8 @@ class Array(Operand):
         """
         if self.size != 1:
             raise ShapeError(
-                f"array {self.type} has {self.size} elements; item() needs exactly one"
+                f"array {self.type} has {self.size} elements; item() needs exactly one; index the "
+                f"array, or use numpy()"
             )
         value: Scalar = self.numpy().item()
         return value
@@ -157,7 +159,7 @@ class Array(Operand):
         if name not in methods:
             raise AttributeError(
                 f"array {self.type} of backend '{self.backend.name}' has no attribute '{name}'"
-                f"{nearest(name, [*methods, *dir(type(self))])}"
+                f"{elsewhere(name, [*methods, *dir(type(self))])}"
             )
         return partial(methods[name], self)
 

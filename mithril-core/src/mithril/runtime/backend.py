@@ -20,7 +20,7 @@ from mithril.cost import hardware_under
 from mithril.engine import Engine, Executable, KernelNames
 from mithril.engine.interop import interop_of
 from mithril.engine.staged import StagedExecutable, part_of
-from mithril.errors import BackendError, MeshError, nearest
+from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Graph, Op, Operand, Plan, Port, Program, Stage
 from mithril.keywords import checked_keywords, named
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
@@ -175,7 +175,8 @@ class Backend(Creation):
         """
         if not isinstance(x, Array):
             raise BackendError(
-                f"{what} is a {type(x).__name__}, not an array; make one with backend.array(…)"
+                f"{what} is {kind_of(x)}, not an array of backend '{self.name}'; make one with "
+                f"backend.array(…)"
             )
         if x.backend is not self:
             raise BackendError(

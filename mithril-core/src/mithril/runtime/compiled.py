@@ -17,7 +17,8 @@ from mithril.compiler.options import (
     refuse_later,
 )
 from mithril.engine import Engine, Observer
-from mithril.errors import BackendError, GraphError, OptionError, PlanError, nearest
+from mithril.engine.interop import elsewhere
+from mithril.errors import BackendError, GraphError, OptionError, PlanError, kind_of
 from mithril.ir import Plan
 from mithril.ir.printer import print_collectives, print_shapes
 from mithril.keywords import checked_keywords, named, refuse_unknown
@@ -140,7 +141,9 @@ def _snapshot(model: object) -> Composition | Layer:
         return model.freeze()
     if isinstance(model, Layer):
         return model
-    raise GraphError(f"compile() takes a Model or a layer, not {type(model).__name__}")
+    raise GraphError(
+        f"compile() takes a Model or a layer, not {kind_of(model)}; make one, such as ml.Linear(3)"
+    )
 
 
 class CompiledModel:
@@ -286,6 +289,11 @@ class CompiledModel:
 
     def _placed(self, shapes: Mapping[str, object]) -> tuple[Types, Arguments]:
         """Return types of inputs, and types with shardings, from shapes, arrays and specs."""
+        if not isinstance(shapes, Mapping):
+            raise GraphError(
+                f"shapes is {kind_of(shapes)}; give a mapping of input names to shapes, such as "
+                f"{{'{self.input_names[0]}': (8, 4)}}"
+            )
         check_names(shapes, self.input_names, "input")
         found: list[tuple[str, TensorType, Sharding]] = []
         for name in self.input_names:
@@ -426,7 +434,7 @@ class CompiledModel:
         if name not in methods:
             raise AttributeError(
                 f"compiled model on backend '{self.backend.name}' has no attribute '{name}'"
-                f"{nearest(name, [*methods, *_public(self)])}"
+                f"{elsewhere(name, [*methods, *_public(self)])}"
             )
         return partial(methods[name], self)
 

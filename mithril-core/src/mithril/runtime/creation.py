@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from mithril.errors import BackendError, ShapeError
+from mithril.errors import BackendError, ShapeError, kind_of
 from mithril.mesh import Box
 from mithril.runtime.array import Array
 from mithril.runtime.host import check_range, read_number, read_shape
@@ -34,14 +34,14 @@ class Creation(Intake):
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
         """Return an array of zeros; the shape as integers or as one tuple."""
-        return self._filled(read_shape(shape), 0, dtype, placement)
+        return self._filled(read_shape(shape, "zeros(2, 3)"), 0, dtype, placement)
 
     @placing
     def ones(
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
         """Return an array of ones; the shape as integers or as one tuple."""
-        return self._filled(read_shape(shape), 1, dtype, placement)
+        return self._filled(read_shape(shape, "ones(2, 3)"), 1, dtype, placement)
 
     @placing
     def full(
@@ -58,7 +58,7 @@ class Creation(Intake):
             ShapeError: the dtype does not hold it.
         """
         chosen = dtype if dtype is not None else self._default_dtype(np.asarray(value))
-        return self._filled(read_shape((shape,)), value, chosen, placement)
+        return self._filled(read_shape((shape,), "full((2, 3), 1)"), value, chosen, placement)
 
     @placing
     def zeros_like(
@@ -91,7 +91,7 @@ class Creation(Intake):
         """
         if not isinstance(x, Array):
             raise BackendError(
-                f"full_like takes an array to be like, not {type(x).__name__}; use full(shape, …)"
+                f"full_like takes an array to be like, not {kind_of(x)}; use full(shape, …)"
             )
         wanted: PlacementOptions = placement or {"sharding": x.sharding}
         return self._filled(x.shape, value, x.dtype if dtype is None else dtype, wanted)
@@ -141,7 +141,8 @@ class Creation(Intake):
         >>> ml.NumpyBackend().linspace(0, 1, 5).numpy()
         array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
         """
-        (count,) = read_shape((num,) if isinstance(num, tuple | list) else ((num,),))
+        given = (num,) if isinstance(num, tuple | list) else ((num,),)
+        (count,) = read_shape(given, "linspace(0, 1, 5)")
         chosen = self._float_dtype("linspace", dtype)
         host = np.linspace(start, stop, count, endpoint=endpoint)
         return self._make((count,), chosen, placement, lambda box: host[box].copy())
@@ -165,7 +166,7 @@ class Creation(Intake):
             dtype: the backend's by default.
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
         """
-        shape = read_shape((rows, rows if columns is None else columns))
+        shape = read_shape((rows, rows if columns is None else columns), "eye(2, 3)")
 
         def produce(box: Box) -> np.ndarray:
             row, column = (np.arange(part.start, part.stop) for part in box)
@@ -189,7 +190,7 @@ class Creation(Intake):
             dtype: a float dtype, the backend's by default.
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
         """
-        sizes, key = read_shape(shape), self._key("rand", seed)
+        sizes, key = read_shape(shape, "rand(2, 3)"), self._key("rand", seed)
         chosen = self._float_dtype("rand", dtype)
         one, zero = np.asarray([1.0, 0.0]).astype(chosen.numpy)
         last = float(np.nextafter(one, zero))  # rounding to the dtype must not give 1.0
@@ -209,7 +210,7 @@ class Creation(Intake):
         **placement: Unpack[PlacementOptions],
     ) -> Array:
         """Return numbers of the standard normal distribution; see `rand`."""
-        sizes, key = read_shape(shape), self._key("randn", seed)
+        sizes, key = read_shape(shape, "randn(2, 3)"), self._key("randn", seed)
         chosen = self._float_dtype("randn", dtype)
         return self._make(sizes, chosen, placement, lambda box: key.normal(sizes, box))
 
@@ -233,7 +234,8 @@ class Creation(Intake):
             raise ShapeError(
                 f"randint has low {low!r} and high {high!r}; give integers, the second larger"
             )
-        sizes, key = read_shape((shape,)), self._key("randint", seed)
+        sizes = read_shape((shape,), "randint(0, 10, (2, 3))")
+        key = self._key("randint", seed)
         chosen = as_dtype(dtype or DType.int32)
         check_range(np.asarray([low, high - 1]), chosen)
         return self._make(sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high))

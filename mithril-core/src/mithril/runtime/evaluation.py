@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mithril.engine import Observer
-from mithril.errors import GraphError, listing, nearest
+from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.ir import Port
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.arrivals import Arrivals
@@ -219,7 +219,7 @@ class Evaluator:
     def _checked(self, given: Given) -> Given:
         if not isinstance(given, MAPPINGS):
             raise GraphError(
-                f"output_gradients is a {type(given).__name__}; give a mapping of output names to "
+                f"output_gradients is {kind_of(given)}; give a mapping of output names to "
                 f"arrays, such as {{'{self._outputs[0]}': …}}"
             )
         for name in given:
@@ -261,7 +261,7 @@ def check_names(given: object, names: Sequence[str], what: str) -> None:
     """
     if not isinstance(given, Mapping):
         raise GraphError(
-            f"{what}s are given as a {type(given).__name__}; give a mapping of names to arrays"
+            f"{what}s are given as {kind_of(given)}; give a mapping of names to arrays"
         )
     unknown = [name for name in given if name not in names]
     missing = [name for name in names if name not in given]
@@ -271,4 +271,7 @@ def check_names(given: object, names: Sequence[str], what: str) -> None:
             f"{what}s: {listing(names)}"
         )
     if missing:
-        raise GraphError(f"{what} {listing(missing)} is missing; {what}s: {listing(names)}")
+        several, are = ("", "is") if len(missing) == 1 else ("s", "are")
+        raise GraphError(
+            f"{what}{several} {listing(missing)} {are} missing; {what}s: {listing(names)}"
+        )

@@ -13,8 +13,12 @@ from mithril.mesh import Box, Sharding, edges
 from mithril.types import DType, Scalar, Shape
 
 
-def read_shape(given: Sequence[Any]) -> Shape:
+def read_shape(given: Sequence[Any], example: str) -> Shape:
     """Return a shape given as integers or as one tuple.
+
+    Args:
+        given: what stands where the shape is expected.
+        example: a call as it should be, for messages.
 
     Raises:
         ShapeError: a size is not an integer of 0 or more.
@@ -23,7 +27,7 @@ def read_shape(given: Sequence[Any]) -> Shape:
     try:
         shape = tuple(operator.index(size) for size in sizes)
     except TypeError:
-        raise ShapeError(f"shape {sizes!r} is not made of integers; write ones(2, 3)") from None
+        raise ShapeError(f"shape {sizes!r} is not made of integers; write {example}") from None
     if any(size < 0 for size in shape):
         raise ShapeError(f"shape {shape} has a negative size; sizes are 0 or more")
     return shape
@@ -50,6 +54,8 @@ def on_host(values: object) -> np.ndarray:
     Raises:
         ShapeError: it reads no array of numbers.
     """
+    if values is None:
+        raise ShapeError("values are None; give a number, numbers in nested lists, or an array")
     try:
         host = np.asarray(values)
     except ValueError as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mithril.engine.interop import elsewhere
 from mithril.errors import BackendError, UnknownNameError, listing, nearest
 from mithril.mesh import Box, Sharding
 from mithril.models.initializers import Constant, Initializer, Normal, Uniform
@@ -41,9 +42,10 @@ class Parameters(dict[str, Array]):
             raise AttributeError(f"parameters have no attribute '{name}'")
         methods = first.backend.interop.array_methods
         if name not in methods:
+            public = [method for method in methods if not method.startswith("_")]
             raise AttributeError(
-                f"parameters on backend '{first.backend.name}' have no attribute '{name}'; "
-                f"there: {listing(m for m in methods if not m.startswith('_'))}"
+                f"parameters on backend '{first.backend.name}' have no attribute '{name}'"
+                f"{elsewhere(name, ())}; there: {listing(public)}"
             )
         return lambda: {key: getattr(x, name)() for key, x in self.items()}
 

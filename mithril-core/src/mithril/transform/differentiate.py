@@ -60,7 +60,8 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
 def _check_float(values: dict[str, Value], what: str) -> None:
     wrong = [name for name, value in values.items() if not value.type.dtype.is_float]
     if wrong:
+        several, has = ("", "has") if len(wrong) == 1 else ("s", "have")
         raise GraphError(
-            f"{what} {listing(wrong)} has dtype {values[wrong[0]].type.dtype}; gradients need a "
-            f"float dtype"
+            f"{what}{several} {listing(wrong)} {has} dtype {values[wrong[0]].type.dtype}; "
+            f"gradients need a float dtype; cast to one, or leave it out of what is differentiated"
         )

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
-from mithril.errors import GraphError, OptionError
+from mithril.errors import GraphError, OptionError, kind_of
 from mithril.ir import Builder, Tensor
 from mithril.ir.running import trace_around
 from mithril.keywords import checked_keywords
@@ -206,7 +206,7 @@ class _Derivative:
         what = f"result of function '{self._name}'"
         if isinstance(value, dict | list | tuple) or value is None:
             raise GraphError(
-                f"{what} is a {type(value).__name__}, not one scalar to differentiate; return the "
+                f"{what} is {kind_of(value)}, not one scalar to differentiate; return the "
                 f"scalar, or (scalar, anything else) with has_aux=True"
             )
         tensor = lift(builder, value, what)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mithril.errors import BackendError, ShardingError
+from mithril.errors import BackendError, ShardingError, kind_of
 from mithril.ir import Tensor
 from mithril.mesh import PartitionSpec
 from mithril.ops.constrain import constrained
@@ -78,7 +78,7 @@ def _placed(
             placed.append(leaf if one_device else leaf.backend.reshard(leaf, spec))
         else:
             raise BackendError(
-                f"{function}() is given a {type(leaf).__name__}, not an array of a backend; write "
+                f"{function}() is given {kind_of(leaf)}, not an array of a backend; write "
                 f"backend.array(x, sharding={spec!r})"
             )
     return rebuild(structure, placed)

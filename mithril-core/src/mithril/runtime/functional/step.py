@@ -11,7 +11,7 @@ import numpy as np
 
 from mithril.compiler import Request
 from mithril.engine import Executable
-from mithril.errors import BackendError, GraphError
+from mithril.errors import BackendError, GraphError, kind_of
 from mithril.ir import Graph, Plan, Tensor
 from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
@@ -133,8 +133,9 @@ class Arriving:
         is_host = isinstance(leaf, bool | int | float | np.ndarray | np.generic)
         if not is_host and backend.adopted(leaf) is None:
             raise GraphError(
-                f"{self.what(name)} is a {type(leaf).__name__}; give an array or a number, or "
-                f"name the argument in static=… if it is a value of Python"
+                f"{self.what(name)} is {kind_of(leaf)}; give an array of backend "
+                f"'{backend.name}', such as backend.array(…), or a number, or name the argument in "
+                f"static=… if it is a value of Python"
             )
         return as_array(backend, leaf, self.what(name))
 

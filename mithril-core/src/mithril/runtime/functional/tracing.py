@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mithril.errors import GraphError
+from mithril.errors import GraphError, kind_of
 from mithril.ir import Builder, Graph, Source, Tensor, Value
 from mithril.ir.op import Op
 from mithril.ir.running import running_trace, tracing
@@ -124,7 +124,7 @@ def lift(builder: Builder, x: object, what: str) -> Tensor:
     adopted = builder.adopted(x)
     if adopted is None:
         raise GraphError(
-            f"{what} is a {type(x).__name__}, which is no array; give arrays, numbers, and dicts, "
+            f"{what} is {kind_of(x)}, which is no array; give arrays, numbers, and dicts, "
             f"lists and tuples of them{builder.place()}"
         )
     return builder.own(adopted)
