@@ -120,7 +120,7 @@ def started() -> Model:
         (Add, r"takes any number of inputs, and none is named.*inputs=\[\"a\", \"b\"\]"),
         (lambda: Add()(inputs="h"), r"takes a list of connection names, not 'h'"),
         (lambda: Relu, r"Relu is a layer class.*Relu\(\)\(input=…, output=…\)"),
-        (lambda: 3, "takes layers and models, not int"),
+        (lambda: 3, "takes layers and models, not an int"),
         (Model, "model has no layers"),
     ],
 )
