@@ -2,7 +2,8 @@
 
 from mithril.runtime.array import Array, ArrayShard
 from mithril.runtime.backend import Backend, open_backend
-from mithril.runtime.compiled import CompiledModel, compile
+from mithril.runtime.compiled import CompiledModel
+from mithril.runtime.compiling import compile
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.specification import TensorSpec
 

@@ -1,0 +1,115 @@
+"""compile: from a model and what is asked of it to a compiled model; every argument is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mithril.compiler.options import COMPILE_LATER, check_uneven, refuse_later
+from mithril.errors import BackendError, GraphError, kind_of
+from mithril.keywords import refuse_unknown
+from mithril.models import Layer, Model
+from mithril.models.composition import Composition
+from mithril.models.trace import input_names, output_names
+from mithril.options import PipelineOptions, Precision, check_flag
+from mithril.runtime.backend import Backend
+from mithril.runtime.compiled import CompiledModel
+from mithril.runtime.settings import (
+    OutShardings,
+    Settings,
+    check_stages_for,
+    read_differentiable,
+    read_limit,
+    read_out_shardings,
+    read_pipeline,
+)
+
+NOT_GIVEN: Any = None
+"""Stands for an argument that must be given: what is said of None is said of none."""
+
+
+def compile(
+    model: Model | Layer,
+    backend: Backend = NOT_GIVEN,
+    *,
+    shapes: Mapping[str, object] | None = None,
+    inference: bool = False,
+    uneven: str | None = None,
+    out_shardings: OutShardings = None,
+    precision: Precision | None = None,
+    differentiable: Sequence[str] = (),
+    max_reshard_bytes: int | None = None,
+    pipeline: PipelineOptions | None = None,
+    pipeline_schedule: str | Sequence[str] | None = None,
+    partition_hooks: bool = False,
+    **options: object,
+) -> CompiledModel:
+    """Compile a model for a backend.
+
+    The compiled model is a snapshot: later changes of the model do not reach it.
+
+    Args:
+        model: a Model, or a single layer.
+        backend: where it runs.
+        shapes: for each input a shape, an array, or a `TensorSpec`; then the plan (of outputs and
+            gradients, or of outputs alone with `inference`) is made at once.
+        inference: turns dropout off.
+        uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
+            `error`; by default as the backend does.
+        out_shardings: how outputs must leave: one PartitionSpec for all, or one per output name;
+            their axes must be the mesh's, on one device, too.
+        precision: the dtypes of parameters, linear algebra and activations; by default the
+            backend's.
+        differentiable: inputs whose gradients are wanted, too; they come with the parameters'.
+        max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
+            because two shardings do not fit together (reductions and what is kept at rest aside).
+        pipeline: how the stages of a pipeline run.
+        pipeline_schedule: the schedule alone: `gpipe`, `1f1b`, `interleaved`, `zb-h1`, the path of
+            a CSV file with a table, or the lines of a table.
+        partition_hooks: put each layer, and each collective, into a range of the framework's
+            profiler that has its name.
+        options: none yet; others of the guides are refused by name.
+
+    Raises:
+        OptionError: an option is unknown or not available yet.
+        MeshError: an annotation does not fit the backend's mesh.
+        GraphError: the model is incomplete, or a name does not exist.
+        PlanError: a hidden move is larger than `max_reshard_bytes`; with `shapes`, or at the first
+            evaluation.
+    """
+    refuse_later("compile()", options, COMPILE_LATER)
+    refuse_unknown("compile()", options, compile.__kwdefaults__ or ())
+    if not isinstance(backend, Backend):
+        raise BackendError(
+            f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
+        )
+    policy = backend.uneven if uneven is None else check_uneven(uneven)
+    dtypes = backend.precision if precision is None else backend.checked_precision(precision)
+    snapshot = _snapshot(model)
+    settings = Settings(
+        inference=check_flag("inference", inference),
+        uneven=policy,
+        precision=dtypes,
+        out_shardings=read_out_shardings(out_shardings, output_names(snapshot), backend.mesh),
+        differentiable=read_differentiable(differentiable, input_names(snapshot)),
+        max_reshard_bytes=read_limit(max_reshard_bytes),
+        partition_hooks=check_flag("partition_hooks", partition_hooks),
+        pipeline=read_pipeline(pipeline, pipeline_schedule),
+    )
+    alone = pipeline is None
+    given = f"pipeline_schedule={pipeline_schedule!r}" if alone else f"pipeline={pipeline!r}"
+    check_stages_for(snapshot, settings.pipeline, given)
+    compiled = CompiledModel(snapshot, backend, settings)
+    if shapes is not None:
+        compiled.plan_for(shapes, gradients=not inference)
+    return compiled
+
+
+def _snapshot(model: object) -> Composition | Layer:
+    if isinstance(model, Model):
+        return model.freeze()
+    if isinstance(model, Layer):
+        return model
+    raise GraphError(
+        f"compile() takes a Model or a layer, not {kind_of(model)}; make one, such as ml.Linear(3)"
+    )
