@@ -101,7 +101,8 @@ def test_blocks_without_rows(backend: str) -> None:
 def test_a_block_that_is_no_number_touches_no_other_entry(backend: str, dtype: str) -> None:
     """Zero times infinity is no zero: what others have must not be multiplied by zero."""
     engine = opened(backend).engine
-    check(engine, ops.GroupedOuter(3), tuple(narrowed(x, engine) for x in infinite(dtype)))
+    with np.errstate(invalid="ignore"):  # kernels of BLAS multiply what they do not add
+        check(engine, ops.GroupedOuter(3), tuple(narrowed(x, engine) for x in infinite(dtype)))
 
 
 def test_an_id_that_names_no_row_is_nan(backend: str) -> None:
