@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from mithril.errors import OptionError, ShapeError
+from mithril.errors import OptionError
 from mithril.ir import Tensor
 from mithril.models.annotations import Slices, read_stack
 from mithril.models.caller import at
@@ -24,9 +24,18 @@ from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import Layer, signature_of
 from mithril.models.layers.experts import Distribution, read_distribution, stack_order
 from mithril.models.layers.linear import ACTIVATION, ACTIVATIONS
-from mithril.models.layers.routing import Routed, Seats, gates, pack, route, seat, statistics
+from mithril.models.layers.routing import (
+    Routed,
+    Seats,
+    gates,
+    grouped,
+    pack,
+    route,
+    seat,
+    statistics,
+)
 from mithril.models.shapes import require_features
-from mithril.models.tracing import layer_path, parameter, section
+from mithril.models.tracing import parameter, section
 from mithril.ops import (
     cast,
     concatenate,
@@ -90,7 +99,7 @@ def _mixture(
     """Route, let experts work, bring back; `is_spread` says that they lie on several devices."""
     require_features(input)
     network = _Network(num_experts, expert_dim, activation, bias)
-    tokens = _grouped(input, num_experts, groups)
+    tokens = grouped(input, num_experts, groups)
     order = stack_order(num_experts, expert_distribution)
     with section("router"):
         start = fan_in_uniform(input.shape[-1])
@@ -209,25 +218,6 @@ def _plus(made: Tensor, bias: Tensor | None) -> Tensor:
 def _block_rows(share: int) -> int:
     """Return the size of a block: a power of two, small against the share of an expert."""
     return 1 << min(6, max(1, share // 4).bit_length() - 1)
-
-
-def _grouped(input: Tensor, experts: int, groups: int | None) -> Tensor:
-    """Return the tokens as [groups, tokens, features]."""
-    if input.ndim not in (2, 3):
-        raise ShapeError(
-            f"layer '{layer_path()}' needs an input [batch, sequence, features] or [rows, "
-            f"features], not {input.type}; reshape it"
-        )
-    if groups is None and input.ndim == 3:
-        return input
-    count = math.prod(input.shape[:-1])
-    groups = math.gcd(count, experts) if groups is None else groups
-    if count % groups:
-        raise ShapeError(
-            f"layer '{layer_path()}' cannot divide {count} tokens into {groups} groups; choose "
-            f"groups that divides {count}"
-        )
-    return input.reshape(groups, count // groups, input.shape[-1])
 
 
 def _rearranged(x: Tensor, order: tuple[int, ...]) -> Tensor:

@@ -7,10 +7,12 @@ the second ones, and so on, as in GShard (Lepikhin et al., 2020). Results do not
 
 from __future__ import annotations
 
+import math
 import zlib
 from builtins import min as least
 from dataclasses import dataclass
 
+from mithril.errors import ShapeError
 from mithril.ir import Tensor
 from mithril.ir.operand import apply_one
 from mithril.models.tracing import is_inference, layer_path, seed
@@ -83,6 +85,34 @@ class Seats:
     owners: Tensor
     asked: Tensor
     served: Tensor
+
+
+def grouped(input: Tensor, experts: int, groups: int | None) -> Tensor:
+    """Return the tokens as [groups, tokens, features].
+
+    Args:
+        input: [batch, sequence, features], or [rows, features].
+        experts: how many there are, for the number of groups of rows.
+        groups: how many groups of equal size; None for what fits the input.
+
+    Raises:
+        ShapeError: the input has another rank, or the groups do not divide the tokens.
+    """
+    if input.ndim not in (2, 3):
+        raise ShapeError(
+            f"layer '{layer_path()}' needs an input [batch, sequence, features] or [rows, "
+            f"features], not {input.type}; reshape it"
+        )
+    if groups is None and input.ndim == 3:
+        return input
+    count = math.prod(input.shape[:-1])
+    groups = math.gcd(count, experts) if groups is None else groups
+    if count % groups:
+        raise ShapeError(
+            f"layer '{layer_path()}' cannot divide {count} tokens into {groups} groups; choose "
+            f"groups that divides {count}"
+        )
+    return input.reshape(groups, count // groups, input.shape[-1])
 
 
 def route(tokens: Tensor, weight: Tensor, choices: int, jitter: float) -> Routed:
