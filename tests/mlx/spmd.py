@@ -27,6 +27,8 @@ from tests.runtime.test_precision import transformer
 from tests.runtime.test_random_models import compare
 from tests.tolerances import TOLERANCE
 
+DTYPES = ("float32", "bfloat16", "int32")
+
 
 def main(text: str, has_scatter: bool = False) -> None:
     if has_scatter:
@@ -38,7 +40,7 @@ def main(text: str, has_scatter: bool = False) -> None:
     assert backend.engine.transport.size == mesh.size
     counts = sorted({1, len(mesh.names)})
     for axes in [names for n in counts for names in permutations(mesh.names, n)]:
-        for dtype in ("float32", "bfloat16", "int32"):
+        for dtype in DTYPES if mesh.size <= 4 else DTYPES[:1]:
             check_collectives(backend, axes, DType(dtype), rank)
     if has_scatter:
         sys.stdout.write("checked reduce_scatter\n")
@@ -99,9 +101,11 @@ def check_collectives(backend: ml.Backend, axes: tuple, dtype: DType, rank: int)
 
 
 def check_random_models(mesh: ml.Mesh) -> None:
-    """Models and shardings are drawn alike in every rank."""
+    """Models and shardings are drawn alike in every rank; ranks spin while they wait for others."""
 
-    @settings(max_examples=8, derandomize=True, database=None, deadline=None)
+    @settings(
+        max_examples=8 if mesh.size <= 4 else 3, derandomize=True, database=None, deadline=None
+    )
     @given(st.data())
     def check(data: st.DataObject) -> None:
         compiled, rows = compare(data, ml.MLXBackend, meshes=[mesh])
