@@ -31,6 +31,7 @@ DTYPES = ("float32", "bfloat16", "int32")
 
 
 def main(text: str, has_scatter: bool = False) -> None:
+    """Check all there is; where more ranks spin than a small machine has cores, the basics."""
     if has_scatter:
         mx.distributed.sum_scatter = cut_sum
         Job.transport = property(lambda job: Transport("ring", job.world.size(), scatters=True))
@@ -46,7 +47,8 @@ def main(text: str, has_scatter: bool = False) -> None:
         sys.stdout.write("checked reduce_scatter\n")
         return
     check_random_models(mesh)
-    check_training(mesh)
+    if mesh.size <= 4:
+        check_training(mesh)
     sys.stdout.write(f"checked {mesh}\n")  # in one piece: others write, too
 
 
@@ -101,7 +103,7 @@ def check_collectives(backend: ml.Backend, axes: tuple, dtype: DType, rank: int)
 
 
 def check_random_models(mesh: ml.Mesh) -> None:
-    """Models and shardings are drawn alike in every rank; ranks spin while they wait for others."""
+    """Models and shardings are drawn alike in every rank."""
 
     @settings(
         max_examples=8 if mesh.size <= 4 else 3, derandomize=True, database=None, deadline=None

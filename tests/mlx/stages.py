@@ -37,11 +37,12 @@ MEGATRON = {"*up.weight": P("tensor", None), "*down.weight": P(None, "tensor")}
 
 
 def main(meshes: list[str]) -> None:
-    for text in meshes:
+    for number, text in enumerate(meshes):
         mesh = ml.Mesh({name: int(n) for name, n in (a.split("=") for a in text.split(","))})
-        for schedule in ("gpipe", "1f1b", "zb-h1"):
+        for schedule in ("zb-h1",) if number else ("gpipe", "1f1b", "zb-h1"):
             check_pipeline(mesh, schedule)
-        check_training(mesh)
+        if not number:
+            check_training(mesh)
         check_loops_and_dropout(mesh)
         sys.stdout.write(f"checked {mesh}\n")  # in one piece: others write, too
     check_arrays(mesh.size)
