@@ -7,7 +7,7 @@ import pytest
 from mithril import P
 
 from tests.conformance.engines import BACKENDS, opened
-from tests.placement.models import FEATURES, block, compared, followed, head, samples
+from tests.placement.models import block, compared, followed, head, samples, stacked
 from tests.placement.test_exchange import MaskedMean, deep
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
@@ -25,16 +25,6 @@ def masked() -> ml.Model:
     model = ml.Model()
     model |= ml.Pipeline([block(), ml.Linear(4)], microbatch_size=2)(input="input", output="h")
     model |= MaskedMean()(input="h", keep="targets", output="loss")
-    return model
-
-
-def stacked() -> ml.Model:
-    model = ml.Model()
-    model |= ml.Linear(FEATURES, name="first")(input="input", output="h")
-    model |= ml.Repeat(block(), 4, name="deep")(input="h", output="y")
-    model |= head()(y="y", targets="targets", loss="loss")
-    model.stage("first", 0)
-    model.stage("deep", [0, 1])
     return model
 
 

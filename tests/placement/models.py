@@ -50,6 +50,17 @@ def classifier(stages: int, **options: Any) -> ml.Model:
     return model
 
 
+def stacked() -> ml.Model:
+    """Return a loop that is cut over two stages, a layer before it and the loss behind."""
+    model = ml.Model()
+    model |= ml.Linear(FEATURES, name="first")(input="input", output="h")
+    model |= ml.Repeat(block(), 4, name="deep")(input="h", output="y")
+    model |= head()(y="y", targets="targets", loss="loss")
+    model.stage("first", 0)
+    model.stage("deep", [0, 1])
+    return model
+
+
 def samples(batch: int, classes: int = 5) -> dict[str, np.ndarray]:
     """Return inputs of the classifier."""
     rng = np.random.default_rng(batch)

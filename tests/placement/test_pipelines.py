@@ -25,6 +25,7 @@ from tests.placement.models import (
     followed,
     head,
     samples,
+    stacked,
 )
 
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1"]
@@ -323,12 +324,7 @@ def test_plans_of_stages_are_plain_data() -> None:
 @pytest.mark.parametrize("mesh", [ml.Mesh(pipeline=2), ml.Mesh(data=2, pipeline=2)], ids=str)
 @pytest.mark.parametrize("size", [None, 2])
 def test_a_loop_over_several_stages(mesh: ml.Mesh, size: int | None) -> None:
-    model = ml.Model()
-    model |= ml.Linear(FEATURES, name="first")(input="input", output="h")
-    model |= ml.Repeat(block(), 4, name="deep")(input="h", output="y")
-    model |= head()(y="y", targets="targets", loss="loss")
-    model.stage("first", 0)
-    model.stage("deep", [0, 1])
+    model = stacked()
     backend = ml.NumpyBackend(mesh)
     spec = P("data") if "data" in mesh.names else None
     options = {"pipeline": ml.PipelineOptions(microbatch_size=size)}

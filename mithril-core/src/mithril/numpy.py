@@ -171,11 +171,7 @@ def zeros(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
     """Return zeros, float32 by default; see `full`."""
-    builder = None if backend is not None else running_trace()
-    if builder is None:
-        return _backend(backend, "zeros").zeros(shape, dtype=dtype)
-    sizes = _read_shape((shape,), "zeros((2, 3))")
-    return _constant(builder, sizes, 0, dtype or DType.float32)
+    return _filled("zeros", shape, 0, dtype, backend)
 
 
 @checked_keywords()
@@ -183,11 +179,7 @@ def ones(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
     """Return ones, float32 by default; see `full`."""
-    builder = None if backend is not None else running_trace()
-    if builder is None:
-        return _backend(backend, "ones").ones(shape, dtype=dtype)
-    sizes = _read_shape((shape,), "ones((2, 3))")
-    return _constant(builder, sizes, 1, dtype or DType.float32)
+    return _filled("ones", shape, 1, dtype, backend)
 
 
 empty = zeros
@@ -333,6 +325,17 @@ def _backend(backend: Backend | None, function: str) -> Backend:
 
 def _trace_of(x: Tensor) -> Builder:
     return trace_around([x]) or x.builder
+
+
+def _filled(
+    name: str, shape: int | Sequence[int], value: int, dtype: object, backend: Backend | None
+) -> Any:
+    """Make `zeros` or `ones`: of the backend that is given, or else in the trace that runs."""
+    builder = None if backend is not None else running_trace()
+    if builder is None:
+        return getattr(_backend(backend, name), name)(shape, dtype=dtype)
+    sizes = _read_shape((shape,), f"{name}((2, 3))")
+    return _constant(builder, sizes, value, dtype or DType.float32)
 
 
 def _constant(builder: Builder, shape: Shape, value: object, dtype: object) -> Any:

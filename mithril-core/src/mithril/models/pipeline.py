@@ -7,19 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from mithril.errors import OptionError, listing, nearest
+from mithril.errors import OptionError
+from mithril.keywords import named, refuse_unknown
 from mithril.models.caller import at, user_source
 from mithril.models.component import Names
 from mithril.models.composition import Composition, Link, Member
 from mithril.models.layer import Layer
 from mithril.models.model import Model
 from mithril.models.placement import Pipelined
-
-OPTIONS = (
-    "stages", "device_assignment", "microbatch_size", "data_parallel", "data_parallel_devices",
-    "device_mesh", "device_mesh_partition", "stage_to_mesh_dim", "name",
-)  # fmt: skip
-"""What a pipeline is told."""
 
 
 class Pipeline(Model):
@@ -51,6 +46,7 @@ class Pipeline(Model):
         device_mesh_partition: which of its dimensions the pipeline goes along.
         stage_to_mesh_dim: the mesh dimension the pipeline goes along.
         name: what the pipeline is called in a model; counted (`pipeline_0`) by default.
+        unknown: none; any other option is refused.
 
     Raises:
         OptionError: there is no stage, a stage has no input, two inputs would get one name, or an
@@ -78,11 +74,7 @@ class Pipeline(Model):
         **unknown: object,
     ) -> None:
         super().__init__(name=name)
-        for option in unknown:
-            raise OptionError(
-                f"Pipeline has no option '{option}'; options: {listing(OPTIONS)}"
-                f"{nearest(option, OPTIONS)}"
-            )
+        refuse_unknown("Pipeline", unknown, named(Pipeline.__init__))
         source = user_source()
         components = [_component(stage, number) for number, stage in enumerate(_listed(stages))]
         if not isinstance(data_parallel, bool):
@@ -209,8 +201,8 @@ def _fed(ports: Sequence[str], before: Names) -> dict[str, str]:
     Of a stage with an output called `output` the others are no results to go on with.
     """
     found = {port: connection for port, connection in before if port in ports}
-    main = {"output"} & dict(before).keys() or dict(before).keys()
-    rest = [connection for port, connection in before if port not in ports and port in main]
+    going_on = [(port, c) for port, c in before if port == "output"] or before
+    rest = [connection for port, connection in going_on if port not in ports]
     free = [port for port in ports if port not in found]
     return found | dict(zip(free, rest, strict=False))
 
