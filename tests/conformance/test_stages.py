@@ -7,8 +7,8 @@ import pytest
 from mithril import P
 
 from tests.conformance.engines import BACKENDS, opened
-from tests.placement.models import block, compared, followed, head, samples, stacked
-from tests.placement.test_exchange import MaskedMean, deep
+from tests.pipeline.models import block, compared, followed, head, samples, stacked
+from tests.pipeline.test_exchange import MaskedMean, deep
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 

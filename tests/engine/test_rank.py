@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mithril import ops
-from mithril.engine.exchange import EXCHANGES
+from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import KERNELS
 from mithril.engine.rank import RankExecutable
 from mithril.ir import Builder, Op, Port, Program, Tensor

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mithril import P
 
-from tests.placement.models import FEATURES, block, classifier, compared, samples
-from tests.placement.test_pipelines import MEGATRON
+from tests.pipeline.models import FEATURES, block, classifier, compared, samples
+from tests.pipeline.test_pipelines import MEGATRON
 
 PAIRWISE = [
     ("gpipe", 2, 1, 1), ("gpipe", 4, 2, 1),

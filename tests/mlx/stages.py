@@ -22,8 +22,8 @@ from mithril.types import DType
 from mithril_mlx.lazy import Lazy
 
 from tests.mlx.spmd import issued
-from tests.placement.graphs import entering, graphs
-from tests.placement.models import (
+from tests.pipeline.graphs import entering, graphs
+from tests.pipeline.models import (
     block,
     classifier,
     compared,

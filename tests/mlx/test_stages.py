@@ -20,9 +20,9 @@ from mithril_mlx.launch import commands
 
 from tests.mlx.jobs import launch, mpirun
 from tests.mlx.test_launch import started
-from tests.placement.graphs import entering, graphs
-from tests.placement.models import classifier, compared, samples
-from tests.placement.test_devices import MESHES
+from tests.pipeline.graphs import entering, graphs
+from tests.pipeline.models import classifier, compared, samples
+from tests.pipeline.test_devices import MESHES
 from tests.runtime.scripts import ROOT, lines_of, script
 
 STAGES = str(ROOT / "tests/mlx/stages.py")

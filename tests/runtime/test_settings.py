@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.runtime import planner
-from mithril.runtime.recent import Recent
+from mithril.runtime.lru import Recent
 
 from tests.tolerances import DIFFERENCES
 

@@ -13,7 +13,7 @@ import torch
 from mithril import P
 from mithril.errors import BackendError
 
-from tests.placement.models import FEATURES, classifier, compared, samples
+from tests.pipeline.models import FEATURES, classifier, compared, samples
 from tests.tolerances import TOLERANCE
 from tests.torch.ejected import run_alone
 

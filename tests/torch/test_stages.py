@@ -19,8 +19,8 @@ from mithril.mesh import Mesh, Sharding
 from mithril.types import DType, TensorType
 from mithril_torch.recorded import carried_out
 
-from tests.placement.graphs import entering, graphs
-from tests.placement.models import FEATURES, classifier, compared, samples
+from tests.pipeline.graphs import entering, graphs
+from tests.pipeline.models import FEATURES, classifier, compared, samples
 from tests.tolerances import TOLERANCE
 from tests.torch.threads import Ran, run_in_threads
 

@@ -293,7 +293,7 @@ def test_nothing_listens_beyond_loopback_and_nothing_is_left(job: Training) -> N
 
 
 STAGES = """
-from tests.placement.models import classifier, samples
+from tests.pipeline.models import classifier, samples
 backend = ml.TorchBackend(ml.Mesh(data=2, pipeline=2), device="cpu", timeout=60)
 whole, (rank,) = backend.engine, backend.engine.local_devices
 model, inputs = classifier(2, microbatch_size=2), samples(8)

@@ -22,8 +22,8 @@ from mithril.ir import Graph, Plan, Stage, Whole
 from mithril.mesh import Mesh
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.hints import hints
-from mithril.partition.placement import Placement
-from mithril.partition.placement.stacks import with_stacks
+from mithril.partition.pipeline import Placement
+from mithril.partition.pipeline.stacked_parameters import with_stacks
 from mithril.partition.proof import prove_order
 from mithril.transform import (
     differentiate,

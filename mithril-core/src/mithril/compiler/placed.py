@@ -34,7 +34,7 @@ from mithril.mesh import MICRO, Axis, Mesh, Sharding, onto
 from mithril.ops.collective import AllGather
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.padding import trim
-from mithril.partition.placement import (
+from mithril.partition.pipeline import (
     Assembly,
     Cutter,
     Local,
@@ -46,8 +46,8 @@ from mithril.partition.placement import (
     classify,
     cut,
 )
-from mithril.partition.placement.loops import sums_behind_loops
-from mithril.partition.placement.pieces import Piece, timeless
+from mithril.partition.pipeline.hoist_reductions import sums_behind_loops
+from mithril.partition.pipeline.stage_programs import Piece, timeless
 from mithril.partition.proof import prove_order
 from mithril.sharding import Choice, Constraints
 from mithril.transform import expand_local, gradient_of, seed_of

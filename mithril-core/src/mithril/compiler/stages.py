@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from mithril.errors import MeshError, PlanError
 from mithril.ir.schedule import Schedule, Work, read_table
+from mithril.ir.source import at
 from mithril.mesh import MICRO, Mesh
-from mithril.models.caller import at
 from mithril.models.placement import Pipelined, Wishes
 from mithril.options import PipelineOptions
-from mithril.partition.placement import Part, Placement
+from mithril.partition.pipeline import Part, Placement
 from mithril.partition.schedule import check, make, read_file, simulate
 from mithril.partition.schedule.known import check_name
 

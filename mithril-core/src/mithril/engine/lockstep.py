@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mithril.engine.exchange import EXCHANGES
+from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import Kernel
 from mithril.engine.protocol import Observer
 from mithril.errors import MithrilError

@@ -5,13 +5,14 @@ Everything here is plain data and knows no devices and no framework.
 
 from mithril.ir.checkpoint import Checkpoint
 from mithril.ir.constant import Constant
-from mithril.ir.graph import Graph, Node, Phase, Source, Value
+from mithril.ir.graph import Graph, Node, Phase, Value
 from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, register, registry
 from mithril.ir.operand import AnyOperand, Operand, apply, apply_one
 from mithril.ir.plan import Cause, Collective, Plan, Port, Program, Stage, TensorReport, Whole
 from mithril.ir.repeat import Repeat
 from mithril.ir.reverse import Sweep, active_values
 from mithril.ir.rule import Rule, elementwise_rule
+from mithril.ir.source import Source
 from mithril.ir.tensor import Builder, Tensor
 
 __all__ = [

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from mithril.ir.source import Source
 from mithril.types import TensorType
 
 if TYPE_CHECKING:
@@ -26,17 +26,6 @@ class Phase(StrEnum):
 
     forward = "forward"
     backward = "backward"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A place in the user's code."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{PurePath(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,10 +14,11 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from mithril.errors import GraphError, MithrilError, nearest
-from mithril.ir.graph import Graph, Node, Phase, Source, Value
+from mithril.ir.graph import Graph, Node, Phase, Value
 from mithril.ir.op import Op, registry
 from mithril.ir.plan import Cause, Plan, Port, Program, Stage, TensorReport
 from mithril.ir.schedule import Action, read_table
+from mithril.ir.source import Source
 from mithril.ir.timetable import Index, Run, Send, Timetable, Transfer
 from mithril.ir.verify import verify
 from mithril.mesh import Axis, Mesh, Sharding

@@ -46,7 +46,7 @@ from mithril.models.layers import (
 )
 from mithril.models.model import Model
 from mithril.models.pipeline import Pipeline
-from mithril.models.tracing import is_inference, layer_path, parameter, section, seed
+from mithril.models.trace_context import is_inference, layer_path, parameter, section, seed
 
 __all__ = [
     "Add", "AvgPool2d", "BatchNorm", "Check", "Component", "Composition", "Concat", "Connected",

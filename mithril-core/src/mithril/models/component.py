@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Never
 
 from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.ir import Source
-from mithril.models.caller import user_source
+from mithril.ir.source import user_source
 
 if TYPE_CHECKING:
     from mithril.models.composition import Composition

@@ -11,7 +11,7 @@ from itertools import count
 
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Source
-from mithril.models.caller import at
+from mithril.ir.source import at
 from mithril.models.component import Connected, Names, check_name, numbered
 from mithril.models.composition import Composition, Link, Member
 from mithril.models.layer import Layer

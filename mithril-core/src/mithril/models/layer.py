@@ -33,9 +33,9 @@ from typing import Any, ClassVar, overload
 
 from mithril.errors import GraphError, MithrilError, OptionError, listing, nearest
 from mithril.ir import Source, Tensor
+from mithril.ir.source import at, user_source
 from mithril.keywords import checked_keywords
 from mithril.models.annotations import Annotation, read_annotations, read_at_rest
-from mithril.models.caller import at, user_source
 from mithril.models.component import Component, check_name
 from mithril.models.definition import (
     RESERVED,
@@ -45,7 +45,7 @@ from mithril.models.definition import (
     Definition,
     define,
 )
-from mithril.models.tracing import LayerScope, inside
+from mithril.models.trace_context import LayerScope, inside
 
 
 class Layer(Component):

@@ -19,8 +19,8 @@ from typing import Self
 
 from mithril.errors import GraphError, OptionError, ShapeError, ShardingError, kind_of
 from mithril.ir import Source
+from mithril.ir.source import at, user_source
 from mithril.mesh import PartitionSpec
-from mithril.models.caller import at, user_source
 from mithril.models.component import Component, Connected, check_name
 from mithril.models.composition import Composition, ShardRule
 from mithril.models.joining import joined, linked

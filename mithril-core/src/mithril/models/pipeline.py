@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mithril.errors import OptionError
+from mithril.ir.source import at, user_source
 from mithril.keywords import named, refuse_unknown
-from mithril.models.caller import at, user_source
 from mithril.models.component import Names
 from mithril.models.composition import Composition, Link, Member
 from mithril.models.layer import Layer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mithril.errors import OptionError, PlanError, listing
 from mithril.ir import Source
 from mithril.ir.repeat import part_of
-from mithril.models.caller import at
+from mithril.ir.source import at
 
 if TYPE_CHECKING:
     from mithril.models.composition import Composition

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from mithril.errors import ShardingError, listing
+from mithril.ir.source import at
 from mithril.models.annotations import Annotation
-from mithril.models.caller import at
 from mithril.models.composition import Composition, ShardRule
 
 

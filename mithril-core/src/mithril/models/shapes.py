@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mithril.errors import ShapeError
 from mithril.ir import Tensor
-from mithril.models.tracing import layer_path
+from mithril.models.trace_context import layer_path
 
 
 def require_rank(input: Tensor, layout: tuple[str, ...]) -> None:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Builder, Graph, Tensor, Value
+from mithril.ir.source import at
 from mithril.models.annotations import Annotation
-from mithril.models.caller import at
 from mithril.models.composition import Composition, Member
 from mithril.models.initializers import Initializer
 from mithril.models.layer import Layer
 from mithril.models.model import Model
 from mithril.models.rules import match_rules
-from mithril.models.tracing import SEED, LayerScope, Trace
+from mithril.models.trace_context import SEED, LayerScope, Trace
 from mithril.ops import cast
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import TensorType

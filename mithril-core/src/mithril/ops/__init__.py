@@ -15,13 +15,13 @@ from mithril.ops.context import *
 from mithril.ops.control import *
 from mithril.ops.conv import *
 from mithril.ops.elementwise import *
-from mithril.ops.exchange import *
 from mithril.ops.functions import *
 from mithril.ops.grouped import *
 from mithril.ops.index import *
 from mithril.ops.integer import *
 from mithril.ops.linalg import *
 from mithril.ops.loss import *
+from mithril.ops.moe import *
 from mithril.ops.nn import *
 from mithril.ops.normalization import *
 from mithril.ops.numbers import *

@@ -12,8 +12,8 @@ from mithril.cost import emulated
 from mithril.ir import Builder, Cause, Node, Tensor, Value
 from mithril.mesh import Mesh
 from mithril.ops.collective import Permute
+from mithril.partition.naming import label
 from mithril.partition.padding import stretch
-from mithril.partition.words import label
 from mithril.sharding import Option, Resharder
 
 

@@ -42,9 +42,9 @@ from mithril.ops.collective import (
 from mithril.ops.shape import Movement
 from mithril.partition.alternatives import alternatives
 from mithril.partition.group import FactorGroup
+from mithril.partition.naming import first_uses, label
 from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
 from mithril.partition.shard import LocalShard
-from mithril.partition.words import first_uses, label
 from mithril.sharding import Choice, Constraints, Move, Option, Resharder, part_sizes
 from mithril.sharding.regions import lifted
 from mithril.types import Scalar

@@ -26,14 +26,14 @@ from mithril.keywords import checked_keywords, named
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
-from mithril.partition.placement import Placement
+from mithril.partition.pipeline import Placement
 from mithril.plugins.opening import declared_options, open_engine
 from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.creation import Creation
 from mithril.runtime.functions import EAGER, eager
+from mithril.runtime.lru import Recent
 from mithril.runtime.parameters import Parameters
-from mithril.runtime.parts import brought, together
-from mithril.runtime.recent import Recent
+from mithril.runtime.submesh import brought, together
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""

@@ -18,13 +18,13 @@ from mithril.engine import Observer
 from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.ir import Port
 from mithril.runtime.array import Array, Kind, PendingArray
-from mithril.runtime.arrivals import Arrivals
 from mithril.runtime.backend import Backend
+from mithril.runtime.input_conversion import Arrivals
 from mithril.runtime.parameters import Parameters, initial_array
-from mithril.runtime.parts import on_whole_mesh
 from mithril.runtime.planner import ANYWHERE, Planner, Signature, Step, arguments_of
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
+from mithril.runtime.submesh import on_whole_mesh
 from mithril.transform import gradient_of, seed_of
 
 SEED = "seed"

@@ -21,10 +21,10 @@ from mithril.models.composition import Composition
 from mithril.models.placement import wishes_of
 from mithril.models.trace import Traced, check_patterns, component_of, trace
 from mithril.partition.limits import check_moves
-from mithril.partition.placement import Placement
+from mithril.partition.pipeline import Placement
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, lower, plan_on
-from mithril.runtime.recent import Recent
+from mithril.runtime.lru import Recent
 from mithril.runtime.settings import Settings, engine_with
 from mithril.transform import mix, seed_of
 from mithril.types import TensorType

@@ -7,20 +7,20 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 from mithril.engine.kernels.registry import Run
-from mithril.ops import exchange
+from mithril.ops import moe
 
 from mithril_jax.kernels.reduction import wide
 from mithril_jax.kernels.registry import Types, kernel
 
 
-@kernel(exchange.TakeRows)
-def take_rows(op: exchange.TakeRows, types: Types) -> Run:
+@kernel(moe.TakeRows)
+def take_rows(op: moe.TakeRows, types: Types) -> Run:
     """Rows copied, group by group."""
     return lambda x, ids, back: _rows(x, ids)
 
 
-@kernel(exchange.SumRows)
-def sum_rows(op: exchange.SumRows, types: Types) -> Run:
+@kernel(moe.SumRows)
+def sum_rows(op: moe.SumRows, types: Types) -> Run:
     """Rows of each round added up; of 16-bit floats in float32."""
     (result,) = op.infer(types)
     accumulate, rows = wide(result), op.rows

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from mithril.ops import exchange
+from mithril.ops import moe
 from mithril.types import TensorType
 
 from mithril_torch.kernels.registry import Types, dtype, kernel
 from mithril_torch.kernels.unsigned import wide
 
 
-@kernel(exchange.TakeRows)
+@kernel(moe.TakeRows)
 @wide
-def take_rows(op: exchange.TakeRows, types: Types) -> str:
+def take_rows(op: moe.TakeRows, types: Types) -> str:
     """Rows copied, group by group."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:
@@ -19,9 +19,9 @@ def take_rows(op: exchange.TakeRows, types: Types) -> str:
     return "take_rows({0}, {1})"
 
 
-@kernel(exchange.SumRows)
+@kernel(moe.SumRows)
 @wide
-def sum_rows(op: exchange.SumRows, types: Types) -> str:
+def sum_rows(op: moe.SumRows, types: Types) -> str:
     """Rows of each round added up."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:

@@ -5,11 +5,11 @@ from mithril.engine.kernels import (
     control,
     conv,
     elementwise,
-    exchange,
     grouped,
     index,
     linalg,
     loss,
+    moe,
     nn,
     normalization,
     numbers,
@@ -25,7 +25,7 @@ from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import KERNELS, Kernel, Run, kernel
 
 __all__ = [
-    "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "exchange",
+    "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "moe",
     "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "nn", "normalization", "numbers",
     "order", "pool", "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from mithril.ir import Tensor
 from mithril.models.definition import FRACTION
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
-from mithril.models.tracing import is_inference, layer_path, seed
+from mithril.models.trace_context import is_inference, layer_path, seed
 from mithril.ops import dropout, gelu, relu, sigmoid, silu, softmax, tanh
 
 

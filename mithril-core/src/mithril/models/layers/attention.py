@@ -8,7 +8,7 @@ from mithril.models.definition import POSITIVE, POSITIVE_NUMBER, POSITIVE_OR_NON
 from mithril.models.layer import layer
 from mithril.models.layers.linear import affine
 from mithril.models.shapes import require_features, require_rank
-from mithril.models.tracing import layer_path, section
+from mithril.models.trace_context import layer_path, section
 from mithril.ops import attention
 from mithril.ops import rope as rotate
 from mithril.ops.context import CONTEXTS

@@ -12,7 +12,7 @@ from mithril.errors import ShapeError
 from mithril.ir import Tensor
 from mithril.models.definition import POSITIVE, Check
 from mithril.models.layer import layer
-from mithril.models.tracing import layer_path
+from mithril.models.trace_context import layer_path
 from mithril.ops import concatenate, mean
 from mithril.ops.shape import normalize_axis
 

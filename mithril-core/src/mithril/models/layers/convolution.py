@@ -10,7 +10,7 @@ from mithril.models.definition import POSITIVE, Check
 from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features, require_rank
-from mithril.models.tracing import parameter
+from mithril.models.trace_context import parameter
 from mithril.ops import avg_pool, convolution, max_pool
 
 Pair = int | tuple[int, int]

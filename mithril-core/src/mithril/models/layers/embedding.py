@@ -10,7 +10,7 @@ from mithril.models.definition import POSITIVE
 from mithril.models.initializers import Normal
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
-from mithril.models.tracing import layer_path, parameter
+from mithril.models.trace_context import layer_path, parameter
 from mithril.ops import cast, exp, iota, sin, take
 from mithril.types import DType
 

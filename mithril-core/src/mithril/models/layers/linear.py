@@ -9,7 +9,7 @@ from mithril.models.definition import POSITIVE, Check
 from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
-from mithril.models.tracing import parameter, section
+from mithril.models.trace_context import parameter, section
 from mithril.ops import einsum, gelu, relu, silu
 
 ACTIVATIONS = {"gelu": gelu, "relu": relu, "silu": silu, "swiglu": silu}

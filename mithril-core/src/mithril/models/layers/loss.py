@@ -5,7 +5,7 @@ from __future__ import annotations
 from mithril.errors import ShapeError
 from mithril.ir import Tensor
 from mithril.models.layer import layer
-from mithril.models.tracing import layer_path
+from mithril.models.trace_context import layer_path
 from mithril.ops import cross_entropy, mean
 
 

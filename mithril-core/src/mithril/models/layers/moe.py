@@ -10,8 +10,8 @@ from typing import Any
 
 from mithril.errors import OptionError
 from mithril.ir import Tensor
+from mithril.ir.source import at
 from mithril.models.annotations import Slices, read_stack
-from mithril.models.caller import at
 from mithril.models.definition import (
     FRACTION,
     POSITIVE,
@@ -35,7 +35,7 @@ from mithril.models.layers.routing import (
     statistics,
 )
 from mithril.models.shapes import require_features
-from mithril.models.tracing import parameter, section
+from mithril.models.trace_context import parameter, section
 from mithril.ops import (
     cast,
     concatenate,

@@ -8,7 +8,7 @@ from mithril.models.definition import POSITIVE_NUMBER, Check
 from mithril.models.initializers import Constant
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
-from mithril.models.tracing import is_inference, layer_path, parameter
+from mithril.models.trace_context import is_inference, layer_path, parameter
 from mithril.ops import layer_norm, mean, rms_norm, rsqrt, stop_gradient
 
 _SHARE = Check(

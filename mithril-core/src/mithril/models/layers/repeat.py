@@ -15,7 +15,7 @@ from mithril.models.definition import POSITIVE, define
 from mithril.models.layer import Layer
 from mithril.models.model import Model
 from mithril.models.trace import component_of, parameter_names, resting, trace_inside, wishes
-from mithril.models.tracing import Trace, current, parameter, seed
+from mithril.models.trace_context import Trace, current, parameter, seed
 from mithril.ops import cast, iota
 from mithril.types import DType
 

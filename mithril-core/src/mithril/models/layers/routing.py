@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mithril.errors import ShapeError
 from mithril.ir import Tensor
 from mithril.ir.operand import apply_one
-from mithril.models.tracing import is_inference, layer_path, seed
+from mithril.models.trace_context import is_inference, layer_path, seed
 from mithril.ops import (
     ScatterAlong,
     argsort,

@@ -23,7 +23,7 @@ from mithril.runtime.functional.donation import check_donated, give_up
 from mithril.runtime.functional.step import Arriving, Step, Wishes, make_step
 from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functional.tree import flatten, rebuild, spread
-from mithril.runtime.recent import Recent
+from mithril.runtime.lru import Recent
 from mithril.runtime.specification import TensorSpec
 
 KEPT = 512

@@ -22,8 +22,8 @@ from mithril.runtime.backend import Backend, as_array, lower, plan_on
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
-from mithril.runtime.parts import placement_by
 from mithril.runtime.specification import TensorSpec
+from mithril.runtime.submesh import placement_by
 from mithril.types import DType, TensorType, check_number
 
 Specs = list[PartitionSpec | None]

@@ -16,11 +16,11 @@ from mithril.errors import GraphError, kind_of
 from mithril.ir import Builder, Graph, Source, Tensor, Value
 from mithril.ir.op import Op
 from mithril.ir.running import running_trace, tracing
+from mithril.ir.source import user_source
 from mithril.ir.tensor import Number
 from mithril.mesh import Sharding
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
-from mithril.runtime.functional.place import user_line
 from mithril.runtime.functional.tree import Structure, flatten
 from mithril.types import DType, Scalar, TensorType, as_dtype
 
@@ -66,7 +66,7 @@ class FunctionBuilder(Builder):
 
     def here(self) -> Source | None:
         """Return the user's line that is being run."""
-        return user_line()
+        return user_source()
 
     def adopted(self, x: object) -> Tensor | None:
         """Return an array of values as a hidden input, the same one each time."""

@@ -6,8 +6,8 @@ import mithril as ml
 import pytest
 from mithril import P
 
-from tests.placement.mistakes import PIPE, Case, answered, around, run, staged
-from tests.placement.models import FEATURES, block, classifier
+from tests.pipeline.mistakes import PIPE, Case, answered, around, run, staged
+from tests.pipeline.models import FEATURES, block, classifier
 
 
 def normed() -> ml.Model:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
 
-from tests.placement.graphs import entering, graphs
-from tests.placement.models import FEATURES, compared
+from tests.pipeline.graphs import entering, graphs
+from tests.pipeline.models import FEATURES, compared
 
 MESHES = [ml.Mesh(data=2), ml.Mesh(data=4), ml.Mesh(data=2, tensor=2)]
 

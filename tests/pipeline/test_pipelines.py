@@ -17,7 +17,7 @@ from mithril.ir.schedule import Work
 from mithril.ir.serialize import plan_from_json, plan_to_json
 from mithril.ir.timetable import Run
 
-from tests.placement.models import (
+from tests.pipeline.models import (
     FEATURES,
     block,
     classifier,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mithril import P, ops
 
-from tests.placement.models import FEATURES, block, compared, followed, head, samples
+from tests.pipeline.models import FEATURES, block, compared, followed, head, samples
 
 MESH = ml.Mesh(data=2, pipeline=2)
 

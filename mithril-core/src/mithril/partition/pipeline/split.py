@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mithril.ir import Graph, Node, Phase, Value
-from mithril.partition.words import label
+from mithril.partition.naming import label
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mithril.ir import Cause
 from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding, coarse, onto
-from mithril.partition.placement import Part, Placement
+from mithril.partition.pipeline import Part, Placement
 from mithril.runtime.array import Array, Kind
 from mithril.types import TensorType
 

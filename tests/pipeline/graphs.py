@@ -6,7 +6,7 @@ import mithril as ml
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.placement.models import FEATURES
+from tests.pipeline.models import FEATURES
 
 SHARED = ml.Linear(FEATURES, device_id=0, name="shared")
 

@@ -1,7 +1,7 @@
 """Placement: which devices run which part of a model, and when."""
 
-from mithril.partition.placement.assemble import Assembly
-from mithril.partition.placement.classes import (
+from mithril.partition.pipeline.build_timetable import Assembly
+from mithril.partition.pipeline.phases import (
     Class,
     Classified,
     Local,
@@ -9,9 +9,9 @@ from mithril.partition.placement.classes import (
     check_joints,
     classify,
 )
-from mithril.partition.placement.parts import Parted, cut
-from mithril.partition.placement.pieces import Cutter, Piece, Seat
-from mithril.partition.placement.where import Part, Placement, assign
+from mithril.partition.pipeline.placement import Part, Placement, assign
+from mithril.partition.pipeline.split import Parted, cut
+from mithril.partition.pipeline.stage_programs import Cutter, Piece, Seat
 
 __all__ = [
     "Assembly", "Class", "Classified", "Cutter", "Local", "Part", "Parted", "Piece", "Placement",

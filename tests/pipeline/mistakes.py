@@ -8,7 +8,7 @@ from collections.abc import Callable
 import mithril as ml
 import pytest
 
-from tests.placement.models import FEATURES, block, samples
+from tests.pipeline.models import FEATURES, block, samples
 
 Case = tuple[Callable[[], object], type[ml.MithrilError], str]
 """What is wrong, and the error and text that answer it."""

@@ -16,12 +16,12 @@ from mithril.ir import Cause, Graph, Phase, Port, Stage, Value
 from mithril.ir.schedule import Action, Work
 from mithril.ir.timetable import Index, Run, Send, Timetable, Transfer
 from mithril.mesh import Mesh, Sharding, coarse
-from mithril.partition.placement.classes import When
-from mithril.partition.placement.parts import Parted
-from mithril.partition.placement.pieces import Cutter, Piece, Seat
-from mithril.partition.placement.where import Placement
+from mithril.partition.naming import first_uses
+from mithril.partition.pipeline.phases import When
+from mithril.partition.pipeline.placement import Placement
+from mithril.partition.pipeline.split import Parted
+from mithril.partition.pipeline.stage_programs import Cutter, Piece, Seat
 from mithril.partition.schedule import simulate
-from mithril.partition.words import first_uses
 
 Key = tuple[Seat, int | None]
 

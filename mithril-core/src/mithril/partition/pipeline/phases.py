@@ -20,7 +20,7 @@ from mithril.ir.repeat import all_nodes
 from mithril.ir.schedule import Work
 from mithril.mesh import MICRO
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
-from mithril.partition.placement.clock import JOINS
+from mithril.partition.pipeline.microbatch_index import JOINS
 from mithril.types import TensorType
 
 CHEAP = 8

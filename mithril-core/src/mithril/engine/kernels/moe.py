@@ -10,7 +10,7 @@ import numpy as np
 
 from mithril.engine.kernels.index import check_ids
 from mithril.engine.kernels.registry import Run, kernel
-from mithril.ops import exchange as ops
+from mithril.ops import moe as ops
 from mithril.types import TensorType
 
 Types = Sequence[TensorType]

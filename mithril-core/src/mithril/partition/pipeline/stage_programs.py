@@ -18,8 +18,8 @@ from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops import add, broadcast_to, cast, concatenate
 from mithril.ops.collective import AllGather, AllReduce
 from mithril.ops.reduce import accumulator
-from mithril.partition.placement.classes import Class, Classified, When
-from mithril.partition.placement.clock import NUMBER, at_once, told_time, varying
+from mithril.partition.pipeline.microbatch_index import NUMBER, at_once, told_time, varying
+from mithril.partition.pipeline.phases import Class, Classified, When
 from mithril.types import TensorType
 
 SUMS = ("sum", "zeros")

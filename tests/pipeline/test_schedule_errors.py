@@ -7,8 +7,8 @@ from pathlib import Path
 import mithril as ml
 import pytest
 
-from tests.placement.mistakes import PIPE, Case, answered, around, run, staged
-from tests.placement.models import classifier
+from tests.pipeline.mistakes import PIPE, Case, answered, around, run, staged
+from tests.pipeline.models import classifier
 
 TABLE = ["0F0,0F1,0B0,0B1", "1F0,1F1,1B0"]
 CASES: dict[str, Case] = {
