@@ -11,9 +11,10 @@ from mithril.compiler import Request, make_plan
 from mithril.engine import Engine
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.shards import trimmed
-from mithril.ir import Builder, Graph, Plan
+from mithril.ir import Builder, Graph
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
+from mithril.plan import Plan
 from mithril.transform import gradient_of, seed_of
 from mithril.types import DType, TensorType
 

@@ -15,7 +15,7 @@ SOURCE = TESTS.parent / "mithril-core/src/mithril"
 JAX = TESTS.parent / "mithril-jax/src/mithril_jax"
 TORCH = TESTS.parent / "mithril-torch/src/mithril_torch"
 PACKAGES = (
-    "mesh", "ir", "transform", "engine", "sharding", "partition", "compiler", "runtime",
+    "mesh", "ir", "plan", "transform", "engine", "sharding", "partition", "compiler", "runtime",
 )  # fmt: skip
 
 ENOUGH = 10

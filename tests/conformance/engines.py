@@ -12,8 +12,9 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril.engine import Engine
-from mithril.ir import Graph, Op, Plan, Port, Program
+from mithril.ir import Graph, Op
 from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan, Port, Program
 from mithril.types import DType, TensorType
 
 LOCKSTEP = "torch in lockstep"

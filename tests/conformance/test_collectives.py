@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from mithril import ops
-from mithril.ir import Builder, Port, Program, Tensor
+from mithril.ir import Builder, Tensor
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import (
@@ -20,6 +20,7 @@ from mithril.ops.collective import (
     ReduceScatter,
     TakeShard,
 )
+from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
 
 from tests.conformance.engines import BACKENDS, opened

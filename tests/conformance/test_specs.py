@@ -11,9 +11,10 @@ import random
 
 import pytest
 from mithril.compiler import Request
-from mithril.ir import Builder, Graph, Plan, Rule
+from mithril.ir import Builder, Graph, Rule
 from mithril.ir.rule import FactorDims
 from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan
 from mithril.runtime.backend import plan_on
 
 from tests.conformance.engines import BACKENDS, held, narrowed, opened, run_plan

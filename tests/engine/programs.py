@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from mithril.engine.kernels import KERNELS, Kernel
 from mithril.engine.lockstep import LockstepExecutable
-from mithril.ir import Builder, Graph, Op, Port, Program, Tensor
+from mithril.ir import Builder, Graph, Op, Tensor
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
+from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
 
 Row = tuple[str, tuple[str, ...], int]

@@ -14,9 +14,10 @@ import pytest
 from mithril import ops
 from mithril.engine.kernels import KERNELS, Kernel
 from mithril.engine.lockstep import LockstepExecutable
-from mithril.ir import Builder, Op, Program, Tensor
+from mithril.ir import Builder, Op, Tensor
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, AxisIndex, ReduceScatter
+from mithril.plan import Program
 from mithril.types import TensorType
 
 from tests.engine.programs import (

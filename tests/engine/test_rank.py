@@ -13,9 +13,10 @@ from mithril import ops
 from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import KERNELS
 from mithril.engine.rank import RankExecutable
-from mithril.ir import Builder, Op, Port, Program, Tensor
+from mithril.ir import Builder, Op, Tensor
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllReduce, AxisIndex
+from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
 
 from tests.conformance.test_collectives import OVER, program

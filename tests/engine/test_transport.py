@@ -11,8 +11,8 @@ from mithril.cost import SIMULATED, collective_seconds, emulated, relayed, trans
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.transport import Call, Transport
 from mithril.ir import Cause
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Axis, Mesh, Sharding
+from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")

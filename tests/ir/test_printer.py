@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from mithril import ops
 from mithril.ir import Builder, Graph, Phase, Source
-from mithril.ir.printer import print_graph, print_plan, print_program
+from mithril.ir.printer import print_graph
 from mithril.mesh import Mesh, P
+from mithril.plan.printer import print_plan, print_program
 from mithril.transform import differentiate
 from mithril.types import DType, TensorType
 

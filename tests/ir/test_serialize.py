@@ -11,8 +11,9 @@ import pytest
 from mithril import ops
 from mithril.errors import GraphError, MeshError
 from mithril.ir import Builder
-from mithril.ir.serialize import graph_from_json, graph_to_json, plan_from_json, plan_to_json
+from mithril.ir.serialize import graph_from_json, graph_to_json
 from mithril.mesh import Mesh, P
+from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.types import DType, TensorType
 
 from tests.graphs import BLOCK_PARAMETERS, MEGATRON_BLOCK, block, mlp, run, values_for

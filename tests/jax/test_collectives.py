@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.cli.gpt import transformer_block
-from mithril.ir import Node, Plan, Repeat
-from mithril.ir.plan import Program, moved_bytes
+from mithril.ir import Node, Repeat
+from mithril.plan import Plan
+from mithril.plan.program import Program, moved_bytes
 from mithril_jax.hlo import UNNAMED, collectives
 from mithril_jax.kernels.bucket import SMALL_BYTES, small_operands
 

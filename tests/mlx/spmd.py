@@ -17,7 +17,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril.engine.transport import Call, Transport
-from mithril.ir import Plan
+from mithril.plan import Plan
 from mithril.types import DType
 from mithril_mlx.distributed import Job
 

@@ -16,8 +16,8 @@ import numpy as np
 from hypothesis import given, settings
 from mithril import P
 from mithril.engine.transport import Call, Transport
-from mithril.ir import Plan, Stage
-from mithril.ir.timetable import Run
+from mithril.plan import Plan, Stage
+from mithril.plan.timetable import Run
 from mithril.types import DType
 from mithril_mlx.lazy import Lazy
 

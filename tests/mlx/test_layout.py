@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from mithril import P, ops
 from mithril.engine import Engine
-from mithril.ir import Builder, Graph, Program, Tensor
+from mithril.ir import Builder, Graph, Tensor
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import Mesh
+from mithril.plan import Program
 from mithril.transform import differentiate, gradient_of, seed_of
 from mithril.types import DType, TensorType
 from mithril_mlx.layout import OfImages, channels_last

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
-from mithril.ir import Plan
-from mithril.ir.timetable import Run
+from mithril.plan import Plan
+from mithril.plan.timetable import Run
 from mithril.plugins import LaunchRequest
 from mithril_mlx.launch import commands
 

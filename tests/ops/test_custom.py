@@ -12,8 +12,9 @@ import pytest
 from mithril import P, ops
 from mithril.errors import GraphError
 from mithril.ir import Graph
-from mithril.ir.serialize import graph_from_json, graph_to_json, plan_from_json, plan_to_json
+from mithril.ir.serialize import graph_from_json, graph_to_json
 from mithril.mesh import Mesh
+from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.transform import gradient_of
 from mithril.types import DType, TensorType
 

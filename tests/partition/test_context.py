@@ -18,11 +18,11 @@ from mithril import ops
 from mithril.engine.kernels import KERNELS
 from mithril.errors import PlanError, ShardingError
 from mithril.ir import Builder, Graph, Node
-from mithril.ir.serialize import plan_from_json, plan_to_json
 from mithril.mesh import Mesh, P, refine
 from mithril.ops.attention import Attention, AttentionGradient
 from mithril.partition.explain import explain
 from mithril.partition.limits import check_moves
+from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.transform import gradient_of, seed_of
 from mithril.types import DType, TensorType
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from mithril import ops
 from mithril.engine.kernels import KERNELS
 from mithril.engine.lockstep import LockstepExecutable
-from mithril.ir import Builder, Graph, Port, Program, Tensor
+from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding
 from mithril.partition.padding import extent, identity_of, mask, stretch, trim
+from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
 
 from tests.graphs import Ran, on_one_device, run, values_for

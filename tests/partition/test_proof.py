@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from mithril import ops
 from mithril.errors import PlanError
-from mithril.ir import Builder, Graph, Node, Op, Plan, Stage
+from mithril.ir import Builder, Graph, Node, Op
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllGather, AllReduce, Permute
-from mithril.partition.proof import check_promises, prove_order
+from mithril.plan import Plan, Stage
+from mithril.plan.proof import check_promises, prove_order
 
 from tests.graphs import run, values_for
 from tests.transform.test_repeat import CASES, PARAMETERS, stack

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mithril.errors import PlanError
-from mithril.ir.schedule import Action, Schedule, Work, read_table
 from mithril.partition.schedule import KNOWN, Costs, check, make, simulate
+from mithril.plan.schedule import Action, Schedule, Work, read_table
 
 SIZES = st.integers(1, 6)
 

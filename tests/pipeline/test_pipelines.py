@@ -12,10 +12,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mithril import P
-from mithril.ir import Plan
-from mithril.ir.schedule import Work
-from mithril.ir.serialize import plan_from_json, plan_to_json
-from mithril.ir.timetable import Run
+from mithril.plan import Plan
+from mithril.plan.schedule import Work
+from mithril.plan.serialize import plan_from_json, plan_to_json
+from mithril.plan.timetable import Run
 
 from tests.pipeline.models import (
     FEATURES,

@@ -14,7 +14,7 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
-from mithril.ir import Plan
+from mithril.plan import Plan
 
 from tests.tolerances import TOLERANCE
 

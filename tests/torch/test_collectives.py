@@ -8,10 +8,11 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril.engine.protocol import Engine
-from mithril.ir import Builder, Port, Program, Tensor
+from mithril.ir import Builder, Tensor
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops import Multiply
 from mithril.ops.collective import AllReduce, Permute, ReduceScatter
+from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
 
 Written = Callable[[Builder, Tensor], Sequence[Tensor]]

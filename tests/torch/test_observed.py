@@ -8,9 +8,10 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril.engine.protocol import Engine
-from mithril.ir import Builder, Port, Program
+from mithril.ir import Builder
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import Permute
+from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
 
 from tests.runtime.scripts import ran

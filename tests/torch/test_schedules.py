@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mithril.ir.schedule import read_table
 from mithril.partition.schedule import check, make
+from mithril.plan.schedule import read_table
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from mithril import P
 from mithril.engine.shards import trimmed
 from mithril.errors import BackendError
-from mithril.ir import Plan
-from mithril.ir.plan import Cause
-from mithril.ir.timetable import Run, Transfer
+from mithril.ir import Cause
 from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan
+from mithril.plan.timetable import Run, Transfer
 from mithril.types import DType, TensorType
 from mithril_torch.recorded import carried_out
 

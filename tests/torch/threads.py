@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from mithril.engine.shards import host_shards
-from mithril.ir import Plan
+from mithril.plan import Plan
 from mithril_torch import prelude
 from mithril_torch.staged import write_plan
 from mithril_torch.style import Style

@@ -15,9 +15,10 @@ from mithril.engine import Engine
 from mithril.errors import GraphError, ShapeError
 from mithril.ir import Builder, Graph, Repeat, Tensor
 from mithril.ir.repeat import all_nodes
-from mithril.ir.serialize import graph_from_json, graph_to_json, plan_from_json, plan_to_json
+from mithril.ir.serialize import graph_from_json, graph_to_json
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P
+from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.transform import differentiate, eliminate_dead, gradient_of
 from mithril.types import DType, TensorType
 

@@ -15,9 +15,9 @@ from jax.sharding import SingleDeviceSharding
 from mithril.engine import Capability, Observer
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
-from mithril.ir import Program, Whole
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding
+from mithril.plan import Program, Whole
+from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
 from mithril_jax import hlo

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from mithril.engine.kernels.registry import Kernel
-from mithril.ir import Graph, Node, Op, Program, Repeat, Value, Whole
+from mithril.ir import Graph, Node, Op, Repeat, Value
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import carry
 from mithril.ops.control import After
+from mithril.plan import Program, Whole
 
 from mithril_jax.devices import Devices, spec_of
 from mithril_jax.parts import held_array, released

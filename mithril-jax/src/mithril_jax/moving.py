@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 from mithril.errors import BackendError
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Box
+from mithril.plan.timetable import Transfer
 from mithril.types import Shape
 
 from mithril_jax.devices import Devices, held_shape, spec_of

@@ -25,10 +25,10 @@ from mithril.engine.shards import host_shards
 from mithril.engine.staged import StagedExecutable
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError
-from mithril.ir import Plan, Program
 from mithril.ir.repeat import all_nodes
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan, Program
+from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
 from mithril_mlx.blas import library_in_use

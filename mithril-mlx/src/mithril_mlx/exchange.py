@@ -21,9 +21,9 @@ from mithril.engine.moving import Arrival, put_together, taken
 from mithril.engine.transport import Call, Transport
 from mithril.errors import BackendError
 from mithril.ir import Op
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
+from mithril.plan.timetable import Transfer
 from mithril.types import TensorType
 
 from mithril_mlx.distributed import Job, Ranks

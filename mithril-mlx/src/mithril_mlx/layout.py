@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mithril import ops
-from mithril.ir import Builder, Graph, Node, Op, Program, Repeat, Tensor, Types, Value
+from mithril.ir import Builder, Graph, Node, Op, Repeat, Tensor, Types, Value
 from mithril.ir.repeat import all_nodes
 from mithril.ops.collective import AllReduce, KeepFirst
 from mithril.ops.control import After
@@ -23,6 +23,7 @@ from mithril.ops.elementwise import Elementwise
 from mithril.ops.pool import Pooling
 from mithril.ops.reduce import Reduction
 from mithril.ops.shape import Broadcast, Reshape, Transpose
+from mithril.plan import Program
 from mithril.types import Shape
 
 Order = tuple[int, ...]

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 from mithril.engine import Executable, Observer
-from mithril.ir import Graph, Node, Program, Repeat
+from mithril.ir import Graph, Node, Repeat
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import Mesh
+from mithril.plan import Program
 from mithril.types import TensorType
 
 from mithril_mlx.exchange import Wire, groups_of, ways

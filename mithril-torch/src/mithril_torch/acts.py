@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mithril.ir import Plan
-from mithril.ir.timetable import Run, Send, Timetable, Transfer
+from mithril.plan import Plan
+from mithril.plan.timetable import Run, Send, Timetable, Transfer
 
 from mithril_torch.labels import Names
 from mithril_torch.source import Growth

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from mithril.engine import Shards
 from mithril.errors import BackendError
-from mithril.ir import Port
 from mithril.mesh import Sharding
+from mithril.plan import Port
 from mithril.types import TensorType
 from torch.autograd.function import once_differentiable
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from mithril.engine.kernels.custom import kernels_for
 from mithril.errors import BackendError, listing
-from mithril.ir import Plan, Port
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import Mesh, carry
 from mithril.ops.definition import UserOp
+from mithril.plan import Plan, Port
 
 from mithril_torch.collect import Collected, names_in
 from mithril_torch.kernels.callable import kernels_on

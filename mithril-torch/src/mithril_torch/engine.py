@@ -18,9 +18,9 @@ from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.engine.staged import StagedExecutable
 from mithril.errors import BackendError
-from mithril.ir import Plan, Program
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding, coarse
+from mithril.plan import Plan, Program
+from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
 from mithril_torch.distributed import Job, job_of, join

@@ -7,8 +7,9 @@ import keyword
 import re
 from collections.abc import Iterator
 
-from mithril.ir import Node, Port
+from mithril.ir import Node
 from mithril.mesh import Mesh, carry
+from mithril.plan import Port
 
 from mithril_torch import prelude
 

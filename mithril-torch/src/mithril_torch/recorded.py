@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mithril.errors import BackendError
-from mithril.ir import Plan
-from mithril.ir.timetable import Run, Transfer
+from mithril.plan import Plan
+from mithril.plan.timetable import Run, Transfer
 
 from mithril_torch.acts import Acts
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mithril.engine.kernels.registry import Kernel
-from mithril.ir import Graph, Program, Value
+from mithril.ir import Graph, Value
 from mithril.mesh import Mesh
+from mithril.plan import Program
 
 from mithril_torch.fuse import fused, growing, grown
 from mithril_torch.labels import comment, one_a_line, port_comment

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from mithril.engine.kernels.registry import Kernel
-from mithril.ir import Plan, Port
-from mithril.ir.timetable import Piece, Run, Send, Timetable, Transfer
 from mithril.mesh import Box, Mesh, Sharding
+from mithril.plan import Plan, Port
+from mithril.plan.timetable import Piece, Run, Send, Timetable, Transfer
 from mithril.types import Shape
 
 from mithril_torch.acts import Acts, table_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from mithril.ir import Plan, Program
 from mithril.ir.repeat import all_nodes
+from mithril.plan import Plan, Program
 
 from mithril_torch.labels import caused, port_comment
 

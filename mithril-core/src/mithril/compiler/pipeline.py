@@ -18,13 +18,14 @@ from mithril.compiler.partitioning import choose_shardings, local_program, repor
 from mithril.compiler.placed import make_placed_plan
 from mithril.compiler.request import Request, of_slices
 from mithril.cost import SIMULATED, Hardware
-from mithril.ir import Graph, Plan, Stage, Whole
+from mithril.ir import Graph
 from mithril.mesh import Mesh
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.hints import hints
 from mithril.partition.pipeline import Placement
 from mithril.partition.pipeline.stacked_parameters import with_stacks
-from mithril.partition.proof import prove_order
+from mithril.plan import Plan, Stage, Whole
+from mithril.plan.proof import prove_order
 from mithril.transform import (
     differentiate,
     eliminate_dead,

@@ -18,18 +18,7 @@ from mithril.compiler.partitioning import choose_shardings, local_program, repor
 from mithril.compiler.request import Request
 from mithril.cost import Hardware, hardware_within
 from mithril.errors import PlanError, ShardingError
-from mithril.ir import (
-    Builder,
-    Cause,
-    Graph,
-    Node,
-    Phase,
-    Plan,
-    Program,
-    Tensor,
-    TensorReport,
-    Value,
-)
+from mithril.ir import Builder, Cause, Graph, Node, Phase, Tensor, Value
 from mithril.mesh import MICRO, Axis, Mesh, Sharding, onto
 from mithril.ops.collective import AllGather
 from mithril.partition.buckets import bucket_gradients
@@ -48,7 +37,8 @@ from mithril.partition.pipeline import (
 )
 from mithril.partition.pipeline.hoist_reductions import sums_behind_loops
 from mithril.partition.pipeline.stage_programs import Piece, timeless
-from mithril.partition.proof import prove_order
+from mithril.plan import Plan, Program, TensorReport
+from mithril.plan.proof import prove_order
 from mithril.sharding import Choice, Constraints
 from mithril.transform import expand_local, gradient_of, seed_of
 

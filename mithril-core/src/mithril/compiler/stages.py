@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mithril.errors import MeshError, PlanError
-from mithril.ir.schedule import Schedule, Work, read_table
 from mithril.ir.source import at
 from mithril.mesh import MICRO, Mesh
 from mithril.models.placement import Pipelined, Wishes
@@ -15,6 +14,7 @@ from mithril.options import PipelineOptions
 from mithril.partition.pipeline import Part, Placement
 from mithril.partition.schedule import check, make, read_file, simulate
 from mithril.partition.schedule.known import check_name
+from mithril.plan.schedule import Schedule, Work, read_table
 
 PIPELINE_AXES = ("pipeline", "stage")
 """Names of mesh axes that a pipeline goes along by itself."""

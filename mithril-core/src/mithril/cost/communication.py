@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from mithril.cost.hardware import Hardware
 from mithril.engine.transport import Call
-from mithril.ir.timetable import Transfer
+from mithril.plan.timetable import Transfer
 
 
 def collective_seconds(kind: str, nbytes: float, group: int, hardware: Hardware) -> float:

@@ -22,10 +22,11 @@ from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import Kernel
 from mithril.engine.protocol import Observer
 from mithril.errors import MithrilError
-from mithril.ir import Graph, Node, Port, Program, Repeat, Value
-from mithril.ir.plan import observed
+from mithril.ir import Graph, Node, Repeat, Value
 from mithril.mesh import Mesh, carry
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex
+from mithril.plan import Port, Program
+from mithril.plan.program import observed
 
 Axes = tuple[str, ...]
 Coordinate = tuple[int, ...]  # along the axes a value varies over, in mesh order

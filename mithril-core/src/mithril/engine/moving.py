@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from mithril.ir.timetable import Piece, Transfer
+from mithril.plan.timetable import Piece, Transfer
 
 Arrival = tuple[Piece, Any]
 """A piece and its values."""

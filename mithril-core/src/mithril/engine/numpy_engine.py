@@ -12,9 +12,9 @@ from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.moving import moved
 from mithril.engine.protocol import Capability, Produce
 from mithril.engine.shards import host_shards
-from mithril.ir import Program
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding
+from mithril.plan import Program
+from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
 # Asked for at every array that is made.

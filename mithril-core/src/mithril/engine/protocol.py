@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mithril.ir import Program
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Box, Mesh, Sharding
+from mithril.plan import Program
+from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
 Shards = Any

@@ -16,10 +16,11 @@ import numpy as np
 from mithril.engine.kernels import Kernel
 from mithril.engine.lockstep import Axes, Coordinate, Writer, loaded
 from mithril.engine.protocol import Observer
-from mithril.ir import Graph, Node, Op, Program, Value
-from mithril.ir.plan import observed
+from mithril.ir import Graph, Node, Op, Value
 from mithril.mesh import Mesh
 from mithril.ops.collective import AxisIndex
+from mithril.plan import Program
+from mithril.plan.program import observed
 
 Exchange = Callable[[Any, Mesh], Callable[..., Any]]
 """From a collective and the mesh to the function of this device's operands that carries it out."""

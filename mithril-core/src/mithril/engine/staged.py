@@ -10,10 +10,10 @@ import numpy as np
 
 from mithril.engine.protocol import Engine, Executable, Observer, Shards
 from mithril.errors import BackendError
-from mithril.ir import Plan
-from mithril.ir.plan import observed_send
-from mithril.ir.timetable import Run, Timetable
 from mithril.mesh import Mesh, Sharding, coarse
+from mithril.plan import Plan
+from mithril.plan.plan import observed_send
+from mithril.plan.timetable import Run, Timetable
 from mithril.types import DType, TensorType
 
 

@@ -1,14 +1,13 @@
-"""The intermediate representation: graphs, the op protocol, sharding rules, plans.
+"""The intermediate representation: graphs, the op protocol, sharding rules.
 
 Everything here is plain data and knows no devices and no framework.
 """
 
 from mithril.ir.checkpoint import Checkpoint
 from mithril.ir.constant import Constant
-from mithril.ir.graph import Graph, Node, Phase, Value
+from mithril.ir.graph import Cause, Graph, Node, Phase, Value
 from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, register, registry
 from mithril.ir.operand import AnyOperand, Operand, apply, apply_one
-from mithril.ir.plan import Cause, Collective, Plan, Port, Program, Stage, TensorReport, Whole
 from mithril.ir.repeat import Repeat
 from mithril.ir.reverse import Sweep, active_values
 from mithril.ir.rule import Rule, elementwise_rule
@@ -20,7 +19,6 @@ __all__ = [
     "Builder",
     "Cause",
     "Checkpoint",
-    "Collective",
     "Constant",
     "Cost",
     "Cotangents",
@@ -30,21 +28,15 @@ __all__ = [
     "Op",
     "Operand",
     "Phase",
-    "Plan",
-    "Port",
-    "Program",
     "Repeat",
     "Rule",
     "Shard",
     "Source",
-    "Stage",
     "Sweep",
     "Tensor",
-    "TensorReport",
     "Tensors",
     "Types",
     "Value",
-    "Whole",
     "active_values",
     "apply",
     "apply_one",

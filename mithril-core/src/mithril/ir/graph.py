@@ -18,7 +18,6 @@ from mithril.types import TensorType
 
 if TYPE_CHECKING:
     from mithril.ir.op import Op
-    from mithril.ir.plan import Cause
 
 
 class Phase(StrEnum):
@@ -37,6 +36,33 @@ class Value:
 
     def __repr__(self) -> str:
         return f"Value({self.name or '?'}: {self.type})"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a collective is in the plan.
+
+    Args:
+        value: the tensor that moves.
+        produced: how it lies where it is made.
+        required: how it has to lie where it is used.
+        consumer: layer path or output that requires it.
+        seconds: predicted time.
+        parts: for a bucket, the tensors it carries.
+        instead: what else was possible for the layer that asks, and how much more it would cost.
+        emulated: what is issued in its place, where the backend lacks it.
+        is_asked: whether it is part of what an option asks for, such as `context_parallel`.
+    """
+
+    value: str
+    produced: str
+    required: str
+    consumer: str
+    seconds: float = 0.0
+    parts: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
+    emulated: str = ""
+    is_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

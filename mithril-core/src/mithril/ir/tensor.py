@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 from mithril.errors import GraphError, MithrilError
+from mithril.ir import Cause
 from mithril.ir.graph import Graph, Node, Phase, Value
 from mithril.ir.op import Op
 from mithril.ir.operand import Operand
-from mithril.ir.plan import Cause
 from mithril.ir.source import Source
 from mithril.types import DType, Scalar, TensorType
 

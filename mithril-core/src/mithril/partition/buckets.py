@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mithril.cost import Hardware, collective_seconds, emulated
-from mithril.ir import Cause, Graph, Node, Phase, Program, Repeat, Value
+from mithril.ir import Cause, Graph, Node, Phase, Repeat, Value
 from mithril.ops.collective import AllReduce
+from mithril.plan import Program
 
 FIRST_BYTES = 1 << 20
 OTHER_BYTES = 8 << 20

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mithril.errors import PlanError, nearest
-from mithril.ir import Collective, Plan
-from mithril.ir.printer import over, times_of
+from mithril.plan import Collective, Plan
+from mithril.plan.printer import over, times_of
 from mithril.transform import gradient_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mithril.errors import PlanError
-from mithril.ir import Plan
+from mithril.plan import Plan
 
 HIDDEN = ("all_gather", "all_to_all", "permute")
 """Moves that reduce nothing: two shardings did not fit together."""

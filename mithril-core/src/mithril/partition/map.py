@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mithril.ir import Plan, Port, registry
+from mithril.ir import registry
 from mithril.ir.repeat import all_nodes
+from mithril.plan import Plan, Port
 
 Map = dict[str, Any]
 

@@ -19,8 +19,6 @@ from mithril.ir import (
     Node,
     Op,
     Phase,
-    Port,
-    Program,
     Repeat,
     Source,
     Tensor,
@@ -45,6 +43,7 @@ from mithril.partition.group import FactorGroup
 from mithril.partition.naming import first_uses, label
 from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
 from mithril.partition.shard import LocalShard
+from mithril.plan import Port, Program
 from mithril.sharding import Choice, Constraints, Move, Option, Resharder, part_sizes
 from mithril.sharding.regions import lifted
 from mithril.types import Scalar

@@ -21,12 +21,13 @@ from mithril.engine import Engine, Executable, KernelNames
 from mithril.engine.interop import interop_of
 from mithril.engine.staged import StagedExecutable, part_of
 from mithril.errors import BackendError, MeshError, kind_of, nearest
-from mithril.ir import Builder, Graph, Op, Operand, Plan, Port, Program, Stage
+from mithril.ir import Builder, Graph, Op, Operand
 from mithril.keywords import checked_keywords, named
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.pipeline import Placement
+from mithril.plan import Plan, Port, Program, Stage
 from mithril.plugins.opening import declared_options, open_engine
 from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.creation import Creation

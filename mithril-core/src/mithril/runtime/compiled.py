@@ -14,8 +14,6 @@ from typing import Any, overload
 from mithril.engine import Engine, Observer
 from mithril.engine.interop import elsewhere
 from mithril.errors import BackendError, GraphError, OptionError, PlanError, kind_of
-from mithril.ir import Plan
-from mithril.ir.printer import print_collectives, print_shapes
 from mithril.keywords import checked_keywords, named, refuse_unknown
 from mithril.mesh import Sharding
 from mithril.models import Layer
@@ -24,6 +22,8 @@ from mithril.models.summary import summarize
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.partition import explain
 from mithril.partition.map import partition_map
+from mithril.plan import Plan
+from mithril.plan.printer import print_collectives, print_shapes
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
 from mithril.runtime.evaluation import Evaluator, check_names

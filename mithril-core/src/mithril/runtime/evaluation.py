@@ -16,7 +16,7 @@ import numpy as np
 
 from mithril.engine import Observer
 from mithril.errors import GraphError, kind_of, listing, nearest
-from mithril.ir import Port
+from mithril.plan import Port
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
 from mithril.runtime.input_conversion import Arrivals

@@ -13,7 +13,6 @@ from functools import cached_property
 from mithril.compiler import COMPUTED_WITH, Batch, Request, placement_of
 from mithril.engine import Engine, Executable
 from mithril.errors import GraphError, ShapeError, listing, nearest
-from mithril.ir import Plan
 from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
@@ -22,6 +21,7 @@ from mithril.models.placement import wishes_of
 from mithril.models.trace import Traced, check_patterns, component_of, trace
 from mithril.partition.limits import check_moves
 from mithril.partition.pipeline import Placement
+from mithril.plan import Plan
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, lower, plan_on
 from mithril.runtime.lru import Recent

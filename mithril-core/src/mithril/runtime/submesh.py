@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mithril.ir import Cause
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding, coarse, onto
 from mithril.partition.pipeline import Part, Placement
+from mithril.plan.timetable import Transfer
 from mithril.runtime.array import Array, Kind
 from mithril.types import TensorType
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mithril.engine import Engine, Executable
-from mithril.ir import Plan, Program
+from mithril.plan import Plan, Program
 from mithril.runtime.backend import lower
 from mithril.types import TensorType
 

@@ -18,8 +18,8 @@ from mithril.engine.kernels.registry import Kernel
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
 from mithril.errors import BackendError
-from mithril.ir import Plan, Program
 from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan, Program
 from mithril.types import TensorType
 
 from mithril_torch import prelude

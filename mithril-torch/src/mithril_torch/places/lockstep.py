@@ -16,9 +16,9 @@ from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.moving import moved
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
-from mithril.ir import Plan, Program
-from mithril.ir.timetable import Transfer
 from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan, Program
+from mithril.plan.timetable import Transfer
 from mithril.types import TensorType, as_dtype
 
 from mithril_torch.style import Style

@@ -9,8 +9,8 @@ import numpy as np
 from mithril.engine import Executable, Shards
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.protocol import Produce
-from mithril.ir import Plan, Program
 from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan, Program
 from mithril.types import TensorType
 
 from mithril_torch.style import Style

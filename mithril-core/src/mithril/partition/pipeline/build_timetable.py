@@ -12,9 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from mithril.cost import Hardware, relayed, transfer_seconds
 from mithril.errors import PlanError
-from mithril.ir import Cause, Graph, Phase, Port, Stage, Value
-from mithril.ir.schedule import Action, Work
-from mithril.ir.timetable import Index, Run, Send, Timetable, Transfer
+from mithril.ir import Cause, Graph, Phase, Value
 from mithril.mesh import Mesh, Sharding, coarse
 from mithril.partition.naming import first_uses
 from mithril.partition.pipeline.phases import When
@@ -22,6 +20,9 @@ from mithril.partition.pipeline.placement import Placement
 from mithril.partition.pipeline.split import Parted
 from mithril.partition.pipeline.stage_programs import Cutter, Piece, Seat
 from mithril.partition.schedule import simulate
+from mithril.plan import Port, Stage
+from mithril.plan.schedule import Action, Work
+from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer
 
 Key = tuple[Seat, int | None]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mithril.ir import Graph, Node, Program, Repeat, Value
+from mithril.ir import Graph, Node, Repeat, Value
 from mithril.mesh import MICRO
 from mithril.ops.collective import AllReduce, ReduceScatter
+from mithril.plan import Program
 
 
 def sums_behind_loops(program: Program) -> Program:

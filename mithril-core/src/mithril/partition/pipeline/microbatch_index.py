@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mithril.ir import Builder, Graph, Node, Program, Repeat, Tensor, Value
+from mithril.ir import Builder, Graph, Node, Repeat, Tensor, Value
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import MICRO, Mesh, carry
 from mithril.ops import add, maximum, minimum
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
+from mithril.plan import Program
 from mithril.types import DType, TensorType
 
 NUMBER = "micro-batch number"

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from mithril.errors import PlanError
-from mithril.ir import Node, Phase, Program, Repeat, Value
+from mithril.ir import Node, Phase, Repeat, Value
 from mithril.ir.repeat import all_nodes
-from mithril.ir.schedule import Work
 from mithril.mesh import MICRO
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
 from mithril.partition.pipeline.microbatch_index import JOINS
+from mithril.plan import Program
+from mithril.plan.schedule import Work
 from mithril.types import TensorType
 
 CHEAP = 8

@@ -14,8 +14,8 @@ from itertools import groupby
 
 from mithril.errors import PlanError
 from mithril.ir import Graph, Node, Phase, Value
-from mithril.ir.schedule import Schedule
 from mithril.mesh import Mesh
+from mithril.plan.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

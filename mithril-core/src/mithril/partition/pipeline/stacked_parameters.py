@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mithril.ir import Builder, Cause, Phase, Plan, Port, Program, Stage, TensorReport
-from mithril.ir.timetable import Run, Send, Timetable, Transfer
+from mithril.ir import Builder, Cause, Phase
 from mithril.mesh import Sharding, carry, coarse, common, onto
+from mithril.plan import Plan, Port, Program, Stage, TensorReport
+from mithril.plan.timetable import Run, Send, Timetable, Transfer
 from mithril.transform import gradient_of
 from mithril.transform.stack import Slice
 

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mithril.errors import PlanError
-from mithril.ir import Builder, Graph, Node, Phase, Port, Program, Tensor, Value
-from mithril.ir.schedule import Work
+from mithril.ir import Builder, Graph, Node, Phase, Tensor, Value
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops import add, broadcast_to, cast, concatenate
 from mithril.ops.collective import AllGather, AllReduce
 from mithril.ops.reduce import accumulator
 from mithril.partition.pipeline.microbatch_index import NUMBER, at_once, told_time, varying
 from mithril.partition.pipeline.phases import Class, Classified, When
+from mithril.plan import Port, Program
+from mithril.plan.schedule import Work
 from mithril.types import TensorType
 
 SUMS = ("sum", "zeros")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from mithril.errors import PlanError
-from mithril.ir.schedule import Action, Schedule, Work
 from mithril.partition.schedule.simulate import Timeline, held, simulate
+from mithril.plan.schedule import Action, Schedule, Work
 
 
 def check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mithril.errors import OptionError
-from mithril.ir.schedule import Schedule, read_table
+from mithril.plan.schedule import Schedule, read_table
 
 
 def read_file(path: str) -> Schedule:

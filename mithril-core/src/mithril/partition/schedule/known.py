@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mithril.errors import PlanError, listing, nearest
-from mithril.ir.schedule import Action, Schedule, Work
+from mithril.plan.schedule import Action, Schedule, Work
 
 F, B, INPUT, WEIGHT = Work.forward, Work.backward, Work.input_gradient, Work.weight_gradient
 Row = tuple[Action, ...]

@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.errors import PlanError
-from mithril.ir.schedule import Action, Schedule, Work
+from mithril.plan.schedule import Action, Schedule, Work
 
 
 @dataclass(frozen=True, slots=True)

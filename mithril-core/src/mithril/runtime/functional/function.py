@@ -11,11 +11,12 @@ from functools import partial, update_wrapper
 from typing import Any, overload
 
 from mithril.errors import BackendError, GraphError
-from mithril.ir import Builder, Operand, Plan, Tensor
+from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import trace_around
 from mithril.keywords import checked_keywords
 from mithril.ops.constrain import constrained
 from mithril.partition import explain
+from mithril.plan import Plan
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.functional.arguments import Choice, Form, Signature, name_of

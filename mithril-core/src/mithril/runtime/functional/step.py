@@ -12,11 +12,12 @@ import numpy as np
 from mithril.compiler import Request
 from mithril.engine import Executable
 from mithril.errors import BackendError, GraphError, kind_of
-from mithril.ir import Graph, Plan, Tensor
+from mithril.ir import Graph, Tensor
 from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
 from mithril.mesh import PartitionSpec, Sharding
 from mithril.ops.constrain import constrained
+from mithril.plan import Plan
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend, as_array, lower, plan_on
 from mithril.runtime.functional.arguments import Form

@@ -9,9 +9,10 @@ devices, and that all members agree on its size and on who sends to whom.
 from __future__ import annotations
 
 from mithril.errors import PlanError
-from mithril.ir import Node, Plan, Program
+from mithril.ir import Node
 from mithril.ir.repeat import all_nodes
 from mithril.ops.collective import AllReduce, Collective, Permute
+from mithril.plan import Plan, Program
 
 
 def prove_order(plan: Plan) -> None:

@@ -13,17 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
-from mithril.ir.graph import Phase
+from mithril.ir import Cause, Phase
 from mithril.mesh import Box, Mesh, Sharding
 from mithril.mesh.sharding import edges
+from mithril.plan.program import Port
+from mithril.plan.schedule import Action, Schedule
 from mithril.types import TensorType
-
-if TYPE_CHECKING:
-    from mithril.ir.plan import Cause, Port
-    from mithril.ir.schedule import Action, Schedule
-
 
 Edges = tuple[tuple[int, int], ...]
 """Where a box starts and stops in each dimension."""

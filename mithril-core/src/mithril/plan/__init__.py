@@ -1,0 +1,26 @@
+"""Plans: the programs of every stage, when they run, and what is sent between them, as data.
+
+Everything here is plain data and knows no devices and no framework.
+"""
+
+from mithril.plan.plan import Plan, TensorReport, Whole
+from mithril.plan.program import Collective, Port, Program, Stage
+from mithril.plan.schedule import Action, Schedule, Work
+from mithril.plan.timetable import Run, Send, Timetable, Transfer
+
+__all__ = [
+    "Action",
+    "Collective",
+    "Plan",
+    "Port",
+    "Program",
+    "Run",
+    "Schedule",
+    "Send",
+    "Stage",
+    "TensorReport",
+    "Timetable",
+    "Transfer",
+    "Whole",
+    "Work",
+]

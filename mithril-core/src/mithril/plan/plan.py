@@ -1,0 +1,144 @@
+"""Plan: everything that runs for one input signature, as data.
+
+A plan is the stages in the order they run, and, where there are several, the timetable that says
+when each runs and what is sent between them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from mithril.ir import Graph, Value
+from mithril.mesh import Mesh, Sharding
+from mithril.plan.program import Collective, Port, Stage
+from mithril.plan.timetable import Run, Send, Timetable, Transfer
+from mithril.types import TensorType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """What a program computes, before it was cut into local parts.
+
+    Args:
+        graph: the graph on whole tensors.
+        homes: how values lie, where the plan says it.
+    """
+
+    graph: Graph
+    homes: Mapping[Value, Sharding]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Everything that runs for one input signature.
+
+    Args:
+        mesh: the mesh of the backend.
+        stages: programs in the order they start.
+        specs: how each named tensor of the model is computed, and who decided it.
+        notes: facts a reader of the plan should know, such as ignored annotations.
+        whole: the same on whole tensors, for an engine that leaves collectives to its compiler.
+        timetable: in which order the stages run and what they send, if there are several.
+    """
+
+    mesh: Mesh
+    stages: tuple[Stage, ...]
+    specs: Mapping[str, TensorReport] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    whole: Whole | None = None
+    timetable: Timetable | None = None
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What the plan takes."""
+        return self.stages[0].program.inputs if self.timetable is None else self.timetable.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """What the plan makes."""
+        return self.stages[0].program.outputs if self.timetable is None else self.timetable.outputs
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """Return every collective of every stage, in order, and what is sent between stages."""
+        if self.timetable is None:
+            return tuple(self.stages[0].program.collectives())
+        times = self.timetable.times()
+        within = tuple(
+            replace(row, times=row.times * times[number])
+            for number, stage in enumerate(self.stages)
+            for row in stage.program.collectives()
+        )
+        return (*within, *sent_rows(self.timetable))
+
+    def issued(self, device: int | None = None) -> tuple[tuple[str, tuple[str, ...], int], ...]:
+        """Return kind, axes and bytes of every collective and send as often as it runs, in order.
+
+        What is sent between devices has no axes; what stays where it is is not sent.
+
+        Args:
+            device: flat index of a device: only that in which it takes part.
+        """
+        if self.timetable is None:
+            return tuple(self.stages[0].program.issued())
+        return tuple(_issued_by(self, self.timetable, device))
+
+    def bytes_by_axis(self) -> dict[str, int]:
+        """Return the bytes each device moves per mesh axis (or axes, joined by `+`).
+
+        What is sent between stages is under `send`.
+        """
+        total: dict[str, int] = {}
+        for row in self.collectives():
+            key = "+".join(row.axes) or row.kind
+            total[key] = total.get(key, 0) + row.bytes * row.times
+        return total
+
+    def __str__(self) -> str:
+        from mithril.plan.printer import print_plan
+
+        return print_plan(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReport:
+    """How a tensor is computed: its type, its sharding, and who decided it."""
+
+    type: TensorType
+    sharding: Sharding
+    decided_by: str
+
+
+def sent_rows(timetable: Timetable) -> Iterator[Collective]:
+    """Yield what is sent between stages, each value once, with the times it is sent."""
+    times = Counter(step.transfer for step in timetable.steps if isinstance(step, Send))
+    for number, transfer in enumerate(timetable.transfers):
+        if transfer.bytes and times[number]:
+            yield _sent(transfer, times[number])
+
+
+def observed_send(transfer: Transfer) -> tuple[str, tuple[str, ...], int]:
+    """Return what an observer is told of a transfer."""
+    return "send", (), transfer.bytes
+
+
+def _issued_by(
+    plan: Plan, timetable: Timetable, device: int | None
+) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    for step in timetable.steps:
+        if isinstance(step, Run):
+            stage = plan.stages[step.stage]
+            if device is None or device in stage.devices:
+                yield from stage.program.issued()
+            continue
+        transfer = timetable.transfers[step.transfer]
+        if transfer.bytes and (device is None or device in transfer.devices):
+            yield observed_send(transfer)
+
+
+def _sent(transfer: Transfer, times: int) -> Collective:
+    return Collective(
+        *observed_send(transfer), transfer.phase, transfer.scope, transfer.place, transfer.cause,
+        times,
+    )  # fmt: skip

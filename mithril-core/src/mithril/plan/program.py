@@ -1,0 +1,121 @@
+"""Program, Port and Stage: what the devices of a mesh run, as data.
+
+A Program is one local graph that every device of its mesh runs, together with how each input and
+output lies on the mesh. Its collectives are ordinary nodes, each with its Cause. A Stage is a
+program on a mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mithril.ir import Cause, Graph, Node, Phase, Repeat
+from mithril.mesh import Mesh, Sharding
+from mithril.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a plan, as a row to read.
+
+    Args:
+        kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`; `send` for
+            what goes from the devices of one stage to those of another.
+        axes: mesh axes it runs over; a complete run of sub-axes is named by its axis.
+        bytes: per device: the buffer of an all_reduce, the output of an all_gather, the input of a
+            reduce_scatter, the local part of an all_to_all or permute, what a device is sent.
+        phase: forward or backward.
+        scope: layer path of the value's producer.
+        source: the user's line, as `file:line`, or empty.
+        cause: why it is there.
+        times: how often it runs: the iterations of the loops around it.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    phase: Phase
+    scope: str
+    source: str
+    cause: Cause
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output of a program: global type and how it lies on the mesh.
+
+    The sharding is said on the mesh of the user where that is possible, without the sub-axes of the
+    program; `mithril.mesh.carry` says it on the program's mesh.
+    """
+
+    name: str
+    type: TensorType
+    sharding: Sharding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A local graph with explicit collectives, the same for every device of the mesh.
+
+    `graph.inputs` and `inputs` correspond one to one, and so do `graph.outputs` and `outputs`.
+    """
+
+    mesh: Mesh
+    graph: Graph
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    def collectives(self) -> Iterator[Collective]:
+        """Yield the collectives in the order every device issues them, those of a loop once."""
+        yield from _rows(self.graph, self.mesh, 1)
+
+    def issued(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
+        """Yield kind, axes and bytes of the collectives as an observer is told them."""
+        yield from _issued(self.graph, self.mesh)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """A program and the flat device indices it runs on."""
+
+    name: str
+    program: Program
+    devices: tuple[int, ...]
+
+
+def moved_bytes(node: Node) -> int:
+    """Return the bytes of a collective node, as `Collective.bytes` counts them."""
+    values = node.outputs if node.op.name == "all_gather" else node.inputs
+    return sum(value.type.nbytes for value in values)
+
+
+def observed(node: Node, mesh: Mesh) -> tuple[str, tuple[str, ...], int]:
+    """Return kind, axes and bytes of a collective node, as an observer is told them."""
+    axes = node.op.attributes["axes"]
+    assert isinstance(axes, tuple), "a collective has axes"
+    return node.op.name, mesh.joined(axes), moved_bytes(node)
+
+
+def _rows(graph: Graph, mesh: Mesh, times: int) -> Iterator[Collective]:
+    for node in graph.nodes:
+        if isinstance(node.op, Repeat):
+            yield from _rows(node.op.body, mesh, times * node.op.count)
+        elif node.op.is_collective:
+            yield _row(node, mesh, times)
+
+
+def _issued(graph: Graph, mesh: Mesh) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    for node in graph.nodes:
+        if isinstance(node.op, Repeat):
+            for _ in range(node.op.count):
+                yield from _issued(node.op.body, mesh)
+        elif node.op.is_collective:
+            yield observed(node, mesh)
+
+
+def _row(node: Node, mesh: Mesh, times: int) -> Collective:
+    assert node.cause is not None, "collective without a cause"
+    source = str(node.source) if node.source else ""
+    return Collective(*observed(node, mesh), node.phase, node.scope, source, node.cause, times)

@@ -1,0 +1,204 @@
+"""Plans as JSON, both ways, as `mithril.ir.serialize` does it for graphs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from mithril.ir import Phase
+from mithril.ir.serialize import (
+    SCHEMA,
+    Json,
+    cause_in,
+    dump,
+    graph_in,
+    graph_out,
+    read,
+    type_in,
+    type_out,
+)
+from mithril.mesh import Axis, Mesh, Sharding
+from mithril.plan.plan import Plan, TensorReport
+from mithril.plan.program import Port, Program, Stage
+from mithril.plan.schedule import Action, read_table
+from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Return a plan as JSON text."""
+    return dump({"schema": SCHEMA, "plan": _plan_out(plan)})
+
+
+def plan_from_json(text: str) -> Plan:
+    """Return the plan a JSON text describes.
+
+    Raises:
+        GraphError: the text is not a plan of this schema.
+    """
+    return read(text, "plan", _plan_in)
+
+
+def _plan_out(plan: Plan) -> Json:
+    return {
+        "mesh": _mesh_out(plan.mesh),
+        "stages": [
+            {
+                "name": stage.name,
+                "devices": list(stage.devices),
+                "mesh": _mesh_out(stage.program.mesh),
+                "graph": graph_out(stage.program.graph),
+                "inputs": [_port_out(port) for port in stage.program.inputs],
+                "outputs": [_port_out(port) for port in stage.program.outputs],
+            }
+            for stage in plan.stages
+        ],
+        "specs": {
+            name: {
+                **type_out(report.type),
+                **_sharding_out(report.sharding),
+                "decided_by": report.decided_by,
+            }
+            for name, report in plan.specs.items()
+        },
+        "notes": list(plan.notes),
+        "timetable": None if plan.timetable is None else _timetable_out(plan.timetable),
+    }
+
+
+def _plan_in(content: Json) -> Plan:
+    mesh = _mesh_in(content["mesh"])
+    specs = {
+        name: TensorReport(type_in(item), _sharding_in(item), item["decided_by"])
+        for name, item in content["specs"].items()
+    }
+    stages = tuple(map(_stage_in, content["stages"]))
+    table = content["timetable"]
+    return Plan(
+        mesh,
+        stages,
+        specs,
+        tuple(content["notes"]),
+        None,
+        None if table is None else _timetable_in(table),
+    )
+
+
+def _stage_in(item: Json) -> Stage:
+    mesh = _mesh_in(item["mesh"])
+    program = Program(
+        mesh,
+        graph_in(item["graph"]),
+        tuple(map(_port_in, item["inputs"])),
+        tuple(map(_port_in, item["outputs"])),
+    )
+    return Stage(item["name"], program, tuple(item["devices"]))
+
+
+def _port_out(port: Port) -> Json:
+    return {"name": port.name, **type_out(port.type), **_sharding_out(port.sharding)}
+
+
+def _port_in(item: Json) -> Port:
+    return Port(item["name"], type_in(item), _sharding_in(item))
+
+
+def _timetable_out(table: Timetable) -> Json:
+    return {
+        "inputs": [_port_out(port) for port in table.inputs],
+        "given": list(table.given),
+        "outputs": [_port_out(port) for port in table.outputs],
+        "made": list(table.made),
+        "steps": [_step_out(step) for step in table.steps],
+        "transfers": [_transfer_out(transfer) for transfer in table.transfers],
+        "indices": [[i.slot, _mesh_out(i.mesh), i.value] for i in table.indices],
+        "schedule": None
+        if table.schedule is None
+        else {"name": table.schedule.name, "rows": table.schedule.lines},
+    }
+
+
+def _timetable_in(item: Json) -> Timetable:
+    schedule = item["schedule"]
+    return Timetable(
+        tuple(map(_port_in, item["inputs"])),
+        tuple(item["given"]),
+        tuple(map(_port_in, item["outputs"])),
+        tuple(item["made"]),
+        tuple(map(_step_in, item["steps"])),
+        tuple(map(_transfer_in, item["transfers"])),
+        tuple(Index(slot, _mesh_in(mesh), value) for slot, mesh, value in item["indices"]),
+        None if schedule is None else read_table(schedule["name"], schedule["rows"]),
+    )
+
+
+def _step_out(step: Run | Send) -> Json:
+    action = {} if step.action is None else {"action": str(step.action)}
+    if isinstance(step, Run):
+        return {
+            "run": step.stage,
+            "inputs": list(step.inputs),
+            "outputs": list(step.outputs),
+            **action,
+        }
+    return {"send": step.transfer, "source": step.source, "target": step.target, **action}
+
+
+def _step_in(item: Json) -> Run | Send:
+    action = Action.read(item["action"]) if "action" in item else None
+    if "run" in item:
+        return Run(item["run"], tuple(item["inputs"]), tuple(item["outputs"]), action)
+    return Send(item["send"], item["source"], item["target"], action)
+
+
+def _transfer_out(transfer: Transfer) -> Json:
+    return {
+        **type_out(transfer.type),
+        "from": _sharding_out(transfer.source),
+        "to": _sharding_out(transfer.target),
+        "cause": asdict(transfer.cause),
+        "phase": str(transfer.phase),
+        "scope": transfer.scope,
+        "place": transfer.place,
+        "goal": None if transfer.goal is None else type_out(transfer.goal),
+        "offset": transfer.offset,
+    }
+
+
+def _transfer_in(item: Json) -> Transfer:
+    return Transfer(
+        type_in(item),
+        _sharding_in(item["from"]),
+        _sharding_in(item["to"]),
+        cause_in(item["cause"]),
+        Phase(item["phase"]),
+        item["scope"],
+        item["place"],
+        None if item["goal"] is None else type_in(item["goal"]),
+        item["offset"],
+    )
+
+
+def _mesh_out(mesh: Mesh) -> Json:
+    return {"axes": [asdict(axis) for axis in mesh.axes], "devices": list(mesh.devices)}
+
+
+def _mesh_in(item: Json) -> Mesh:
+    axes = item["axes"]
+    Mesh({axis["name"]: axis["size"] for axis in axes})  # checks names and sizes
+    return Mesh.of_axes((Axis(**axis) for axis in axes), item["devices"])
+
+
+def _sharding_out(sharding: Sharding) -> Json:
+    return {
+        "on": _mesh_out(sharding.mesh),
+        "dims": [list(axes) for axes in sharding.dims],
+        "partial": [list(pair) for pair in sharding.partial],
+    }
+
+
+def _sharding_in(item: Json) -> Sharding:
+    mesh = _mesh_in(item["on"])
+    partial = tuple((axis, reduction) for axis, reduction in item["partial"])
+    sharding = Sharding(mesh, tuple(tuple(axes) for axes in item["dims"]), partial)
+    for axis in (*sharding.split_axes, *(axis for axis, _ in partial)):
+        mesh.require(axis)
+    return sharding
