@@ -15,7 +15,7 @@ from mithril.ir import Builder, Graph
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
 from mithril.plan import Plan
-from mithril.transform import gradient_of, seed_of
+from mithril.transform import cotangent_name, gradient_of
 from mithril.types import DType, TensorType
 
 F32 = DType.float32
@@ -108,7 +108,7 @@ def values_for(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     """Return random values for the inputs of a graph and for the gradients of its outputs."""
     rng = np.random.default_rng(seed)
     types = {value.name: value.type for value in graph.inputs}
-    types |= {seed_of(name): value.type for name, value in graph.outputs.items()}
+    types |= {cotangent_name(name): value.type for name, value in graph.outputs.items()}
     return {
         name: (0.5 * rng.standard_normal(t.shape)).astype(t.dtype.numpy)
         if t.dtype.is_float

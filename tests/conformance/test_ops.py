@@ -8,7 +8,7 @@ from mithril import ops
 from mithril.engine import Engine
 from mithril.ir import Op
 from mithril.ops.random import RandomBits
-from mithril.transform import differentiate, gradient_of, seed_of
+from mithril.transform import cotangent_name, differentiate, gradient_of
 
 from tests.conformance.engines import BACKENDS, held, narrowed, opened, run
 from tests.ops.arrays import floats
@@ -51,7 +51,7 @@ def test_result_and_gradient_equal_numpy(backend: str, case: Case) -> None:
     op = held(case.op, engine)
     arrays = tuple(narrowed(a, engine) for a in case.arrays)
     graph, values = graph_of(op, [type_of(a) for a in arrays]), inputs_of(arrays)
-    given = {seed_of(name): seed for name, seed in seeds(graph).items()}
+    given = {cotangent_name(name): seed for name, seed in seeds(graph).items()}
     joint = differentiate(graph, *differentiable(graph))
     found = run(engine, joint, {**values, **given})
     results = evaluate(graph, values)

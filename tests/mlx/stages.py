@@ -129,7 +129,7 @@ def check_calls(backend: ml.Backend, plan: Plan, calls: list[Call]) -> None:
             expected += calls_inside(transport, plan.stages[step.stage], rank)
             continue
         transfer = plan.timetable.transfers[step.transfer]
-        for piece in transfer.pieces:
+        for piece in transfer.chunks:
             nbytes = piece.size * transfer.type.dtype.itemsize
             expected += sent_by(rank, transport, (piece.sender, piece.receiver), nbytes)
     assert calls == expected

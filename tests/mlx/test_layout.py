@@ -17,7 +17,7 @@ from mithril.ir import Builder, Graph, Tensor
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import Mesh
 from mithril.plan import Program
-from mithril.transform import differentiate, gradient_of, seed_of
+from mithril.transform import cotangent_name, differentiate, gradient_of
 from mithril.types import DType, TensorType
 from mithril_mlx.layout import OfImages, channels_last
 
@@ -109,7 +109,7 @@ def engine(memory_format: str) -> Engine:
 def test_results_and_gradients_are_those_of_numpy(case: str) -> None:
     graph = graph_of(CASES[case])
     values = {v.name: floats(*v.type.shape, seed=i).astype("f") for i, v in enumerate(graph.inputs)}
-    given = {seed_of(name): seed for name, seed in seeds(graph).items()}
+    given = {cotangent_name(name): seed for name, seed in seeds(graph).items()}
     joint = differentiate(graph, *differentiable(graph))
     found = run(engine("channels_last"), joint, {**values, **given})
     expected = run(ml.NumpyBackend().engine, joint, {**values, **given})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from mithril.engine.kernels import KERNELS
 from mithril.ir import Builder, Graph, Op
-from mithril.transform import differentiate, gradient_of, seed_of
+from mithril.transform import cotangent_name, differentiate, gradient_of
 from mithril.types import DType, TensorType, as_dtype
 
 from tests.tolerances import TOLERANCE
@@ -67,7 +67,7 @@ def gradients(graph: Graph, values: Mapping[str, np.ndarray]) -> dict[str, np.nd
     """Return the gradients of a graph's float inputs, with `seeds` as gradients of its results."""
     outputs, inputs = differentiable(graph)
     joint = differentiate(graph, outputs, inputs)
-    given = {seed_of(name): seed for name, seed in seeds(graph).items()}
+    given = {cotangent_name(name): seed for name, seed in seeds(graph).items()}
     found = evaluate(joint, {**values, **given})
     return {name: found[gradient_of(name)] for name in inputs}
 

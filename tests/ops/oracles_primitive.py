@@ -142,7 +142,7 @@ def scatter_along(op, indices, updates):
 
 
 @oracle
-def take_rows(op, x, ids, back):
+def moe_dispatch(op, x, ids, back):
     result = np.zeros((*ids.shape, x.shape[2]), x.dtype)
     for group, place in np.ndindex(ids.shape):
         if ids[group, place] >= 0:
@@ -151,7 +151,7 @@ def take_rows(op, x, ids, back):
 
 
 @oracle
-def sum_rows(op, x, ids, back):
+def moe_combine(op, x, ids, back):
     result = np.zeros((x.shape[0], op.rows, x.shape[2]), x.dtype)
     for group, entry in np.ndindex(ids.shape):
         if ids[group, entry] >= 0:

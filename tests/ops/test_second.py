@@ -9,7 +9,7 @@ import pytest
 from mithril import ops
 from mithril.ir import Builder, Graph
 from mithril.ops.expansion import gradient_by_expansion
-from mithril.transform import differentiate, gradient_of, seed_of
+from mithril.transform import cotangent_name, differentiate, gradient_of
 
 from tests.ops.arrays import booleans, floats, integers
 from tests.ops.evaluate import assert_close, evaluate, type_of
@@ -83,10 +83,10 @@ def differences(value: Callable[[np.ndarray], float], x: np.ndarray) -> np.ndarr
 def test_gradient_of_a_gradient_equals_central_differences(name: str) -> None:
     function, arrays = FUNCTIONS[name]
     graph, names = steep(function, arrays)
-    one = {seed_of("y"): np.ones(())}
+    one = {cotangent_name("y"): np.ones(())}
     values = dict(zip(names, arrays, strict=True))
     joint = differentiate(graph, ["z"], names)
-    found = evaluate(joint, {**values, **one, seed_of("z"): np.ones(())})
+    found = evaluate(joint, {**values, **one, cotangent_name("z"): np.ones(())})
     for which in names:
 
         def value(x: np.ndarray, which: str = which) -> float:
@@ -102,7 +102,7 @@ def test_a_float_mask_has_a_gradient_of_its_own_shape() -> None:
     builder = Builder()
     x, m = builder.input(type_of(q), "x"), builder.input(type_of(mask), "m")
     graph = builder.build({"y": ops.sum(ops.attention(x, x, x, mask=m) ** 2)})
-    values = {"x": q, "m": mask, seed_of("y"): np.ones(())}
+    values = {"x": q, "m": mask, cotangent_name("y"): np.ones(())}
     found = evaluate(differentiate(graph, ["y"], ["m"]), values)[gradient_of("m")]
 
     def value(m: np.ndarray) -> float:
@@ -127,7 +127,7 @@ def test_rows_that_see_nothing_have_gradients_of_zero() -> None:
     x, seen = builder.input(type_of(q), "x"), builder.input(type_of(SEEN), "seen")
     y = ops.attention(x, ops.stop_gradient(x), ops.stop_gradient(x), mask=seen)
     joint = differentiate(builder.build({"y": y}), ["y"], ["x"])
-    given = {"x": q, "seen": SEEN, seed_of("y"): np.ones((2, 4, 2, 2))}
+    given = {"x": q, "seen": SEEN, cotangent_name("y"): np.ones((2, 4, 2, 2))}
     found = evaluate(joint, given)[gradient_of("x")]
     assert np.isfinite(found).all()
     assert not found[:, 0].any()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.runtime import planner
-from mithril.runtime.lru import Recent
+from mithril.runtime.lru import LRUCache
 
 from tests.tolerances import DIFFERENCES
 
@@ -127,7 +127,7 @@ def test_old_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_recent_forgets_what_was_not_used_for_longest() -> None:
-    recent: Recent[str, int] = Recent(2)
+    recent: LRUCache[str, int] = LRUCache(2)
     recent.put("a", 1)
     recent.put("b", 2)
     assert recent.get("a") == 1

@@ -13,7 +13,7 @@ from mithril.engine.kernels import KERNELS
 from mithril.errors import GraphError
 from mithril.ir import Builder, Graph, Op, Phase, Source, Tensor
 from mithril.ir.verify import verify
-from mithril.transform import differentiate, expand, gradient_of, seed_of
+from mithril.transform import cotangent_name, differentiate, expand, gradient_of
 from mithril.types import DType
 
 from tests.engine.programs import f32, f64, graph_of, i32, on_one
@@ -39,7 +39,7 @@ def differences(graph: Graph, values: Values, outputs: list[str], name: str) -> 
 
     def loss(x: np.ndarray) -> float:
         found = on_one(graph, {n: x if n == name else values[n] for n in names})
-        return sum(float(np.sum(found[o] * values[seed_of(o)])) for o in outputs)
+        return sum(float(np.sum(found[o] * values[cotangent_name(o)])) for o in outputs)
 
     slopes = np.zeros(values[name].shape)
     for at in np.ndindex(slopes.shape):
@@ -126,7 +126,7 @@ def test_stopped_gradients_do_not_flow() -> None:
     graph = graph_of(lambda x: ops.stop_gradient(x) * x, x=f64(3))
     values = values_for(graph)
     found = gradients(graph, values, ["y"], ["x"])
-    np.testing.assert_array_equal(found["x"], values["x"] * values[seed_of("y")])
+    np.testing.assert_array_equal(found["x"], values["x"] * values[cotangent_name("y")])
 
 
 def test_an_unused_input_has_zeros_of_its_type() -> None:
@@ -242,7 +242,7 @@ def test_an_op_whose_gradient_has_another_type_is_named() -> None:
 
 
 def test_names_of_gradients_are_fixed() -> None:
-    assert (seed_of("y"), gradient_of("up.weight")) == (
+    assert (cotangent_name("y"), gradient_of("up.weight")) == (
         "output_gradients.y",
         "gradients.up.weight",
     )

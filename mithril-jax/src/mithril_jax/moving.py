@@ -34,7 +34,7 @@ def mover(transfer: Transfer, devices: Devices) -> Move:
     Raises:
         BackendError: a piece would go to another process.
     """
-    for device in {d for piece in transfer.pieces for d in (piece.sender, piece.receiver)}:
+    for device in {d for piece in transfer.chunks for d in (piece.sender, piece.receiver)}:
         if devices.flat[device].process_index != jax.process_index():
             raise _other_process(transfer, device)
     source, target = transfer.source, transfer.target
@@ -80,7 +80,7 @@ def _copies(transfer: Transfer, devices: Devices) -> list[_Copy]:
             numbers[piece.receiver],
             piece.place,
         )
-        for piece in transfer.pieces
+        for piece in transfer.chunks
     ]
 
 

@@ -18,7 +18,7 @@ from mithril.engine import Capability, Executable
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.lockstep import LockstepExecutable
-from mithril.engine.moving import moved
+from mithril.engine.moving import move
 from mithril.engine.protocol import Produce
 from mithril.engine.rank import RankExecutable
 from mithril.engine.shards import host_shards
@@ -198,7 +198,7 @@ class MLXEngine:
         """
         with mx.stream(self.device):
             if self.wire is None:
-                made = moved(shards, transfer, mx)
+                made = move(shards, transfer, mx)
             elif self.is_staged:
                 made = self.wire.move(shards, transfer)
             else:

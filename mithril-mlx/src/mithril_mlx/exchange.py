@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise, permutations
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.moving import Arrival, put_together, taken
+from mithril.engine.moving import Arrival, put_together, take
 from mithril.engine.transport import Call, Transport
 from mithril.errors import BackendError
 from mithril.ir import Op
@@ -202,8 +202,8 @@ class Wire:
     def move(self, shards: Sequence[mx.array], transfer: Transfer) -> list[mx.array]:
         """Take part in bringing a value from one part of the mesh to another."""
         arrived: list[Arrival] = []
-        for piece in transfer.pieces:
-            x = taken(shards[0], piece) if piece.sender == self._job.rank else None
+        for piece in transfer.chunks:
+            x = take(shards[0], piece) if piece.sender == self._job.rank else None
             if piece.sender != piece.receiver:
                 type = transfer.type.with_shape(tuple(p.stop - p.start for p in piece.place))
                 x = self.carry(x, type, (piece.sender, piece.receiver))

@@ -111,7 +111,7 @@ class Acts:
         if isinstance(step, Run):
             return rank in self.plan.stages[step.stage].devices
         transfer = self.transfer(step)
-        is_sender = any(piece.sender == rank for piece in transfer.pieces)
+        is_sender = any(piece.sender == rank for piece in transfer.chunks)
         return is_sender or rank in transfer.target.mesh.flat
 
     def _described(self, step: Run | Send) -> str:

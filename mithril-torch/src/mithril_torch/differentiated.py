@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mithril.engine import Shards
+from mithril.engine import Handle
 from mithril.errors import BackendError
 from mithril.mesh import Sharding
 from mithril.plan import Port
@@ -96,7 +96,7 @@ class Function:
                     )
 
     def run(
-        self, wiring: Any, given: Mapping[str, Shards], wanted: Iterable[str]
+        self, wiring: Any, given: Mapping[str, Handle], wanted: Iterable[str]
     ) -> list[torch.Tensor]:
         """Run a program and return some of what it makes."""
         plan = wiring.plan
@@ -187,7 +187,7 @@ class Call:
 
     def _given(
         self, wiring: Any, tensors: Sequence[torch.Tensor], slopes: Tensors
-    ) -> dict[str, Shards]:
+    ) -> dict[str, Handle]:
         """Return a handle for each input of a program."""
         named = dict(zip(self.names, tensors, strict=True))
         seeded = {port: name for name, port in wiring.seeds.items()}
@@ -208,12 +208,12 @@ class Call:
                 found[port.name] = self._filled(port, self.seed)
         return found
 
-    def _slope(self, port: Port, slope: torch.Tensor | None) -> Shards:
+    def _slope(self, port: Port, slope: torch.Tensor | None) -> Handle:
         if slope is None:
             return self._filled(port, 0)
         return handle_of(self.function.engine, slope, port.type, port.sharding, is_part=True)
 
-    def _filled(self, port: Port, value: int) -> Shards:
+    def _filled(self, port: Port, value: int) -> Handle:
         def produce(box: tuple[slice, ...]) -> np.ndarray:
             return np.full([cut.stop - cut.start for cut in box], value, port.type.dtype.numpy)
 

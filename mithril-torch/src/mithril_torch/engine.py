@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from mithril.engine import Capability, Executable, Shards
+from mithril.engine import Capability, Executable, Handle
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.engine.staged import StagedExecutable
@@ -148,11 +148,11 @@ class TorchEngine:
         """What users of PyTorch are offered."""
         return TorchInterop(self)
 
-    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Shards:
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
         """Make a distributed array."""
         return self.place.put(type, sharding, produce)
 
-    def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
+    def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
         """Return what a device holds, as a view that cannot be written to."""
         view = self.place.shard(shards, sharding, device).view()
         view.flags.writeable = False
@@ -184,7 +184,7 @@ class TorchEngine:
         """Return the engine of the devices of a mesh: of all of them, or of a part."""
         return self.part(coarse(mesh)) if mesh.devices else self
 
-    def move(self, shards: Shards, transfer: Transfer) -> Shards:
+    def move(self, shards: Handle, transfer: Transfer) -> Handle:
         """Bring a value from the devices of one part to those of another."""
         if isinstance(self.place, Lockstep):
             return self.place.move(shards, transfer)

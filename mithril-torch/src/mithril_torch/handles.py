@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from mithril.engine import Shards
+from mithril.engine import Handle
 from mithril.engine.shards import trimmed
 from mithril.errors import BackendError
 from mithril.mesh import Sharding
@@ -23,7 +23,7 @@ from mithril_torch.tensors import ordinary, to_numpy, to_tensor
 if TYPE_CHECKING:
     from mithril_torch.engine import TorchEngine
 
-Found = tuple[Shards, TensorType, Sharding]
+Found = tuple[Handle, TensorType, Sharding]
 """A handle, and what it stands for."""
 
 
@@ -34,7 +34,7 @@ def handle_of(
     sharding: Sharding,
     *,
     is_part: bool = False,
-) -> Shards:
+) -> Handle:
     """Return a tensor as a handle.
 
     Args:
@@ -77,7 +77,7 @@ def tensors_of(engine: TorchEngine, found: Sequence[Found]) -> list[torch.Tensor
 
 
 def _own_part(
-    engine: TorchEngine, handle: Shards, type: TensorType, sharding: Sharding
+    engine: TorchEngine, handle: Handle, type: TensorType, sharding: Sharding
 ) -> torch.Tensor:
     """Return what this process's device holds.
 

@@ -93,7 +93,7 @@ def _messages(queues: Mapping[int, _Queue], transfer: Transfer, position: int) -
     """Take the messages of a transfer; return the most bytes that a rank sent or got."""
     moved, got = 0, Counter[int]()
     itemsize = transfer.type.dtype.itemsize
-    for piece in transfer.pieces:
+    for piece in transfer.chunks:
         size = piece.size * itemsize
         if piece.sender == piece.receiver:
             continue

@@ -14,7 +14,7 @@ from math import prod
 from mithril.engine.kernels.registry import Kernel
 from mithril.mesh import Box, Mesh, Sharding
 from mithril.plan import Plan, Port
-from mithril.plan.timetable import Piece, Run, Send, Timetable, Transfer
+from mithril.plan.timetable import Chunk, Run, Send, Timetable, Transfer
 from mithril.types import Shape
 
 from mithril_torch.acts import Acts, table_of
@@ -181,7 +181,7 @@ class _Rank:
             if isinstance(step, Run):
                 return
             transfer = self._acts.transfer(step)
-            pieces = [p for p in transfer.pieces if self._rank in (p.sender, p.receiver)]
+            pieces = [p for p in transfer.chunks if self._rank in (p.sender, p.receiver)]
             if all(p.receiver == self._rank != p.sender for p in pieces):
                 self._begun.add(position)
                 yield from self._move(step, position)
@@ -190,7 +190,7 @@ class _Rank:
         """Write what sends the parts that others need, and what makes this rank's own."""
         transfer = self._acts.transfer(step)
         source, target = self._name(step.source), self._name(step.target)
-        pieces = [p for p in transfer.pieces if self._rank in (p.sender, p.receiver)]
+        pieces = [p for p in transfer.chunks if self._rank in (p.sender, p.receiver)]
         away = [p for p in pieces if p.receiver != self._rank]
         mine = [p for p in pieces if p.receiver == self._rank]
         if any(p.sender == self._rank for p in pieces):
@@ -215,7 +215,7 @@ class _Rank:
         self._held.add(step.target)
 
     def _joined(
-        self, target: str, source: str, transfer: Transfer, mine: Sequence[Piece], position: int
+        self, target: str, source: str, transfer: Transfer, mine: Sequence[Chunk], position: int
     ) -> Iterator[Line]:
         """Write what puts a tensor together from parts, some of which are under way."""
         held = transfer.source.local_shape(transfer.type.shape)
@@ -258,7 +258,7 @@ class _Rank:
         yield from self._ranged(statement, position, "end of ")
         yield Line(f"del coming_{position}")
         senders = {
-            p.sender for p in self._acts.transfer(step).pieces if p.receiver == self._rank
+            p.sender for p in self._acts.transfer(step).chunks if p.receiver == self._rank
         } - {self._rank}
         for sent in list(self._sent):
             before, rank = sent

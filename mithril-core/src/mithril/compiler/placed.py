@@ -1,7 +1,7 @@
 """Plans of models whose layers are placed on devices, or run as the stages of a pipeline.
 
     joint graph -> how values are cut into micro-batches -> where nodes run -> a graph for each part
-    -> each partitioned over its own devices -> pieces that run without a break -> a timetable
+    -> each partitioned over its own devices -> stage programs -> a timetable
 
 Every part is planned like a model of its own: what comes from other parts arrives as it is needed.
 Micro-batches are an axis of time in that: a value split over it is another one in every run, a
@@ -24,23 +24,23 @@ from mithril.ops.collective import AllGather
 from mithril.partition.buckets import bucket_gradients
 from mithril.partition.padding import trim
 from mithril.partition.pipeline import (
-    Assembly,
-    Cutter,
     Local,
     Part,
-    Parted,
     Placement,
-    assign,
-    check_joints,
-    classify,
-    cut,
+    StageBuilder,
+    StageGraphs,
+    TimetableBuilder,
+    assign_stages,
+    check_microbatch_reductions,
+    hoist,
+    split_by_stage,
 )
-from mithril.partition.pipeline.hoist_reductions import sums_behind_loops
-from mithril.partition.pipeline.stage_programs import Piece, timeless
+from mithril.partition.pipeline.hoist_reductions import hoist_reductions
+from mithril.partition.pipeline.stage_programs import StageProgram, timeless
 from mithril.plan import Plan, Program, TensorReport
 from mithril.plan.proof import prove_order
 from mithril.sharding import Choice, Constraints
-from mithril.transform import expand_local, gradient_of, seed_of
+from mithril.transform import cotangent_name, expand_local, gradient_of
 
 
 def make_placed_plan(
@@ -108,28 +108,34 @@ class _Parts:
         placement = self.placement
         if placement.microbatches > 1:
             self._cut_in_time()
-        where = assign(self.graph, placement)
-        parted = cut(self.graph, where, placement.rest)
-        locals = [self._local(number, graph, parted) for number, graph in parted.graphs.items()]
+        where = assign_stages(self.graph, placement)
+        stage_graphs = split_by_stage(self.graph, where, placement.rest)
+        locals = [
+            self._local(number, graph, stage_graphs)
+            for number, graph in stage_graphs.graphs.items()
+        ]
         schedule = placement.schedule
         split = schedule is not None and any(a.work in ("I", "W") for a in schedule.actions)
-        cutters = {
-            item.local.part: Cutter(
+        stage_builders = {
+            item.local.part: StageBuilder(
                 item, placement.parts[item.local.part].mesh, placement.microbatches
             )
-            for item in classify(locals, split)
+            for item in hoist(locals, split)
         }
-        pieces = [
-            replace(piece, program=bucket_gradients(piece.program, self._hardware_of(piece)))
-            for cutter in cutters.values()
-            for piece in cutter.pieces()
+        stage_programs = [
+            replace(
+                stage_program,
+                program=bucket_gradients(stage_program.program, self._hardware_of(stage_program)),
+            )
+            for stage_builder in stage_builders.values()
+            for stage_program in stage_builder.stage_programs()
         ]
-        pieces.sort(key=lambda piece: piece.of)
-        assembly = Assembly(
-            placement, self.graph, parted, cutters, pieces,
-            self.request.arriving(), self._leaving(cutters), self.hardware,
+        stage_programs.sort(key=lambda stage_program: stage_program.of)
+        timetable_builder = TimetableBuilder(
+            placement, self.graph, stage_graphs, stage_builders, stage_programs,
+            self.request.arriving(), self._leaving(stage_builders), self.hardware,
         )  # fmt: skip
-        stages, timetable = assembly.timetable()
+        stages, timetable = timetable_builder.timetable()
         notes = (*self.request.notes, *((_EXCHANGED,) if self.time_first else ()))
         plan = Plan(self.mesh, stages, self.reports, notes, None, timetable)
         prove_order(plan)
@@ -156,25 +162,25 @@ class _Parts:
 
     # -------------------------------------------------------------- one part
 
-    def _local(self, number: int, graph: Graph, parted: Parted) -> Local:
+    def _local(self, number: int, graph: Graph, stage_graphs: StageGraphs) -> Local:
         """Return the local program of a part."""
         part = self.placement.parts[number]
         mesh = self._planning_mesh(part)
-        request = self._request_of(graph, part, mesh, parted)
+        request = self._request_of(graph, part, mesh, stage_graphs)
         hardware = hardware_within(self.hardware, part.mesh.flat)
         graph, given, choice = choose_shardings(graph, mesh, request, self.kernels, hardware)
-        program = sums_behind_loops(local_program(graph, given, choice, hardware))
-        check_joints(program)
+        program = hoist_reductions(local_program(graph, given, choice, hardware))
+        check_microbatch_reductions(program)
         program = replace(program, graph=expand_local(program.graph, self.kernels))
-        crossing = frozenset(parted.crossing)
+        crossing = frozenset(stage_graphs.crossing)
         program = self._gathered_in_time(program, crossing)
         for port in (*program.inputs, *program.outputs):
             self.lies[port.name] = port.sharding
         self._report(graph, choice, given, request, part, crossing)
         return Local(number, program, crossing)
 
-    def _hardware_of(self, piece: Piece) -> Hardware:
-        return hardware_within(self.hardware, piece.program.mesh.flat)
+    def _hardware_of(self, stage_program: StageProgram) -> Hardware:
+        return hardware_within(self.hardware, stage_program.program.mesh.flat)
 
     def _planning_mesh(self, part: Part) -> Mesh:
         time = [Axis(MICRO, self.placement.microbatches)]
@@ -187,12 +193,14 @@ class _Parts:
         """Return the axes that split a dimension, those of devices and that of time."""
         return (*time, *axes) if self.time_first else (*axes, *time)
 
-    def _request_of(self, graph: Graph, part: Part, mesh: Mesh, parted: Parted) -> Request:
+    def _request_of(
+        self, graph: Graph, part: Part, mesh: Mesh, stage_graphs: StageGraphs
+    ) -> Request:
         """Return what is asked of a part."""
         whole = self.request
         names = {value.name for value in graph.inputs}
         made = set(graph.outputs)
-        crossing = set(parted.crossing)
+        crossing = set(stage_graphs.crossing)
 
         def on(shardings: Mapping[str, Sharding], known: set[str]) -> dict[str, Sharding]:
             return {n: onto(s, mesh) for n, s in shardings.items() if n in known}
@@ -201,14 +209,14 @@ class _Parts:
         for name in sorted(asked & names):
             _check_axes(name, {**whole.inputs, **whole.at_rest}[name], part.name, mesh)
         seeds = whole.output_gradients
-        mine = {n: onto(s, mesh) for n, s in (seeds or {}).items() if seed_of(n) in names}
-        handed_on = self._handed_on(mesh, parted)
+        mine = {n: onto(s, mesh) for n, s in (seeds or {}).items() if cotangent_name(n) in names}
+        handed_on = self._handed_on(mesh, stage_graphs)
         homes = on(whole.homes, {value.name for value in graph.values()})
         homes |= {n: s for n, s in handed_on.items() if n in names}
         batch = self.placement.batch
         if self.placement.microbatches > 1 and batch not in names:
             homes |= {v.name: self._batch(v, mesh) for v in graph.values() if v.name == batch}
-        along = self._along(graph, mesh, parted)
+        along = self._along(graph, mesh, stage_graphs)
         return replace(
             whole,
             inputs=on(whole.inputs, names),
@@ -225,13 +233,13 @@ class _Parts:
             along=along,
         )
 
-    def _handed_on(self, mesh: Mesh, parted: Parted) -> dict[str, Sharding]:
+    def _handed_on(self, mesh: Mesh, stage_graphs: StageGraphs) -> dict[str, Sharding]:
         """Return how stages hand on what differs from micro-batch to micro-batch.
 
         Both sides have to agree which samples a micro-batch has, and on which replica.
         """
         found = {}
-        for name, value in parted.crossing.items():
+        for name, value in stage_graphs.crossing.items():
             home = self.in_time.get(value)
             if home is not None and any(home.dims):
                 split = self._batch_axes(mesh)
@@ -243,13 +251,13 @@ class _Parts:
         rest = ((),) * (value.type.rank - 1)
         return Sharding(mesh, (self._in_order(self._batch_axes(mesh), (MICRO,)), *rest))
 
-    def _along(self, graph: Graph, mesh: Mesh, parted: Parted) -> dict[str, Sharding]:
+    def _along(self, graph: Graph, mesh: Mesh, stage_graphs: StageGraphs) -> dict[str, Sharding]:
         """Return how what arrives is computed with: cut in time, and split as where it was made."""
         found = {}
         for value in graph.inputs:
             name = value.name
-            is_crossing = name in parted.crossing
-            in_time = self.in_time.get(parted.crossing.get(name, value))
+            is_crossing = name in stage_graphs.crossing
+            in_time = self.in_time.get(stage_graphs.crossing.get(name, value))
             lies = (self.lies if is_crossing else self.request.inputs).get(name)
             whole = Sharding.replicated(mesh, value.type.rank)
             sharding = whole if lies is None else onto(lies, mesh)
@@ -309,7 +317,7 @@ class _Parts:
 
     # -------------------------------------------------------------- ends of the plan
 
-    def _leaving(self, cutters: Mapping[int, Cutter]) -> dict[str, Sharding]:
+    def _leaving(self, stage_builders: Mapping[int, StageBuilder]) -> dict[str, Sharding]:
         """Return how outputs leave: as was asked for, gradients as what they are gradients of."""
         found: dict[str, Sharding] = dict(self.request.outputs)
         arriving = self.request.arriving()
@@ -320,10 +328,10 @@ class _Parts:
             if name in arriving:
                 found[gradient] = arriving[name]
                 continue
-            for cutter in cutters.values():
-                own = next((v for v in cutter.graph.inputs if v.name == name), None)
+            for stage_builder in stage_builders.values():
+                own = next((v for v in stage_builder.graph.inputs if v.name == name), None)
                 if own is not None:
-                    found[gradient] = cutter.arriving_port(own).sharding
+                    found[gradient] = stage_builder.arriving_port(own).sharding
                     break
         return found
 

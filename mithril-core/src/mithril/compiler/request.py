@@ -12,7 +12,7 @@ from mithril.mesh.refinement import has_same_layout
 from mithril.ops.constrain import Constrain
 from mithril.sharding import Constraints
 from mithril.sharding.regions import regions
-from mithril.transform import gradient_of, seed_of
+from mithril.transform import cotangent_name, gradient_of
 from mithril.transform.stack import Slice
 
 
@@ -54,7 +54,7 @@ class Request:
     def arriving(self) -> dict[str, Sharding]:
         """Return how the arrays lie that exist already."""
         given = {**self.inputs, **self.at_rest}
-        given |= {seed_of(n): s for n, s in (self.output_gradients or {}).items()}
+        given |= {cotangent_name(n): s for n, s in (self.output_gradients or {}).items()}
         return {name: sharding for name, sharding in given.items() if name in self.placed}
 
     def meshes(self) -> Iterator[Mesh]:
@@ -124,8 +124,8 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
     fine = request.carried(mesh)
     arriving, before = dict(fine.inputs), dict(request.inputs)
     for name, sharding in (fine.output_gradients or {}).items():
-        arriving[seed_of(name)] = sharding
-        before[seed_of(name)] = (request.output_gradients or {})[name]
+        arriving[cotangent_name(name)] = sharding
+        before[cotangent_name(name)] = (request.output_gradients or {})[name]
     arriving |= fine.at_rest
     before |= request.at_rest
     at_rest = frozenset(value for value in graph.inputs if value.name in fine.at_rest)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mithril.errors import MeshError, PlanError
 from mithril.ir.source import at
 from mithril.mesh import MICRO, Mesh
-from mithril.models.placement import Pipelined, Wishes
+from mithril.models.placement import Pipelined, PlacementSpec
 from mithril.options import PipelineOptions
 from mithril.partition.pipeline import Part, Placement
 from mithril.partition.schedule import check, make, read_file, simulate
@@ -47,7 +47,7 @@ def check_schedule(options: PipelineOptions) -> None:
 
 
 def placement_of(
-    wishes: Wishes,
+    placement_spec: PlacementSpec,
     mesh: Mesh,
     options: PipelineOptions,
     batch: Batch,
@@ -58,7 +58,7 @@ def placement_of(
     """Return what runs where on a mesh, and when.
 
     Args:
-        wishes: what the model says.
+        placement_spec: what the model says.
         mesh: the devices of the backend.
         options: how a pipeline runs.
         batch: what it cuts.
@@ -70,14 +70,16 @@ def placement_of(
         PlanError: stages and devices do not fit, or micro-batches and batch, or the schedule is
             not a legal one.
     """
-    if wishes.pipeline is None:
-        return _on_devices(wishes, mesh)
-    return _as_stages(wishes, wishes.pipeline, mesh, options, batch, gradients, pads)
+    if placement_spec.pipeline is None:
+        return _on_devices(placement_spec, mesh)
+    return _as_stages(
+        placement_spec, placement_spec.pipeline, mesh, options, batch, gradients, pads
+    )
 
 
-def _on_devices(wishes: Wishes, mesh: Mesh) -> Placement:
-    used = sorted({device for device, _ in wishes.devices.values()})
-    for path, (device, source) in wishes.devices.items():
+def _on_devices(placement_spec: PlacementSpec, mesh: Mesh) -> Placement:
+    used = sorted({device for device, _ in placement_spec.devices.values()})
+    for path, (device, source) in placement_spec.devices.items():
         if device >= mesh.size:
             raise MeshError(
                 f"layer '{path}'{at(source)} is placed on device {device}; {mesh!r} has devices 0 "
@@ -85,14 +87,17 @@ def _on_devices(wishes: Wishes, mesh: Mesh) -> Placement:
             )
     parts = [Part(f"device {device}", mesh.part(mesh.coordinates(device))) for device in used]
     number = {device: i for i, device in enumerate(used)}
-    scopes = {path: number[device] for path, (device, _) in wishes.devices.items()}
+    scopes = {path: number[device] for path, (device, _) in placement_spec.devices.items()}
     return Placement(
-        (*parts, Part("mesh", mesh)), scopes, len(parts), wishes.split - set(wishes.devices)
+        (*parts, Part("mesh", mesh)),
+        scopes,
+        len(parts),
+        placement_spec.split - set(placement_spec.devices),
     )
 
 
 def _as_stages(
-    wishes: Wishes,
+    placement_spec: PlacementSpec,
     pipeline: Pipelined,
     mesh: Mesh,
     options: PipelineOptions,
@@ -121,7 +126,7 @@ def _as_stages(
     parts = tuple(Part(f"stage {number}", m, number) for number, m in enumerate(meshes))
     return Placement(
         parts,
-        wishes.stages,
+        placement_spec.stages,
         0,
         frozenset(),
         count,
@@ -129,7 +134,7 @@ def _as_stages(
         split,
         schedule if gradients else forwards(schedule),
         axis=axis,
-        loops=wishes.loops,
+        loops=placement_spec.loops,
     )
 
 

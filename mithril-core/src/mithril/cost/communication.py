@@ -63,7 +63,7 @@ def _messages(transfer: Transfer, hardware: Hardware) -> Sequence[tuple[tuple[Ca
     transport, itemsize = hardware.transport, transfer.type.dtype.itemsize
     return [
         ((Call("send", piece.size * itemsize, 2),) * hops, piece.receiver)
-        for piece in transfer.pieces
+        for piece in transfer.chunks
         if piece.sender != piece.receiver
         for hops in [1 if transport is None else len(transport.route(piece.sender, piece.receiver))]
     ]

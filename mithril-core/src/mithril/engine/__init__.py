@@ -9,9 +9,9 @@ from mithril.engine.protocol import (
     Capability,
     Engine,
     Executable,
+    Handle,
     KernelNames,
     Observer,
-    Shards,
 )
 
-__all__ = ["Capability", "Engine", "Executable", "KernelNames", "Observer", "Shards"]
+__all__ = ["Capability", "Engine", "Executable", "KernelNames", "Observer", "Handle"]

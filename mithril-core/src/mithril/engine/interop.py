@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mithril.engine.protocol import Engine, Shards
+from mithril.engine.protocol import Engine, Handle
 from mithril.errors import nearest
 from mithril.mesh import Sharding
 from mithril.types import TensorType
@@ -25,7 +25,7 @@ class Adopted(NamedTuple):
 
     type: TensorType
     sharding: Sharding
-    shards: Shards
+    shards: Handle
 
 
 class Interop(Protocol):

@@ -253,8 +253,8 @@ class Writer:
         for value in node.outputs:
             self._declare(value, kept if same_for_all else (*kept, *axes))
         outer = self._in_mesh_order(kept)
-        told = ", ".join(map(repr, observed(node, self._mesh)))
-        yield f"if observe: observe({told})"
+        observation = ", ".join(map(repr, observed(node, self._mesh)))
+        yield f"if observe: observe({observation})"
         for at in self._coordinates(outer):
             members = list(self._members(outer, at, axes))
             groups = []

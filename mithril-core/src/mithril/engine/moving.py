@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from mithril.plan.timetable import Piece, Transfer
+from mithril.plan.timetable import Chunk, Transfer
 
-Arrival = tuple[Piece, Any]
-"""A piece and its values."""
+Arrival = tuple[Chunk, Any]
+"""A chunk and its values."""
 
 
-def moved(parts: Sequence[Any], transfer: Transfer, xp: ModuleType) -> list[Any]:
+def move(parts: Sequence[Any], transfer: Transfer, xp: ModuleType) -> list[Any]:
     """Return what the receiving devices hold, in the order of their mesh.
 
     Args:
@@ -22,16 +22,16 @@ def moved(parts: Sequence[Any], transfer: Transfer, xp: ModuleType) -> list[Any]
     """
     held = dict(zip(transfer.source.mesh.flat, parts, strict=True))
     coming: dict[int, list[Arrival]] = {device: [] for device in transfer.target.mesh.flat}
-    for piece in transfer.pieces:
-        coming[piece.receiver].append((piece, taken(held[piece.sender], piece)))
+    for chunk in transfer.chunks:
+        coming[chunk.receiver].append((chunk, take(held[chunk.sender], chunk)))
     shape = transfer.target.local_shape(transfer.arriving.shape)
     return [put_together(arrived, shape, parts[0].dtype, xp) for arrived in coming.values()]
 
 
-def taken(held: Any, piece: Piece) -> Any:
-    """Return a piece of what its sender holds; all of it is that array itself."""
-    lengths = tuple(cut.stop - cut.start for cut in piece.held)
-    return held if held.shape == lengths else held[piece.held]
+def take(held: Any, chunk: Chunk) -> Any:
+    """Return a chunk of what its sender holds; all of it is that array itself."""
+    lengths = tuple(cut.stop - cut.start for cut in chunk.held)
+    return held if held.shape == lengths else held[chunk.held]
 
 
 def put_together(
@@ -48,6 +48,6 @@ def put_together(
     if len(arrived) == 1 and arrived[0][1].shape == shape:
         return arrived[0][1]
     whole = xp.zeros(shape, dtype=dtype)
-    for piece, values in arrived:
-        whole[piece.place] = values
+    for chunk, values in arrived:
+        whole[chunk.place] = values
     return whole

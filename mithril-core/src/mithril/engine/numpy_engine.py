@@ -9,7 +9,7 @@ import numpy as np
 
 from mithril.engine.kernels import KERNELS, kernels_for
 from mithril.engine.lockstep import LockstepExecutable
-from mithril.engine.moving import moved
+from mithril.engine.moving import move
 from mithril.engine.protocol import Capability, Produce
 from mithril.engine.shards import host_shards
 from mithril.mesh import Mesh, Sharding
@@ -83,7 +83,7 @@ class NumpyEngine:
 
     def move(self, shards: list[np.ndarray], transfer: Transfer) -> list[np.ndarray]:
         """Bring a value from the devices of one part to those of another."""
-        return moved([np.asarray(part) for part in shards], transfer, np)
+        return move([np.asarray(part) for part in shards], transfer, np)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> LockstepExecutable:
         """Turn a program into straight-line Python over all devices."""

@@ -1,7 +1,7 @@
 """The protocol between Mithril and a backend plugin: an Engine opened on a mesh.
 
 An engine knows devices, arrays, kernels and collectives; it knows nothing about models, gradients
-or shardings beyond the box of a tensor that each device holds. `Shards` is its own handle of a
+or shardings beyond the box of a tensor that each device holds. `Handle` is its own handle of a
 distributed array and is opaque to everybody else.
 """
 
@@ -19,7 +19,7 @@ from mithril.plan import Program
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
-Shards = Any
+Handle = Any
 Produce = Callable[[Box], np.ndarray]
 Observer = Callable[[str, tuple[str, ...], int], None]
 """Called with kind, mesh axes and bytes of every collective that is carried out."""
@@ -54,7 +54,7 @@ class KernelNames:
 class Executable(Protocol):
     """A lowered program."""
 
-    def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
+    def __call__(self, inputs: Sequence[Handle], observe: Observer | None = None) -> list[Handle]:
         """Run the program once.
 
         Args:
@@ -110,7 +110,7 @@ class Engine(Protocol):
         """Element types the engine can hold."""
         ...
 
-    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Shards:
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
         """Make a distributed array.
 
         Args:
@@ -121,7 +121,7 @@ class Engine(Protocol):
         """
         ...
 
-    def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
+    def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
         """Return what a device of this process holds, padding included, on the host."""
         ...
 
@@ -133,7 +133,7 @@ class Engine(Protocol):
         """
         ...
 
-    def move(self, shards: Shards, transfer: Transfer) -> Shards:
+    def move(self, shards: Handle, transfer: Transfer) -> Handle:
         """Bring a value from the devices of one part to those of another.
 
         Args:

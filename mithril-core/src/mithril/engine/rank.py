@@ -92,8 +92,8 @@ class _RankWriter(Writer):
         self.constants[function] = self._exchanges[type(node.op)](node.op, self._mesh)
         for value in node.outputs:
             self._declare(value, ())
-        told = ", ".join(map(repr, observed(node, self._mesh)))
-        yield f"if observe: observe({told})"
+        observation = ", ".join(map(repr, observed(node, self._mesh)))
+        yield f"if observe: observe({observation})"
         targets = ", ".join(self._variable(value, (), ()) for value in node.outputs)
         operands = ", ".join(self._variable(value, (), ()) for value in node.inputs)
         yield f"{targets} = {function}({operands})"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mithril.engine.protocol import Engine, Executable, Observer, Shards
+from mithril.engine.protocol import Engine, Executable, Handle, Observer
 from mithril.errors import BackendError
 from mithril.mesh import Mesh, Sharding, coarse
 from mithril.plan import Plan
@@ -61,7 +61,7 @@ class StagedExecutable:
             (index.slot, _number(engine, index.mesh, index.value)) for index in self._table.indices
         ]
 
-    def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
+    def __call__(self, inputs: Sequence[Handle], observe: Observer | None = None) -> list[Handle]:
         """Run once; see `Executable`."""
         table = self._table
         slots: dict[int, Any] = dict(zip(table.given, inputs, strict=True))
@@ -94,7 +94,7 @@ def _given_up(plan: Plan, number: int) -> list[int]:
     return found
 
 
-def _number(engine: Engine, mesh: Mesh, value: int) -> Shards:
+def _number(engine: Engine, mesh: Mesh, value: int) -> Handle:
     """Return the number of a micro-batch on the devices of a part."""
     part = part_of(engine, mesh)
     host = np.asarray(value, np.int32)

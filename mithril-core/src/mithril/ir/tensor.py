@@ -46,7 +46,7 @@ class Tensor(Operand):
         return self.builder.constant(value, dtype)
 
     def _adopt(self, other: object) -> Operand | None:
-        return self.builder.adopted(other)
+        return self.builder.adopt(other)
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of values, if the trace takes any, become tensors."""
@@ -230,9 +230,9 @@ class Builder:
             self._captured[outer.value] = (outer, inner)
         return self._captured[outer.value][1]
 
-    def adopted(self, x: object) -> Tensor | None:
+    def adopt(self, x: object) -> Tensor | None:
         """Return an array of values as a tensor of this trace, None if the trace takes none."""
-        return None if self.inside is None else self.inside.adopted(x)
+        return None if self.inside is None else self.inside.adopt(x)
 
     def here(self) -> Source | None:
         """Return where the user's code is that makes a node now; by default it is not known."""

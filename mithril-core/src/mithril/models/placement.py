@@ -59,7 +59,7 @@ class StageRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PlacementSpec:
     """Where the layers of a model shall run.
 
     Args:
@@ -85,7 +85,7 @@ class Wishes:
         return bool(self.devices or self.stages)
 
 
-def wishes_of(component: Composition | Layer) -> Wishes:
+def placement_spec_of(component: Composition | Layer) -> PlacementSpec:
     """Return where the layers of a model shall run.
 
     Raises:
@@ -94,7 +94,7 @@ def wishes_of(component: Composition | Layer) -> Wishes:
     """
     walk = _Walk()
     walk.component(component, "")
-    return walk.wishes()
+    return walk.placement_spec()
 
 
 class _Walk:
@@ -116,7 +116,7 @@ class _Walk:
         name = path or component.given_name or component.kind
         self._layers[name] = component
         block = component.config.get("block") if component.kind == "repeat" else None
-        if block is not None and wishes_of(block).is_placed:
+        if block is not None and placement_spec_of(block).is_placed:
             raise PlanError(
                 f"layer '{name}'{at(component.source)} repeats a block with device_id or stages, "
                 f"which cannot be somewhere else in every repetition; cut the Repeat itself with "
@@ -180,7 +180,7 @@ class _Walk:
         for part, stage in enumerate(stages):
             self._stages[part_of(path, part)] = stage
 
-    def wishes(self) -> Wishes:
+    def placement_spec(self) -> PlacementSpec:
         """Return what was found."""
         pipeline, batch = None, ""
         if len(self._pipelines) + bool(self._ruled) > 1:
@@ -199,7 +199,7 @@ class _Walk:
                 f"layer '{path}'{at(source)} is placed on device {device}, and the model is a "
                 f"pipeline, which places its stages; remove device_id"
             )
-        return Wishes(
+        return PlacementSpec(
             self._devices, self._stages, self._loops, pipeline, batch, frozenset(self._split)
         )
 

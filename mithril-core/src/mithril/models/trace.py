@@ -166,8 +166,8 @@ def trace_inside(
     return walk.composition(component, inputs, prefix), walk.values
 
 
-def wishes(component: Composition | Layer) -> dict[str, Annotation]:
-    """Return the user's wish for each parameter of a component that has one; needs no shapes."""
+def annotations_of(component: Composition | Layer) -> dict[str, Annotation]:
+    """Return the user's annotation of each parameter that has one; needs no shapes."""
     names = parameter_names(component)
     found = {
         prefix + name: annotation

@@ -20,14 +20,14 @@ from mithril.types import TensorType
 
 @register
 @dataclass(frozen=True)
-class TakeRows(Op):
+class MoeDispatch(Op):
     """Rows by id inside each group, zeros where an id is -1; operands (x, ids, back).
 
     `back` says where the rows of x went, in rounds: entry `round * rows + row` is the place of the
     result, or -1. A row is taken at most once a round.
     """
 
-    name: ClassVar[str] = "take_rows"
+    name: ClassVar[str] = "moe_dispatch"
     indices: ClassVar[tuple[int, ...]] = (1, 2)
 
     def infer(self, inputs: Types) -> Types:
@@ -35,14 +35,14 @@ class TakeRows(Op):
         _check(self.name, x, ids, back)
         if back.shape[1] % max(x.shape[1], 1):
             raise ShapeError(
-                f"take_rows of {x} has {back.shape[1]} places to go back; give some for each of "
+                f"moe_dispatch of {x} has {back.shape[1]} places to go back; give some for each of "
                 f"{x.shape[1]} rows"
             )
         return [x.with_shape((x.shape[0], ids.shape[1], x.shape[2]))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         x, ids, back = inputs
-        return [apply_one(SumRows(x.shape[1]), given(cotangents), back, ids), None, None]
+        return [apply_one(MoeCombine(x.shape[1]), given(cotangents), back, ids), None, None]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return _rule("g n d, g m, g p -> g m d", inputs, outputs)
@@ -53,14 +53,14 @@ class TakeRows(Op):
 
 @register
 @dataclass(frozen=True)
-class SumRows(Op):
+class MoeCombine(Op):
     """Sums of the rows that ids name, inside each group; operands (x, ids, back).
 
     Row i of the result is the sum over all rounds of the row of x that `ids[round * rows + i]`
     names; `back` says for each row of x which row of the result it went to, or -1.
     """
 
-    name: ClassVar[str] = "sum_rows"
+    name: ClassVar[str] = "moe_combine"
     indices: ClassVar[tuple[int, ...]] = (1, 2)
     rows: int
 
@@ -69,14 +69,14 @@ class SumRows(Op):
         _check(self.name, x, ids, back)
         if ids.shape[1] % max(self.rows, 1) or back.shape[1] != x.shape[1]:
             raise ShapeError(
-                f"sum_rows of {x} to {self.rows} rows has {ids.shape[1]} ids, and {back.shape[1]} "
-                f"to go back; give as many ids for each row of the result, one back for each of x"
+                f"moe_combine of {x} to {self.rows} rows has {ids.shape[1]} ids, and "
+                f"{back.shape[1]} to go back; give as many ids for each row of the result, one back for each of x"
             )
         return [x.with_shape((x.shape[0], self.rows, x.shape[2]))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         _, ids, back = inputs
-        return [apply_one(TakeRows(), given(cotangents), back, ids), None, None]
+        return [apply_one(MoeDispatch(), given(cotangents), back, ids), None, None]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return _rule("g m d, g p, g m -> g n d", inputs, outputs)
@@ -90,7 +90,7 @@ class SumRows(Op):
 # ------------------------------------------------------------------ functions over operands
 
 
-def take_rows(x: AnyOperand, ids: AnyOperand, back: AnyOperand) -> AnyOperand:
+def moe_dispatch(x: AnyOperand, ids: AnyOperand, back: AnyOperand) -> AnyOperand:
     """Return rows of x by id inside each group, and zeros where an id is -1.
 
     Args:
@@ -105,11 +105,11 @@ def take_rows(x: AnyOperand, ids: AnyOperand, back: AnyOperand) -> AnyOperand:
     Raises:
         ShapeError: the shapes do not fit, or ids are not integers.
     """
-    return apply_one(TakeRows(), x, ids, back)
+    return apply_one(MoeDispatch(), x, ids, back)
 
 
-def sum_rows(x: AnyOperand, ids: AnyOperand, back: AnyOperand, rows: int) -> AnyOperand:
-    """Return for each row the sum of the rows of x that its ids name: what take_rows undoes.
+def moe_combine(x: AnyOperand, ids: AnyOperand, back: AnyOperand, rows: int) -> AnyOperand:
+    """Return for each row the sum of the rows of x that its ids name: what moe_dispatch undoes.
 
     Args:
         x: [groups, places, features].
@@ -123,7 +123,7 @@ def sum_rows(x: AnyOperand, ids: AnyOperand, back: AnyOperand, rows: int) -> Any
     Raises:
         ShapeError: the shapes do not fit, or ids are not integers.
     """
-    return apply_one(SumRows(rows), x, ids, back)
+    return apply_one(MoeCombine(rows), x, ids, back)
 
 
 def _check(what: str, x: TensorType, ids: TensorType, back: TensorType) -> None:
@@ -143,4 +143,4 @@ def _rule(text: str, inputs: Types, outputs: Types) -> Rule:
     return Rule.parse(text, inputs, outputs, whole=whole, linear=((0,),))
 
 
-__all__ = ["SumRows", "TakeRows", "sum_rows", "take_rows"]
+__all__ = ["MoeCombine", "MoeDispatch", "moe_combine", "moe_dispatch"]

@@ -26,7 +26,7 @@ Edges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """A part of a value that one device gives another, or keeps.
 
     Args:
@@ -79,23 +79,23 @@ class Transfer:
         return self.goal or self.type
 
     @cached_property
-    def pieces(self) -> tuple[Piece, ...]:
+    def chunks(self) -> tuple[Chunk, ...]:
         """What goes from where to where; what a device has already it takes from itself."""
-        return tuple(_pieces(self))
+        return tuple(_chunks(self))
 
     @cached_property
     def devices(self) -> frozenset[int]:
         """Those that send something or are sent something: flat indices in the whole mesh."""
-        crossing = (piece for piece in self.pieces if piece.sender != piece.receiver)
-        return frozenset(device for piece in crossing for device in (piece.sender, piece.receiver))
+        crossing = (chunk for chunk in self.chunks if chunk.sender != chunk.receiver)
+        return frozenset(device for chunk in crossing for device in (chunk.sender, chunk.receiver))
 
     @cached_property
     def bytes(self) -> int:
         """The most bytes one device gets from others."""
         sizes: Counter[int] = Counter()
-        for piece in self.pieces:
-            if piece.sender != piece.receiver:
-                sizes[piece.receiver] += piece.size * self.type.dtype.itemsize
+        for chunk in self.chunks:
+            if chunk.sender != chunk.receiver:
+                sizes[chunk.receiver] += chunk.size * self.type.dtype.itemsize
         return max(sizes.values(), default=0)
 
 
@@ -210,7 +210,7 @@ class Timetable:
         return Counter(step.stage for step in self.steps if isinstance(step, Run))
 
 
-def _pieces(transfer: Transfer) -> Iterator[Piece]:
+def _chunks(transfer: Transfer) -> Iterator[Chunk]:
     source, target = transfer.source, transfer.target
     holders: dict[Edges, list[int]] = {}
     for device in range(source.mesh.size):
@@ -226,7 +226,7 @@ def _pieces(transfer: Transfer) -> Iterator[Piece]:
             if all(start < stop for start, stop in both):
                 here = [d for d in devices if source.mesh.in_whole(d) == receiver]
                 sender = here[0] if here else devices[number % len(devices)]
-                yield Piece(
+                yield Chunk(
                     source.mesh.in_whole(sender),
                     receiver,
                     _within(both, held),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from mithril.engine import Engine, Shards
+from mithril.engine import Engine, Handle
 from mithril.engine.interop import elsewhere
 from mithril.engine.shards import trimmed
 from mithril.errors import BackendError, ShapeError
@@ -63,22 +63,22 @@ class Array(Operand):
 
     __slots__ = ("kind", "shards")
     kind: Kind
-    shards: Shards
+    shards: Handle
 
     def __init__(
-        self, backend: Backend, type: TensorType, sharding: Sharding, shards: Shards
+        self, backend: Backend, type: TensorType, sharding: Sharding, shards: Handle
     ) -> None:
         self.kind = Kind(backend, type, sharding)
         self.shards = shards
 
     @staticmethod
-    def of_kind(kind: Kind, shards: Shards) -> Array:
+    def of_kind(kind: Kind, shards: Handle) -> Array:
         """Return an array of a kind that is known already."""
         (array,) = Array.of_kinds((kind,), (shards,))
         return array
 
     @staticmethod
-    def of_kinds(kinds: Sequence[Kind], handles: Sequence[Shards]) -> list[Array]:
+    def of_kinds(kinds: Sequence[Kind], handles: Sequence[Handle]) -> list[Array]:
         """Return arrays of kinds that are known already."""
         arrays = []
         for kind, shards in zip(kinds, handles, strict=True):
@@ -174,7 +174,7 @@ class Array(Operand):
 
     def __getitem__(self, index: Any) -> Self:
         items = index if isinstance(index, tuple) else (index,)
-        taken = [self.backend.taken(i) for i in items]
+        taken = [self.backend.convert(i) for i in items]
         return super().__getitem__(tuple(taken))
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -227,7 +227,7 @@ class Array(Operand):
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of NumPy and of the framework are taken along."""
-        given = (self.backend.taken(x) for x in arguments)
+        given = (self.backend.convert(x) for x in arguments)
         return super()._call(function, *given, **options)
 
     def _glance(self) -> np.ndarray:

@@ -39,7 +39,7 @@ placing = checked_keywords(*PlacementOptions.__annotations__)
 """Decorates functions that take these options."""
 
 
-class Intake:
+class ArrayConversion:
     """The part of a backend that takes arrays in."""
 
     engine: Engine
@@ -64,7 +64,7 @@ class Intake:
             placement: `device_mesh=` and `tensor_split=`, or `sharding=`.
         """
         is_cut = self.engine.mesh.size > 1 and self.interop.host(values) is not None
-        adopted = None if is_cut else self.adopted(values)
+        adopted = None if is_cut else self.adopt(values)
         if adopted is not None:
             return self._laid_out(adopted, dtype, placement)
         host, default = self._read(values)
@@ -152,18 +152,18 @@ class Intake:
             remedy = missing.get(dtype, "use dtype='float32'")
             raise BackendError(f"backend '{self.engine.name}' has no dtype {dtype}; {remedy}")
 
-    def adopted(self, x: object) -> Array | None:
+    def adopt(self, x: object) -> Array | None:
         """Return an array of the framework as one of this backend, None if it is none."""
         found = self.interop.adopt(x)
         return None if found is None else Array(cast("Backend", self), *found)
 
-    def taken(self, x: Any) -> Any:
+    def convert(self, x: Any) -> Any:
         """Return an array of NumPy or of the framework as one of this backend; others as is."""
         if isinstance(x, Array):
             return x
         if isinstance(x, np.ndarray):
             return self.array(x)
-        adopted = self.adopted(x)
+        adopted = self.adopt(x)
         return x if adopted is None else adopted
 
     def _laid_out(self, x: Array, dtype: object, placement: PlacementOptions) -> Array:
@@ -199,7 +199,7 @@ class Intake:
         """Return values on the host, and their dtype; arrays of the framework keep theirs."""
         host = self.interop.host(x)
         if host is None:
-            adopted = self.adopted(x)
+            adopted = self.adopt(x)
             host = None if adopted is None else adopted.numpy()
         if host is not None:
             return host, as_dtype(host.dtype)

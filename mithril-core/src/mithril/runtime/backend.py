@@ -32,9 +32,9 @@ from mithril.plugins.opening import declared_options, open_engine
 from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.creation import Creation
 from mithril.runtime.functions import EAGER, eager
-from mithril.runtime.lru import Recent
+from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters
-from mithril.runtime.submesh import brought, together
+from mithril.runtime.submesh import colocate, move_to
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
@@ -138,7 +138,7 @@ class Backend(Creation):
         self.engine = engine
         self.uneven = uneven
         self.precision = self.checked_precision(precision)
-        self._eager: Recent[object, _EagerStep] = Recent(EAGER_PLANS)
+        self._eager: LRUCache[object, _EagerStep] = LRUCache(EAGER_PLANS)
         self.interop = interop_of(engine)
         self.interop.meet((Array, PendingArray), Parameters)
 
@@ -215,7 +215,7 @@ class Backend(Creation):
         if wanted == x.sharding:
             return x
         if wanted.mesh.devices != x.sharding.mesh.devices:
-            return brought(x, wanted)
+            return move_to(x, wanted)
         key = ("reshard", x.type, x.sharding, wanted)
         step = self._eager.get(key)
         if step is None:
@@ -234,7 +234,7 @@ class Backend(Creation):
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""
-        arrays = together(self, [self.own(x, f"operand of '{op.name}'") for x in operands])
+        arrays = colocate(self, [self.own(x, f"operand of '{op.name}'") for x in operands])
         key = (op, *((x.type, x.sharding) for x in arrays))
         step = self._eager.get(key)
         if step is None:
@@ -379,5 +379,5 @@ def as_array(backend: Backend, x: object, what: str) -> Array:
     """
     if isinstance(x, np.ndarray | np.generic | bool | int | float):
         return backend.array(x)
-    adopted = backend.adopted(x)
+    adopted = backend.adopt(x)
     return backend.own(x, what) if adopted is None else adopted

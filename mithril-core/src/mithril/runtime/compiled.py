@@ -33,7 +33,7 @@ from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
 from mithril.runtime.specification import as_spec
 from mithril.runtime.wiring import Wiring
-from mithril.transform import gradient_of, seed_of
+from mithril.transform import cotangent_name, gradient_of
 from mithril.types import TensorType
 
 Types = tuple[tuple[str, TensorType], ...]
@@ -264,7 +264,7 @@ class CompiledModel:
         wanted = {name: gradient_of(name) for name in (*self.parameter_names, *differentiable)}
         return Wiring(
             step.plan,
-            {name: seed_of(name) for name in outputs},
+            {name: cotangent_name(name) for name in outputs},
             {name: port for name, port in wanted.items() if port in made},
             step.uses_seed,
         )

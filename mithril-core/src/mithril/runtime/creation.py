@@ -16,13 +16,13 @@ import numpy as np
 from mithril.errors import BackendError, ShapeError, kind_of
 from mithril.mesh import Box
 from mithril.runtime.array import Array
-from mithril.runtime.array_conversion import Intake, PlacementOptions, placing
+from mithril.runtime.array_conversion import ArrayConversion, PlacementOptions, placing
 from mithril.runtime.host import check_range, read_number, read_shape
 from mithril.runtime.sampling import Key, check_seed
 from mithril.types import DType, Scalar, Shape, as_dtype, check_number
 
 
-class Creation(Intake):
+class Creation(ArrayConversion):
     """The part of a backend that makes arrays."""
 
     def __init__(self, seed: int = 0) -> None:

@@ -19,13 +19,13 @@ from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.plan import Port
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
-from mithril.runtime.input_conversion import Arrivals
+from mithril.runtime.input_conversion import InputConverter
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.planner import ANYWHERE, Planner, Signature, Step, arguments_of
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
 from mithril.runtime.submesh import on_whole_mesh
-from mithril.transform import gradient_of, seed_of
+from mithril.transform import cotangent_name, gradient_of
 
 SEED = "seed"
 Given = Mapping[str, object]
@@ -94,7 +94,7 @@ class Evaluator:
         self._settings = settings
         self._inputs, self._outputs, self._parameters = inputs, outputs, parameters
         self._pick_inputs, self._pick_parameters = picker(inputs), picker(parameters)
-        self._arrivals = Arrivals(backend)
+        self._converter = InputConverter(backend)
         self._last: Call | None = None
 
     def evaluate(
@@ -144,10 +144,10 @@ class Evaluator:
         """Return how arrays like these are evaluated, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
         seeded = None if output_gradients is None else tuple(output_gradients)
-        take = self._arrivals.take
-        arrays = take(given[:first], self._inputs, "input")
-        arrays += take(given[first:last], self._parameters, "parameter")
-        arrays += take(given[last:], seeded or (), "gradient of output")
+        convert = self._converter.convert
+        arrays = convert(given[:first], self._inputs, "input")
+        arrays += convert(given[first:last], self._parameters, "parameter")
+        arrays += convert(given[last:], seeded or (), "gradient of output")
         if not self._planner.is_placed:
             arrays = list(map(on_whole_mesh, arrays))
         if self._last is not None and self._last.fits(arrays, output_gradients):
@@ -168,7 +168,7 @@ class Evaluator:
         return call, fitted
 
     def _call(self, step: Step, kinds: list[Kind], seeded: tuple[str, ...] | None) -> Call:
-        names = [*self._inputs, *self._parameters, *map(seed_of, seeded or ())]
+        names = [*self._inputs, *self._parameters, *map(cotangent_name, seeded or ())]
         position = {name: i for i, name in enumerate(names)}
         if step.uses_seed:
             position[SEED] = len(names)

@@ -52,8 +52,8 @@ EAGER = tuple(sorted({*FUNCTIONS, *ALIASES}))
 
 def call_eager(backend: Backend, name: str, *arguments: Any, **options: Any) -> Any:
     """Call an eager function; NumPy arrays among the arguments are put on the backend's devices."""
-    given = [_taken(backend, x) for x in arguments]
-    return attempt(name, given, {key: _taken(backend, x) for key, x in options.items()})
+    given = [_convert(backend, x) for x in arguments]
+    return attempt(name, given, {key: _convert(backend, x) for key, x in options.items()})
 
 
 def attempt(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -95,9 +95,9 @@ def eager(backend: Backend, name: str) -> Callable[..., Any]:
     return function
 
 
-def _taken(backend: Backend, x: Any) -> Any:
+def _convert(backend: Backend, x: Any) -> Any:
     if isinstance(x, Sequence) and not isinstance(x, str):
-        items = [backend.taken(item) for item in x]
+        items = [backend.convert(item) for item in x]
         changed = any(item is not given for item, given in zip(items, x, strict=True))
         return items if changed else x
-    return backend.taken(x)
+    return backend.convert(x)

@@ -18,7 +18,7 @@ from mithril.runtime.backend import Backend, as_array
 from mithril.types import Shape, TensorType
 
 
-class Arrivals:
+class InputConverter:
     """Takes in what users pass to a compiled model.
 
     Args:
@@ -30,7 +30,7 @@ class Arrivals:
         self._known: dict[tuple[Shape, np.dtype[Any]], tuple[TensorType, Sharding]] = {}
         self._number: tuple[float, Array] | None = None
 
-    def take(self, given: Iterable[object], names: Iterable[str], what: str) -> list[Array]:
+    def convert(self, given: Iterable[object], names: Iterable[str], what: str) -> list[Array]:
         """Return arrays of the backend; NumPy arrays and numbers are replicated.
 
         Args:
@@ -41,9 +41,9 @@ class Arrivals:
         Raises:
             BackendError: an array belongs to another backend, or is none.
         """
-        return [self._take(x, what, name) for x, name in zip(given, names, strict=True)]
+        return [self._convert(x, what, name) for x, name in zip(given, names, strict=True)]
 
-    def _take(self, x: object, what: str, name: str) -> Array:
+    def _convert(self, x: object, what: str, name: str) -> Array:
         if isinstance(x, Array) and x.backend is self._backend:
             return x
         if type(x) is np.ndarray:

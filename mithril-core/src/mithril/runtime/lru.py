@@ -1,4 +1,4 @@
-"""Recent: a mapping that forgets what has not been used for longest."""
+"""LRUCache: a mapping that forgets what has not been used for longest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 
 
-class Recent(Generic[Key, Item]):
+class LRUCache(Generic[Key, Item]):
     """Keeps the items used last.
 
     Args:

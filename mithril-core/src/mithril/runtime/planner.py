@@ -17,16 +17,16 @@ from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
-from mithril.models.placement import wishes_of
+from mithril.models.placement import placement_spec_of
 from mithril.models.trace import Traced, check_patterns, component_of, trace
 from mithril.partition.limits import check_moves
 from mithril.partition.pipeline import Placement
 from mithril.plan import Plan
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, lower, plan_on
-from mithril.runtime.lru import Recent
+from mithril.runtime.lru import LRUCache
 from mithril.runtime.settings import Settings, engine_with
-from mithril.transform import mix, seed_of
+from mithril.transform import cotangent_name, mix
 from mithril.types import TensorType
 
 Placed = tuple[TensorType | None, Sharding | None]  # None: as the plan needs it
@@ -92,21 +92,21 @@ class Planner:
 
     def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
         check_patterns(model)
-        self._wishes = wishes_of(component_of(model))
+        self._placement_spec = placement_spec_of(component_of(model))
         self.made = 0
         self.engine = engine_with(settings, backend.engine)
         self._model = model
         self._backend = backend
         self._settings = settings
-        self._traces: Recent[tuple[tuple[str, TensorType], ...], Traced] = Recent(KEPT)
-        self._steps: Recent[Signature, Step] = Recent(2 * KEPT)
+        self._traces: LRUCache[tuple[tuple[str, TensorType], ...], Traced] = LRUCache(KEPT)
+        self._steps: LRUCache[Signature, Step] = LRUCache(2 * KEPT)
         self._last: tuple[Signature, Step] | None = None
         self._decisions: dict[tuple[str, Sharding], str] = {}
 
     @property
     def is_placed(self) -> bool:
         """Whether layers run on parts of the mesh."""
-        return self._wishes.is_placed and self._backend.mesh.size > 1
+        return self._placement_spec.is_placed and self._backend.mesh.size > 1
 
     def step(self, signature: Signature) -> Step:
         """Return the plan of a signature, made at its first use."""
@@ -168,12 +168,12 @@ class Planner:
                 f"PipelineOptions(batch={wanted!r}) names no input of the model"
                 f"{nearest(wanted, traced.input_names)}; inputs: {listing(traced.input_names)}"
             )
-        named = wanted or self._wishes.batch
+        named = wanted or self._placement_spec.batch
         value = traced.value_names.get(named) or traced.graph.inputs[0]
         name = value.name or traced.graph.inputs[0].name
         shape = value.type.shape
         sharding = _arriving(name, shape[:1], signature)
-        if self._wishes.pipeline is not None and not shape:
+        if self._placement_spec.pipeline is not None and not shape:
             raise ShapeError(
                 f"pipeline cuts '{name}' into micro-batches, and it is a scalar; give the model a "
                 f"first input with a leading dimension of samples"
@@ -182,7 +182,7 @@ class Planner:
             name, shape[0] if shape else 1, sharding.dims[0] if sharding and shape else ()
         )
         return placement_of(
-            self._wishes,
+            self._placement_spec,
             mesh,
             self._settings.pipeline,
             batch,
@@ -203,10 +203,12 @@ class Planner:
         seeds = dict(signature.gradients or ())
         arrays = (*signature.inputs, *signature.parameters)
         placed = {name for name, (_, sharding) in arrays if sharding is not None}
-        placed |= {seed_of(name) for name, (_, sharding) in seeds.items() if sharding is not None}
+        placed |= {
+            cotangent_name(name) for name, (_, sharding) in seeds.items() if sharding is not None
+        }
         known = {*parameters, *at_rest}
         free = {name for name, _ in signature.parameters if name not in known}
-        free |= {seed_of(name) for name, (_, sharding) in seeds.items() if sharding is None}
+        free |= {cotangent_name(name) for name, (_, sharding) in seeds.items() if sharding is None}
         arriving = {
             name: sharding or self._sharding(PartitionSpec(), outputs[name], name)
             for name, (_, sharding) in seeds.items()
@@ -303,7 +305,7 @@ class Planner:
 
     def _notes(self, traced: Traced) -> tuple[str, ...]:
         ignored = len(traced.annotations) + len(traced.value_annotations) + len(traced.at_rest)
-        ignored += len(self._wishes.devices) + len(self._wishes.stages)
+        ignored += len(self._placement_spec.devices) + len(self._placement_spec.stages)
         if self._backend.mesh.size > 1 or not ignored:
             return ()
         return (f"annotations ignored, because the backend has one device: {ignored}",)
@@ -329,7 +331,9 @@ def _settled(signature: Signature, step: Step) -> Signature:
     return Signature(
         signature.inputs,
         settle(signature.parameters, {}),
-        None if gradients is None else settle(gradients, {n: seed_of(n) for n, _ in gradients}),
+        None
+        if gradients is None
+        else settle(gradients, {n: cotangent_name(n) for n, _ in gradients}),
     )
 
 

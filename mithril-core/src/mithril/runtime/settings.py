@@ -11,7 +11,7 @@ from mithril.errors import GraphError, MeshError, OptionError, ShardingError, li
 from mithril.mesh import Mesh, PartitionSpec
 from mithril.models import Layer
 from mithril.models.composition import Composition
-from mithril.models.placement import wishes_of
+from mithril.models.placement import placement_spec_of
 from mithril.options import PipelineOptions, Precision, check_schedule_form
 
 OutShardings = PartitionSpec | Mapping[str, PartitionSpec] | None
@@ -105,7 +105,7 @@ def check_stages_for(model: Composition | Layer, options: PipelineOptions, given
     """
     if options == PipelineOptions():
         return
-    pipeline = wishes_of(model).pipeline
+    pipeline = placement_spec_of(model).pipeline
     if pipeline is None:
         raise OptionError(
             f"{given} has no effect on a model without stages; use Pipeline or model.stage, or "

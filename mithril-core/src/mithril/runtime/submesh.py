@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
 
 
-def together(backend: Backend, arrays: Sequence[Array]) -> Sequence[Array]:
+def colocate(backend: Backend, arrays: Sequence[Array]) -> Sequence[Array]:
     """Return arrays on the devices on which they can be computed with."""
     parts = {x.sharding.mesh.devices: x.sharding.mesh for x in arrays if x.sharding.mesh.devices}
     if not parts:
         return arrays
     mesh = coarse(next(iter(parts.values()))) if len(parts) == 1 else backend.mesh
-    return [brought(x, onto(x.sharding, mesh)) for x in arrays]
+    return [move_to(x, onto(x.sharding, mesh)) for x in arrays]
 
 
 def on_whole_mesh(x: Array) -> Array:
     """Return an array that lies on a part of the mesh on all of it, others as they are."""
     if not x.is_materialised or not x.sharding.mesh.devices:
         return x
-    return brought(x, onto(x.sharding, x.backend.mesh))
+    return move_to(x, onto(x.sharding, x.backend.mesh))
 
 
-def brought(x: Array, sharding: Sharding) -> Array:
+def move_to(x: Array, sharding: Sharding) -> Array:
     """Return an array as it lies elsewhere.
 
     Args:

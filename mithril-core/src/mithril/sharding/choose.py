@@ -18,7 +18,7 @@ from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.mesh import Sharding
 from mithril.sharding.candidates import Candidates, Constraints
 from mithril.sharding.eliminate import minimise
-from mithril.sharding.objective import PRICE_UNIT, Objective, Seat
+from mithril.sharding.objective import PRICE_UNIT, Objective, ValueUse
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Resharder
 
@@ -38,7 +38,7 @@ class Choice:
 
     rules: Mapping[Node, Rule]
     options: Mapping[Node, Option]
-    homes: Mapping[Seat, Sharding]
+    homes: Mapping[ValueUse, Sharding]
     considered: Mapping[Node, Sequence[Option]]
     price: float
     is_exact: bool
@@ -69,8 +69,8 @@ def choose(
     }
     _check_asked(chosen, candidates)
     homes = {
-        seat: homes[picked.get(objective.variable[seat], 0)]
-        for seat, homes in objective.homes.items()
+        value_use: homes[picked.get(objective.variable[value_use], 0)]
+        for value_use, homes in objective.homes.items()
     }
     return Choice(candidates.rules, chosen, homes, objective.options, price / PRICE_UNIT, is_exact)
 

@@ -23,7 +23,7 @@ COLLECTIVE_TIE = 1.0  # fewer collectives first
 MEMORY_TIE = 0.5  # then the smaller copy of a value that may lie anywhere
 LINEAR_TIE = 0.25  # then reduce early: the plan names the layer that made the partial sum
 
-Seat = tuple[Value, Phase]
+ValueUse = tuple[Value, Phase]
 """A value in a phase; `forward` stands for both unless the value is kept at rest."""
 Use = tuple[Node, int]
 """An operand of a node."""
@@ -49,8 +49,8 @@ class Objective:
         hardware: Hardware,
     ) -> None:
         self.options: dict[Node, tuple[Option, ...]] = {}
-        self.homes: dict[Seat, tuple[Sharding, ...]] = {}
-        self.variable: dict[Node | Seat, int] = {}
+        self.homes: dict[ValueUse, tuple[Sharding, ...]] = {}
+        self.variable: dict[Node | ValueUse, int] = {}
         self.domains: list[int] = []
         self.tables: list[Table] = []
         self._given = given
@@ -58,7 +58,7 @@ class Objective:
         self._resharder = resharder
         self._hardware = hardware
         self._links = list(links(graph))
-        self._joined = {seat for link in self._links for seat in self._ends(link)}
+        self._joined = {value_use for link in self._links for value_use in self._ends(link)}
         self._arrives = {link.target for link in self._links}
         self._promised = _promised(graph, given)
         self._resting = {graph.outputs[name] for name in given.resting}
@@ -97,7 +97,7 @@ class Objective:
             prices.append(round(seconds * PICOSECONDS) * PRICE_UNIT + tie)
         self.tables.append(Table((self.variable[node],), np.array(prices)))
 
-    def _add(self, item: Node | Seat, size: int) -> None:
+    def _add(self, item: Node | ValueUse, size: int) -> None:
         self.variable[item] = len(self.domains)
         self.domains.append(size)
 
@@ -159,16 +159,18 @@ class Objective:
             size = now
             for link in self._links:
                 ends = (link.source, link.target)
-                there, here = (self._seats(value) for value in ends)
-                outwards = [s for seat in there for s in self.homes[seat]]
-                inwards = [s for seat in here for s in self.homes[seat]]
+                there, here = (self._value_uses(value) for value in ends)
+                outwards = [s for value_use in there for s in self.homes[value_use]]
+                inwards = [s for value_use in here for s in self.homes[value_use]]
                 if link.target not in fixed:
                     self._offer(here, _moved(outwards, link.shift()))
                 if link.source not in fixed:
                     self._offer(there, _moved(inwards, -link.shift()))
-        for seat, homes in self.homes.items():
+        for value_use, homes in self.homes.items():
             if not homes:
-                self.homes[seat] = (Sharding.replicated(self._given.mesh, seat[0].type.rank),)
+                self.homes[value_use] = (
+                    Sharding.replicated(self._given.mesh, value_use[0].type.rank),
+                )
 
     def _fix(self, link: Link) -> set[Value]:
         """Keep what lives at rest there: it is fetched, and given back, slice by slice."""
@@ -185,12 +187,12 @@ class Objective:
             return {link.source, link.target}
         return set()
 
-    def _seats(self, value: Value) -> list[Seat]:
+    def _value_uses(self, value: Value) -> list[ValueUse]:
         return [(value, phase) for phase in Phase if (value, phase) in self.homes]
 
-    def _offer(self, seats: Iterable[Seat], more: Iterable[Sharding]) -> None:
-        for seat in seats:
-            self.homes[seat] = tuple(dict.fromkeys((*self.homes[seat], *more)))
+    def _offer(self, value_uses: Iterable[ValueUse], more: Iterable[Sharding]) -> None:
+        for value_use in value_uses:
+            self.homes[value_use] = tuple(dict.fromkeys((*self.homes[value_use], *more)))
 
     # -------------------------------------------------------------- prices of values
 
@@ -201,17 +203,19 @@ class Objective:
                 if (value, phase) in self.homes:
                     self._price_value((value, phase), producers.get(value), users, times)
 
-    def _price_value(self, seat: Seat, producer: Node | None, uses: list[Use], times: int) -> None:
-        value = seat[0]
-        homes = self.homes[seat]
-        self._add(seat, len(homes))
+    def _price_value(
+        self, value_use: ValueUse, producer: Node | None, uses: list[Use], times: int
+    ) -> None:
+        value = value_use[0]
+        homes = self.homes[value_use]
+        self._add(value_use, len(homes))
         if value not in self._arrives:
             produced = self._produced(value, producer)
-            self._connect(producer, seat, self._arrival(value, produced, homes) * times)
+            self._connect(producer, value_use, self._arrival(value, produced, homes) * times)
         goals = self._promised.get(value)
         if goals is not None:
             leave = [[self._leave(home, goals, value) for home in homes]]
-            self._connect(None, seat, np.array(leave))
+            self._connect(None, value_use, np.array(leave))
         fixed: set[Sharding] = set()
         for use in uses:
             need = self._needs(use)
@@ -220,7 +224,7 @@ class Objective:
                     continue  # equal reshards of a value are shared
                 fixed.add(need[0])
             prices = np.array([[self._use(value, h, n) for h in homes] for n in need])
-            self._connect(use[0], seat, prices * times)
+            self._connect(use[0], value_use, prices * times)
 
     def _arrival(
         self, value: Value, produced: Sequence[Sharding], homes: Sequence[Sharding]
@@ -253,7 +257,7 @@ class Objective:
 
     # -------------------------------------------------------------- prices of links
 
-    def _ends(self, link: Link) -> tuple[Seat, Seat]:
+    def _ends(self, link: Link) -> tuple[ValueUse, ValueUse]:
         is_kept = link.source in self._given.at_rest
         there = link.phase if is_kept else Phase.forward
         return (link.source, there), (link.target, Phase.forward)
@@ -283,15 +287,15 @@ class Objective:
         ]
         self._relate(there, here, np.array(prices))
 
-    def _relate(self, one: Seat, other: Seat, prices: np.ndarray) -> None:
+    def _relate(self, one: ValueUse, other: ValueUse, prices: np.ndarray) -> None:
         rows = () if prices.shape[0] == 1 else (self.variable[one],)
         columns = () if prices.shape[1] == 1 else (self.variable[other],)
         self.tables.append(Table(rows + columns, prices.squeeze()))
 
-    def _connect(self, node: Node | None, seat: Seat, prices: np.ndarray) -> None:
+    def _connect(self, node: Node | None, value_use: ValueUse, prices: np.ndarray) -> None:
         """Add a table over (node choice, home), without variables that have one possibility."""
         rows = () if node is None or len(prices) == 1 else (self.variable[node],)
-        columns = () if prices.shape[1] == 1 else (self.variable[seat],)
+        columns = () if prices.shape[1] == 1 else (self.variable[value_use],)
         self.tables.append(Table(rows + columns, prices.squeeze()))
 
 

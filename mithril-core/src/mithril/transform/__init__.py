@@ -1,7 +1,7 @@
 """Pure passes from graph to graph: mix precisions, differentiate, expand, simplify."""
 
 from mithril.transform.checkpoint import inline_checkpoints
-from mithril.transform.differentiate import differentiate, gradient_of, seed_of
+from mithril.transform.differentiate import cotangent_name, differentiate, gradient_of
 from mithril.transform.expand import expand, expand_local, expand_nodes
 from mithril.transform.inline import inline
 from mithril.transform.precision import mix
@@ -18,5 +18,5 @@ __all__ = [
     "inline_checkpoints",
     "mix",
     "runnable",
-    "seed_of",
+    "cotangent_name",
 ]

@@ -1,8 +1,8 @@
 """Reverse-mode differentiation of a graph, in one sweep.
 
 The result is the joint graph: the forward nodes, unchanged, then the backward nodes. A gradient
-enters through one new input per differentiated output (`seed_of(name)`) and leaves through one new
-output per requested input (`gradient_of(name)`). Semantics are those of one device.
+enters through one new input per differentiated output (`cotangent_name(name)`) and leaves through
+one new output per requested input (`gradient_of(name)`). Semantics are those of one device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mithril.transform.repeat import cotangent_or_zeros, visit, with_residuals
 from mithril.transform.simplify import eliminate_dead
 
 
-def seed_of(output: str) -> str:
+def cotangent_name(output: str) -> str:
     """Return the name of the input that carries the gradient of an output."""
     return f"output_gradients.{output}"
 
@@ -46,7 +46,7 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
     with builder.at(phase=Phase.backward):
         for name in outputs:
             value = graph.outputs[name]
-            sweep.add(value, builder.input(value.type, seed_of(name)))
+            sweep.add(value, builder.input(value.type, cotangent_name(name)))
     for node in reversed(graph.nodes):
         visit(node, sweep, loops)
     results = {name: Tensor(builder, value) for name, value in graph.outputs.items()}

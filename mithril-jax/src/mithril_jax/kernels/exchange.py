@@ -13,14 +13,14 @@ from mithril_jax.kernels.reduction import wide
 from mithril_jax.kernels.registry import Types, kernel
 
 
-@kernel(moe.TakeRows)
-def take_rows(op: moe.TakeRows, types: Types) -> Run:
+@kernel(moe.MoeDispatch)
+def moe_dispatch(op: moe.MoeDispatch, types: Types) -> Run:
     """Rows copied, group by group."""
     return lambda x, ids, back: _rows(x, ids)
 
 
-@kernel(moe.SumRows)
-def sum_rows(op: moe.SumRows, types: Types) -> Run:
+@kernel(moe.MoeCombine)
+def moe_combine(op: moe.MoeCombine, types: Types) -> Run:
     """Rows of each round added up; of 16-bit floats in float32."""
     (result,) = op.infer(types)
     accumulate, rows = wide(result), op.rows

@@ -16,8 +16,8 @@ from mithril_mlx.kernels.registry import Types, kernel, wide
 from mithril_mlx.tensors import mlx_dtype
 
 
-@kernel(moe.TakeRows)
-def take_rows(op: moe.TakeRows, types: Types) -> Run:
+@kernel(moe.MoeDispatch)
+def moe_dispatch(op: moe.MoeDispatch, types: Types) -> Run:
     """Rows copied, group by group."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:
@@ -26,8 +26,8 @@ def take_rows(op: moe.TakeRows, types: Types) -> Run:
     return lambda x, ids, back: rows_of(x, ids)
 
 
-@kernel(moe.SumRows)
-def sum_rows(op: moe.SumRows, types: Types) -> Run:
+@kernel(moe.MoeCombine)
+def moe_combine(op: moe.MoeCombine, types: Types) -> Run:
     """Rows of each round added up; of 16-bit floats in float32."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:

@@ -9,24 +9,24 @@ from mithril_torch.kernels.registry import Types, dtype, kernel
 from mithril_torch.kernels.unsigned import wide
 
 
-@kernel(moe.TakeRows)
+@kernel(moe.MoeDispatch)
 @wide
-def take_rows(op: moe.TakeRows, types: Types) -> str:
+def moe_dispatch(op: moe.MoeDispatch, types: Types) -> str:
     """Rows copied, group by group."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:
         return _zeros(result)
-    return "take_rows({0}, {1})"
+    return "moe_dispatch({0}, {1})"
 
 
-@kernel(moe.SumRows)
+@kernel(moe.MoeCombine)
 @wide
-def sum_rows(op: moe.SumRows, types: Types) -> str:
+def moe_combine(op: moe.MoeCombine, types: Types) -> str:
     """Rows of each round added up."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:
         return _zeros(result)
-    return f"sum_rows({{0}}, {{1}}, {op.rows})"
+    return f"moe_combine({{0}}, {{1}}, {op.rows})"
 
 
 def _zeros(result: TensorType) -> str:

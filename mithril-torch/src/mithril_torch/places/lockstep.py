@@ -13,7 +13,7 @@ import torch
 from mithril.engine import Observer
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.lockstep import LockstepExecutable
-from mithril.engine.moving import moved
+from mithril.engine.moving import move
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
 from mithril.mesh import Mesh, Sharding
@@ -65,7 +65,7 @@ class Lockstep:
     def move(self, shards: Tensors, transfer: Transfer) -> Tensors:
         """Bring a value from some devices to others; what is moved whole is the same tensor."""
         with torch.inference_mode():
-            return moved(shards, transfer, _namespace(self._device))
+            return move(shards, transfer, _namespace(self._device))
 
     def lower_plan(self, plan: Plan, kernels: Mapping[str, Kernel], style: Style) -> None:
         """Leave plans of several stages to the core."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-from mithril.engine import Executable, Shards
+from mithril.engine import Executable, Handle
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.protocol import Produce
 from mithril.mesh import Mesh, Sharding
@@ -15,7 +15,7 @@ from mithril.types import TensorType
 
 from mithril_torch.style import Style
 
-Wanted = tuple[Shards, Sharding, int]
+Wanted = tuple[Handle, Sharding, int]
 """What a device of the mesh of a sharding holds of a handle."""
 
 
@@ -32,11 +32,11 @@ class Place(Protocol):
         """Flat indices of the devices whose parts this process can read."""
         ...
 
-    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Shards:
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
         """Make a distributed array; see `Engine.put`."""
         ...
 
-    def shard(self, shards: Shards, sharding: Sharding, device: int) -> np.ndarray:
+    def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
         """Return what a device holds; see `Engine.shard`."""
         ...
 

@@ -28,7 +28,7 @@ from mithril_torch.prelude.convolution import (
     convolution_backward_16,
     images,
 )
-from mithril_torch.prelude.exchange import sum_rows, take_rows
+from mithril_torch.prelude.exchange import moe_combine, moe_dispatch
 from mithril_torch.prelude.functional import (
     all_gather_now,
     all_reduce_now,
@@ -87,15 +87,14 @@ record_function = torch.profiler.record_function
 __all__ = [
     "Joined", "all_gather", "all_gather_now", "all_reduce", "all_reduce_now", "all_to_all",
     "all_to_all_now", "aten", "attention", "attention_gradient", "avg_pool",
-    "avg_pool_gradient", "axis_index", "choose", "convolution_16",
-    "convolution_backward_16", "convolved", "convolved_input_gradient",
-    "convolved_weight_gradient", "cross_entropy", "cross_entropy_gradient",
-    "float32_products", "grouped_matmul", "grouped_outer", "images", "keep_first",
-    "layer_norm", "layer_norm_gradient", "make_group", "math", "max_pool",
-    "max_pool_gradient", "padded", "permute", "permute_now", "pooled_max",
-    "pooled_max_gradient", "pooled_mean", "pooled_mean_gradient", "random_bits", "receive",
-    "record_function", "reduce_scatter", "reduce_scatter_now", "rms_norm",
+    "avg_pool_gradient", "axis_index", "choose", "convolution_16", "convolution_backward_16",
+    "convolved", "convolved_input_gradient", "convolved_weight_gradient", "cross_entropy",
+    "cross_entropy_gradient", "float32_products", "grouped_matmul", "grouped_outer", "images",
+    "keep_first", "layer_norm", "layer_norm_gradient", "make_group", "math", "max_pool",
+    "max_pool_gradient", "moe_combine", "moe_dispatch", "padded", "permute", "permute_now",
+    "pooled_max", "pooled_max_gradient", "pooled_mean", "pooled_mean_gradient", "random_bits",
+    "receive", "record_function", "reduce_scatter", "reduce_scatter_now", "rms_norm",
     "rms_norm_gradient", "rope", "scatter_add", "scatter_along", "send", "sign", "spread",
-    "sum_rows", "take", "take_along", "take_part", "take_rows", "take_shard", "top_k",
-    "torch", "whole_floor_divide", "whole_remainder",
+    "take", "take_along", "take_part", "take_shard", "top_k", "torch", "whole_floor_divide",
+    "whole_remainder",
 ]  # fmt: skip

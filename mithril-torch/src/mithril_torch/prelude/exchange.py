@@ -7,7 +7,7 @@ import torch
 from mithril_torch.prelude.index import all_within, keep_rows, rows_of
 
 
-def take_rows(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def moe_dispatch(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Return rows of x by id inside each group; zeros where an id names none."""
     groups, rows, features = x.shape
     table = x.reshape(groups * rows, features)
@@ -18,10 +18,10 @@ def take_rows(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return keep_rows(rows_of(table, good + start), torch.eq(good, ids))
 
 
-def sum_rows(x: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
+def moe_combine(x: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
     """Return for each row of the result the sum of the rows of x that its ids name."""
     groups, _, features = x.shape
-    found = take_rows(x, ids).view(groups, -1, rows, features)
+    found = moe_dispatch(x, ids).view(groups, -1, rows, features)
     if found.shape[1] == 1:
         return found.squeeze(1)
     if found.shape[1] == 2 and found.dtype not in (torch.float16, torch.bfloat16):

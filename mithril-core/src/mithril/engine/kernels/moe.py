@@ -16,15 +16,15 @@ from mithril.types import TensorType
 Types = Sequence[TensorType]
 
 
-@kernel(ops.TakeRows)
-def take_rows(op: ops.TakeRows, types: Types, xp: ModuleType) -> Run:
+@kernel(ops.MoeDispatch)
+def moe_dispatch(op: ops.MoeDispatch, types: Types, xp: ModuleType) -> Run:
     """Rows copied, zeros put where there is none."""
     rows_of = _rows(op.name, types[0], xp)
     return lambda x, ids, back: rows_of(x, ids)
 
 
-@kernel(ops.SumRows)
-def sum_rows(op: ops.SumRows, types: Types, xp: ModuleType) -> Run:
+@kernel(ops.MoeCombine)
+def moe_combine(op: ops.MoeCombine, types: Types, xp: ModuleType) -> Run:
     """Rows of each round added up; of 16-bit floats in float32."""
     (result,) = op.infer(types)
     rows_of, dtype = _rows(op.name, types[0], xp), result.dtype.numpy

@@ -25,13 +25,13 @@ from mithril.models.layer import Layer, signature_of
 from mithril.models.layers.experts import Distribution, read_distribution, stack_order
 from mithril.models.layers.linear import ACTIVATION, ACTIVATIONS
 from mithril.models.layers.routing import (
+    CapacitySlots,
     Routed,
-    Seats,
+    assign_slots,
     gates,
     grouped,
     pack,
     route,
-    seat,
     statistics,
 )
 from mithril.models.shapes import require_features
@@ -43,10 +43,10 @@ from mithril.ops import (
     grouped_matmul,
     iota,
     minimum,
+    moe_combine,
+    moe_dispatch,
     silu,
-    sum_rows,
     take,
-    take_rows,
     where,
 )
 
@@ -105,10 +105,10 @@ def _mixture(
         start = fan_in_uniform(input.shape[-1])
         weight = parameter("weight", (num_experts, input.shape[-1]), start)
         routed = route(tokens, _rearranged(weight, order), top_k, jitter)
-    seated = capacity_factor, overflow == "reroute", is_spread
-    output, seats = _served(tokens, routed, network, *seated)
+    assigned = capacity_factor, overflow == "reroute", is_spread
+    output, slots = _served(tokens, routed, network, *assigned)
     with section("router"):
-        found = statistics(routed, seats)
+        found = statistics(routed, slots)
     back = tuple(order.index(expert) for expert in range(num_experts))
     found["tokens_per_expert"] = _rearranged(found["tokens_per_expert"], back)
     return {"output": output.reshape(*input.shape), **found}
@@ -121,7 +121,7 @@ def _served(
     factor: float | None,
     reroute: bool,
     is_spread: bool,
-) -> tuple[Tensor, Seats]:
+) -> tuple[Tensor, CapacitySlots]:
     """Seat tokens, and let experts work in the way that fits.
 
     Experts with the same room each have queues of one size. Without a limit they work on blocks,
@@ -133,47 +133,47 @@ def _served(
     rows = _block_rows(int(share))
     if factor is not None:
         room = math.ceil(Fraction(str(factor)) * share)  # 1.1 of 50 are 55, and no bit more
-        seats = seat(routed, min(count, room), reroute=reroute)
-        return _in_queues(tokens, routed, seats, network), seats
+        slots = assign_slots(routed, min(count, room), reroute=reroute)
+        return _in_queues(tokens, routed, slots, network), slots
     if is_spread:
-        seats = seat(routed, -(-count // rows) * rows)
-        return _in_long_queues(tokens, routed, seats, network, rows), seats
-    seats, owners = pack(routed, rows)
-    return _in_blocks(tokens, routed, seats, network, owners), seats
+        slots = assign_slots(routed, -(-count // rows) * rows)
+        return _in_long_queues(tokens, routed, slots, network, rows), slots
+    slots, owners = pack(routed, rows)
+    return _in_blocks(tokens, routed, slots, network, owners), slots
 
 
-def _in_queues(tokens: Tensor, routed: Routed, seats: Seats, network: _Network) -> Tensor:
+def _in_queues(tokens: Tensor, routed: Routed, slots: CapacitySlots, network: _Network) -> Tensor:
     """Let every expert work on all of its queue."""
 
     def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _plus(einsum("egci,eoi->egco", x, weight), bias)
 
-    places = _sent(tokens, seats, network.count)
-    return _gathered(_experts(places, network, multiply), routed, seats)
+    places = _sent(tokens, slots, network.count)
+    return _gathered(_experts(places, network, multiply), routed, slots)
 
 
 def _in_long_queues(
-    tokens: Tensor, routed: Routed, seats: Seats, network: _Network, rows: int
+    tokens: Tensor, routed: Routed, slots: CapacitySlots, network: _Network, rows: int
 ) -> Tensor:
     """Let every expert work on those blocks of its queue that are in use."""
-    places = _sent(tokens, seats, network.count)
+    places = _sent(tokens, slots, network.count)
     count, groups, capacity, features = places.shape
     blocks = (count, groups, capacity // rows)
-    in_use = iota(places, blocks, 2) * rows < seats.served.transpose(1, 0).reshape(*blocks[:2], 1)
+    in_use = iota(places, blocks, 2) * rows < slots.served.transpose(1, 0).reshape(*blocks[:2], 1)
     ids = where(in_use, iota(places, blocks, 0), -1).reshape(count, groups * blocks[2])
 
     def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _plus(grouped_matmul(x, ids, weight, aligned=True), bias)
 
     made = _experts(places.reshape(*ids.shape, rows, features), network, multiply)
-    return _gathered(made.reshape(*places.shape), routed, seats)
+    return _gathered(made.reshape(*places.shape), routed, slots)
 
 
 def _in_blocks(
-    tokens: Tensor, routed: Routed, seats: Seats, network: _Network, owners: Tensor
+    tokens: Tensor, routed: Routed, slots: CapacitySlots, network: _Network, owners: Tensor
 ) -> Tensor:
     """Let experts work on the blocks they own."""
-    places: Tensor = take_rows(tokens, seats.owners, seats.places)
+    places: Tensor = moe_dispatch(tokens, slots.owners, slots.places)
     groups, blocks = owners.shape
     near: Tensor = minimum(owners, network.count - 1)  # what nobody needs may get any bias
 
@@ -186,27 +186,27 @@ def _in_blocks(
 
     rows = places.shape[1] // (blocks or 1)
     made = _experts(places.reshape(groups, blocks, rows, tokens.shape[2]), network, multiply)
-    return _returned(made.reshape(*places.shape), routed, seats)
+    return _returned(made.reshape(*places.shape), routed, slots)
 
 
-def _sent(tokens: Tensor, seats: Seats, experts: int) -> Tensor:
+def _sent(tokens: Tensor, slots: CapacitySlots, experts: int) -> Tensor:
     """Return the queues of experts, [experts, groups, places, features]: here tokens travel."""
-    places: Tensor = take_rows(tokens, seats.owners, seats.places)
+    places: Tensor = moe_dispatch(tokens, slots.owners, slots.places)
     groups, count, features = places.shape
     return places.reshape(groups, experts, count // experts, features).transpose(1, 0, 2, 3)
 
 
-def _gathered(made: Tensor, routed: Routed, seats: Seats) -> Tensor:
+def _gathered(made: Tensor, routed: Routed, slots: CapacitySlots) -> Tensor:
     """Return for each token what came out of the queues it was in: here it travels back."""
     experts, groups, count, features = made.shape
     places = made.transpose(1, 0, 2, 3).reshape(groups, experts * count, features)
-    return _returned(places, routed, seats)
+    return _returned(places, routed, slots)
 
 
-def _returned(places: Tensor, routed: Routed, seats: Seats) -> Tensor:
+def _returned(places: Tensor, routed: Routed, slots: CapacitySlots) -> Tensor:
     """Return for each token what its experts made of it, added up by their weights."""
-    weighted = places * cast(gates(routed, seats), places.dtype)
-    total: Tensor = sum_rows(weighted, seats.places, seats.owners, routed.choices.shape[1])
+    weighted = places * cast(gates(routed, slots), places.dtype)
+    total: Tensor = moe_combine(weighted, slots.places, slots.owners, routed.choices.shape[1])
     return total
 
 

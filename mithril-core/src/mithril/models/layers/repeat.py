@@ -14,7 +14,13 @@ from mithril.models.composition import Composition
 from mithril.models.definition import POSITIVE, define
 from mithril.models.layer import Layer
 from mithril.models.model import Model
-from mithril.models.trace import component_of, parameter_names, resting, trace_inside, wishes
+from mithril.models.trace import (
+    annotations_of,
+    component_of,
+    parameter_names,
+    resting,
+    trace_inside,
+)
 from mithril.models.trace_context import Trace, current, parameter, seed
 from mithril.ops import cast, iota
 from mithril.types import DType
@@ -98,9 +104,9 @@ class Repeat(Layer):
     def __init__(self, block: object, count: int, **options: Any) -> None:
         frozen = _frozen(block)
         super().__init__(frozen, count, **options)
-        inside = {name: _stacked(wish) for name, wish in wishes(frozen).items()}
+        inside = {name: _stacked(annotation) for name, annotation in annotations_of(frozen).items()}
         self.annotations = {**inside, **self.annotations}
-        kept = {name: _stacked(wish) for name, wish in resting(frozen).items()}
+        kept = {name: _stacked(annotation) for name, annotation in resting(frozen).items()}
         self.at_rest = {**kept, **self.at_rest}
 
     @property

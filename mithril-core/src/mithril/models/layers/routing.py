@@ -29,13 +29,13 @@ from mithril.ops import (
     log,
     max,
     minimum,
+    moe_dispatch,
     one_hot,
     remainder,
     softmax,
     stop_gradient,
     sum,
     take_along,
-    take_rows,
     top_k,
     uniform,
     where,
@@ -64,16 +64,16 @@ class Routed:
 
 
 @dataclass(frozen=True, slots=True)
-class Seats:
-    """Where tokens sit: every expert has `capacity` places in each group.
+class CapacitySlots:
+    """Which slots tokens get: every expert has `capacity` places in each group.
 
-    A token has `top_k` seats. They are counted by rounds: the first ones of all tokens of a group,
+    A token has `top_k` slots. They are counted by rounds: the first ones of all tokens of a group,
     then the second ones.
 
     Args:
-        experts: [groups, seats], the expert of each seat.
-        places: [groups, seats], `expert * capacity + position in its queue`; -1 without a place.
-        seats: [groups, places], which seat a place belongs to; -1 where it is empty.
+        experts: [groups, slots], the expert of each slot.
+        places: [groups, slots], `expert * capacity + position in its queue`; -1 without a place.
+        slots: [groups, places], which slot a place belongs to; -1 where it is empty.
         owners: [groups, places], which token that is; -1 where the place is empty.
         asked: [groups, experts], how many choices of tokens an expert was.
         served: [groups, experts], how many of its places are taken.
@@ -81,7 +81,7 @@ class Seats:
 
     experts: Tensor
     places: Tensor
-    seats: Tensor
+    slots: Tensor
     owners: Tensor
     asked: Tensor
     served: Tensor
@@ -139,8 +139,8 @@ def route(tokens: Tensor, weight: Tensor, choices: int, jitter: float) -> Routed
     return Routed(logits, total, exp(logits - total), best)
 
 
-def seat(routed: Routed, capacity: int, *, reroute: bool = False) -> Seats:
-    """Return the seats of all tokens, every expert having as many places in a group.
+def assign_slots(routed: Routed, capacity: int, *, reroute: bool = False) -> CapacitySlots:
+    """Return the slots of all tokens, every expert having as many places in a group.
 
     Args:
         routed: what the router thinks.
@@ -153,11 +153,11 @@ def seat(routed: Routed, capacity: int, *, reroute: bool = False) -> Seats:
         experts, position, asked = _queued(routed)
         places = where(position < capacity, experts * capacity + position, -1)
         served = minimum(asked, capacity)
-    return _seats(routed, (experts, places, asked, served), routed.logits.shape[-1] * capacity)
+    return _slots(routed, (experts, places, asked, served), routed.logits.shape[-1] * capacity)
 
 
-def pack(routed: Routed, rows: int) -> tuple[Seats, Tensor]:
-    """Return the seats of all tokens, one expert behind the other, and the expert of each block.
+def pack(routed: Routed, rows: int) -> tuple[CapacitySlots, Tensor]:
+    """Return the slots of all tokens, one expert behind the other, and the expert of each block.
 
     Every expert has as many blocks of places as it needs, so that no choice is without a place.
 
@@ -166,22 +166,22 @@ def pack(routed: Routed, rows: int) -> tuple[Seats, Tensor]:
         rows: places of a block.
 
     Returns:
-        The seats, and [groups, blocks] the expert of each block; of blocks that nobody needs, the
+        The slots, and [groups, blocks] the expert of each block; of blocks that nobody needs, the
         number of experts.
     """
     groups, tokens, choices = routed.choices.shape
-    count, seats = routed.logits.shape[-1], choices * tokens
-    blocks = (seats + least(count, seats) * (rows - 1)) // rows
+    count, slots = routed.logits.shape[-1], choices * tokens
+    blocks = (slots + least(count, slots) * (rows - 1)) // rows
     experts, position, asked = _queued(routed)
     sizes = floor_divide(asked + (rows - 1), rows) * rows
     ends = cumsum(sizes, 1)
     places = take_along(ends - sizes, experts, 1) + position
     starts = iota(ends, (groups, blocks, 1), 1) * rows
     owners = sum(cast(ends.reshape(groups, 1, count) <= starts, INT), -1)
-    return _seats(routed, (experts, places, asked, asked), blocks * rows), owners
+    return _slots(routed, (experts, places, asked, asked), blocks * rows), owners
 
 
-def gates(routed: Routed, seats: Seats) -> Tensor:
+def gates(routed: Routed, slots: CapacitySlots) -> Tensor:
     """Return the weight of the expert in each place, [groups, places, 1]; 0 in empty ones.
 
     The weights of a token's choices add up to 1; where it has but one, its weight is the
@@ -189,18 +189,18 @@ def gates(routed: Routed, seats: Seats) -> Tensor:
     """
     groups, tokens, choices = routed.choices.shape
     count = routed.logits.shape[-1]
-    picked = one_hot(seats.experts.reshape(groups, choices, tokens), count, routed.logits.dtype)
+    picked = one_hot(slots.experts.reshape(groups, choices, tokens), count, routed.logits.dtype)
     chosen = sum(picked * routed.logits.reshape(groups, 1, tokens, count), -1)
     if choices > 1:  # of logits, since the probabilities of second choices may all be rounded to 0
         weights = softmax(chosen, 1)
     else:
         weights = exp(chosen - routed.total.reshape(groups, 1, tokens))
     column = weights.reshape(groups, choices * tokens, 1)
-    found: Tensor = take_rows(column, seats.seats, seats.places)
+    found: Tensor = moe_dispatch(column, slots.slots, slots.places)
     return found
 
 
-def statistics(routed: Routed, seats: Seats) -> dict[str, Tensor]:
+def statistics(routed: Routed, slots: CapacitySlots) -> dict[str, Tensor]:
     """Return the auxiliary losses, and what shows how the experts are used.
 
     All of it is of all groups; each group adds its sums up first, so that one sum of a few numbers
@@ -210,9 +210,9 @@ def statistics(routed: Routed, seats: Seats) -> dict[str, Tensor]:
     count, wide = routed.logits.shape[-1], routed.logits.dtype
     spread = routed.total - sum(routed.probabilities * routed.logits, -1, keepdims=True)
     parts = [
-        cast(seats.asked, wide),
+        cast(slots.asked, wide),
         sum(routed.probabilities, 1),
-        cast(seats.served, wide),
+        cast(slots.served, wide),
         sum(routed.total * routed.total, 1),
         sum(spread, 1),
     ]
@@ -229,20 +229,22 @@ def statistics(routed: Routed, seats: Seats) -> dict[str, Tensor]:
     }
 
 
-def _seats(routed: Routed, found: tuple[Tensor, Tensor, Tensor, Tensor], count: int) -> Seats:
-    """Return seats with the way back from `count` places."""
+def _slots(
+    routed: Routed, found: tuple[Tensor, Tensor, Tensor, Tensor], count: int
+) -> CapacitySlots:
+    """Return slots with the way back from `count` places."""
     experts, places, asked, served = found
     groups, tokens, choices = routed.choices.shape
     numbers: Tensor = iota(places, (groups, choices * tokens), 1)
     # What has no place meets in one more, which is cut off.
     target = where(places < 0, count, places)
-    seats = apply_one(ScatterAlong(1, count + 1), target, numbers + 1)[:, :count] - 1
-    owners: Tensor = where(seats < 0, -1, remainder(seats, tokens or 1))
-    return Seats(experts, places, seats, owners, asked, served)
+    slots = apply_one(ScatterAlong(1, count + 1), target, numbers + 1)[:, :count] - 1
+    owners: Tensor = where(slots < 0, -1, remainder(slots, tokens or 1))
+    return CapacitySlots(experts, places, slots, owners, asked, served)
 
 
 def _queued(routed: Routed) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the expert of each seat, its position in the queue, and how long queues are."""
+    """Return the expert of each slot, its position in the queue, and how long queues are."""
     groups, tokens, choices = routed.choices.shape
     experts = routed.choices.transpose(0, 2, 1).reshape(groups, choices * tokens)
     wanted = one_hot(experts, routed.logits.shape[-1], INT)
@@ -251,25 +253,25 @@ def _queued(routed: Routed) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _by_rounds(routed: Routed, capacity: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Let every token walk down its list of experts until it has all its seats."""
+    """Let every token walk down its list of experts until it has all its slots."""
     groups, tokens, choices = routed.choices.shape
     count = routed.logits.shape[-1]
     order = argsort(stop_gradient(routed.logits), descending=True)
     asked = sum(one_hot(routed.choices, count, INT), (1, 2))
     served = asked * 0
-    seated = sum(routed.choices, -1) * 0
+    assigned = sum(routed.choices, -1) * 0
     walked = []
     for step in range(count):
         expert = order[:, :, step]
         wanted = one_hot(expert, count, INT)
         if step >= choices:
-            wanted = wanted * cast(seated < choices, INT).reshape(groups, tokens, 1)
+            wanted = wanted * cast(assigned < choices, INT).reshape(groups, tokens, 1)
         position = served.reshape(groups, 1, count) + cumsum(wanted, 1) - wanted
         fitting = wanted * cast(position < capacity, INT)
         got = sum(fitting, -1)
         place = where(got > 0, expert * capacity + sum(position * fitting, -1), -1)
         walked.append(place.reshape(groups, tokens, 1))
-        served, seated = served + sum(fitting, 1), seated + got
+        served, assigned = served + sum(fitting, 1), assigned + got
     found = concatenate(walked, -1)
     _, first = top_k(cast(found >= 0, INT), choices)
     places, experts = (

@@ -1,19 +1,32 @@
 """Placement: which devices run which part of a model, and when."""
 
-from mithril.partition.pipeline.build_timetable import Assembly
+from mithril.partition.pipeline.build_timetable import TimetableBuilder
 from mithril.partition.pipeline.phases import (
-    Class,
-    Classified,
+    ExecutionPhase,
     Local,
+    PhasedProgram,
     When,
-    check_joints,
-    classify,
+    check_microbatch_reductions,
+    hoist,
 )
-from mithril.partition.pipeline.placement import Part, Placement, assign
-from mithril.partition.pipeline.split import Parted, cut
-from mithril.partition.pipeline.stage_programs import Cutter, Piece, Seat
+from mithril.partition.pipeline.placement import Part, Placement, assign_stages
+from mithril.partition.pipeline.split import StageGraphs, split_by_stage
+from mithril.partition.pipeline.stage_programs import SlotRef, StageBuilder, StageProgram
 
 __all__ = [
-    "Assembly", "Class", "Classified", "Cutter", "Local", "Part", "Parted", "Piece", "Placement",
-    "Seat", "When", "assign", "check_joints", "classify", "cut",
-]  # fmt: skip
+    "ExecutionPhase",
+    "Local",
+    "Part",
+    "PhasedProgram",
+    "Placement",
+    "SlotRef",
+    "StageBuilder",
+    "StageGraphs",
+    "StageProgram",
+    "TimetableBuilder",
+    "When",
+    "assign_stages",
+    "check_microbatch_reductions",
+    "hoist",
+    "split_by_stage",
+]

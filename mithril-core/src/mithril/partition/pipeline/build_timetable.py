@@ -1,4 +1,4 @@
-"""Put the pieces of all parts into one order: the timetable of a plan.
+"""Put the stage programs of all parts into one order: the timetable of a plan.
 
 What runs once before the micro-batches comes first, layer by layer; then the actions of the
 schedule in the order in which they start; then what runs once after them. What one part makes for
@@ -17,26 +17,26 @@ from mithril.mesh import Mesh, Sharding, coarse
 from mithril.partition.naming import first_uses
 from mithril.partition.pipeline.phases import When
 from mithril.partition.pipeline.placement import Placement
-from mithril.partition.pipeline.split import Parted
-from mithril.partition.pipeline.stage_programs import Cutter, Piece, Seat
+from mithril.partition.pipeline.split import StageGraphs
+from mithril.partition.pipeline.stage_programs import SlotRef, StageBuilder, StageProgram
 from mithril.partition.schedule import simulate
 from mithril.plan import Port, Stage
 from mithril.plan.schedule import Action, Work
 from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer
 
-Key = tuple[Seat, int | None]
+Key = tuple[SlotRef, int | None]
 
 
 @dataclass(eq=False)
-class Assembly:
+class TimetableBuilder:
     """Everything the timetable is made of.
 
     Args:
         placement: the parts and the schedule.
         graph: the whole graph.
-        parted: what goes from part to part.
-        cutters: the pieces' maker of each part.
-        pieces: of all parts.
+        stage_graphs: what goes from part to part.
+        stage_builders: the stage programs' maker of each part.
+        stage_programs: of all parts.
         arriving: how inputs of the plan arrive, where that is given.
         leaving: how outputs must leave, where that is promised.
         hardware: prices what is sent.
@@ -44,9 +44,9 @@ class Assembly:
 
     placement: Placement
     graph: Graph
-    parted: Parted
-    cutters: Mapping[int, Cutter]
-    pieces: Sequence[Piece]
+    stage_graphs: StageGraphs
+    stage_builders: Mapping[int, StageBuilder]
+    stage_programs: Sequence[StageProgram]
     arriving: Mapping[str, Sharding]
     leaving: Mapping[str, Sharding]
     hardware: Hardware
@@ -60,7 +60,7 @@ class Assembly:
 
     def timetable(self) -> tuple[tuple[Stage, ...], Timetable]:
         """Return the stages and when they run."""
-        stages = tuple(self._stage(piece) for piece in self.pieces)
+        stages = tuple(self._stage(stage_program) for stage_program in self.stage_programs)
         for value in self.graph.inputs:
             self._given[value.name] = (self._input_port(value), self._slot())
         self._run_once(When.before)
@@ -79,21 +79,23 @@ class Assembly:
             self.placement.schedule if self.placement.microbatches > 1 else None,
         )
 
-    def _stage(self, piece: Piece) -> Stage:
-        part = self.placement.parts[piece.of.part]
-        when = {When.before: "before", When.after: "after"}.get(piece.of.when)
-        name = f"{part.name} {piece.of.work.name.replace('_', ' ')}"
+    def _stage(self, stage_program: StageProgram) -> Stage:
+        part = self.placement.parts[stage_program.of.part]
+        when = {When.before: "before", When.after: "after"}.get(stage_program.of.when)
+        name = f"{part.name} {stage_program.of.work.name.replace('_', ' ')}"
         if when is not None:
-            name = f"{part.name} {when} {piece.of.layer}"
+            name = f"{part.name} {when} {stage_program.of.layer}"
             if self.placement.microbatches == 1:
-                name = f"{part.name} step {piece.of.layer}"
-        return Stage(name, piece.program, part.mesh.flat)
+                name = f"{part.name} step {stage_program.of.layer}"
+        return Stage(name, stage_program.program, part.mesh.flat)
 
     # -------------------------------------------------------------- order
 
     def _run_once(self, when: When) -> None:
         found = [
-            (piece.of.layer, n) for n, piece in enumerate(self.pieces) if piece.of.when == when
+            (stage_program.of.layer, n)
+            for n, stage_program in enumerate(self.stage_programs)
+            if stage_program.of.when == when
         ]
         for _, number in sorted(found):
             self._run(number, None, None)
@@ -109,32 +111,36 @@ class Assembly:
     def _act(self, action: Action) -> None:
         halves = (Work.input_gradient, Work.weight_gradient)
         works = (action.work, *halves) if action.work == Work.backward else (action.work,)
-        for number, piece in enumerate(self.pieces):
-            stage = self.placement.parts[piece.of.part].stage
-            if piece.of.when == When.during and stage == action.stage and piece.of.work in works:
+        for number, stage_program in enumerate(self.stage_programs):
+            stage = self.placement.parts[stage_program.of.part].stage
+            if (
+                stage_program.of.when == When.during
+                and stage == action.stage
+                and stage_program.of.work in works
+            ):
                 self._run(number, action.microbatch, action)
 
     def _run(self, number: int, m: int | None, action: Action | None) -> None:
-        piece = self.pieces[number]
-        inputs = tuple(self._incoming(seat, m, piece, action) for seat in piece.takes)
+        stage_program = self.stage_programs[number]
+        inputs = tuple(self._incoming(ref, m, stage_program, action) for ref in stage_program.takes)
         outputs = []
-        for seat in piece.gives:
+        for ref in stage_program.gives:
             slot = self._slot()
-            self._slots[self._key(seat, m)] = slot
+            self._slots[self._key(ref, m)] = slot
             outputs.append(slot)
         self._steps.append(Run(number, inputs, tuple(outputs), action))
-        for seat in piece.gives:
-            if not seat.kind:
-                for part, value in self._readers(seat):
-                    self._resolve(Seat(part, value), m, action)
+        for ref in stage_program.gives:
+            if not ref.kind:
+                for part, value in self._readers(ref):
+                    self._resolve(SlotRef(part, value), m, action)
 
-    def _readers(self, seat: Seat) -> Iterator[tuple[int, Value]]:
+    def _readers(self, ref: SlotRef) -> Iterator[tuple[int, Value]]:
         """Yield where a value is needed on other parts."""
-        own = self.cutters[seat.part]
-        for name in own.names_of(seat):
-            for part, cutter in self.cutters.items():
-                value = cutter.arrivals.get(name)
-                if value is not None and part != seat.part:
+        own = self.stage_builders[ref.part]
+        for name in own.names_of(ref):
+            for part, stage_builder in self.stage_builders.items():
+                value = stage_builder.arrivals.get(name)
+                if value is not None and part != ref.part:
                     yield part, value
 
     # -------------------------------------------------------------- slots
@@ -143,44 +149,44 @@ class Assembly:
         self._count += 1
         return self._count - 1
 
-    def _key(self, seat: Seat, m: int | None) -> Key:
-        if seat.microbatch is not None:
-            seat, m = replace(seat, microbatch=None), seat.microbatch
-        varies = not seat.kind and self.cutters[seat.part].varies(seat.value)
-        return seat, m if varies else None
+    def _key(self, ref: SlotRef, m: int | None) -> Key:
+        if ref.microbatch is not None:
+            ref, m = replace(ref, microbatch=None), ref.microbatch
+        varies = not ref.kind and self.stage_builders[ref.part].varies(ref.value)
+        return ref, m if varies else None
 
     def _incoming(
-        self, seat: Seat | None, m: int | None, piece: Piece, action: Action | None
+        self, ref: SlotRef | None, m: int | None, stage_program: StageProgram, action: Action | None
     ) -> int:
-        if seat is None:
+        if ref is None:
             assert m is not None, "only what runs for a micro-batch takes its number"
-            key = piece.program.mesh, m
+            key = stage_program.program.mesh, m
             if key not in self._indices:
                 self._indices[key] = Index(self._slot(), *key)
             return self._indices[key].slot
-        if seat.kind == "sum" and self._key(seat, m) not in self._slots:
-            return self._slots[Seat(seat.part, seat.value, "zeros"), None]
-        return self._resolve(seat, m, action)
+        if ref.kind == "sum" and self._key(ref, m) not in self._slots:
+            return self._slots[SlotRef(ref.part, ref.value, "zeros"), None]
+        return self._resolve(ref, m, action)
 
-    def _resolve(self, seat: Seat, m: int | None, action: Action | None) -> int:
+    def _resolve(self, ref: SlotRef, m: int | None, action: Action | None) -> int:
         """Return the slot of a value where it is needed, brought there if need be."""
-        if not seat.kind and seat.microbatch is None:
-            seat = self.cutters[seat.part].seat(seat.value)
-        key = self._key(seat, m)
+        if not ref.kind and ref.microbatch is None:
+            ref = self.stage_builders[ref.part].ref(ref.value)
+        key = self._key(ref, m)
         if key not in self._slots:
-            self._slots[key] = self._brought(seat, m, action)
+            self._slots[key] = self._brought(ref, m, action)
         return self._slots[key]
 
-    def _brought(self, seat: Seat, m: int | None, action: Action | None) -> int:
-        cutter = self.cutters[seat.part]
-        port = cutter.arriving_port(seat.value)
-        name = seat.value.name
-        if name not in self.parted.crossing:
-            return self._moved(name, *self._given[name], port, seat.part, action)
-        maker = self.cutters[self.parted.made_on[name]]
+    def _brought(self, ref: SlotRef, m: int | None, action: Action | None) -> int:
+        stage_builder = self.stage_builders[ref.part]
+        port = stage_builder.arriving_port(ref.value)
+        name = ref.value.name
+        if name not in self.stage_graphs.crossing:
+            return self._moved(name, *self._given[name], port, ref.part, action)
+        maker = self.stage_builders[self.stage_graphs.made_on[name]]
         source = maker.leaving(name)
         slot = self._resolve(source, m, action)
-        return self._moved(name, maker.leaving_port(name), slot, port, seat.part, action)
+        return self._moved(name, maker.leaving_port(name), slot, port, ref.part, action)
 
     # -------------------------------------------------------------- transfers
 
@@ -201,10 +207,10 @@ class Assembly:
         return target
 
     def _transfer(self, name: str, held: Port, wanted: Port, part: int) -> Transfer:
-        value = self.parted.crossing.get(name)
+        value = self.stage_graphs.crossing.get(name)
         producers = self.graph.producers()
         node = None if value is None else producers.get(value)
-        graph = self.cutters[part].graph if part in self.cutters else self.graph
+        graph = self.stage_builders[part].graph if part in self.stage_builders else self.graph
         uses = {v.name: who for v, who in first_uses(graph).items() if v.name}
         cause = Cause(
             name,
@@ -235,17 +241,20 @@ class Assembly:
         """Return how an input of the plan arrives: as the first part that needs it takes it."""
         if value.name in self.arriving:
             return Port(value.name, value.type, self.arriving[value.name])
-        for cutter in self.cutters.values():
-            for own in cutter.graph.inputs:
+        for stage_builder in self.stage_builders.values():
+            for own in stage_builder.graph.inputs:
                 if own.name == value.name:
-                    return cutter.arriving_port(own)
+                    return stage_builder.arriving_port(own)
         rest = self.placement.parts[self.placement.rest].mesh
         return Port(value.name, value.type, Sharding.replicated(rest, value.type.rank))
 
     def _output(self, name: str) -> tuple[Port, int]:
-        part = self.parted.made_on[name]
-        cutter = self.cutters[part]
-        port, slot = cutter.leaving_port(name), self._resolve(cutter.leaving(name), None, None)
+        part = self.stage_graphs.made_on[name]
+        stage_builder = self.stage_builders[part]
+        port, slot = (
+            stage_builder.leaving_port(name),
+            self._resolve(stage_builder.leaving(name), None, None),
+        )
         wanted = self.leaving.get(name)
         if wanted is None:
             return replace(port, name=name), slot

@@ -15,19 +15,19 @@ from mithril.ops.collective import AllReduce, ReduceScatter
 from mithril.plan import Program
 
 
-def sums_behind_loops(program: Program) -> Program:
+def hoist_reductions(program: Program) -> Program:
     """Return the program in which no stack of a loop is summed over micro-batches inside it."""
     nodes: list[Node] = []
     for node in program.graph.nodes:
         if isinstance(node.op, Repeat):
-            nodes += _freed(node, node.op)
+            nodes += _hoist(node, node.op)
         else:
             nodes.append(node)
     graph = Graph(program.graph.inputs, tuple(nodes), program.graph.outputs)
     return replace(program, graph=graph)
 
 
-def _freed(node: Node, op: Repeat) -> list[Node]:
+def _hoist(node: Node, op: Repeat) -> list[Node]:
     """Return a loop without such sums, and the sums behind it."""
     body = op.body
     outputs, behind = list(node.outputs), []

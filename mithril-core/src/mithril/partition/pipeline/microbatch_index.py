@@ -15,7 +15,7 @@ from mithril.plan import Program
 from mithril.types import DType, TensorType
 
 NUMBER = "micro-batch number"
-"""Name of the input that tells a piece which micro-batch it runs for."""
+"""Name of the input that tells a stage program which micro-batch it runs for."""
 
 
 def varying(program: Program) -> dict[Value, frozenset[str]]:
@@ -37,37 +37,39 @@ def varying(program: Program) -> dict[Value, frozenset[str]]:
     return found
 
 
-def told_time(nodes: Sequence[Node], count: int, mesh: Mesh) -> tuple[list[Node], Value]:
+def bind_microbatch_index(
+    nodes: Sequence[Node], count: int, mesh: Mesh
+) -> tuple[list[Node], Value]:
     """Return nodes that take the micro-batch's number as an input, and that input."""
     number = Value(TensorType((), DType.int32), NUMBER)
-    told, _ = _told(nodes, number, {**mesh.sizes, MICRO: count})
-    return told, number
+    bound, _ = _bind(nodes, number, {**mesh.sizes, MICRO: count})
+    return bound, number
 
 
-def _told(
+def _bind(
     nodes: Sequence[Node], number: Value, sizes: Mapping[str, int]
 ) -> tuple[list[Node], Mapping[Value, Value]]:
     """Return the nodes, and what has become of values that were the number."""
-    told: list[Node] = []
+    bound: list[Node] = []
     renamed: dict[Value, Value] = {}
     for node in nodes:
         inputs = tuple(renamed.get(value, value) for value in node.inputs)
         node = node if inputs == node.inputs else replace(node, inputs=inputs)
         if isinstance(node.op, Repeat) and _asks(node.op.body):
-            told.append(_told_loop(node, node.op, number, sizes))
+            bound.append(_bind_loop(node, node.op, number, sizes))
         elif not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
-            told.append(node)
+            bound.append(node)
         elif node.op.axes == (MICRO,):
             renamed[node.outputs[0]] = number
         else:
             builder = Builder.extending(Graph((number,), (), {}))
             index = _index(builder, node.op.axes, Tensor(builder, number), sizes)
             *first, last = builder.build({"index": index}).nodes
-            told += [*first, replace(last, outputs=node.outputs)]
-    return told, renamed
+            bound += [*first, replace(last, outputs=node.outputs)]
+    return bound, renamed
 
 
-JOINS = {"sum": add, "max": maximum, "min": minimum}
+REDUCTIONS = {"sum": add, "max": maximum, "min": minimum}
 """How what two micro-batches give is put together, by reduction."""
 
 
@@ -84,7 +86,7 @@ def at_once(
         builder: one that has the inputs of the nodes.
         nodes: what makes the value.
         value: what is reduced.
-        reduction: one of `JOINS`.
+        reduction: one of `REDUCTIONS`.
         sizes: of the axes, that of time among them.
     """
     total = None
@@ -98,7 +100,7 @@ def at_once(
             else:
                 results = builder.copy(node, operands)
             made.update(zip(node.outputs, results, strict=True))
-        total = made[value] if total is None else JOINS[reduction](total, made[value])
+        total = made[value] if total is None else REDUCTIONS[reduction](total, made[value])
     assert total is not None, "there is a micro-batch"
     return total
 
@@ -108,10 +110,10 @@ def _asks(body: Graph) -> bool:
     return any(isinstance(op, AxisIndex) and MICRO in op.axes for op in ops)
 
 
-def _told_loop(node: Node, op: Repeat, number: Value, sizes: Mapping[str, int]) -> Node:
+def _bind_loop(node: Node, op: Repeat, number: Value, sizes: Mapping[str, int]) -> Node:
     """Return a loop that gets the number as one more operand, the same in every iteration."""
     inside, at = Value(number.type, NUMBER), len(node.inputs) - op.stacked
-    nodes, renamed = _told(op.body.nodes, inside, sizes)
+    nodes, renamed = _bind(op.body.nodes, inside, sizes)
     body = Graph(
         (*op.body.inputs[:at], inside, *op.body.inputs[at:]),
         tuple(nodes),

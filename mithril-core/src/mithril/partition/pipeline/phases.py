@@ -19,7 +19,7 @@ from mithril.ir import Node, Phase, Repeat, Value
 from mithril.ir.repeat import all_nodes
 from mithril.mesh import MICRO
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
-from mithril.partition.pipeline.microbatch_index import JOINS
+from mithril.partition.pipeline.microbatch_index import REDUCTIONS
 from mithril.plan import Program
 from mithril.plan.schedule import Work
 from mithril.types import TensorType
@@ -41,7 +41,7 @@ WORKS = tuple(Work)
 
 
 @dataclass(frozen=True, slots=True)
-class Class:
+class ExecutionPhase:
     """Nodes that run together.
 
     Args:
@@ -56,7 +56,7 @@ class Class:
     part: int
     work: Work = Work.forward
 
-    def __lt__(self, other: Class) -> bool:
+    def __lt__(self, other: ExecutionPhase) -> bool:
         return self._key < other._key
 
     @property
@@ -80,27 +80,27 @@ class Local:
 
 
 @dataclass(slots=True, eq=False)
-class Classified:
+class PhasedProgram:
     """The nodes of one local program.
 
     Args:
         local: the program.
-        classes: of each node; None for what depends on no input and is computed where it is needed.
+        phases: of each node; None for what depends on no input and is computed where it is needed.
         state: the class of each value, None likewise.
         varies: the values that differ from micro-batch to micro-batch.
-        joints: the collectives over the axis of micro-batches.
+        microbatch_reductions: the collectives over the axis of micro-batches.
         early: those of them that can be computed from the inputs before the micro-batches.
     """
 
     local: Local
-    classes: dict[Node, Class | None] = field(default_factory=dict)
-    state: dict[Value, Class | None] = field(default_factory=dict)
+    phases: dict[Node, ExecutionPhase | None] = field(default_factory=dict)
+    state: dict[Value, ExecutionPhase | None] = field(default_factory=dict)
     varies: set[Value] = field(default_factory=set)
-    joints: list[Node] = field(default_factory=list)
+    microbatch_reductions: list[Node] = field(default_factory=list)
     early: set[Node] = field(default_factory=set)
 
     def origins(self, node: Node) -> list[Node] | None:
-        """Return the nodes that a joint is computed from, None unless inputs of the plan suffice.
+        """Return what a cross-microbatch reduction is computed from; None unless inputs suffice.
 
         They must be cheap: they are run for all micro-batches before the first.
         """
@@ -119,7 +119,7 @@ class Classified:
         return found[::-1] if work <= CHEAP * size else None
 
 
-def classify(locals: Sequence[Local], split: bool) -> list[Classified]:
+def hoist(locals: Sequence[Local], split: bool) -> list[PhasedProgram]:
     """Return when the nodes of all parts run.
 
     Args:
@@ -129,8 +129,8 @@ def classify(locals: Sequence[Local], split: bool) -> list[Classified]:
     Raises:
         PlanError: a layer needs all micro-batches at once.
     """
-    found = {local.part: Classified(local) for local in locals}
-    made: dict[str, tuple[Class, bool]] = {}
+    found = {local.part: PhasedProgram(local) for local in locals}
+    made: dict[str, tuple[ExecutionPhase, bool]] = {}
     waiting = {part: list(item.local.program.graph.nodes) for part, item in found.items()}
     for item in found.values():
         _enter(item)
@@ -146,32 +146,34 @@ def classify(locals: Sequence[Local], split: bool) -> list[Classified]:
     return list(found.values())
 
 
-def _enter(item: Classified) -> None:
+def _enter(item: PhasedProgram) -> None:
     program = item.local.program
-    first = Class(When.before, 0, item.local.part)
+    first = ExecutionPhase(When.before, 0, item.local.part)
     for port, value in zip(program.inputs, program.graph.inputs, strict=True):
         if port.name not in item.local.crossing:
             item.state[value] = first
 
 
 def _advance(
-    item: Classified, nodes: Sequence[Node], made: dict[str, tuple[Class, bool]]
+    item: PhasedProgram, nodes: Sequence[Node], made: dict[str, tuple[ExecutionPhase, bool]]
 ) -> list[Node]:
-    """Classify the nodes that need nothing unknown; return the others."""
+    """Assign phases to the nodes that need nothing unknown; return the others."""
     waiting = []
     for node in nodes:
         if all(_known(item, value, made) for value in node.inputs):
-            _classify(item, node)
+            _assign_phase(item, node)
         else:
             waiting.append(node)
     for name, value in item.local.program.graph.outputs.items():
         if name in item.local.crossing and value in item.state:
-            found = item.state[value] or Class(When.before, 0, item.local.part)
+            found = item.state[value] or ExecutionPhase(When.before, 0, item.local.part)
             made[name] = found, value in item.varies
     return waiting
 
 
-def _known(item: Classified, value: Value, made: Mapping[str, tuple[Class, bool]]) -> bool:
+def _known(
+    item: PhasedProgram, value: Value, made: Mapping[str, tuple[ExecutionPhase, bool]]
+) -> bool:
     if value in item.state:
         return True
     if value.name not in made:
@@ -182,45 +184,45 @@ def _known(item: Classified, value: Value, made: Mapping[str, tuple[Class, bool]
     return True
 
 
-def _classify(item: Classified, node: Node) -> None:
+def _assign_phase(item: PhasedProgram, node: Node) -> None:
     part = item.local.part
     needs = [c for c in (item.state[value] for value in node.inputs) if c is not None]
     varies = any(value in item.varies for value in node.inputs) or _tells_time(node)
     late = [c for c in needs if c.when == When.after]
-    if _is_joint(node):
-        item.joints.append(node)
-        found: Class | None = Class(When.after, 0, part)
+    if _is_microbatch_reduction(node):
+        item.microbatch_reductions.append(node)
+        found: ExecutionPhase | None = ExecutionPhase(When.after, 0, part)
         varies = False
-        is_reduced = isinstance(node.op, AllReduce) and node.op.reduction in JOINS
+        is_reduced = isinstance(node.op, AllReduce) and node.op.reduction in REDUCTIONS
         if is_reduced and item.origins(node) is not None:
             item.early.add(node)
-            found = Class(When.before, 0, part)
+            found = ExecutionPhase(When.before, 0, part)
     elif not needs:
         found = None
     elif varies:
         if late:
             raise _waits(node)
         work = Work.forward if node.phase == Phase.forward else Work.backward
-        found = Class(When.during, 0, part, work)
+        found = ExecutionPhase(When.during, 0, part, work)
     else:
         when = When.after if late else When.before
         layers = [c.layer + (c.part != part) for c in late or needs]
-        found = Class(when, max(layers), part)
-    item.classes[node] = found
+        found = ExecutionPhase(when, max(layers), part)
+    item.phases[node] = found
     for value in node.outputs:
         item.state[value] = found
         if varies:
             item.varies.add(value)
 
 
-def check_joints(program: Program) -> None:
+def check_microbatch_reductions(program: Program) -> None:
     """Raise where something else than a sum, or the whole batch, is needed of all micro-batches.
 
     Raises:
         PlanError: a layer needs them at once.
     """
     for node in program.graph.nodes:
-        _is_joint(node)
+        _is_microbatch_reduction(node)
 
 
 def _is_loop(node: Node) -> bool:
@@ -239,7 +241,7 @@ def _inside(node: Node) -> list[Node]:
     return list(all_nodes(node.op.body)) if isinstance(node.op, Repeat) else [node]
 
 
-def _is_joint(node: Node) -> bool:
+def _is_microbatch_reduction(node: Node) -> bool:
     over_time = [n for n in _inside(node) if isinstance(n.op, Collective) and MICRO in n.op.axes]
     if over_time and (
         isinstance(node.op, Repeat) or not isinstance(node.op, AllReduce | AllGather)
@@ -259,24 +261,24 @@ def _waits(node: Node) -> PlanError:
     )
 
 
-def _check_arrivals(item: Classified, made: Mapping[str, tuple[Class, bool]]) -> None:
+def _check_arrivals(item: PhasedProgram, made: Mapping[str, tuple[ExecutionPhase, bool]]) -> None:
     """Settle what arrives and is only passed on."""
     for value in item.local.program.graph.inputs:
         if value not in item.state:
             assert _known(item, value, made), f"{value!r} arrives from nowhere"
 
 
-def _split_backward(item: Classified) -> None:
+def _split_backward(item: PhasedProgram) -> None:
     """Tell the gradients that other stages wait for from those of weights."""
     graph = item.local.program.graph
     wanted = {v for name, v in graph.outputs.items() if name in item.local.crossing}
     for node in reversed(graph.nodes):
-        found = item.classes[node]
+        found = item.phases[node]
         if found is None or found.when != When.during or found.work != Work.backward:
             continue
         is_awaited = not wanted.isdisjoint(node.outputs)
         work = Work.input_gradient if is_awaited else Work.weight_gradient
-        item.classes[node] = Class(When.during, 0, item.local.part, work)
-        item.state.update(dict.fromkeys(node.outputs, item.classes[node]))
+        item.phases[node] = ExecutionPhase(When.during, 0, item.local.part, work)
+        item.state.update(dict.fromkeys(node.outputs, item.phases[node]))
         if is_awaited:
             wanted.update(node.inputs)

@@ -79,7 +79,7 @@ class Placement:
         return None
 
 
-def assign(graph: Graph, placement: Placement) -> dict[Node, int | None]:
+def assign_stages(graph: Graph, placement: Placement) -> dict[Node, int | None]:
     """Return the part each node runs on; None for what depends on no input.
 
     Raises:

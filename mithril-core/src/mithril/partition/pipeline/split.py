@@ -14,7 +14,7 @@ from mithril.partition.naming import label
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parted:
+class StageGraphs:
     """A graph in parts.
 
     Args:
@@ -28,7 +28,7 @@ class Parted:
     made_on: Mapping[str, int]
 
 
-def cut(graph: Graph, parts: Mapping[Node, int | None], rest: int) -> Parted:
+def split_by_stage(graph: Graph, parts: Mapping[Node, int | None], rest: int) -> StageGraphs:
     """Return the graph of each part.
 
     Args:
@@ -52,7 +52,7 @@ def cut(graph: Graph, parts: Mapping[Node, int | None], rest: int) -> Parted:
         if made_on[name] is None:
             made_on[name] = rest if rest in order else order[0]
     graphs = {part: _of_part(part, graph, parts, crossing, made_on) for part in order}
-    return Parted(
+    return StageGraphs(
         graphs,
         {name: value for value, name in crossing.items()},
         {name: part for name, part in made_on.items() if part is not None},

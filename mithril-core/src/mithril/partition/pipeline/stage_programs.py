@@ -1,8 +1,9 @@
 """Cut the local programs of pipelines and placed layers into programs that run without a break.
 
-A piece takes values of the parts before it, of earlier pieces of its own part, and, for every
-micro-batch, that one's number. Sums over the micro-batches grow from run to run of the piece that
-makes their terms; the first piece of a part makes the zeros they start from.
+A stage program takes values of the parts before it, of earlier stage programs of its own part, and,
+for every micro-batch, that one's number. Sums over the micro-batches grow from run to run of the
+stage program that makes their terms; the first stage program of a part makes the zeros they start
+from.
 """
 
 from __future__ import annotations
@@ -17,24 +18,29 @@ from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops import add, broadcast_to, cast, concatenate
 from mithril.ops.collective import AllGather, AllReduce
 from mithril.ops.reduce import accumulator
-from mithril.partition.pipeline.microbatch_index import NUMBER, at_once, told_time, varying
-from mithril.partition.pipeline.phases import Class, Classified, When
+from mithril.partition.pipeline.microbatch_index import (
+    NUMBER,
+    at_once,
+    bind_microbatch_index,
+    varying,
+)
+from mithril.partition.pipeline.phases import ExecutionPhase, PhasedProgram, When
 from mithril.plan import Port, Program
 from mithril.plan.schedule import Work
 from mithril.types import TensorType
 
 SUMS = ("sum", "zeros")
-"""Kinds of seats that hold a sum over micro-batches, in its own dtype."""
+"""Kinds of slot references that hold a sum over micro-batches, in its own dtype."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A value of a part's local program, as pieces hand it on.
+class SlotRef:
+    """A value of a part's local program, as stage programs hand it on.
 
     Args:
         part: whose.
         value: which.
-        kind: empty for itself; `sum` for the sum over the micro-batches so far, `zeros` for what
+        kind: empty for itself; `sum` for the accumulator over the micro-batches, `zeros` for what
             that starts from.
         microbatch: for what it was in one of them, which.
     """
@@ -46,7 +52,7 @@ class Seat:
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class StageProgram:
     """A program that runs without a break.
 
     Args:
@@ -56,10 +62,10 @@ class Piece:
         gives: what each output is.
     """
 
-    of: Class
+    of: ExecutionPhase
     program: Program
-    takes: list[Seat | None]
-    gives: list[Seat]
+    takes: list[SlotRef | None]
+    gives: list[SlotRef]
 
 
 def timeless(sharding: Sharding, mesh: Mesh) -> Sharding:
@@ -84,7 +90,7 @@ def timeless_port(port: Port, mesh: Mesh) -> Port:
 
 
 @dataclass(eq=False)
-class Cutter:
+class StageBuilder:
     """Cuts the classified program of one part.
 
     Args:
@@ -93,28 +99,28 @@ class Cutter:
         count: how many micro-batches there are.
     """
 
-    item: Classified
+    item: PhasedProgram
     mesh: Mesh
     count: int
-    alias: dict[Value, Seat] = field(default_factory=dict)
-    _nodes: dict[Class, list[Node]] = field(default_factory=dict)
-    _extra: dict[Class, list[Node]] = field(default_factory=dict)
-    _sums: dict[Class, dict[Value, None]] = field(default_factory=dict)
-    _seats: dict[Value, Seat] = field(default_factory=dict)
+    alias: dict[Value, SlotRef] = field(default_factory=dict)
+    _nodes: dict[ExecutionPhase, list[Node]] = field(default_factory=dict)
+    _extra: dict[ExecutionPhase, list[Node]] = field(default_factory=dict)
+    _sums: dict[ExecutionPhase, dict[Value, None]] = field(default_factory=dict)
+    _refs: dict[Value, SlotRef] = field(default_factory=dict)
     _sum_ports: dict[Value, Port] = field(default_factory=dict)
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces, those of a class as one."""
-        for node, found in self.item.classes.items():
-            if found is not None and node not in self.item.joints:
+    def stage_programs(self) -> Iterator[StageProgram]:
+        """Yield the stage programs, those of a class as one."""
+        for node, found in self.item.phases.items():
+            if found is not None and node not in self.item.microbatch_reductions:
                 self._nodes.setdefault(found, []).append(node)
-        for joint in self.item.joints:
-            self._join(joint)
+        for reduction in self.item.microbatch_reductions:
+            self._join(reduction)
         self._add_zeros()
         self._add_constant_outputs()
         wanted = self._wanted()
         for found in sorted({*self._nodes, *self._extra}):
-            yield self._piece(found, wanted)
+            yield self._stage_program(found, wanted)
 
     @property
     def graph(self) -> Graph:
@@ -126,14 +132,14 @@ class Cutter:
         """The inputs of the part that other parts make, by name."""
         return {v.name: v for v in self.graph.inputs if v.name in self.item.local.crossing}
 
-    def names_of(self, seat: Seat) -> list[str]:
+    def names_of(self, ref: SlotRef) -> list[str]:
         """Return the names under which a value leaves for other parts."""
         outputs = self.graph.outputs.items()
-        return [n for n, v in outputs if n in self.item.local.crossing and self.seat(v) == seat]
+        return [n for n, v in outputs if n in self.item.local.crossing and self.ref(v) == ref]
 
-    def leaving(self, name: str) -> Seat:
+    def leaving(self, name: str) -> SlotRef:
         """Return what leaves under a name."""
-        return self.seat(self.graph.outputs[name])
+        return self.ref(self.graph.outputs[name])
 
     def leaving_port(self, name: str) -> Port:
         """Return how it leaves."""
@@ -149,16 +155,16 @@ class Cutter:
         """Return whether a value differs from micro-batch to micro-batch."""
         return value in self.item.varies
 
-    def seat(self, value: Value) -> Seat:
+    def ref(self, value: Value) -> SlotRef:
         """Return what a value of the program is handed on as."""
-        found = self.alias.get(value) or self._seats.get(value)
-        return found or Seat(self.item.local.part, value)
+        found = self.alias.get(value) or self._refs.get(value)
+        return found or SlotRef(self.item.local.part, value)
 
     # -------------------------------------------------------------- what joins micro-batches
 
     def _join(self, node: Node) -> None:
         """Put a sum, or the whole batch, behind the micro-batches."""
-        after = Class(When.after, 0, self.item.local.part)
+        after = ExecutionPhase(When.after, 0, self.item.local.part)
         if node in self.item.early:
             self._reduce_early(node)
             return
@@ -169,7 +175,9 @@ class Cutter:
                 if isinstance(node.op, AllReduce):
                     x = self._summed(builder, node.op, value, node)
                 else:
-                    assert isinstance(node.op, AllGather), "joints are sums and gathers"
+                    assert isinstance(node.op, AllGather), (
+                        "cross-microbatch reductions are sums and gathers"
+                    )
                     x = self._gathered(builder, node.op, value)
                 x = cast(x, result.type.dtype)
             nodes = builder.build({"result": x}).nodes
@@ -177,13 +185,13 @@ class Cutter:
                 last = replace(nodes[-1], outputs=(result,))
                 self._extra.setdefault(after, []).extend([*nodes[:-1], last])
             else:
-                self.alias[result] = self._seats[x.value]
+                self.alias[result] = self._refs[x.value]
                 if result in self._ports:  # the sum leaves as it is, so it has to lie as promised
                     self._sum_ports[value] = self._ports[result]
 
     def _reduce_early(self, node: Node) -> None:
         """Put a reduction that inputs suffice for before the micro-batches."""
-        first = Class(When.before, 0, self.item.local.part)
+        first = ExecutionPhase(When.before, 0, self.item.local.part)
         origins, op = self.item.origins(node), node.op
         assert origins is not None and isinstance(op, AllReduce), "only these are early"
         given = self.item.local.program.graph.inputs
@@ -207,7 +215,7 @@ class Cutter:
             x: Tensor = Tensor(builder, value) * self.count
         else:
             x = builder.input(self._sum_type(value), "sum")
-            self._seats[x.value] = Seat(self.item.local.part, value, "sum")
+            self._refs[x.value] = SlotRef(self.item.local.part, value, "sum")
             self._sums.setdefault(source, {})[value] = None
         rest = tuple(axis for axis in op.axes if axis != MICRO)
         return builder.apply(replace(op, axes=rest), cast(x, value.type.dtype))[0] if rest else x
@@ -216,7 +224,7 @@ class Cutter:
         """Return the batch, put together again after the micro-batches."""
         parts = [builder.input(value.type, f"part {m}") for m in range(self.count)]
         for m, tensor in enumerate(parts):
-            self._seats[tensor.value] = Seat(self.item.local.part, value, microbatch=m)
+            self._refs[tensor.value] = SlotRef(self.item.local.part, value, microbatch=m)
         rest = tuple(axis for axis in op.axes if axis != MICRO)
         over = replace(op, axes=rest, count=op.count // self.count)
         if rest and op.axes[0] == MICRO:  # each micro-batch is put together by itself
@@ -228,25 +236,25 @@ class Cutter:
         return TensorType(value.type.shape, accumulator(value.type.dtype))
 
     def _add_zeros(self) -> None:
-        first = Class(When.before, 0, self.item.local.part)
+        first = ExecutionPhase(When.before, 0, self.item.local.part)
         for value in {v: None for values in self._sums.values() for v in values}:
             builder = Builder()
             type = self._sum_type(value)
             zero = broadcast_to(builder.constant(0, type.dtype), type.shape)
             nodes = builder.build({"zeros": zero}).nodes
             self._extra.setdefault(first, []).extend(nodes)
-            self._seats[zero.value] = Seat(self.item.local.part, value, "zeros")
+            self._refs[zero.value] = SlotRef(self.item.local.part, value, "zeros")
 
     def _add_constant_outputs(self) -> None:
-        first = Class(When.before, 0, self.item.local.part)
+        first = ExecutionPhase(When.before, 0, self.item.local.part)
         for value in self.item.local.program.graph.outputs.values():
             if self.item.state[value] is None:
                 self._nodes.setdefault(first, [])
 
-    # -------------------------------------------------------------- one piece
+    # -------------------------------------------------------------- one stage program
 
     def _wanted(self) -> set[Value]:
-        """Return the values that leave the piece that makes them, whoever needs them."""
+        """Return the values that leave the stage program that makes them, whoever needs them."""
         wanted = set(self.item.local.program.graph.outputs.values())
         made_by = {
             value: found
@@ -257,12 +265,12 @@ class Cutter:
         for found, nodes in [*self._nodes.items(), *self._extra.items()]:
             for node in nodes:
                 wanted.update(v for v in node.inputs if made_by.get(v, found) != found)
-        gathered = (n for n in self.item.joints if isinstance(n.op, AllGather))
+        gathered = (n for n in self.item.microbatch_reductions if isinstance(n.op, AllGather))
         wanted.update(value for node in gathered for value in node.inputs)
-        wanted.update(v for v, seat in self._seats.items() if seat.kind == "zeros")
+        wanted.update(v for v, ref in self._refs.items() if ref.kind == "zeros")
         return wanted
 
-    def _piece(self, found: Class, wanted: set[Value]) -> Piece:
+    def _stage_program(self, found: ExecutionPhase, wanted: set[Value]) -> StageProgram:
         program = self.item.local.program
         own = {*self._nodes.get(found, ())}
         extra = self._extra.get(found, [])
@@ -273,48 +281,50 @@ class Cutter:
         needed |= set(constant if is_first else ())
         kept: list[Node] = []
         for node in reversed(program.graph.nodes):
-            everywhere = node in self.item.classes and self.item.classes[node] is None
+            everywhere = node in self.item.phases and self.item.phases[node] is None
             if node in own or (everywhere and not needed.isdisjoint(node.outputs)):
                 needed.update(node.inputs)
                 kept.append(node)
-        nodes, number = told_time([*extra, *reversed(kept)], self.count, self._mesh)
+        nodes, number = bind_microbatch_index([*extra, *reversed(kept)], self.count, self._mesh)
         made = {value for node in nodes for value in node.outputs}
-        takes: dict[Value, Seat | None] = {}
+        takes: dict[Value, SlotRef | None] = {}
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):
             if value not in made:
-                takes[value] = None if value is number else self.seat(value)
+                takes[value] = None if value is number else self.ref(value)
         leaving = (v for node in nodes for v in node.outputs if v in wanted)
-        gives = {v: self.seat(v) for v in leaving if self._leaves(v, found)}
+        gives = {v: self.ref(v) for v in leaving if self._leaves(v, found)}
         builder = Builder.extending(Graph((), tuple(nodes), {}))
         for value in sums:
             if value not in made:
-                takes.setdefault(value, self.seat(value))
+                takes.setdefault(value, self.ref(value))
             before, after = self._add_to_sum(builder, value, found)
-            takes[before] = self._seats[before]
-            gives[after] = self._seats[after]
+            takes[before] = self._refs[before]
+            gives[after] = self._refs[after]
         return self._closed(found, builder.build({}).nodes, takes, gives)
 
-    def _add_to_sum(self, builder: Builder, value: Value, found: Class) -> tuple[Value, Value]:
+    def _add_to_sum(
+        self, builder: Builder, value: Value, found: ExecutionPhase
+    ) -> tuple[Value, Value]:
         phase = Phase.forward if found.work == Work.forward else Phase.backward
         with builder.at(phase=phase):
-            before = builder.input(self._sum_type(value), f"{value.name or 'value'} so far")
+            before = builder.input(self._sum_type(value), f"{value.name or 'value'} accumulator")
             after = add(before, cast(Tensor(builder, value), before.dtype))
-        seat = Seat(self.item.local.part, value, "sum")
-        self._seats[before.value] = self._seats[after.value] = seat
+        ref = SlotRef(self.item.local.part, value, "sum")
+        self._refs[before.value] = self._refs[after.value] = ref
         return before.value, after.value
 
-    def _leaves(self, value: Value, found: Class) -> bool:
-        """Whether a piece hands a value on; what is computed everywhere leaves the first piece."""
+    def _leaves(self, value: Value, found: ExecutionPhase) -> bool:
+        """Whether a stage program hands a value on; what all could compute leaves the first."""
         is_first = found.when == When.before and found.layer == 0
-        return self.item.state.get(value) is not None or value in self._seats or is_first
+        return self.item.state.get(value) is not None or value in self._refs or is_first
 
     def _closed(
         self,
-        found: Class,
+        found: ExecutionPhase,
         nodes: Sequence[Node],
-        takes: Mapping[Value, Seat | None],
-        gives: Mapping[Value, Seat],
-    ) -> Piece:
+        takes: Mapping[Value, SlotRef | None],
+        gives: Mapping[Value, SlotRef],
+    ) -> StageProgram:
         entering = {v: Value(v.type, n) for v, n in zip(takes, _names(takes), strict=True)}
         names = _names(gives)
         renamed = tuple(
@@ -327,7 +337,7 @@ class Cutter:
             tuple(replace(self._port(v), name=new.name) for v, new in entering.items()),
             tuple(replace(self._port(v), name=name) for name, v in outputs.items()),
         )
-        return Piece(found, program, list(takes.values()), list(gives.values()))
+        return StageProgram(found, program, list(takes.values()), list(gives.values()))
 
     # -------------------------------------------------------------- how values lie
 
@@ -352,9 +362,9 @@ class Cutter:
         """Return how a value lies; one that stays where it is made is each device's own."""
         if value.name == NUMBER:
             return Port(value.name, value.type, Sharding.replicated(self._mesh, 0))
-        seat = self._seats.get(value)
-        source = value if seat is None else seat.value
-        known = self._ports if seat is None or seat.kind not in SUMS else self._sum_ports
+        ref = self._refs.get(value)
+        source = value if ref is None else ref.value
+        known = self._ports if ref is None or ref.kind not in SUMS else self._sum_ports
         if source in known:
             return known[source]
         axes = self._varies[source]

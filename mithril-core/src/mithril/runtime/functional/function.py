@@ -21,10 +21,10 @@ from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.functional.arguments import Choice, Form, Signature, name_of
 from mithril.runtime.functional.donation import check_donated, give_up
-from mithril.runtime.functional.step import Arriving, Step, Wishes, make_step
+from mithril.runtime.functional.step import Arriving, FunctionOptions, Step, make_step
 from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functional.tree import flatten, rebuild, spread
-from mithril.runtime.lru import Recent
+from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
 
 KEPT = 512
@@ -108,8 +108,8 @@ def jit(
             f"jit() is given backend={backend!r}, which is none; write backend=ml.NumpyBackend()"
         )
     signature = Signature(function)
-    wishes = Wishes(in_shardings, out_shardings, signature.chosen(donate, "donate"))
-    return Function(function, backend, wishes, signature.chosen(static, "static"))
+    options = FunctionOptions(in_shardings, out_shardings, signature.chosen(donate, "donate"))
+    return Function(function, backend, options, signature.chosen(static, "static"))
 
 
 class Function:
@@ -119,21 +119,21 @@ class Function:
         self,
         function: Callable[..., Any],
         backend: Backend | None,
-        wishes: Wishes,
+        options: FunctionOptions,
         static: frozenset[str],
         is_fixed: Callable[[object], bool] | None = None,
     ) -> None:
         update_wrapper(self, function)
         self.name = name_of(function)
-        self.wishes = wishes
+        self.options = options
         self._function = function
         self._backend = backend
         self._static = static
         self._is_fixed = is_fixed
         self._signature = Signature(function)
         self._made = 0
-        self._arriving: Recent[Form, Arriving] = Recent(KEPT)
-        self._steps: Recent[tuple[Form, tuple[Kind, ...]], Step] = Recent(KEPT)
+        self._arriving: LRUCache[Form, Arriving] = LRUCache(KEPT)
+        self._steps: LRUCache[tuple[Form, tuple[Kind, ...]], Step] = LRUCache(KEPT)
         self._last: tuple[Form, list[Kind], Step] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -204,7 +204,7 @@ class Function:
     def _form(self, form: Form) -> Arriving:
         arriving = self._arriving.get(form)
         if arriving is None:
-            arriving = Arriving.of(form, self.wishes, self._static, self.name)
+            arriving = Arriving.of(form, self.options, self._static, self.name)
             self._arriving.put(form, arriving)
         return arriving
 
@@ -226,7 +226,7 @@ class Function:
                 form,
                 arriving,
                 kinds,
-                self.wishes,
+                self.options,
                 self._is_fixed,
             )
             self._made += 1
@@ -246,7 +246,7 @@ class Function:
     def _inlined(self, outer: Builder, form: Form, leaves: list[Any]) -> Any:
         """Return the function's result as a part of another trace."""
         names = form.leaf_names()
-        specs = self.wishes.specs(form, self._static, self.name)
+        specs = self.options.specs(form, self._static, self.name)
         tensors: list[Tensor] = []
         for leaf, name, spec in zip(leaves, names, specs, strict=True):
             tensor = lift(outer, leaf, f"argument '{name}' of function '{self.name}'")
@@ -255,8 +255,8 @@ class Function:
             returned = form.call(self._function, iter(tensors))
             made: list[Any] = []
             structure = flatten(returned, made)
-            wished = list(spread(self.wishes.outputs, structure, "result"))
-            for position, (leaf, spec) in enumerate(zip(made, wished, strict=True)):
+            wanted = list(spread(self.options.outputs, structure, "result"))
+            for position, (leaf, spec) in enumerate(zip(made, wanted, strict=True)):
                 if spec is not None:
                     tensor = lift(outer, leaf, f"result of function '{self.name}'")
                     made[position] = constrained(tensor, spec)

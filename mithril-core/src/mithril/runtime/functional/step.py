@@ -33,7 +33,7 @@ Limit = tuple[int, DType, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wishes:
+class FunctionOptions:
     """What a function was told about its arguments and results.
 
     Args:
@@ -63,11 +63,11 @@ class Wishes:
                 f"for all arguments, or a tuple with one entry for each of the {len(given)} by "
                 f"position that are not static"
             )
-        wished = dict(zip((name for name, _ in given), prefixes, strict=True))
+        wanted = dict(zip((name for name, _ in given), prefixes, strict=True))
         return [
             spec
             for name, structure in form.arguments
-            for spec in spread(wished.get(name), structure, f"argument '{name}'")
+            for spec in spread(wanted.get(name), structure, f"argument '{name}'")
         ]
 
 
@@ -88,11 +88,11 @@ class Arriving:
     function: str
 
     @staticmethod
-    def of(form: Form, wishes: Wishes, static: frozenset[str], function: str) -> Arriving:
+    def of(form: Form, options: FunctionOptions, static: frozenset[str], function: str) -> Arriving:
         """Return how the leaves of a form arrive."""
-        specs = wishes.specs(form, static, function)
+        specs = options.specs(form, static, function)
         of_argument = form.leaf_arguments()
-        donated = [i for i, name in enumerate(of_argument) if name in wishes.donated]
+        donated = [i for i, name in enumerate(of_argument) if name in options.donated]
         return Arriving(form.leaf_names(), specs, tuple(donated), function)
 
     def arrays(self, backend: Backend, leaves: Sequence[Any]) -> list[Array]:
@@ -132,7 +132,7 @@ class Arriving:
             check_rank(backend, spec, np.ndim(leaf), self.what(name))
             return backend.array(leaf, sharding=spec)
         is_host = isinstance(leaf, bool | int | float | np.ndarray | np.generic)
-        if not is_host and backend.adopted(leaf) is None:
+        if not is_host and backend.adopt(leaf) is None:
             raise GraphError(
                 f"{self.what(name)} is {kind_of(leaf)}; give an array of backend "
                 f"'{backend.name}', such as backend.array(…), or a number, or name the argument in "
@@ -235,7 +235,7 @@ def make_step(
     form: Form,
     arriving: Arriving,
     kinds: Sequence[Kind],
-    wishes: Wishes,
+    options: FunctionOptions,
     is_fixed: Callable[[object], bool] | None = None,
 ) -> Step:
     """Trace a function for arguments of some kinds, and plan it.
@@ -245,9 +245,9 @@ def make_step(
         name: its name.
         backend: where it will run.
         form: of the arguments.
-        arriving: names and wishes of their leaves.
+        arriving: names and options of their leaves.
         kinds: of their leaves.
-        wishes: how results must leave.
+        options: how results must leave.
         is_fixed: tells which leaves of results are values of Python.
     """
     builder = FunctionBuilder(backend, name)
@@ -261,7 +261,7 @@ def make_step(
         tensors = [lift(builder, x, what) for x, what in zip(leaves, whats, strict=True)]
     graph = builder.build(dict(zip(called, tensors, strict=True)))
     builder.is_done = True
-    specs = list(spread(wishes.outputs, structure, "result"))
+    specs = list(spread(options.outputs, structure, "result"))
     request = _request(builder, graph, kinds, specs)
     arrive = [*kinds, *(taken.array.kind for taken in builder.taken)]
     placement = placement_by(backend.mesh, arrive, [value.name for value in graph.inputs])

@@ -68,13 +68,13 @@ class FunctionBuilder(Builder):
         """Return the user's line that is being run."""
         return user_source()
 
-    def adopted(self, x: object) -> Tensor | None:
+    def adopt(self, x: object) -> Tensor | None:
         """Return an array of values as a hidden input, the same one each time."""
         known = self._known.get(id(x))
         if known is not None:
             return known.tensor
         is_host = isinstance(x, np.ndarray | np.generic)
-        array = self.backend.array(x) if is_host else self.backend.taken(x)
+        array = self.backend.array(x) if is_host else self.backend.convert(x)
         if not isinstance(array, Array):
             return None
         self.backend.own(array, f"array used by function '{self.name}'")
@@ -121,7 +121,7 @@ def lift(builder: Builder, x: object, what: str) -> Tensor:
     if isinstance(x, bool | int | float | np.generic):
         number = x.item() if isinstance(x, np.generic) else x
         return Number(builder, builder.constant(number, _dtype_of(x)).value, known=number)
-    adopted = builder.adopted(x)
+    adopted = builder.adopt(x)
     if adopted is None:
         raise GraphError(
             f"{what} is {kind_of(x)}, which is no array; give arrays, numbers, and dicts, "
