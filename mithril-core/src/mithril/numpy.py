@@ -82,8 +82,8 @@ def _function(name: str) -> Callable[..., Any]:
                 f"mithril.numpy.{name} is called without an array of a backend; pass one, such as "
                 f"backend.array(…)"
             )
-        taken = [_lifted(builder, x) for x in arguments]
-        named = {key: _lifted(builder, x) for key, x in options.items()}
+        taken = [_lift(builder, x) for x in arguments]
+        named = {key: _lift(builder, x) for key, x in options.items()}
         return builder.attempt(attempt, name, taken, named)
 
     function.__name__ = function.__qualname__ = name
@@ -98,10 +98,10 @@ def _operands(arguments: Sequence[Any]) -> Any:
             yield from _operands(x)
 
 
-def _lifted(builder: Builder, x: Any) -> Any:
+def _lift(builder: Builder, x: Any) -> Any:
     """Return an argument with arrays of values as tensors of a trace, those in lists too."""
     if isinstance(x, list | tuple) and any(_is_values(item) for item in x):
-        return [_lifted(builder, item) for item in x]
+        return [_lift(builder, item) for item in x]
     return lift(builder, x, "argument") if _is_values(x) else x
 
 
@@ -171,7 +171,7 @@ def zeros(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
     """Return zeros, float32 by default; see `full`."""
-    return _filled("zeros", shape, 0, dtype, backend)
+    return _fill("zeros", shape, 0, dtype, backend)
 
 
 @checked_keywords()
@@ -179,7 +179,7 @@ def ones(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
     """Return ones, float32 by default; see `full`."""
-    return _filled("ones", shape, 1, dtype, backend)
+    return _fill("ones", shape, 1, dtype, backend)
 
 
 empty = zeros
@@ -327,7 +327,7 @@ def _trace_of(x: Tensor) -> Builder:
     return trace_around([x]) or x.builder
 
 
-def _filled(
+def _fill(
     name: str, shape: int | Sequence[int], value: int, dtype: object, backend: Backend | None
 ) -> Any:
     """Make `zeros` or `ones`: of the backend that is given, or else in the trace that runs."""

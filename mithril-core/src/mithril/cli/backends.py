@@ -110,11 +110,11 @@ def _as_table(entries: Sequence[BackendEntry]) -> str:
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     counts = Counter(entry.status for entry in entries)
     summary = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
-    colored = [_colored(line, entry) for line, entry in zip(lines[1:], entries, strict=True)]
+    colored = [_color_text(line, entry) for line, entry in zip(lines[1:], entries, strict=True)]
     return "\n".join([lines[0], *colored, summary])
 
 
-def _colored(line: str, entry: BackendEntry) -> str:
+def _color_text(line: str, entry: BackendEntry) -> str:
     status = entry.status.value
     color = COLORS.get(entry.status, typer.colors.RED)
     return line.replace(f"  {status}", f"  {typer.style(status, fg=color)}", 1)

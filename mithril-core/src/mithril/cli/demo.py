@@ -54,7 +54,7 @@ def demo(
     typer.echo(f"\n{trainer.compiled.plan_summary()}\n")
     before = trainer.write(PROMPT, SAMPLE)
     start = time.perf_counter()
-    losses = list(_shown(trainer, steps))
+    losses = list(_show(trainer, steps))
     seconds = time.perf_counter() - start
     typer.echo(
         f"trained {steps} steps in {seconds:.1f} s: loss {losses[0]:.3f} -> {losses[-1]:.3f}"
@@ -78,7 +78,7 @@ def _check_axes(names: Iterable[str]) -> None:
             )
 
 
-def _shown(trainer: Trainer, steps: int) -> Iterable[float]:
+def _show(trainer: Trainer, steps: int) -> Iterable[float]:
     """Yield the losses of the steps, with a progress bar on a terminal and lines elsewhere."""
     if not sys.stdout.isatty():
         for step in range(steps):

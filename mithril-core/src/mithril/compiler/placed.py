@@ -173,7 +173,7 @@ class _Parts:
         check_microbatch_reductions(program)
         program = replace(program, graph=expand_local(program.graph, self.kernels))
         crossing = frozenset(stage_graphs.crossing)
-        program = self._gathered_in_time(program, crossing)
+        program = self._gather_in_time(program, crossing)
         for port in (*program.inputs, *program.outputs):
             self.lies[port.name] = port.sharding
         self._report(graph, choice, given, request, part, crossing)
@@ -210,7 +210,7 @@ class _Parts:
             _check_axes(name, {**whole.inputs, **whole.at_rest}[name], part.name, mesh)
         seeds = whole.output_gradients
         mine = {n: onto(s, mesh) for n, s in (seeds or {}).items() if cotangent_name(n) in names}
-        handed_on = self._handed_on(mesh, stage_graphs)
+        handed_on = self._hand_on(mesh, stage_graphs)
         homes = on(whole.homes, {value.name for value in graph.values()})
         homes |= {n: s for n, s in handed_on.items() if n in names}
         batch = self.placement.batch
@@ -233,7 +233,7 @@ class _Parts:
             along=along,
         )
 
-    def _handed_on(self, mesh: Mesh, stage_graphs: StageGraphs) -> dict[str, Sharding]:
+    def _hand_on(self, mesh: Mesh, stage_graphs: StageGraphs) -> dict[str, Sharding]:
         """Return how stages hand on what differs from micro-batch to micro-batch.
 
         Both sides have to agree which samples a micro-batch has, and on which replica.
@@ -273,7 +273,7 @@ class _Parts:
     def _batch_axes(self, mesh: Mesh) -> tuple[str, ...]:
         return tuple(axis for axis in self.placement.split if mesh.sizes.get(axis, 1) > 1)
 
-    def _gathered_in_time(self, program: Program, crossing: frozenset[str]) -> Program:
+    def _gather_in_time(self, program: Program, crossing: frozenset[str]) -> Program:
         """Return the program whose own outputs are whole batches, put together at its end."""
         builder = Builder.extending(program.graph)
         outputs, ports = dict(program.graph.outputs), []

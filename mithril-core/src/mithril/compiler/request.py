@@ -169,7 +169,7 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
         for value in part.values()
         if value.name in fine.homes
     }
-    homes |= dict(_constrained(parts, mesh, fine.pads))
+    homes |= dict(_constrain(parts, mesh, fine.pads))
     return Constraints(
         mesh=mesh,
         inputs=inputs,
@@ -187,9 +187,7 @@ def constraints(graph: Graph, mesh: Mesh, request: Request) -> Constraints:
     )
 
 
-def _constrained(
-    graphs: Iterable[Graph], mesh: Mesh, pads: bool
-) -> Iterator[tuple[Value, Sharding]]:
+def _constrain(graphs: Iterable[Graph], mesh: Mesh, pads: bool) -> Iterator[tuple[Value, Sharding]]:
     """Yield where the user's code constrains values to lie; on one device there is no choice.
 
     Raises:

@@ -50,16 +50,16 @@ class Tensor(Operand):
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of values, if the trace takes any, become tensors."""
-        given = map(self._taken, arguments)
+        given = map(self._name_is_taken, arguments)
         made: Self = self.builder.attempt(super()._call, function, *given, **options)
         return made
 
     def __getitem__(self, index: Any) -> Self:
         if isinstance(index, tuple):
-            return super().__getitem__(tuple(map(self._taken, index)))
-        return super().__getitem__(self._taken(index))
+            return super().__getitem__(tuple(map(self._name_is_taken, index)))
+        return super().__getitem__(self._name_is_taken(index))
 
-    def _taken(self, x: object) -> object:
+    def _name_is_taken(self, x: object) -> object:
         adopted = None if isinstance(x, Tensor) or not getattr(x, "shape", ()) else self._adopt(x)
         return x if adopted is None else adopted
 

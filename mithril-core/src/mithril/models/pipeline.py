@@ -76,7 +76,7 @@ class Pipeline(Model):
         super().__init__(name=name)
         refuse_unknown("Pipeline", unknown, named(Pipeline.__init__))
         source = user_source()
-        components = [_component(stage, number) for number, stage in enumerate(_listed(stages))]
+        components = [_component(stage, number) for number, stage in enumerate(_list(stages))]
         if not isinstance(data_parallel, bool):
             raise OptionError(
                 f"Pipeline option data_parallel is {data_parallel!r}; give True or False"
@@ -97,7 +97,7 @@ class Pipeline(Model):
             _dimension(stage_to_mesh_dim),
             source,
         )
-        members, links = _chained(components, source)
+        members, links = _chain(components, source)
         self._state = Composition(
             members=tuple(members),
             links=tuple(links),
@@ -132,7 +132,7 @@ def _closed() -> OptionError:
     )
 
 
-def _listed(stages: object) -> Sequence[object]:
+def _list(stages: object) -> Sequence[object]:
     if isinstance(stages, Sequence) and not isinstance(stages, str) and stages:
         return stages
     raise OptionError(
@@ -156,7 +156,7 @@ def _component(stage: object, number: int) -> Composition | Layer:
     return component
 
 
-def _chained(
+def _chain(
     components: Sequence[Composition | Layer], source: Any
 ) -> tuple[list[Member], list[Link]]:
     """Return the stages, connected one to the next."""

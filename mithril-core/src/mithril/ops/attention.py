@@ -113,7 +113,7 @@ class Attention(Op):
     def expand(self, inputs: Tensors) -> Tensors:
         q, k, v = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs[:3])
         (b, s, h, _), e = q.shape, v.shape[3]
-        q, at, key = _grouped(q, k)
+        q, at, key = _group(q, k)
         scores = _scores(q, k, inputs[3:], (self.causal, self.scale))
         top = max(scores, -1, keepdims=True)
         top = stop_gradient(where(top < UNSEEN, 0.0, top) if inputs[3:] else top)
@@ -166,7 +166,7 @@ class AttentionGradient(Op):
         wide = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs[:6])
         q, k, v, out, total, g = wide
         shape = q.shape
-        q, at, key = _grouped(q, k)
+        q, at, key = _group(q, k)
         g, out = (reshape(x, (*q.shape[:-1], x.shape[-1])) for x in (g, out))
         scores = _scores(q, k, inputs[6:], (self.causal, self.scale))
         weights = exp(scores - reshape(total, (*scores.shape[:-1], 1)))
@@ -216,7 +216,7 @@ def head_sizes(inputs: Types) -> dict[str, int]:
     return {} if heads == groups else {"g": groups, "r": heads // groups}
 
 
-def _grouped(q: Any, k: Any) -> tuple[Any, str, str]:
+def _group(q: Any, k: Any) -> tuple[Any, str, str]:
     """Return q as [b, s, g, r, d] where k has fewer heads, and letters for the heads of both."""
     (b, s, h, d), groups = q.shape, k.shape[2]
     if h == groups:

@@ -73,7 +73,7 @@ class UserOp(Op):
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = _converted(self, item.name, getattr(self, item.name))
+            value = _convert(self, item.name, getattr(self, item.name))
             object.__setattr__(self, item.name, value)  # not yet shown to anybody
 
     def infer(self, inputs: Types) -> Types:
@@ -250,18 +250,18 @@ def _without_ellipses(text: str, types: Types) -> str:
     left, right = text.split("->")
     sides = [side.split(",") for side in (left, right)]
     ranks = iter([t.rank for t in types])
-    spelled = [[_spelled(term, next(ranks, 0)) for term in side] for side in sides]
+    spelled = [[_spell(term, next(ranks, 0)) for term in side] for side in sides]
     return " -> ".join(", ".join(side) for side in spelled)
 
 
-def _spelled(term: str, rank: int) -> str:
+def _spell(term: str, rank: int) -> str:
     dims = _TERM.findall(term)
     missing = rank - (len(dims) - dims.count("..."))
     names = [f"...{i}" for i in reversed(range(missing))]
     return " ".join(" ".join(names) if dim == "..." else dim for dim in dims)
 
 
-def _converted(op: UserOp, name: str, value: object) -> object:
+def _convert(op: UserOp, name: str, value: object) -> object:
     """Return the value of an attribute as its type; equal values are then equal ops."""
     kind = op.definition.kinds[name]
     if kind is DType:

@@ -70,7 +70,8 @@ class MoeCombine(Op):
         if ids.shape[1] % max(self.rows, 1) or back.shape[1] != x.shape[1]:
             raise ShapeError(
                 f"moe_combine of {x} to {self.rows} rows has {ids.shape[1]} ids, and "
-                f"{back.shape[1]} to go back; give as many ids for each row of the result, one back for each of x"
+                f"{back.shape[1]} to go back; give as many ids for each row of the result, one "
+                f"back for each of x"
             )
         return [x.with_shape((x.shape[0], self.rows, x.shape[2]))]
 

@@ -119,7 +119,7 @@ def _forward(inputs: Tensors, ring: Ring, scale: float) -> Tensors:
     for at, block in ring.blocks(concatenate([k, v], 3), NEXT, (1, 2)):
         for meeting in at.meetings:
             pair = _met(ring, at, meeting, (q, block, k.shape[3]), sight, scale)
-            merged = _merged_into(merged, ring, at, meeting, pair)
+            merged = _merge_into(merged, ring, at, meeting, pair)
     outs, lines = (concatenate(list(pieces), 1) for pieces in zip(*merged, strict=True))
     if sight.may_hide_all:
         unseen = less(lines, 0.5 * FLOOR)
@@ -145,7 +145,7 @@ def _met(
     return cast(out, lines.dtype), transpose(lines, LINES)
 
 
-def _merged_into(
+def _merge_into(
     merged: list[Any], ring: Ring, at: Round, meeting: Meeting, found: tuple[Any, Any]
 ) -> list[Any]:
     """Return output and statistic of each piece, with what a meeting found."""
@@ -187,8 +187,8 @@ def _backward(inputs: Tensors, ring: Ring, scale: float) -> Tensors:
         keys: list[Any] = [0.0] * len(queries)
         for meeting in at.meetings:
             found = _slopes(ring, at, meeting, (q, block, given), sizes, sight, scale)
-            queries = _added(queries, ring.spread(found[0], meeting.queries, at, 0.0))
-            keys = _added(keys, ring.spread(found[1], meeting.keys, at, 0.0))
+            queries = _add(queries, ring.spread(found[0], meeting.queries, at, 0.0))
+            keys = _add(keys, ring.spread(found[1], meeting.keys, at, 0.0))
         step = concatenate(keys, 1) if ring.zigzag else keys[0]
         if own is None:
             own = step
@@ -221,7 +221,7 @@ def _slopes(
     return dq, concatenate([dk, dv], 3)
 
 
-def _added(sums: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+def _add(sums: Sequence[Any], more: Sequence[Any]) -> list[Any]:
     """Return sums with what is added to each; nothing has been to one that is a number."""
     return [
         a if b is None else b if isinstance(a, float) else a + b

@@ -148,12 +148,12 @@ class Ring:
         if not self.zigzag:
             return list(tensors)
         missing = 2 * self.rows - self.length
-        even = [x if not missing else _padded(x, 1, missing) for x in tensors]
+        even = [x if not missing else _pad(x, 1, missing) for x in tensors]
 
         def exchange(packed: Any) -> Any:
             first, second = packed[:, : self.rows], packed[:, self.rows :]
-            first = self._sent(first, self._pairs(0), reason, operands, ())
-            second = self._sent(second, self._pairs(1), reason, operands, ())
+            first = self._send(first, self._pairs(0), reason, operands, ())
+            second = self._send(second, self._pairs(1), reason, operands, ())
             return self._ordered(first, second)
 
         return _by_dtype(even, exchange)
@@ -167,8 +167,8 @@ class Ring:
             whole = self._ordered(packed[:, : self.rows], packed[:, self.rows :])
             first, second = whole[:, : self.rows], whole[:, self.rows :]
             back = [tuple((b, a) for a, b in self._pairs(i)) for i in (0, 1)]
-            first = self._sent(first, back[0], reason, (), results)
-            second = self._sent(second, back[1], reason, (), results)
+            first = self._send(first, back[0], reason, (), results)
+            second = self._send(second, back[1], reason, (), results)
             return concatenate([first, second], 1)[:, : self.length]
 
         return _by_dtype(tensors, exchange)
@@ -184,7 +184,7 @@ class Ring:
         low, high = where(is_even, first, second), where(is_even, second, first)
         return concatenate([low, high], 1)
 
-    def _sent(
+    def _send(
         self,
         x: Any,
         pairs: tuple[tuple[int, int], ...],
@@ -232,14 +232,14 @@ class Sight:
     def of(self, at: Round, meeting: Meeting) -> list[Any]:
         """Return what is added to the scores of a meeting, as a list of one, or of none."""
         numbers = self._numbers(at, meeting.keys)
-        seen = None if self._seen is None else _taken(self._seen, numbers, self._ring.pieces)
+        seen = None if self._seen is None else _take(self._seen, numbers, self._ring.pieces)
         if self._mask is None:
             return [] if seen is None else [where(seen, self._zero(seen), FLOOR)]
         mask = self._mask
         if mask.shape[2] > 1:
             mask = self._ring.part(mask, meeting.queries, at, axis=2)
         if mask.shape[3] > 1:
-            mask = _taken(mask, numbers, self._ring.pieces)
+            mask = _take(mask, numbers, self._ring.pieces)
         if mask.dtype == DType.bool_:
             mask = where(mask, self._zero(mask), FLOOR)
         else:
@@ -265,17 +265,17 @@ class Sight:
         missing = (2 * ring.rows if ring.zigzag else ring.rows) - ring.length
         if missing:
             apart = reshape(x, (*x.shape[:3], ring.devices, ring.length))
-            x = reshape(_padded(apart, 4, missing), (*x.shape[:3], ring.pieces * ring.rows))
+            x = reshape(_pad(apart, 4, missing), (*x.shape[:3], ring.pieces * ring.rows))
         return x
 
 
-def _taken(x: Any, numbers: Sequence[Any], pieces: int) -> Any:
+def _take(x: Any, numbers: Sequence[Any], pieces: int) -> Any:
     """Return some pieces of the last dimension, side by side."""
     found = [x.builder.apply(TakeShard(3, pieces), x, number)[0] for number in numbers]
     return found[0] if len(found) == 1 else concatenate(found, 3)
 
 
-def _padded(x: Any, axis: int, missing: int) -> Any:
+def _pad(x: Any, axis: int, missing: int) -> Any:
     return pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)])
 
 

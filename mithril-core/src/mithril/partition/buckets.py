@@ -41,7 +41,7 @@ def bucket_gradients(
     nodes, tail = [], []
     for node in graph.nodes:
         if node in last:
-            nodes.append(_joined(last[node].nodes, program, hardware))
+            nodes.append(_join(last[node].nodes, program, hardware))
         elif node in late:
             tail.append(node)
         elif node not in absorbed:
@@ -101,7 +101,7 @@ def _fill(free: list[Node], first_bytes: int, other_bytes: int) -> list[_Bucket]
     return filled
 
 
-def _joined(nodes: list[Node], program: Program, hardware: Hardware) -> Node:
+def _join(nodes: list[Node], program: Program, hardware: Hardware) -> Node:
     inputs = tuple(value for node in nodes for value in node.inputs)
     outputs: tuple[Value, ...] = tuple(value for node in nodes for value in node.outputs)
     op = nodes[0].op

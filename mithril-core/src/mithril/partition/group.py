@@ -67,11 +67,11 @@ class FactorGroup:
             instead=self.instead(node),
             is_asked=True,
         )
-        cause = self._priced(cause, x.type.nbytes)
+        cause = self._price(cause, x.type.nbytes)
         with self.builder.at(scope=node.scope, source=node.source, phase=node.phase, cause=cause):
             return self.builder.apply(Permute(self.axes, pairs), x)[0]
 
-    def _priced(self, cause: Cause, nbytes: int) -> Cause:
+    def _price(self, cause: Cause, nbytes: int) -> Cause:
         count, hardware = len(self.parts), self.resharder.hardware
         seconds = self.resharder.collective_seconds("permute", nbytes, count)
         return replace(

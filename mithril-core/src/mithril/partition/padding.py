@@ -38,7 +38,7 @@ def extent(indices: Sequence[Tensor], counts: Sequence[int], size: int) -> Exten
     builder = indices[0].builder
     start: Any = builder.constant(0, DType.int32)
     stop: Any = builder.constant(size, DType.int32)
-    for index, local in zip(indices, _nested(size, counts)[1:], strict=True):
+    for index, local in zip(indices, _nest(size, counts)[1:], strict=True):
         start = start + index * local
         stop = minimum(start + local, stop)
     return Extent(start, maximum(stop - start, 0))
@@ -46,26 +46,26 @@ def extent(indices: Sequence[Tensor], counts: Sequence[int], size: int) -> Exten
 
 def stretch(x: Tensor, dimension: int, counts: Sequence[int]) -> Tensor:
     """Return x with padding where cutting a dimension into parts, level after level, needs it."""
-    sizes = _nested(x.shape[dimension], counts)
+    sizes = _nest(x.shape[dimension], counts)
     for level, count in enumerate(counts):
         missing = sizes[level + 1] * count - sizes[level]
         if missing:
             groups = _blocks(x, dimension, sizes[level])
             after = tuple(missing if i == dimension + 1 else 0 for i in range(groups.ndim))
             none = (0,) * groups.ndim
-            x = _joined(_apply(Pad(none, after, none), groups), dimension)
+            x = _join(_apply(Pad(none, after, none), groups), dimension)
     return x
 
 
 def trim(x: Tensor, dimension: int, size: int, counts: Sequence[int]) -> Tensor:
     """Return x, parts of a dimension of this size set side by side, without their padding."""
-    sizes = _nested(size, counts)
+    sizes = _nest(size, counts)
     for level in reversed(range(len(counts))):
         padded = sizes[level + 1] * counts[level]
         if padded > sizes[level]:
             groups = _blocks(x, dimension, padded)
             kept = (slice(None),) * (dimension + 1) + (slice(sizes[level]),)
-            x = _joined(groups[kept], dimension)
+            x = _join(groups[kept], dimension)
     return x
 
 
@@ -91,7 +91,7 @@ def identity_of(reduction: str, dtype: DType) -> Scalar:
     return int(limits.min if reduction == "max" else limits.max)
 
 
-def _nested(size: int, counts: Sequence[int]) -> list[int]:
+def _nest(size: int, counts: Sequence[int]) -> list[int]:
     """Return the size of a part at every level of cutting, the whole first."""
     sizes = [size]
     for count in counts:
@@ -107,7 +107,7 @@ def _blocks(x: Tensor, dimension: int, size: int) -> Tensor:
     return cut
 
 
-def _joined(x: Tensor, dimension: int) -> Tensor:
+def _join(x: Tensor, dimension: int) -> Tensor:
     """Return x with a dimension and the one behind it made one."""
     both = x.shape[dimension] * x.shape[dimension + 1]
     whole: Tensor = reshape(x, (*x.shape[:dimension], both, *x.shape[dimension + 2 :]))

@@ -124,17 +124,17 @@ class _Localiser:
             node.outputs, option.results, local, results, strict=True
         ):
             assert result.type == expected, f"{node!r}: {result.type} is not {expected}"
-            self._finished(value, sharding, result, node.phase)
+            self._finish_value(value, sharding, result, node.phase)
 
-    def _finished(self, value: Value, sharding: Sharding, result: Tensor, phase: Phase) -> None:
+    def _finish_value(self, value: Value, sharding: Sharding, result: Tensor, phase: Phase) -> None:
         self._keep(value, sharding, self._builder.named(result, value.name))
         if value in self._first_use and self._choice.home(value):
             self._home(value, _Consumer(self._first_use[value], phase))
 
     def _emit_loop(self, node: Node, op: Repeat) -> None:
         """Append a loop: its body localised, its operands as the body takes them."""
-        inputs = {value: self._settled(value) for value in op.body.inputs}
-        homes = [*map(self._settled, op.carries), *map(self._settled, op.made)]
+        inputs = {value: self._settle(value) for value in op.body.inputs}
+        homes = [*map(self._settle, op.carries), *map(self._settle, op.made)]
         outputs = dict(zip(op.body.outputs, homes, strict=True))
         inside = Constraints(self._mesh, inputs, {}, outputs)
         body = localise(op.body, inside, self._choice, self._resharder).graph
@@ -148,9 +148,9 @@ class _Localiser:
             results = self.apply(replace(op, body=body), *operands)
         lying = [*homes[: op.carried], *map(lifted, homes[op.carried :])]
         for value, sharding, result in zip(node.outputs, lying, results, strict=True):
-            self._finished(value, sharding, result, node.phase)
+            self._finish_value(value, sharding, result, node.phase)
 
-    def _settled(self, value: Value) -> Sharding:
+    def _settle(self, value: Value) -> Sharding:
         home = self._choice.home(value)
         assert home is not None, "everything on the border of a loop has a home"
         return home
@@ -277,16 +277,16 @@ class _Localiser:
         if found is not None:
             return found
         home = self._home(value, consumer)
-        return self._moved(value, home, wanted, consumer)
+        return self._move(value, home, wanted, consumer)
 
     def _home(self, value: Value, consumer: _Consumer) -> Sharding:
         home = self._choice.home(value, consumer.phase)
         assert home is not None, "every value that is used has a home"
         if (value, home, self._span(value, consumer)) not in self._forms:
-            self._moved(value, self._produced[value], home, consumer)
+            self._move(value, self._produced[value], home, consumer)
         return home
 
-    def _moved(self, value: Value, start: Sharding, goal: Sharding, consumer: _Consumer) -> Tensor:
+    def _move(self, value: Value, start: Sharding, goal: Sharding, consumer: _Consumer) -> Tensor:
         span = self._span(value, consumer)
         for move in self._resharder.path(start, goal, value.type).moves:
             if (value, move.after, span) not in self._forms:

@@ -218,7 +218,7 @@ def _chunks(transfer: Transfer) -> Iterator[Chunk]:
     for number in range(target.mesh.size):
         receiver = target.mesh.in_whole(number)
         own = edges(target.box(number, transfer.arriving.shape))
-        needed = _shifted(own, transfer.offset)
+        needed = _shift(own, transfer.offset)
         for held, devices in _sources(holders, needed, source.mesh, receiver):
             both = tuple(
                 (max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, needed, strict=True)
@@ -234,7 +234,7 @@ def _chunks(transfer: Transfer) -> Iterator[Chunk]:
                 )
 
 
-def _shifted(box: Edges, offset: int) -> Edges:
+def _shift(box: Edges, offset: int) -> Edges:
     """Return a box in the coordinates of the value that it is a part of."""
     if not offset:
         return box

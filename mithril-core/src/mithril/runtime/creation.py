@@ -34,14 +34,14 @@ class Creation(ArrayConversion):
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
         """Return an array of zeros; the shape as integers or as one tuple."""
-        return self._filled(read_shape(shape, "zeros(2, 3)"), 0, dtype, placement)
+        return self._fill(read_shape(shape, "zeros(2, 3)"), 0, dtype, placement)
 
     @placing
     def ones(
         self, *shape: Any, dtype: object = None, **placement: Unpack[PlacementOptions]
     ) -> Array:
         """Return an array of ones; the shape as integers or as one tuple."""
-        return self._filled(read_shape(shape, "ones(2, 3)"), 1, dtype, placement)
+        return self._fill(read_shape(shape, "ones(2, 3)"), 1, dtype, placement)
 
     @placing
     def full(
@@ -58,7 +58,7 @@ class Creation(ArrayConversion):
             ShapeError: the dtype does not hold it.
         """
         chosen = dtype if dtype is not None else self._default_dtype(np.asarray(value))
-        return self._filled(read_shape((shape,), "full((2, 3), 1)"), value, chosen, placement)
+        return self._fill(read_shape((shape,), "full((2, 3), 1)"), value, chosen, placement)
 
     @placing
     def zeros_like(
@@ -94,7 +94,7 @@ class Creation(ArrayConversion):
                 f"full_like takes an array to be like, not {kind_of(x)}; use full(shape, …)"
             )
         wanted: PlacementOptions = placement or {"sharding": x.sharding}
-        return self._filled(x.shape, value, x.dtype if dtype is None else dtype, wanted)
+        return self._fill(x.shape, value, x.dtype if dtype is None else dtype, wanted)
 
     @placing
     def arange(
@@ -240,7 +240,7 @@ class Creation(ArrayConversion):
         check_range(np.asarray([low, high - 1]), chosen)
         return self._make(sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high))
 
-    def _filled(
+    def _fill(
         self, shape: Shape, value: Scalar, dtype: object, placement: PlacementOptions
     ) -> Array:
         chosen = as_dtype(dtype or self.precision.default)

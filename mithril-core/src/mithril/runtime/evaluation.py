@@ -156,7 +156,7 @@ class Evaluator:
         parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
         gradients = None
         if seeded is not None:
-            gradients = self._fitted(dict(zip(seeded, arrays[last:], strict=True)), inputs)
+            gradients = self._fit(dict(zip(seeded, arrays[last:], strict=True)), inputs)
         seeds = None if gradients is None else arguments_of(gradients)
         signature = Signature(arguments_of(inputs), arguments_of(parameters), seeds)
         step = self.step(signature)
@@ -189,7 +189,7 @@ class Evaluator:
         value = np.asarray(seed, np.uint32)
         return self._backend.place(port.type, port.sharding, lambda box: value)
 
-    def _fitted(self, gradients: dict[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _fit(self, gradients: dict[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return output gradients in the float dtypes that the precision gives the outputs."""
         if not self._settings.precision.is_given:
             return gradients
@@ -213,10 +213,10 @@ class Evaluator:
             *_in_order(params, self._parameters, self._pick_parameters, "parameter"),
         ]
         if gradients is not None:
-            found += self._checked(gradients).values()
+            found += self._check(gradients).values()
         return found
 
-    def _checked(self, given: Given) -> Given:
+    def _check(self, given: Given) -> Given:
         if not isinstance(given, MAPPINGS):
             raise GraphError(
                 f"output_gradients is {kind_of(given)}; give a mapping of output names to "

@@ -117,7 +117,7 @@ class Planner:
             step = self._make(signature)
             self.made += 1
             self._steps.put(signature, step)
-            settled = _settled(signature, step)
+            settled = _settle(signature, step)
             if self._steps.get(settled) is None:
                 self._steps.put(settled, step)
         self._last = (signature, step)
@@ -192,7 +192,7 @@ class Planner:
 
     def _request(self, traced: Traced, signature: Signature) -> Request:
         inputs = {
-            name: self._checked(sharding, type, f"input '{name}'")
+            name: self._check(sharding, type, f"input '{name}'")
             for name, (type, sharding) in signature.inputs
             if type is not None and sharding is not None
         }
@@ -223,7 +223,7 @@ class Planner:
             placed=frozenset(placed),
             decided_by=decided,
             output_gradients=None if signature.gradients is None else arriving,
-            differentiated=self._differentiated(traced, signature),
+            differentiated=self._differentiate(traced, signature),
             homes=self._homes(traced),
             free=frozenset(free),
             at_rest=at_rest,
@@ -231,7 +231,7 @@ class Planner:
             notes=self._notes(traced),
         )
 
-    def _differentiated(self, traced: Traced, signature: Signature) -> tuple[str, ...]:
+    def _differentiate(self, traced: Traced, signature: Signature) -> tuple[str, ...]:
         """Return what gradients are wanted of: float parameters, and the inputs that were named."""
         names = [name for name, _ in signature.parameters]
         floats = (n for n in names if traced.graph.input(n).type.dtype.is_float)
@@ -253,7 +253,7 @@ class Planner:
             annotation = traced.annotations.get(name)
             if sharding is not None and name not in at_rest:
                 type = traced.graph.input(name).type
-                found[name] = self._checked(sharding, type, f"parameter '{name}'")
+                found[name] = self._check(sharding, type, f"parameter '{name}'")
                 decided[name] = self._decisions.get((name, sharding), PASSED_IN)
             elif annotation is not None and self._backend.mesh.size > 1:
                 type = traced.graph.input(name).type
@@ -291,14 +291,14 @@ class Planner:
         self, annotation: Annotation, type: TensorType, name: str, kind: str
     ) -> Sharding:
         sharding = resolve(annotation, self._backend.mesh, type, name)
-        return self._checked(coarsen(sharding, type.shape), type, f"{kind} '{name}'")
+        return self._check(coarsen(sharding, type.shape), type, f"{kind} '{name}'")
 
     def _sharding(self, spec: PartitionSpec, type: TensorType, what: str) -> Sharding:
         sharding = Sharding.of(self._backend.mesh, spec, type.rank, what)
         sharding.check(type.shape, what)
-        return self._checked(sharding, type, what)
+        return self._check(sharding, type, what)
 
-    def _checked(self, sharding: Sharding, type: TensorType, what: str) -> Sharding:
+    def _check(self, sharding: Sharding, type: TensorType, what: str) -> Sharding:
         if self._settings.uneven == "error":
             sharding.check_even(type.shape, what)
         return sharding
@@ -320,7 +320,7 @@ def _arriving(name: str, batch: tuple[int, ...], signature: Signature) -> Shardi
     return next((s for type, s in sizes if type.shape[:1] == batch), None)
 
 
-def _settled(signature: Signature, step: Step) -> Signature:
+def _settle(signature: Signature, step: Step) -> Signature:
     """Return the signature with everything open replaced by what the plan decided."""
 
     def settle(arguments: Arguments, port_of: Mapping[str, str]) -> Arguments:

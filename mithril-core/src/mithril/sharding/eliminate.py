@@ -81,7 +81,7 @@ class _State:
         order = (*neighbours, variable)
         total = np.zeros([self._domains[v] for v in order])
         for table in tables:
-            total = total + _aligned(table, order)
+            total = total + _align(table, order)
         best = total.argmin(axis=-1)
         self._insert(Table(neighbours, total.min(axis=-1)))
         for neighbour in neighbours:
@@ -127,7 +127,7 @@ class _State:
         self._sizes[variable] = size
 
 
-def _aligned(table: Table, order: Sequence[int]) -> np.ndarray:
+def _align(table: Table, order: Sequence[int]) -> np.ndarray:
     """Return the table's costs with one dimension per variable of `order`."""
     own = sorted(table.variables, key=order.index)
     costs = table.costs.transpose([table.variables.index(v) for v in own])

@@ -163,9 +163,9 @@ class Objective:
                 outwards = [s for value_use in there for s in self.homes[value_use]]
                 inwards = [s for value_use in here for s in self.homes[value_use]]
                 if link.target not in fixed:
-                    self._offer(here, _moved(outwards, link.shift()))
+                    self._offer(here, _layouts_after(outwards, link.shift()))
                 if link.source not in fixed:
-                    self._offer(there, _moved(inwards, -link.shift()))
+                    self._offer(there, _layouts_after(inwards, -link.shift()))
         for value_use, homes in self.homes.items():
             if not homes:
                 self.homes[value_use] = (
@@ -318,7 +318,7 @@ def _uses(graph: Graph, rules: Mapping[Node, Rule]) -> dict[Value, list[Use]]:
     return uses
 
 
-def _moved(shardings: Iterable[Sharding], shift: int) -> list[Sharding]:
+def _layouts_after(shardings: Iterable[Sharding], shift: int) -> list[Sharding]:
     """Return shardings as said on the other side of a border, where they can be."""
     if shift > 0:
         return [lifted(sharding) for sharding in shardings]

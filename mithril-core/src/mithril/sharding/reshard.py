@@ -158,7 +158,7 @@ class Resharder:
         raise PlanError(f"cannot reshard {type} from {start.describe()} to {goal.describe()}")
 
     def _finished(self, moves: tuple[Move, ...], type: TensorType) -> Path:
-        merged = _merged(moves)
+        merged = _merge(moves)
         seconds = sum(self.seconds(move, type) for move in merged)
         return Path(merged, round(seconds * PICOSECONDS))
 
@@ -191,7 +191,7 @@ def _free_moves(here: Sharding, goal: Sharding, type: TensorType, pads: bool) ->
         if here.dimension_of(axis) is not None or here.reduction_of(axis):
             continue
         if _can_append(here, goal, axis, type, pads):
-            yield Move("slice", (axis,), here, _appended(here, goal, axis))
+            yield Move("slice", (axis,), here, _append(here, goal, axis))
         elif goal.reduction_of(axis) == "sum":  # zeros elsewhere leave a sum as it is
             yield Move("to_partial", (axis,), here, _with_partial(here, axis, "sum"))
 
@@ -218,7 +218,7 @@ def _moves_of_split(
     for first in range(len(axes) - 1):
         yield from _joint_all_to_all(here, goal, held, axes[first:], type, pads)
     if goal.dimension_of(axis) != held and _can_append(without, goal, axis, type, pads):
-        yield Move("all_to_all", (axis,), here, _appended(without, goal, axis))
+        yield Move("all_to_all", (axis,), here, _append(without, goal, axis))
 
 
 def _joint_all_to_all(
@@ -251,7 +251,7 @@ def _moves_of_partial(
     reduced = replace(here, partial=tuple(p for p in here.partial if p[0] != axis))
     yield Move("all_reduce", (axis,), here, reduced)
     if _can_append(reduced, goal, axis, type, pads):
-        yield Move("reduce_scatter", (axis,), here, _appended(reduced, goal, axis))
+        yield Move("reduce_scatter", (axis,), here, _append(reduced, goal, axis))
 
 
 def _can_append(here: Sharding, goal: Sharding, axis: str, type: TensorType, pads: bool) -> bool:
@@ -269,7 +269,7 @@ def _is_placed(here: Sharding, goal: Sharding, dimension: int) -> bool:
     return axes == goal.dims[dimension][: len(axes)]
 
 
-def _appended(here: Sharding, goal: Sharding, axis: str) -> Sharding:
+def _append(here: Sharding, goal: Sharding, axis: str) -> Sharding:
     dimension = _dimension(goal, axis)
     return _with_dim(here, dimension, (*here.dims[dimension], axis))
 
@@ -285,7 +285,7 @@ def _with_partial(here: Sharding, axis: str, reduction: str) -> Sharding:
     return replace(here, partial=ordered)
 
 
-def _merged(moves: tuple[Move, ...]) -> tuple[Move, ...]:
+def _merge(moves: tuple[Move, ...]) -> tuple[Move, ...]:
     """Join neighbouring moves of one kind into one over several axes."""
     merged: list[Move] = []
     for move in moves:

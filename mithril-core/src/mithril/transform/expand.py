@@ -72,7 +72,7 @@ def _expand_where(
             results: Tensors = builder.copy(replace(node, op=replace(node.op, body=body)), operands)
         elif is_wanted(node):
             with builder.at(scope=node.scope, source=node.source, phase=node.phase):
-                results = _expanded(node, operands, kernels)
+                results = _expand(node, operands, kernels)
         else:
             results = builder.copy(node, operands)
         for old, new in zip(node.outputs, results, strict=True):
@@ -80,7 +80,7 @@ def _expand_where(
     return builder.build({name: made[v] for name, v in graph.outputs.items()})
 
 
-def _expanded(node: Node, operands: Tensors, kernels: Container[str]) -> Tensors:
+def _expand(node: Node, operands: Tensors, kernels: Container[str]) -> Tensors:
     results = node.op.expand(operands)
     if results is None:
         backend = kernels.backend if isinstance(kernels, KernelNames) else "this one"

@@ -146,7 +146,7 @@ def _saving(node: Node, op: Repeat, active: set[Value]) -> tuple[Node, LoopGradi
     saved = [value for value in (*op.carries, *made_here) if value in needed]
     order = [seeds[i].value for i in carries] + [x.value for x in sums]
     order += [inputs[i] for i in (*fixed, *stacked)] + saved + [seeds[i].value for i in made]
-    backward = _copied(Graph(tuple(order), nodes, joint.outputs))
+    backward = _copy(Graph(tuple(order), nodes, joint.outputs))
     behind = len(stacked) + len(saved) + len(made)
     loop = Repeat(backward, op.count, len(carries) + len(invariants), behind, not op.reverse)
     residuals = range(len(outputs), len(outputs) + len(saved))
@@ -201,7 +201,7 @@ def _stacking(node: Node, op: Repeat, saved: Sequence[Value]) -> Node:
     return replace(node, op=replace(op, body=body), outputs=(*node.outputs, *stacks))
 
 
-def _copied(graph: Graph) -> Graph:
+def _copy(graph: Graph) -> Graph:
     """Return the graph with values of its own; inputs get distinct names."""
     builder = Builder()
     made: dict[Value, Tensor] = {}

@@ -84,7 +84,7 @@ class _Cutter:
         same = [self._made[value] for value in node.inputs[op.carried : first]]
         each = replace(op, count=op.count // count)
         for part in range(count):
-            path, each = part_of(node.scope, part), replace(each, body=_copied(op.body))
+            path, each = part_of(node.scope, part), replace(each, body=_copy(op.body))
             with self._builder.at(scope=path, source=node.source, phase=node.phase):
                 own = [self._slice(v, part, each.count) for v in node.inputs[first:]]
                 state = list(self._builder.apply(each, *state, *same, *own))
@@ -140,13 +140,13 @@ class _Cutter:
         return bool(readers) and not is_output and all(n.scope in self._parts for n in readers)
 
 
-def _copied(body: Graph) -> Graph:
+def _copy(body: Graph) -> Graph:
     """Return a graph of values of its own."""
     builder = Builder()
     made = {value: builder.input(value.type, value.name) for value in body.inputs}
     for node in body.nodes:
         op = node.op
-        own = replace(op, body=_copied(op.body)) if isinstance(op, Repeat) else op
+        own = replace(op, body=_copy(op.body)) if isinstance(op, Repeat) else op
         operands = [made[value] for value in node.inputs]
         made.update(zip(node.outputs, builder.copy(replace(node, op=own), operands), strict=True))
     return builder.build({name: made[value] for name, value in body.outputs.items()})

@@ -31,14 +31,14 @@ def kernels_for(backend: str, kernels: Mapping[str, Kernel]) -> dict[str, Kernel
         kernels: the engine's own kernels by op name.
     """
     users = {
-        name: _guarded(backend)
+        name: _guard(backend)
         for name, op in registry().items()
         if issubclass(op, UserOp) and backend in op.definition.kernels
     }
     return {**kernels, **users}
 
 
-def _guarded(backend: str) -> Kernel:
+def _guard(backend: str) -> Kernel:
     def factory(op: UserOp, types: Types, xp: ModuleType) -> Run:
         function = op.definition.kernels.get(backend)
         if function is None:
@@ -54,15 +54,15 @@ def _guarded(backend: str) -> Kernel:
                 found = function(*map(_read_only, operands), **attributes)
             except Exception as error:
                 error.add_note(
-                    f"in the {backend} kernel of op '{op.name}' for {_shown(operands)}, which it "
+                    f"in the {backend} kernel of op '{op.name}' for {_show(operands)}, which it "
                     f"cannot write to"
                 )
                 raise
             results = (found,) if len(wanted) == 1 else found
             if not _has_types(results, wanted):
                 raise ShapeError(
-                    f"op '{op.name}': its {backend} kernel returned {_shown(found)} for "
-                    f"{_shown(operands)}; shapes= promises {', '.join(map(str, op.infer(types)))}; "
+                    f"op '{op.name}': its {backend} kernel returned {_show(found)} for "
+                    f"{_show(operands)}; shapes= promises {', '.join(map(str, op.infer(types)))}; "
                     f"make them equal"
                 )
             return found
@@ -97,9 +97,9 @@ def _read_only(operand: Any) -> Any:
     return operand
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     if isinstance(value, tuple | list):
-        return ", ".join(map(_shown, value)) or "nothing"
+        return ", ".join(map(_show, value)) or "nothing"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{_name_of(value.dtype)}[{', '.join(map(str, value.shape))}]"
     return type(value).__name__

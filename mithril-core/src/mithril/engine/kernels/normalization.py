@@ -68,7 +68,7 @@ def layer_norm_gradient(op: ops.LayerNormGradient, types: Types, xp: ModuleType)
         return xp.asarray(dx, dtype=dtype), dgain, dbias
 
     run = in_row_blocks(step, tuple(lead), count, ("rwrrr", "r++"), xp)
-    return _rounded(run, dtype, xp)
+    return _round(run, dtype, xp)
 
 
 @kernel(ops.RmsNorm)
@@ -113,9 +113,9 @@ def rms_norm_gradient(op: ops.RmsNormGradient, types: Types, xp: ModuleType) -> 
         return xp.asarray(dx, dtype=dtype), dgain
 
     run = in_row_blocks(step, tuple(lead), count, ("rwrr", "r+"), xp)
-    return _rounded(run, dtype, xp)
+    return _round(run, dtype, xp)
 
 
-def _rounded(run: Run, dtype: np.dtype[Any], xp: ModuleType) -> Run:
+def _round(run: Run, dtype: np.dtype[Any], xp: ModuleType) -> Run:
     """Return the results in the operands' dtype, sums too, which are kept in a wider one."""
     return lambda *operands: tuple(xp.asarray(y, dtype=dtype) for y in run(*operands))

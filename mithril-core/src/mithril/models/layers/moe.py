@@ -104,17 +104,17 @@ def _mixture(
     with section("router"):
         start = fan_in_uniform(input.shape[-1])
         weight = parameter("weight", (num_experts, input.shape[-1]), start)
-        routed = route(tokens, _rearranged(weight, order), top_k, jitter)
+        routed = route(tokens, _rearrange(weight, order), top_k, jitter)
     assigned = capacity_factor, overflow == "reroute", is_spread
-    output, slots = _served(tokens, routed, network, *assigned)
+    output, slots = _serve(tokens, routed, network, *assigned)
     with section("router"):
         found = statistics(routed, slots)
     back = tuple(order.index(expert) for expert in range(num_experts))
-    found["tokens_per_expert"] = _rearranged(found["tokens_per_expert"], back)
+    found["tokens_per_expert"] = _rearrange(found["tokens_per_expert"], back)
     return {"output": output.reshape(*input.shape), **found}
 
 
-def _served(
+def _serve(
     tokens: Tensor,
     routed: Routed,
     network: _Network,
@@ -148,15 +148,15 @@ def _in_queues(tokens: Tensor, routed: Routed, slots: CapacitySlots, network: _N
     def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _plus(einsum("egci,eoi->egco", x, weight), bias)
 
-    places = _sent(tokens, slots, network.count)
-    return _gathered(_experts(places, network, multiply), routed, slots)
+    places = _dispatch(tokens, slots, network.count)
+    return _gather(_experts(places, network, multiply), routed, slots)
 
 
 def _in_long_queues(
     tokens: Tensor, routed: Routed, slots: CapacitySlots, network: _Network, rows: int
 ) -> Tensor:
     """Let every expert work on those blocks of its queue that are in use."""
-    places = _sent(tokens, slots, network.count)
+    places = _dispatch(tokens, slots, network.count)
     count, groups, capacity, features = places.shape
     blocks = (count, groups, capacity // rows)
     in_use = iota(places, blocks, 2) * rows < slots.served.transpose(1, 0).reshape(*blocks[:2], 1)
@@ -166,7 +166,7 @@ def _in_long_queues(
         return _plus(grouped_matmul(x, ids, weight, aligned=True), bias)
 
     made = _experts(places.reshape(*ids.shape, rows, features), network, multiply)
-    return _gathered(made.reshape(*places.shape), routed, slots)
+    return _gather(made.reshape(*places.shape), routed, slots)
 
 
 def _in_blocks(
@@ -186,24 +186,24 @@ def _in_blocks(
 
     rows = places.shape[1] // (blocks or 1)
     made = _experts(places.reshape(groups, blocks, rows, tokens.shape[2]), network, multiply)
-    return _returned(made.reshape(*places.shape), routed, slots)
+    return _combine(made.reshape(*places.shape), routed, slots)
 
 
-def _sent(tokens: Tensor, slots: CapacitySlots, experts: int) -> Tensor:
+def _dispatch(tokens: Tensor, slots: CapacitySlots, experts: int) -> Tensor:
     """Return the queues of experts, [experts, groups, places, features]: here tokens travel."""
     places: Tensor = moe_dispatch(tokens, slots.owners, slots.places)
     groups, count, features = places.shape
     return places.reshape(groups, experts, count // experts, features).transpose(1, 0, 2, 3)
 
 
-def _gathered(made: Tensor, routed: Routed, slots: CapacitySlots) -> Tensor:
+def _gather(made: Tensor, routed: Routed, slots: CapacitySlots) -> Tensor:
     """Return for each token what came out of the queues it was in: here it travels back."""
     experts, groups, count, features = made.shape
     places = made.transpose(1, 0, 2, 3).reshape(groups, experts * count, features)
-    return _returned(places, routed, slots)
+    return _combine(places, routed, slots)
 
 
-def _returned(places: Tensor, routed: Routed, slots: CapacitySlots) -> Tensor:
+def _combine(places: Tensor, routed: Routed, slots: CapacitySlots) -> Tensor:
     """Return for each token what its experts made of it, added up by their weights."""
     weighted = places * cast(gates(routed, slots), places.dtype)
     total: Tensor = moe_combine(weighted, slots.places, slots.owners, routed.choices.shape[1])
@@ -220,7 +220,7 @@ def _block_rows(share: int) -> int:
     return 1 << min(6, max(1, share // 4).bit_length() - 1)
 
 
-def _rearranged(x: Tensor, order: tuple[int, ...]) -> Tensor:
+def _rearrange(x: Tensor, order: tuple[int, ...]) -> Tensor:
     if order == tuple(range(len(order))):
         return x
     rows: Tensor = concatenate([x[place : place + 1] for place in order])

@@ -136,12 +136,12 @@ def BatchNorm(  # noqa: N802
     unbiased = variance * (count / (count - 1))
     return {
         "output": scaled(average, variance),
-        "new_mean": _moved(running_mean, average, momentum),
-        "new_variance": _moved(running_variance, unbiased, momentum),
+        "new_mean": _move_channels(running_mean, average, momentum),
+        "new_variance": _move_channels(running_variance, unbiased, momentum),
     }
 
 
-def _moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
+def _move_channels(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
     """The statistics learn nothing: no gradient flows through them."""
     held: Tensor = stop_gradient(batch)
     return running * (1.0 - momentum) + held * momentum

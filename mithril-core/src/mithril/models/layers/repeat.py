@@ -34,7 +34,7 @@ def parameter_names_of(block: Any) -> tuple[str, ...]:
     return parameter_names(block)
 
 
-def _repeated(input: Tensor, *, block: Any, count: int) -> Tensor:
+def _repeat(input: Tensor, *, block: Any, count: int) -> Tensor:
     scope = current("Repeat")
     outer = scope.trace.builder
     run = Trace(
@@ -98,15 +98,15 @@ class Repeat(Layer):
 
     __slots__ = ()
     definition = replace(
-        define(_repeated, parameter_names_of, ("output",), (), {"count": POSITIVE}), name="Repeat"
+        define(_repeat, parameter_names_of, ("output",), (), {"count": POSITIVE}), name="Repeat"
     )
 
     def __init__(self, block: object, count: int, **options: Any) -> None:
         frozen = _frozen(block)
         super().__init__(frozen, count, **options)
-        inside = {name: _stacked(annotation) for name, annotation in annotations_of(frozen).items()}
+        inside = {name: _stack(annotation) for name, annotation in annotations_of(frozen).items()}
         self.annotations = {**inside, **self.annotations}
-        kept = {name: _stacked(annotation) for name, annotation in resting(frozen).items()}
+        kept = {name: _stack(annotation) for name, annotation in resting(frozen).items()}
         self.at_rest = {**kept, **self.at_rest}
 
     @property
@@ -133,7 +133,7 @@ def _frozen(block: object) -> Composition | Layer:
     return component
 
 
-def _stacked(annotation: Annotation) -> Annotation:
+def _stack(annotation: Annotation) -> Annotation:
     """Return what is wished for one repetition's parameter as a wish for the stack."""
     spec = annotation.spec
     if isinstance(spec, PartitionSpec):

@@ -150,7 +150,7 @@ def assign_slots(routed: Routed, capacity: int, *, reroute: bool = False) -> Cap
     if reroute:
         experts, places, asked, served = _by_rounds(routed, capacity)
     else:
-        experts, position, asked = _queued(routed)
+        experts, position, asked = _enqueue(routed)
         places = where(position < capacity, experts * capacity + position, -1)
         served = minimum(asked, capacity)
     return _slots(routed, (experts, places, asked, served), routed.logits.shape[-1] * capacity)
@@ -172,7 +172,7 @@ def pack(routed: Routed, rows: int) -> tuple[CapacitySlots, Tensor]:
     groups, tokens, choices = routed.choices.shape
     count, slots = routed.logits.shape[-1], choices * tokens
     blocks = (slots + least(count, slots) * (rows - 1)) // rows
-    experts, position, asked = _queued(routed)
+    experts, position, asked = _enqueue(routed)
     sizes = floor_divide(asked + (rows - 1), rows) * rows
     ends = cumsum(sizes, 1)
     places = take_along(ends - sizes, experts, 1) + position
@@ -243,7 +243,7 @@ def _slots(
     return CapacitySlots(experts, places, slots, owners, asked, served)
 
 
-def _queued(routed: Routed) -> tuple[Tensor, Tensor, Tensor]:
+def _enqueue(routed: Routed) -> tuple[Tensor, Tensor, Tensor]:
     """Return the expert of each slot, its position in the queue, and how long queues are."""
     groups, tokens, choices = routed.choices.shape
     experts = routed.choices.transpose(0, 2, 1).reshape(groups, choices * tokens)

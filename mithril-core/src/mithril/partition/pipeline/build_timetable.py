@@ -139,7 +139,7 @@ class TimetableBuilder:
         own = self.stage_builders[ref.part]
         for name in own.names_of(ref):
             for part, stage_builder in self.stage_builders.items():
-                value = stage_builder.arrivals.get(name)
+                value = stage_builder.received_inputs.get(name)
                 if value is not None and part != ref.part:
                     yield part, value
 
@@ -174,23 +174,23 @@ class TimetableBuilder:
             ref = self.stage_builders[ref.part].ref(ref.value)
         key = self._key(ref, m)
         if key not in self._slots:
-            self._slots[key] = self._brought(ref, m, action)
+            self._slots[key] = self._bring(ref, m, action)
         return self._slots[key]
 
-    def _brought(self, ref: SlotRef, m: int | None, action: Action | None) -> int:
+    def _bring(self, ref: SlotRef, m: int | None, action: Action | None) -> int:
         stage_builder = self.stage_builders[ref.part]
         port = stage_builder.arriving_port(ref.value)
         name = ref.value.name
         if name not in self.stage_graphs.crossing:
-            return self._moved(name, *self._given[name], port, ref.part, action)
+            return self._move(name, *self._given[name], port, ref.part, action)
         maker = self.stage_builders[self.stage_graphs.made_on[name]]
         source = maker.leaving(name)
         slot = self._resolve(source, m, action)
-        return self._moved(name, maker.leaving_port(name), slot, port, ref.part, action)
+        return self._move(name, maker.leaving_port(name), slot, port, ref.part, action)
 
     # -------------------------------------------------------------- transfers
 
-    def _moved(
+    def _move(
         self, name: str, held: Port, slot: int, wanted: Port, part: int, action: Action | None
     ) -> int:
         """Return the slot of a value as it is wanted; a transfer brings it there."""
@@ -214,8 +214,8 @@ class TimetableBuilder:
         uses = {v.name: who for v, who in first_uses(graph).items() if v.name}
         cause = Cause(
             name,
-            self._described(held.sharding),
-            self._described(wanted.sharding),
+            self._describe(held.sharding),
+            self._describe(wanted.sharding),
             uses.get(name, f"output '{name}'"),
         )
         made = Transfer(
@@ -230,7 +230,7 @@ class TimetableBuilder:
         seconds, instead = transfer_seconds(made, self.hardware), relayed(made, self.hardware)
         return replace(made, cause=replace(cause, seconds=seconds, emulated=instead))
 
-    def _described(self, sharding: Sharding) -> str:
+    def _describe(self, sharding: Sharding) -> str:
         on = coarse(sharding.mesh)
         names = [part.name for part in self.placement.parts if part.mesh == on]
         return f"{sharding.describe()} on {names[0] if names else on}"
@@ -259,7 +259,7 @@ class TimetableBuilder:
         if wanted is None:
             return replace(port, name=name), slot
         goal = Port(name, port.type, wanted)
-        return goal, self._moved(name, port, slot, goal, part, None)
+        return goal, self._move(name, port, slot, goal, part, None)
 
 
 def _ragged(name: str, held: Port, wanted: Port) -> PlanError:

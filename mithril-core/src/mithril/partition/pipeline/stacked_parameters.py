@@ -67,7 +67,7 @@ class _Stacks:
                 terms[port] = [self._put(port, part) for part in parts]
         stages = self.whole.stages
         if terms:
-            stages = (*stages, self._joined(terms))
+            stages = (*stages, self._join(terms))
         specs = {
             name: TensorReport(
                 ports[name].type,
@@ -132,7 +132,7 @@ class _Stacks:
         self._transfers.append(transfer)
         return slot
 
-    def _joined(self, terms: Mapping[Port, Sequence[int]]) -> Stage:
+    def _join(self, terms: Mapping[Port, Sequence[int]]) -> Stage:
         """Return the program that adds what the stages have put into stacks."""
         mesh = common([port.sharding.mesh for port in terms])
         builder = Builder()

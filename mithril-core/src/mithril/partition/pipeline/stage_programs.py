@@ -128,7 +128,7 @@ class StageBuilder:
         return self.item.local.program.graph
 
     @cached_property
-    def arrivals(self) -> Mapping[str, Value]:
+    def received_inputs(self) -> Mapping[str, Value]:
         """The inputs of the part that other parts make, by name."""
         return {v.name: v for v in self.graph.inputs if v.name in self.item.local.crossing}
 
@@ -173,12 +173,12 @@ class StageBuilder:
             stamp = {"scope": node.scope, "source": node.source, "phase": node.phase}
             with builder.at(**stamp, cause=node.cause):  # type: ignore[arg-type]
                 if isinstance(node.op, AllReduce):
-                    x = self._summed(builder, node.op, value, node)
+                    x = self._sum(builder, node.op, value, node)
                 else:
                     assert isinstance(node.op, AllGather), (
                         "cross-microbatch reductions are sums and gathers"
                     )
-                    x = self._gathered(builder, node.op, value)
+                    x = self._gather(builder, node.op, value)
                 x = cast(x, result.type.dtype)
             nodes = builder.build({"result": x}).nodes
             if nodes:
@@ -206,7 +206,7 @@ class StageBuilder:
             *nodes, last = builder.build({"result": total}).nodes
             self._extra.setdefault(first, []).extend([*nodes, replace(last, outputs=(result,))])
 
-    def _summed(self, builder: Builder, op: AllReduce, value: Value, node: Node) -> Tensor:
+    def _sum(self, builder: Builder, op: AllReduce, value: Value, node: Node) -> Tensor:
         """Return what a sum over micro-batches is after them."""
         if op.reduction != "sum":
             raise _no_reduction(node, op.reduction)
@@ -220,7 +220,7 @@ class StageBuilder:
         rest = tuple(axis for axis in op.axes if axis != MICRO)
         return builder.apply(replace(op, axes=rest), cast(x, value.type.dtype))[0] if rest else x
 
-    def _gathered(self, builder: Builder, op: AllGather, value: Value) -> Tensor:
+    def _gather(self, builder: Builder, op: AllGather, value: Value) -> Tensor:
         """Return the batch, put together again after the micro-batches."""
         parts = [builder.input(value.type, f"part {m}") for m in range(self.count)]
         for m, tensor in enumerate(parts):

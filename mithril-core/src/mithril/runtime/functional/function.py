@@ -145,7 +145,7 @@ class Function:
             return self._run(last[2], leaves)
         outer = trace_around(leaves)
         if outer is not None:
-            return self._inlined(outer, form, leaves)
+            return self._inline(outer, form, leaves)
         backend, arrays = self._arrays(form, leaves)
         step = self._step(backend, form, [x.kind for x in arrays])
         step.check_numbers(leaves)
@@ -243,7 +243,7 @@ class Function:
             give_up(arrays[position], f"function '{self.name}' as '{step.names[position]}'")
         return rebuild(step.structure, results)
 
-    def _inlined(self, outer: Builder, form: Form, leaves: list[Any]) -> Any:
+    def _inline(self, outer: Builder, form: Form, leaves: list[Any]) -> Any:
         """Return the function's result as a part of another trace."""
         names = form.leaf_names()
         specs = self.options.specs(form, self._static, self.name)

@@ -32,7 +32,7 @@ def reshard(x: Any, sharding: Any) -> Any:
     >>> reshard(x, ml.P(None, "x")).sharding
     Sharding(P(None, 'x'))
     """
-    return _placed(x, sharding, "reshard", lambda t, spec: constrained(t, spec, cotangent=False))
+    return _place(x, sharding, "reshard", lambda t, spec: constrained(t, spec, cotangent=False))
 
 
 def constrain(x: Any, sharding: Any) -> Any:
@@ -54,10 +54,10 @@ def constrain(x: Any, sharding: Any) -> Any:
     >>> ml.jit(lambda x: constrain(x + 1, ml.P("x")))(backend.ones(4)).sharding
     Sharding(P('x'))
     """
-    return _placed(x, sharding, "constrain", constrained)
+    return _place(x, sharding, "constrain", constrained)
 
 
-def _placed(
+def _place(
     x: Any, sharding: Any, function: str, traced: Callable[[Tensor, PartitionSpec], Tensor]
 ) -> Any:
     leaves: list[Any] = []
