@@ -17,8 +17,9 @@ from mithril import P
 from mithril.engine.shards import host_shards
 from mithril.errors import BackendError, PlanError
 from mithril.mesh import Mesh, Sharding
-from mithril_torch import prelude, standalone
-from mithril_torch.collect import Collected, parsed
+from mithril_torch.eject import standalone
+from mithril_torch.eject.dependency_closure import DependencyClosure, parse_module
+from mithril_torch.program import runtime_library
 from mithril_torch.tensors import to_tensor, torch_dtype
 
 from tests.torch.ejected import VICTIM, run_alone
@@ -124,7 +125,7 @@ class TestCode:
         assert compiled.code() == forward  # reading does not change the last plan
 
     def test_the_text_computes_what_evaluate_does(self, single: Case) -> None:
-        names: dict[str, Any] = {**vars(prelude), "device": "cpu"}
+        names: dict[str, Any] = {**vars(runtime_library), "device": "cpu"}
         exec(single.compiled.code(), names)
         program = single.compiled.plan.stages[0].program
         given = single.tensors()
@@ -278,26 +279,28 @@ class TestParts:
 
 class TestCollected:
     def test_everything_that_programs_may_call_loads_without_mithril(self) -> None:
-        collected = Collected()
-        collected.add("mithril_torch.standalone", ["main"])
-        collected.add("mithril_torch.prelude", prelude.__all__)
+        collected = DependencyClosure()
+        collected.add("mithril_torch.eject.standalone", ["main"])
+        collected.add("mithril_torch.program.runtime_library", runtime_library.__all__)
         lines = ["from __future__ import annotations", *collected.imports]
         text = "\n\n".join([*lines, *collected.definitions.values()])
         assert "mithril" not in text.replace("Mithril", "")
         assert "numpy" not in text
         names: dict[str, Any] = {"__name__": "collected"}
         exec(text, names)
-        for name in prelude.__all__:
+        for name in runtime_library.__all__:
             assert name in names or name == "torch"
-            thing = getattr(prelude, name)
+            thing = getattr(runtime_library, name)
             if inspect.isfunction(thing):
                 assert undefined(thing.__code__, names) == set()
 
     def test_what_is_not_used_stays_out(self) -> None:
-        collected = Collected()
-        collected.add("mithril_torch.prelude", ["axis_index"])
+        collected = DependencyClosure()
+        collected.add("mithril_torch.program.runtime_library", ["axis_index"])
         assert list(collected.definitions) == ["Group", "axis_index"]
-        assert "make_group" in parsed("mithril_torch.prelude.groups").definitions
+        assert (
+            "make_group" in parse_module("mithril_torch.program.runtime_library.groups").definitions
+        )
 
 
 def undefined(code: Any, names: dict[str, Any]) -> set[str]:

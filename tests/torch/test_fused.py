@@ -23,8 +23,8 @@ from tests.ops.test_fused import attentions
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mithril_torch")
-from mithril_torch import prelude  # noqa: E402
-from mithril_torch.kernels import WRITTEN  # noqa: E402
+from mithril_torch.kernels import EXPRESSIONS  # noqa: E402
+from mithril_torch.program import runtime_library  # noqa: E402
 
 from tests.torch.test_primitives import FLOATS, INTEGERS, run, tensor  # noqa: E402
 
@@ -74,7 +74,7 @@ def test_attention_by_scores(case, dtype: str) -> None:
     """What devices without the flash kernel of CPUs run, on operands which that one would take."""
     op, arrays = case
     arrays[2] = floats(*arrays[1].shape, seed=7)
-    module = sys.modules["mithril_torch.prelude.attention"]
+    module = sys.modules["mithril_torch.program.runtime_library.attention"]
     back = ops.AttentionGradient(op.causal, op.scale)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "has_flash_kernel", lambda q, v: False)
@@ -111,11 +111,11 @@ def test_attention_of_operands_in_any_layout(order: tuple[int, ...]) -> None:
 
 def check_layouts(op: Op, arrays: Arrays, order: tuple[int, ...]) -> None:
     """Compare an op with numpy where its operands, as far as they can, lie in memory in an order."""
-    text = WRITTEN[op.name](op, []).format(*(f"x[{i}]" for i in range(len(arrays))))
+    text = EXPRESSIONS[op.name](op, []).format(*(f"x[{i}]" for i in range(len(arrays))))
     laid_out = [
         scattered(array, tuple(np.argsort(order[: array.ndim]).tolist())) for array in arrays
     ]
-    found = eval(text, {**vars(prelude), "x": laid_out})
+    found = eval(text, {**vars(runtime_library), "x": laid_out})
     for y, wanted in zip(found, apply(op, *arrays), strict=True):
         assert_close(y.numpy(), wanted)
 

@@ -6,7 +6,7 @@ from mithril.ir import Graph, Node, Value
 from mithril.ops import Exp, Multiply, Sum
 from mithril.ops.collective import AllReduce
 from mithril.types import DType, TensorType
-from mithril_torch.late import delayed
+from mithril_torch.program.schedule_late import defer_uncritical
 
 
 def tensor(*shape: int) -> Value:
@@ -25,7 +25,7 @@ def test_a_loss_is_scaled_after_the_backward_computation():
     slope = applied(Exp(), x)
     gradient = applied(AllReduce(("data",), "sum"), slope.outputs[0])
     outputs = {"loss": loss.outputs[0], "gradient": gradient.outputs[0]}
-    found = delayed(Graph((x,), (total, reduced, loss, slope, gradient), outputs))
+    found = defer_uncritical(Graph((x,), (total, reduced, loss, slope, gradient), outputs))
     assert found.nodes == (total, reduced, slope, gradient, loss)
 
 
@@ -35,4 +35,4 @@ def test_what_another_collective_waits_for_stays():
     middle = applied(Exp(), first.outputs[0])
     second = applied(AllReduce(("data",), "sum"), middle.outputs[0])
     nodes = (first, middle, second)
-    assert delayed(Graph((x,), nodes, {"y": second.outputs[0]})).nodes == nodes
+    assert defer_uncritical(Graph((x,), nodes, {"y": second.outputs[0]})).nodes == nodes

@@ -45,8 +45,8 @@ def test_a_permutation_of_some(engine: Engine, pairs: tuple[tuple[int, int], ...
 
 RECORDED = """
 import sys, torch
-from mithril_torch.pool.recorder import recording
-with recording(memoryview(bytearray(1))) as rows:
+from mithril_torch.executors.pool.recorder import record_collectives
+with record_collectives(memoryview(bytearray(1))) as rows:
     torch.ones(2) + 1
 print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """

@@ -57,7 +57,7 @@ REFUSED = {
     "tensor": ({"tensor_parallel_config": {}}, r"tensor_parallel_config={} .* not available yet"),
     "compression": ({"gradient_compression": "fp16"}, r"gradient_compression='fp16' .* yet"),
 }
-WRITTEN = {
+EXPRESSIONS = {
     "jit": True, "use_module_hooks": True, "allow_tf32": False, "gradient_as_bucket_view": False,
     "distributed_backend": "gloo", "memory_format": "channels_last",
 }  # fmt: skip
@@ -70,9 +70,9 @@ def test_what_has_no_effect_is_refused(mistake: str) -> None:
         ml.TorchBackend(**{"device": "cpu", **options})
 
 
-@pytest.mark.parametrize("option", WRITTEN)
+@pytest.mark.parametrize("option", EXPRESSIONS)
 def test_lockstep_writes_no_programs(option: str) -> None:
-    value = WRITTEN[option]
+    value = EXPRESSIONS[option]
     text = re.escape(f"{option}={value!r} does not go with executor='lockstep'")
     with pytest.raises(ml.OptionError, match=text):
         ml.TorchBackend(device_mesh=(2,), executor="lockstep", **{option: value})

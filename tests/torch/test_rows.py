@@ -10,7 +10,7 @@ from mithril.ir import Graph, Node, Value
 from mithril.ops import Add, Broadcast, LayerNorm, Reshape, Sum, Transpose
 from mithril.ops.linalg import Einsum
 from mithril.types import DType, TensorType
-from mithril_torch.rows import on_rows
+from mithril_torch.program.flatten_batch_dims import flatten_batch_dims
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=3)
 
@@ -31,7 +31,7 @@ def graph_of(*nodes: Node) -> Graph:
 
 
 def written(graph: Graph) -> list[tuple[str, tuple[int, ...]]]:
-    return [(node.op.name, node.outputs[0].type.shape) for node in on_rows(graph).nodes]
+    return [(node.op.name, node.outputs[0].type.shape) for node in flatten_batch_dims(graph).nodes]
 
 
 def test_a_chain_of_layers_is_viewed_at_its_ends_only():
@@ -52,7 +52,7 @@ def test_a_chain_of_layers_is_viewed_at_its_ends_only():
 def test_the_output_stays_the_same_value():
     product = applied(Einsum("abc,cd->abd"), tensor(2, 3, 4), tensor(4, 5))
     graph = graph_of(product)
-    found = on_rows(graph)
+    found = flatten_batch_dims(graph)
     assert found.outputs["y"] is graph.outputs["y"]
     assert found.nodes[-1].outputs == (graph.outputs["y"],)
 
@@ -62,7 +62,7 @@ def test_the_gradient_of_a_weight_and_of_a_bias_share_a_view():
     bias = applied(Sum((0, 1), False), g)
     weight = applied(Einsum("abd,abc->dc"), g, x)
     graph = Graph((g, x), (bias, weight), {"b": bias.outputs[0], "w": weight.outputs[0]})
-    found = on_rows(graph)
+    found = flatten_batch_dims(graph)
     shapes = [(node.op.name, node.outputs[0].type.shape) for node in found.nodes]
     assert shapes == [("reshape", (6, 5)), ("sum", (5,)), ("reshape", (6, 4)), ("einsum", (5, 4))]
     assert found.nodes[-1].op.equation == "ad,ac->dc"
@@ -92,7 +92,7 @@ def test_views_of_views_are_views_of_the_first():
     ids=lambda node: getattr(node.op, "equation", node.op.name),
 )
 def test_what_does_not_work_on_rows_stays(node: Node):
-    assert on_rows(graph_of(node)).nodes == (node,)
+    assert flatten_batch_dims(graph_of(node)).nodes == (node,)
 
 
 def test_operands_that_would_be_copied_are_left_as_they_lie():

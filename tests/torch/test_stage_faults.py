@@ -14,7 +14,7 @@ from typing import Any
 import mithril as ml
 import pytest
 from mithril.errors import BackendError
-from mithril_torch.places.workers import Places, WorkersExecutable
+from mithril_torch.executors.workers import ProgramSourceMap, WorkersExecutable
 
 from tests.torch.pool.programs import until
 
@@ -47,9 +47,9 @@ class Victim:
     def rewrite(self, change: Callable[[str], str]) -> None:
         """Have the workers run another text instead."""
         run = self.executable
-        written = replace(run.written, text=change(run.written.text))
+        written = replace(run.generated, text=change(run.generated.text))
         run._pool.unload(run._name)
-        run._pool.load(run._name, written.text, Places(written))
+        run._pool.load(run._name, written.text, ProgramSourceMap(written))
 
 
 def _stage() -> ml.Model:
@@ -63,7 +63,7 @@ def _stage() -> ml.Model:
 def test_a_rank_that_is_killed_in_the_middle_of_a_step(rank: int) -> None:
     victim = Victim(timeout=61.0 + rank)
     pool = victim.executable._pool
-    look, steps = pool._link.crew.progress.look, victim.executable.written.steps
+    look, steps = pool._connection.workers.progress.read, victim.executable.generated.steps
     told: list[float] = []
 
     def strike() -> None:
@@ -99,7 +99,7 @@ def test_a_rank_that_fails_while_others_wait_for_it(rank: int) -> None:
 
 def test_all_go_on_after_an_error_that_left_no_message_behind() -> None:
     victim = Victim(timeout=81.0)
-    before = victim.executable.written.text
+    before = victim.executable.generated.text
     head = "    def run(inputs):\n"
     victim.rewrite(lambda text: text.replace(head, f"{head}        no_such_name\n"))
     with pytest.raises(BackendError, match=r"NameError: .*; all workers go on"):

@@ -17,7 +17,7 @@ from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan
 from mithril.plan.timetable import Run, Transfer
 from mithril.types import DType, TensorType
-from mithril_torch.recorded import carried_out
+from mithril_torch.executors.observed import match_plan
 
 from tests.pipeline.graphs import entering, graphs
 from tests.pipeline.models import FEATURES, classifier, compared, samples
@@ -271,8 +271,8 @@ def test_what_differs_from_the_plan_is_an_error() -> None:
     sent = [row("send", 1, first), row("send", 1, second)]
     got = [row("recv_", 0, second), row("recv_", 0, first)]
     wanted = [("send", (), size)] * 2
-    assert list(carried_out(plan, {0: sent, 1: got})) == wanted == list(plan.issued())
-    assert list(carried_out(plan, {1: got})) == wanted
+    assert list(match_plan(plan, {0: sent, 1: got})) == wanted == list(plan.issued())
+    assert list(match_plan(plan, {1: got})) == wanted
     for seen, text in (
         ({0: sent[::-1], 1: got}, "rank 0 carried out .* where the plan has .*; this is a fault"),
         ({0: sent, 1: got[:1]}, "rank 1 carried out nothing more where"),
@@ -281,7 +281,7 @@ def test_what_differs_from_the_plan_is_an_error() -> None:
         ({0: [sent[0], row("send", 1, second, 8)], 1: got}, "rank 0 carried out"),
     ):
         with pytest.raises(BackendError, match=text):
-            list(carried_out(plan, seen))
+            list(match_plan(plan, seen))
 
 
 @settings(max_examples=25)

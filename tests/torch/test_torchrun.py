@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from mithril.plugins import LaunchRequest, free_port
-from mithril_torch.launch import commands
+from mithril_torch.launch.command import commands
 
 from tests.runtime.jobs import LOOPBACK, listening, wait_until
 from tests.runtime.scripts import (
@@ -260,7 +260,7 @@ print("sum", float(backend.arange(8.0, sharding=P("data")).sum()), backend.engin
 
 def test_the_command_of_a_machine() -> None:
     (alone,) = commands(LaunchRequest("train.py", ("--lr", "1"), 4))
-    options = alone.argv[alone.argv.index("mithril_torch.agent") + 1 :]
+    options = alone.argv[alone.argv.index("mithril_torch.launch.agent") + 1 :]
     assert options[:2] == ("--nproc-per-node", "4")
     assert options[-3:] == ("train.py", "--lr", "1")
     assert alone.rank is None

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from mithril.engine.shards import host_shards
 from mithril.plan import Plan
-from mithril_torch import prelude
-from mithril_torch.staged import write_plan
-from mithril_torch.style import Style
+from mithril_torch.program import runtime_library
+from mithril_torch.program.codegen_options import CodegenOptions
+from mithril_torch.program.staged import write_plan
 from mithril_torch.tensors import to_numpy, to_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -112,7 +112,7 @@ class Ran:
 
 def run_in_threads(plan: Plan, inputs: Mapping[str, np.ndarray], *, early: bool = True) -> Ran:
     """Run a plan that has no collectives, each rank in a thread."""
-    written = write_plan(plan, {}, Style(early=early))
+    written = write_plan(plan, {}, CodegenOptions(early=early))
     wires = Wires()
     ranks = range(plan.mesh.size)
     with ThreadPoolExecutor(len(ranks)) as pool:
@@ -141,7 +141,7 @@ def _rank(
 
     steps, live = Steps(), Live()
     names = {
-        **vars(prelude), "rank": rank, "device": "cpu", "step": steps, "send": send,
+        **vars(runtime_library), "rank": rank, "device": "cpu", "step": steps, "send": send,
         "receive": receive, "make_group": lambda *_: None,
     }  # fmt: skip
     exec(compile(text, "<stages>", "exec"), names)

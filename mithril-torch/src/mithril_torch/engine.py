@@ -23,22 +23,22 @@ from mithril.plan import Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
-from mithril_torch.distributed import Job, job_of, join
-from mithril_torch.interop import TorchInterop
+from mithril_torch.executors.executor import Executor
+from mithril_torch.executors.local import LocalExecutor
+from mithril_torch.executors.lockstep import LockstepExecutor
+from mithril_torch.executors.workers import WorkersExecutor
+from mithril_torch.interop.torch_interop import TorchInterop
 from mithril_torch.kernels.callable import kernels_on
+from mithril_torch.launch.distributed import Job, job_of, join
 from mithril_torch.options import TorchOptions
-from mithril_torch.places.here import Here
-from mithril_torch.places.lockstep import Lockstep
-from mithril_torch.places.place import Place
-from mithril_torch.places.workers import Workers
-from mithril_torch.staged import moving_plan
-from mithril_torch.style import Style, style_of
-from mithril_torch.tracing import log_layout, log_plan
+from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
+from mithril_torch.program.layout_log import log_layout, log_plan
+from mithril_torch.program.staged import transfer_plan
 
 _DTYPES = frozenset(DType) - {DType.uint64}  # PyTorch stores these and cannot add them
 PER_CORE = 8
 """So many processes a core are started for a mesh without being asked for."""
-MOVES = 256
+MAX_TRANSFERS = 256
 """How many programs that bring a value from some devices to others an engine keeps."""
 _CAPABILITIES = frozenset(Capability)
 
@@ -54,9 +54,9 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     here = 1 if options.executor == "lockstep" else job.local_size if job else mesh.size
     device = _device(here, options.device)
     options.library(device)
-    place = _place(mesh, options, device, job)
-    style = replace(style_of(options), early=device == "cpu")
-    return TorchEngine(mesh, options, device, place, style)
+    executor = _open_executor(mesh, options, device, job)
+    codegen = replace(codegen_options_of(options), early=device == "cpu")
+    return TorchEngine(mesh, options, device, executor, codegen)
 
 
 def _device(count: int, wanted: str | None) -> str:
@@ -70,22 +70,22 @@ def _device(count: int, wanted: str | None) -> str:
     return wanted or ("cuda" if found >= count else "cpu")
 
 
-def _place(mesh: Mesh, options: TorchOptions, device: str, job: Job | None) -> Place:
+def _open_executor(mesh: Mesh, options: TorchOptions, device: str, job: Job | None) -> Executor:
     if options.executor == "lockstep":
-        return Lockstep(mesh, device)
+        return LockstepExecutor(mesh, device)
     mine = f"cuda:{job.local_rank if job else 0}" if device == "cuda" else device
     if mesh.size == 1:
-        return Here(mesh, mine)
+        return LocalExecutor(mesh, mine)
     if job is None:
         _check_cores(mesh.size, options, device)
-        return Workers.started(mesh, options, device)
+        return WorkersExecutor.start(mesh, options, device)
     if job.size != mesh.size:
         raise BackendError(
             f"mesh has {mesh.size} devices, and the job {job.size} processes; start as many "
             f"processes as the mesh has devices"
         )
     join(job, options.library(device), options.timeout)
-    return Here(mesh, mine, job.rank)
+    return LocalExecutor(mesh, mine, job.rank)
 
 
 def _check_cores(processes: int, options: TorchOptions, device: str) -> None:
@@ -105,8 +105,8 @@ class TorchEngine:
     mesh: Mesh
     options: TorchOptions
     device: str
-    place: Place
-    style: Style
+    executor: Executor
+    codegen: CodegenOptions
 
     @property
     def name(self) -> str:
@@ -121,12 +121,12 @@ class TorchEngine:
     @property
     def devices(self) -> tuple[str, ...]:
         """A label for each device."""
-        return self.place.labels
+        return self.executor.labels
 
     @property
     def local_devices(self) -> tuple[int, ...]:
         """Flat indices of the devices whose parts this process can read."""
-        return self.place.local_devices
+        return self.executor.local_devices
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -150,11 +150,11 @@ class TorchEngine:
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
         """Make a distributed array."""
-        return self.place.put(type, sharding, produce)
+        return self.executor.put(type, sharding, produce)
 
     def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
         """Return what a device holds, as a view that cannot be written to."""
-        view = self.place.shard(shards, sharding, device).view()
+        view = self.executor.shard(shards, sharding, device).view()
         view.flags.writeable = False
         return view
 
@@ -163,21 +163,21 @@ class TorchEngine:
         if self.options.trace_module_partitioning:
             log_layout(program)
         kernels = kernels_for(self.name, kernels_on(self.device))
-        return self.place.lower(program, kernels, self.style)
+        return self.executor.lower(program, kernels, self.codegen)
 
     def lower_plan(self, plan: Plan) -> Executable:
         """Turn a plan of several stages into something that runs where its devices are."""
         if self.options.trace_module_partitioning:
             log_plan(plan)
         kernels = kernels_for(self.name, kernels_on(self.device))
-        found = self.place.lower_plan(plan, kernels, self.style)
+        found = self.executor.lower_plan(plan, kernels, self.codegen)
         return StagedExecutable(self, plan) if found is None else found
 
     def part(self, mesh: Mesh) -> TorchEngine:
         """Return the engine of some of the devices, the same one every time."""
         found = self._parts.get(mesh)
         if found is None:
-            found = self._parts[mesh] = replace(self, mesh=mesh, place=self.place.part(mesh))
+            found = self._parts[mesh] = replace(self, mesh=mesh, executor=self.executor.part(mesh))
         return found
 
     def on(self, mesh: Mesh) -> TorchEngine:
@@ -186,14 +186,14 @@ class TorchEngine:
 
     def move(self, shards: Handle, transfer: Transfer) -> Handle:
         """Bring a value from the devices of one part to those of another."""
-        if isinstance(self.place, Lockstep):
-            return self.place.move(shards, transfer)
+        if isinstance(self.executor, LockstepExecutor):
+            return self.executor.move(shards, transfer)
         key = transfer.type, transfer.source, transfer.target, transfer.goal, transfer.offset
-        if key not in self._moves:
-            if len(self._moves) >= MOVES:
-                self._moves.pop(next(iter(self._moves)))
-            self._moves[key] = self.lower_plan(moving_plan(self.mesh, transfer))
-        (moved,) = self._moves[key]([shards])
+        if key not in self._transfers:
+            if len(self._transfers) >= MAX_TRANSFERS:
+                self._transfers.pop(next(iter(self._transfers)))
+            self._transfers[key] = self.lower_plan(transfer_plan(self.mesh, transfer))
+        (moved,) = self._transfers[key]([shards])
         return moved
 
     @cached_property
@@ -201,7 +201,7 @@ class TorchEngine:
         return {}
 
     @cached_property
-    def _moves(self) -> dict[tuple[object, ...], Executable]:
+    def _transfers(self) -> dict[tuple[object, ...], Executable]:
         return {}
 
     def with_ranges(self) -> TorchEngine:
@@ -211,4 +211,4 @@ class TorchEngine:
             OptionError: the way programs run leaves no ranges.
         """
         self.options.check_ranges("partition_hooks")
-        return replace(self, style=replace(self.style, ranges=True, layer_ranges=True))
+        return replace(self, codegen=replace(self.codegen, ranges=True, layer_ranges=True))

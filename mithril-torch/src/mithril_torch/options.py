@@ -102,28 +102,28 @@ class TorchOptions:
                 f"{option}=True does not go with jit=True; torch.compile leaves no ranges in a "
                 f"program; leave one of them out"
             )
-        self._check_written(option, True)
+        self._check_codegen(option, True)
 
     def _check_together(self) -> None:
         if self.use_module_hooks:
             self.check_ranges("use_module_hooks")
         if self.jit:
-            self._check_written("jit", True)
+            self._check_codegen("jit", True)
         if self.allow_tf32 is not None:
-            self._check_written("allow_tf32", self.allow_tf32)
+            self._check_codegen("allow_tf32", self.allow_tf32)
         if self.memory_format != "channels_first":
-            self._check_written("memory_format", self.memory_format)
+            self._check_codegen("memory_format", self.memory_format)
         if not self.gradient_as_bucket_view:
-            self._check_written("gradient_as_bucket_view", False)
+            self._check_codegen("gradient_as_bucket_view", False)
             if self.jit:
                 raise OptionError(
                     "gradient_as_bucket_view=False does not go with jit=True; torch.compile lays "
                     "out memory, and a program has no buckets of its own; leave one of them out"
                 )
         if self.distributed_backend is not None:
-            self._check_written("distributed_backend", self.distributed_backend)
+            self._check_codegen("distributed_backend", self.distributed_backend)
 
-    def _check_written(self, option: str, value: object) -> None:
+    def _check_codegen(self, option: str, value: object) -> None:
         if self.executor == "lockstep":
             raise OptionError(
                 f"{option}={value!r} does not go with executor='lockstep', which runs ops one by "

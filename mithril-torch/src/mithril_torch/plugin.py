@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mithril.plugins import BackendSpec, hookimpl
 
-from mithril_torch.launch import commands
+from mithril_torch.launch.command import commands
 from mithril_torch.options import TorchOptions
 
 if TYPE_CHECKING:

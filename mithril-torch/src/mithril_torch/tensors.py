@@ -26,12 +26,12 @@ def dtype_of(tensor: torch.Tensor) -> DType:
     return as_dtype(str(tensor.dtype).removeprefix("torch."))
 
 
-def ordinary(tensor: torch.Tensor) -> torch.Tensor:
+def to_normal_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same memory that autograd may use; what programs return it may not."""
     return dlpack.from_dlpack(torch._C._to_dlpack(tensor)) if tensor.is_inference() else tensor
 
 
-def as_written(device: str) -> AbstractContextManager[Any]:
+def disable_autocast(device: str) -> AbstractContextManager[Any]:
     """Return the context in which ops keep the dtypes that a program gives them."""
     kind = device.partition(":")[0]
     is_cast = torch.is_autocast_enabled(kind)

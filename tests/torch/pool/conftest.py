@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mithril_torch")
 
-from mithril_torch.pool.controller import Pool, close_all
+from mithril_torch.executors.pool.controller import Pool, close_all
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mithril_torch.pool.controller import Pool
+from mithril_torch.executors.pool.controller import Pool
 
 WAIT = 3.0
 """The timeout of pools whose workers are stopped."""
@@ -59,7 +59,7 @@ def run(inputs):
 """
 
 
-class Blame:
+class SourceMap:
     """Names of steps and lines as a backend would give them."""
 
     def step(self, number: int) -> str:
@@ -120,5 +120,5 @@ def until(is_so: Callable[[], bool], seconds: float = 5.0) -> bool:
 def load(pool: Pool, source: str) -> str:
     """Load a program under a name of its own, and return the name."""
     name = f"program {time.monotonic_ns()}"
-    pool.load(name, source, Blame())
+    pool.load(name, source, SourceMap())
     return name

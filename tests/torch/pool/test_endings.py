@@ -18,7 +18,7 @@ from tests.torch.pool.victims import REPETITIONS, crowding, dice, victim, works
 
 SCRIPT = """
 import time
-from mithril_torch.pool.controller import Pool
+from mithril_torch.executors.pool.controller import Pool
 
 try:
     print("starting", flush=True)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from mithril.errors import BackendError
-from mithril_torch.pool import memory
-from mithril_torch.pool.controller import Pool
+from mithril_torch.executors.pool import memory
+from mithril_torch.executors.pool.controller import Pool
 
-from tests.torch.pool.programs import FAULT, LOOP, SUM, WAIT, Blame, load, system, until
+from tests.torch.pool.programs import FAULT, LOOP, SUM, WAIT, SourceMap, load, system, until
 from tests.torch.pool.victims import REPETITIONS, SIZE, crowding, dice, victim, works
 
 IN_STEP = r"in step \d+ \(all_reduce of weight \d+\)"
@@ -268,12 +268,12 @@ class TestThePoolGoesOn:
     def test_after_a_program_that_cannot_be_loaded(self) -> None:
         pool = victim().pool
         with pytest.raises(BackendError, match=r"each raised SyntaxError: .*; all workers go on"):
-            pool.load("p", "def run(", Blame())
+            pool.load("p", "def run(", SourceMap())
         with pytest.raises(
             BackendError, match="each raised KeyError: 'run' while loading a program"
         ):
             pool.load("p", "x = 1", None)
-        pool.load("p", SUM, Blame())
+        pool.load("p", SUM, SourceMap())
         pool.unload("p")
 
     def test_without_the_array_that_one_worker_could_not_take(self) -> None:

@@ -11,12 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from mithril.errors import BackendError
-from mithril_torch.pool import controller, memory, remote
-from mithril_torch.pool.controller import Pool
-from mithril_torch.pool.remote import Part
-from mithril_torch.pool.wire import SMALL
+from mithril_torch.executors.pool import controller, memory, remote_array
+from mithril_torch.executors.pool.controller import Pool
+from mithril_torch.executors.pool.messages import SMALL
+from mithril_torch.executors.pool.remote_array import Part
 
-from tests.torch.pool.programs import SUM, Blame, load
+from tests.torch.pool.programs import SUM, SourceMap, load
 
 SAME = "def run(inputs): return list(inputs)"
 HELD = """
@@ -59,7 +59,7 @@ def test_arrays_go_in_and_out_as_they_are(pool: Pool, dtype: object, shape: tupl
     [result] = pool.run(program, [handle], 1)
     for rank, part in enumerate(parts):
         for back in (pool.fetch(handle, rank), pool.fetch(result, rank)):
-            assert back.spec == remote.Spec(part.dtype.name, part.shape, part.nbytes)
+            assert back.spec == remote_array.Spec(part.dtype.name, part.shape, part.nbytes)
             np.testing.assert_array_equal(array(back, dtype), part)
 
 
@@ -95,20 +95,20 @@ def test_an_array_for_all_ranks_takes_its_space_once(pool: Pool):
     part = np.ones(100_000)
     pool.fetch(pool.put([np.zeros(1)]), 0)  # sends what waited
     handle = pool.put([part] * 2)
-    assert pool._outbox.arena.top < 1.1 * part.nbytes
+    assert pool._batcher.arena.top < 1.1 * part.nbytes
     np.testing.assert_array_equal(array(pool.fetch(handle, 1)), part)
 
 
 def test_more_arrays_than_the_arena_keeps(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(controller, "FLUSH", 1 << 20)
-    monkeypatch.setattr("mithril_torch.pool.outbox.KEEP", 1 << 20)
+    monkeypatch.setattr("mithril_torch.executors.pool.batching.KEEP", 1 << 20)
     parts = [np.full(200_000, value) for value in range(8)]
     handles = [pool.put([part, -part]) for part in parts]
     found = pool.fetch_all([(handle, rank) for handle in handles for rank in (1, 0)])
     expected = [sign * part for part in parts for sign in (-1, 1)]
     for part, value in zip(found, expected, strict=True):
         np.testing.assert_array_equal(array(part), value)
-    assert pool._outbox.arena.size == 1 << 20
+    assert pool._batcher.arena.size == 1 << 20
 
 
 def test_collectives_and_ranks(pool: Pool):
@@ -118,7 +118,7 @@ def test_collectives_and_ranks(pool: Pool):
     np.testing.assert_array_equal(array(pool.fetch(total, 0)), np.full((2, 50), 3))
 
 
-def test_a_program_sees_its_rank_and_the_prelude(pool: Pool):
+def test_a_program_sees_its_rank_and_the_runtime_library(pool: Pool):
     program = load(
         pool,
         "here = [rank, world_size, torch.get_num_threads(), torch.is_inference_mode_enabled()]\n"
@@ -139,12 +139,12 @@ def test_small_results_come_with_the_answer(pool: Pool, monkeypatch: pytest.Monk
         f"    return [torch.full(({count},), float(rank)), torch.ones({count + 1}), torch.tensor(rank)]",
     )
     outputs = pool.run(program, [], 3)
-    monkeypatch.setattr(pool, "_tell", lambda *arguments: pytest.fail("a message was sent"))
+    monkeypatch.setattr(pool, "_request", lambda *arguments: pytest.fail("a message was sent"))
     for rank in range(2):
         np.testing.assert_array_equal(array(pool.fetch(outputs[0], rank)), [rank] * count)
         np.testing.assert_array_equal(array(pool.fetch(outputs[2], rank)), rank)
     assert outputs[1].small(0) is None
-    assert outputs[1].spec(0) == remote.Spec("float32", (count + 1,), 4 * count + 4)
+    assert outputs[1].spec(0) == remote_array.Spec("float32", (count + 1,), 4 * count + 4)
 
 
 def test_shapes_may_change_between_runs_and_ranks(pool: Pool):
@@ -246,25 +246,25 @@ def test_settings_make_pools(pool: Pool):
 
 
 def test_names_of_programs(pool: Pool):
-    pool.load("twice", SAME, Blame())
+    pool.load("twice", SAME, SourceMap())
     with pytest.raises(BackendError, match=r"Program 'twice' is loaded already; \d+ programs are;"):
-        pool.load("twice", SAME, Blame())
+        pool.load("twice", SAME, SourceMap())
     look = load(pool, LOADED)
     assert array(pool.fetch(pool.run(look, [], 1)[0], 0))
     pool.unload("twice")
-    pool.load("twice", SUM, Blame())
+    pool.load("twice", SUM, SourceMap())
     pool.unload("twice")
     assert not array(pool.fetch(pool.run(look, [], 1)[0], 0))
 
 
 def test_the_garbage_collector_may_unload(pool: Pool):
     """It runs anywhere, also where this thread already talks to the workers."""
-    pool.load("twice", SAME, Blame())
+    pool.load("twice", SAME, SourceMap())
     handles = [pool.put([np.ones(3)])]
-    with pool._link.lock:
+    with pool._connection.lock:
         pool.unload("twice")
         handles.clear()
-    pool.load("twice", SAME, Blame())
+    pool.load("twice", SAME, SourceMap())
     pool.unload("twice")
 
 
@@ -274,13 +274,13 @@ def test_memory_that_cannot_be_had(pool: Pool, monkeypatch: pytest.MonkeyPatch):
 
     program = load(pool, "def run(inputs): return [torch.ones(10_000_000)]")
     [large] = pool.run(program, [], 1)
-    part = np.ones(pool._outbox.arena.size // 8 + 1)
+    part = np.ones(pool._batcher.arena.size // 8 + 1)
     text = "^Worker pool cannot get shared memory; {} bytes: Cannot allocate memory; use smaller"
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", refuse)
         with pytest.raises(BackendError, match=text.format(part.nbytes * 2)):
             pool.put([part, part + 1])
-        if pool._outbox.arena.size < 40_000_000:
+        if pool._batcher.arena.size < 40_000_000:
             with pytest.raises(BackendError, match=text.format(40_000_000)):
                 pool.fetch(large, 0)
     assert array(pool.fetch(large, 0)).size == 10_000_000

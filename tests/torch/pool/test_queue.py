@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mithril.errors import BackendError
-from mithril_torch.pool import controller
-from mithril_torch.pool.controller import Pool
+from mithril_torch.executors.pool import controller
+from mithril_torch.executors.pool.controller import Pool
 
 from tests.torch.pool.programs import load
 
@@ -21,10 +21,10 @@ def run(inputs):
 """
 HELD = """
 import gc
-from mithril_torch.pool.executor import Executor
+from mithril_torch.executors.pool.message_handler import MessageHandler
 
 def run(inputs):
-    (executor,) = (x for x in gc.get_objects() if type(x) is Executor)
+    (executor,) = (x for x in gc.get_objects() if type(x) is MessageHandler)
     return [torch.tensor([len(executor.tensors), len(executor.programs)], dtype=torch.float64)]
 """
 
@@ -37,7 +37,7 @@ def test_runs_wait_for_a_message_and_are_done_in_order(pool: Pool, monkeypatch):
     program = load(pool, NEXT)
     pool.run(program, [pool.put([np.zeros(2)] * 2)], 1)
     with monkeypatch.context() as quiet:
-        quiet.setattr(pool, "_tell", lambda *arguments: pytest.fail("a message was sent"))
+        quiet.setattr(pool, "_request", lambda *arguments: pytest.fail("a message was sent"))
         x = pool.put([np.ones(2)] * 2)
         for _ in range(5):
             (x,) = pool.queue(program, [x], 1)  # what was there before is dropped, and still used
@@ -56,8 +56,10 @@ def test_many_runs_do_not_wait(pool: Pool, monkeypatch):
     program = load(pool, NEXT)
     x = pool.put([np.ones(2)] * 2)
     sent = []
-    tell = pool._tell
-    monkeypatch.setattr(pool, "_tell", lambda action, *more: sent.append(1) or tell(action, *more))
+    request = pool._request
+    monkeypatch.setattr(
+        pool, "_request", lambda action, *more: sent.append(1) or request(action, *more)
+    )
     for _ in range(7):
         (x,) = pool.queue(program, [x], 1)
     assert len(sent) == 3, "the first one, and every third after it"
@@ -108,15 +110,15 @@ def test_what_was_dropped_before_an_error_is_gone_after_it(pool: Pool):
 def test_an_array_of_an_interrupted_message_is_dropped(pool: Pool, monkeypatch):
     held = load(pool, HELD)
     before = values(pool, *pool.run(held, [], 1), 0)
-    tell = pool._link.tell
+    request = pool._connection.request
 
     def interrupted(*arguments: object) -> None:
-        tell(*arguments)
+        request(*arguments)
         raise KeyboardInterrupt
 
     x = pool.put([np.ones(2)] * 2)
     with monkeypatch.context() as once:
-        once.setattr(pool._link, "tell", interrupted)
+        once.setattr(pool._connection, "request", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pool.run(held, [], 1)
     del x

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from mithril.errors import BackendError
-from mithril_torch.pool.controller import Pool
+from mithril_torch.executors.pool.controller import Pool
 
 from tests.torch.pool.programs import SUM, WAIT, System, load, system, until
 
@@ -57,10 +57,10 @@ class Victim:
         return thread
 
     def step(self, rank: int) -> int:
-        return self.pool._link.crew.progress.look(rank)[0]
+        return self.pool._connection.workers.progress.read(rank)[0]
 
     def activity(self, rank: int) -> int:
-        return self.pool._link.crew.progress.look(rank)[1]
+        return self.pool._connection.workers.progress.read(rank)[1]
 
     @contextmanager
     def ends(self, pattern: str, within: float = SOON) -> Iterator[None]:
@@ -74,7 +74,7 @@ class Victim:
         assert not self.pool.is_alive
         with pytest.raises(BackendError, match=r"^Worker pool of 3 has ended, and its arrays with"):
             self.pool.fetch(handle, 0)
-        assert str(caught.value) in str(self.pool._link.end_reason)
+        assert str(caught.value) in str(self.pool._connection.end_reason)
         self.is_clean()
         assert works(victim().pool)
 

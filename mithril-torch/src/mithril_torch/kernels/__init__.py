@@ -1,21 +1,21 @@
-"""How every op is written in PyTorch; importing this package fills `WRITTEN`."""
+"""How every op is written in PyTorch; importing this package fills `EXPRESSIONS`."""
 
 from mithril_torch.kernels import (
     basic,
     elementwise,
-    exchange,
     grouped,
     index,
     linalg,
+    moe,
     movement,
     neural,
     random,
     reduction,
     window,
 )
-from mithril_torch.kernels.registry import WRITTEN
+from mithril_torch.kernels.registry import EXPRESSIONS
 
 __all__ = [
-    "WRITTEN", "basic", "elementwise", "exchange", "grouped", "index", "linalg", "movement",
+    "EXPRESSIONS", "basic", "elementwise", "grouped", "index", "linalg", "moe", "movement",
     "neural", "random", "reduction", "window",
 ]  # fmt: skip

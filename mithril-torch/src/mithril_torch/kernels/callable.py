@@ -8,8 +8,8 @@ from typing import Any
 
 from mithril.engine.kernels.registry import Kernel, Run
 
-from mithril_torch import prelude
-from mithril_torch.kernels.registry import WRITTEN, Types, Write
+from mithril_torch.kernels.registry import EXPRESSIONS, EmitExpression, Types
+from mithril_torch.program import runtime_library
 
 
 def kernels_on(device: str) -> Mapping[str, Kernel]:
@@ -18,14 +18,14 @@ def kernels_on(device: str) -> Mapping[str, Kernel]:
     Args:
         device: where constants are made.
     """
-    return {name: _kernel(write, device) for name, write in WRITTEN.items()}
+    return {name: _kernel(write, device) for name, write in EXPRESSIONS.items()}
 
 
-def _kernel(write: Write, device: str) -> Kernel:
+def _kernel(write: EmitExpression, device: str) -> Kernel:
     def factory(op: Any, types: Types, xp: ModuleType) -> Run:
         names = [f"x{i}" for i in range(len(types))]
         text = f"lambda {', '.join(names)}: {write(op, types).format(*names)}"
-        run: Run = eval(text, {**vars(prelude), "device": device})
+        run: Run = eval(text, {**vars(runtime_library), "device": device})
         return run
 
     return factory

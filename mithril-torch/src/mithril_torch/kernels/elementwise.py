@@ -10,7 +10,7 @@ from typing import Any
 from mithril import ops
 from mithril.types import DType
 
-from mithril_torch.kernels.registry import Types, Write, dtype, kernel, same
+from mithril_torch.kernels.registry import EmitExpression, Types, dtype, kernel, same
 from mithril_torch.kernels.unsigned import as_signed, in_order, wide
 
 same({
@@ -47,7 +47,7 @@ FEW = 4096
 """Up to so many elements one call is faster than the few that `choose` makes."""
 
 
-def _always(text: str) -> Write:
+def _always(text: str) -> EmitExpression:
     return lambda op, types: text
 
 

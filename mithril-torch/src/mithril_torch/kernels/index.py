@@ -13,7 +13,7 @@ from typing import Any
 from mithril.ops import index, order
 from mithril.types import DType, TensorType
 
-from mithril_torch.kernels.reduction import accumulator, converted
+from mithril_torch.kernels.reduction import accumulator, convert
 from mithril_torch.kernels.registry import Types, dtype, kernel, number
 from mithril_torch.kernels.unsigned import wide
 
@@ -25,7 +25,7 @@ def take(op: index.Take, types: Types) -> str:
     (result,) = op.infer(types)
     if not types[0].size:
         return _full(result, math.nan if len(types) == 2 and result.dtype.is_float else 0)
-    ids = _counted(types, 1)
+    ids = _to_index(types, 1)
     return f"take_part({{0}}, {ids}, {{2}}, {op.rows})" if len(types) > 2 else f"take({{0}}, {ids})"
 
 
@@ -39,11 +39,11 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> str:
     ids = _local(types, 2) + ("" if types[0].rank == 1 else ".reshape(-1)")
     width = math.prod(result.shape[1:])
     flat = TensorType((types[0].size, width), accumulator(result).dtype)
-    updates = converted("{1}", types[1], flat)
+    updates = convert("{1}", types[1], flat)
     updates += "" if types[1].shape == flat.shape else f".reshape({list(flat.shape)})"
     text = f"scatter_add({ids}, {updates}, {op.rows})"
     text += "" if result.shape == (op.rows, width) else f".reshape({list(result.shape)})"
-    return converted(text, flat, result)
+    return convert(text, flat, result)
 
 
 @kernel(index.OneHot)
@@ -87,24 +87,24 @@ def scatter_along(op: order.ScatterAlong, types: Types) -> str:
     if not result.size:
         return _full(result, 0)
     kind = accumulator(result)
-    updates = converted("{1}", types[1], kind)
+    updates = convert("{1}", types[1], kind)
     text = f"scatter_along({_long(types[0], 0)}, {updates}, {op.axis}, {op.size})"
-    return converted(text, kind, result)
+    return convert(text, kind, result)
 
 
 @kernel(order.Sort)
 @wide
 def sort(op: order.Sort, types: Types) -> str:
     """Sorted rows, NaN last."""
-    text = f"{_sorted(op, types)}[0]"
-    return f"torch.neg({text})" if _is_turned(op, types) else text
+    text = f"{_sort(op, types)}[0]"
+    return f"torch.neg({text})" if _negates(op, types) else text
 
 
 @kernel(order.Argsort)
 @wide
 def argsort(op: order.Argsort, types: Types) -> str:
     """Positions by a stable sort, NaN last."""
-    return f"{_sorted(op, types)}[1].to(torch.int32)"
+    return f"{_sort(op, types)}[1].to(torch.int32)"
 
 
 @kernel(order.TopK)
@@ -113,19 +113,19 @@ def top_k(op: order.TopK, types: Types) -> str:
     return f"top_k({{0}}, {op.k}, {op.axis})"
 
 
-def _sorted(op: Any, types: Types) -> str:
+def _sort(op: Any, types: Types) -> str:
     """Return a stable sort; a descending one of floats is an ascending one of their opposites."""
-    if _is_turned(op, types):
+    if _negates(op, types):
         return f"torch.sort(torch.neg({{0}}), dim={op.axis}, stable=True)"
     descending = ", descending=True" if op.descending else ""
     return f"torch.sort({{0}}, dim={op.axis}, stable=True{descending})"
 
 
-def _is_turned(op: Any, types: Types) -> bool:
+def _negates(op: Any, types: Types) -> bool:
     return bool(op.descending and types[0].dtype.is_float)
 
 
-def _counted(types: Types, place: int) -> str:
+def _to_index(types: Types, place: int) -> str:
     """Return ids in a type that PyTorch takes rows by."""
     known = types[place].dtype in (DType.int32, DType.int64)
     return f"{{{place}}}" if known else f"{{{place}}}.to(torch.int64)"

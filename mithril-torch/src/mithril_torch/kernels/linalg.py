@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from mithril.ops.linalg import Einsum
 from mithril.types import Shape
 
-from mithril_torch.fuse import AddInto, EinsumAdd, EinsumInto
 from mithril_torch.kernels.registry import Direct, Types, kernel
+from mithril_torch.program.fusing import AddInto, EinsumAdd, EinsumInto
 
 
 @kernel(Einsum)
 def einsum(op: Einsum, types: Types) -> str:
     """The product of two operands."""
-    return _product(op, types).written("mm", "")
+    return _product(op, types).format_call("mm", "")
 
 
 @kernel(EinsumAdd)
 def einsum_add(op: EinsumAdd, types: Types) -> str:
     """The product of two operands, plus a third one along its last dimension."""
-    return _product(Einsum(op.equation), types).written("addmm", "{2}, ")
+    return _product(Einsum(op.equation), types).format_call("addmm", "{2}, ")
 
 
 @kernel(EinsumInto)
 def einsum_into(op: EinsumInto, types: Types) -> str:
     """The product of two operands, added to a third one where that lies."""
-    return _product(Einsum(op.equation), types).added("{2}")
+    return _product(Einsum(op.equation), types).format_add("{2}")
 
 
 @kernel(AddInto)
@@ -60,7 +60,7 @@ class _Product:
     order: tuple[int, ...]
     is_batched: bool
 
-    def written(self, function: str, first: str) -> str:
+    def format_call(self, function: str, first: str) -> str:
         """Return the expression; where it makes the result as it lies, it can write it anywhere."""
         function = f"torch.{'b' if self.is_batched else ''}{function}"
         call = f"{function}({first}{self.left}, {self.right}"
@@ -71,10 +71,10 @@ class _Product:
         target = "{out}" if is_flat else f"{{out}}.view({list(self.made)})"
         return Direct(whole, f"{call}, out={target})")
 
-    def added(self, target: str) -> str:
+    def format_add(self, target: str) -> str:
         """Return the expression that adds the product to an operand, in its memory."""
         if self.order != tuple(sorted(self.order)) or self.made != self.shape:
-            return f"{target}.add_({self.written('mm', '')})"
+            return f"{target}.add_({self.format_call('mm', '')})"
         return f"{target}.{'baddbmm' if self.is_batched else 'addmm'}_({self.left}, {self.right})"
 
 
@@ -88,8 +88,8 @@ def _product(op: Einsum, types: Types) -> _Product:
     outer = [batch] if batch else []
     made = batch + rows + columns
     return _Product(
-        arranged("{0}", left, [*outer, rows, contracted], sizes),
-        arranged("{1}", right, [*outer, contracted, columns], sizes),
+        arrange("{0}", left, [*outer, rows, contracted], sizes),
+        arrange("{1}", right, [*outer, contracted, columns], sizes),
         tuple(_size(group, sizes) for group in (*outer, rows, columns)),
         tuple(sizes[c] for c in made),
         tuple(made.index(c) for c in result),
@@ -97,12 +97,12 @@ def _product(op: Einsum, types: Types) -> _Product:
     )
 
 
-def arranged(text: str, term: str, groups: Sequence[str], sizes: dict[str, int]) -> str:
+def arrange(text: str, term: str, groups: Sequence[str], sizes: dict[str, int]) -> str:
     """Return an operand with one dimension for each group of letters, copied only if it must be.
 
-    >>> arranged("x", "abc", ["c", "ab"], {"a": 2, "b": 3, "c": 4})
+    >>> arrange("x", "abc", ["c", "ab"], {"a": 2, "b": 3, "c": 4})
     'x.reshape([6, 4]).t()'
-    >>> arranged("x", "abc", ["b", "ac"], {"a": 2, "b": 3, "c": 4})
+    >>> arrange("x", "abc", ["b", "ac"], {"a": 2, "b": 3, "c": 4})
     'x.permute([1, 0, 2]).reshape([3, 8])'
     """
     shape = [_size(group, sizes) for group in groups]
@@ -112,12 +112,12 @@ def arranged(text: str, term: str, groups: Sequence[str], sizes: dict[str, int])
         joined = [_size(group, sizes) for group in lying]
         if joined != [sizes[c] for c in term]:
             text += f".reshape({joined})"
-        return text + _transposed([lying.index(group) for group in groups])
-    text += _transposed([term.index(c) for c in letters])
+        return text + _format_transpose([lying.index(group) for group in groups])
+    text += _format_transpose([term.index(c) for c in letters])
     return text if [sizes[c] for c in letters] == shape else f"{text}.reshape({shape})"
 
 
-def _transposed(order: list[int]) -> str:
+def _format_transpose(order: list[int]) -> str:
     if order == sorted(order):
         return ""
     return ".t()" if len(order) == 2 else f".permute({order})"

@@ -15,11 +15,11 @@ def total(op: ops.Sum, types: Types) -> str:
     """A sum; PyTorch itself accumulates 16-bit floats in float32."""
     (result,) = op.infer(types)
     if not op.axes:
-        return converted("{0}", types[0], result)
+        return convert("{0}", types[0], result)
     kind = f", dtype={dtype(result)}" if result.dtype.is_integer else ""
     if len(op.axes) == types[0].rank and not op.keepdims:
         return f"torch.sum({{0}}{kind})"
-    return f"torch.sum({{0}}, {op.axes}{_kept(op)}{kind})"
+    return f"torch.sum({{0}}, {op.axes}{_format_keepdim(op)}{kind})"
 
 
 @kernel(ops.Max, ops.Min, ops.AnyTrue, ops.AllTrue)
@@ -27,7 +27,7 @@ def total(op: ops.Sum, types: Types) -> str:
 def extremum(op: ops.Reduction, types: Types) -> str:
     """The largest or smallest element, NaN if there is one; whether some or all are true."""
     function = {"max": "amax", "min": "amin"}.get(op.name, op.name)
-    return f"torch.{function}({{0}}, {op.axes}{_kept(op)})" if op.axes else "{0}"
+    return f"torch.{function}({{0}}, {op.axes}{_format_keepdim(op)})" if op.axes else "{0}"
 
 
 @kernel(ops.Argmax, ops.Argmin)
@@ -45,10 +45,10 @@ def prod(op: ops.Prod, types: Types) -> str:
     (result,) = op.infer(types)
     kind, text = accumulator(result), "{0}"
     if not op.axes:
-        return converted(text, types[0], result)
+        return convert(text, types[0], result)
     for axis in sorted(op.axes, reverse=True):
-        text = f"torch.prod({text}, {axis}{_kept(op)}, dtype={dtype(kind)})"
-    return converted(text, kind, result)
+        text = f"torch.prod({text}, {axis}{_format_keepdim(op)}, dtype={dtype(kind)})"
+    return convert(text, kind, result)
 
 
 @kernel(ops.Cumsum)
@@ -60,7 +60,7 @@ def cumsum(op: ops.Cumsum, types: Types) -> str:
     if op.reverse:
         operand = f"torch.flip({operand}, ({op.axis},))"
     text = f"torch.cumsum({operand}, {op.axis}, dtype={dtype(kind)})"
-    return converted(f"torch.flip({text}, ({op.axis},))" if op.reverse else text, kind, result)
+    return convert(f"torch.flip({text}, ({op.axis},))" if op.reverse else text, kind, result)
 
 
 def accumulator(result: TensorType) -> TensorType:
@@ -69,10 +69,10 @@ def accumulator(result: TensorType) -> TensorType:
     return TensorType(result.shape, DType.float32) if small else result
 
 
-def converted(text: str, made: TensorType, wanted: TensorType) -> str:
+def convert(text: str, made: TensorType, wanted: TensorType) -> str:
     """Return an expression in the dtype that is wanted."""
     return text if made.dtype == wanted.dtype else f"{text}.to({dtype(wanted)})"
 
 
-def _kept(op: ops.Reduction) -> str:
+def _format_keepdim(op: ops.Reduction) -> str:
     return ", keepdim=True" if op.keepdims else ""

@@ -2,8 +2,8 @@
 
 An op is written as the text of one Python expression. Its operands stand in it as `{0}`, `{1}`, …;
 it may name `torch`, `aten` (`torch.ops.aten`), `math`, `device` (where the program runs) and the
-functions of `mithril_torch.prelude`. An op with several results is an expression of a tuple.
-Whatever depends on attributes and shapes alone is worked out when the text is made.
+functions of `mithril_torch.program.runtime_library`. An op with several results is an expression of
+a tuple. Whatever depends on attributes and shapes alone is worked out when the text is made.
 
 An expression never writes into its operands. It may return a view of one, or an operand itself.
 """
@@ -18,8 +18,8 @@ from mithril.ir import Op
 from mithril.types import DType, Scalar, TensorType
 
 Types = Sequence[TensorType]
-Write = Callable[[Any, Types], str]
-WRITTEN: dict[str, Write] = {}
+EmitExpression = Callable[[Any, Types], str]
+EXPRESSIONS: dict[str, EmitExpression] = {}
 
 
 class Direct(str):
@@ -46,12 +46,12 @@ class Direct(str):
         return Direct(super().format(*operands), self.into.format(*operands, out="{out}"))
 
 
-def kernel(*op_classes: type[Op]) -> Callable[[Write], Write]:
+def kernel(*op_classes: type[Op]) -> Callable[[EmitExpression], EmitExpression]:
     """Register a function `(op, operand types) -> expression` for op classes."""
 
-    def add(write: Write) -> Write:
+    def add(write: EmitExpression) -> EmitExpression:
         for op_class in op_classes:
-            WRITTEN[op_class.name] = write
+            EXPRESSIONS[op_class.name] = write
         return write
 
     return add
@@ -63,7 +63,7 @@ def same(table: Mapping[type[Op], str]) -> None:
         kernel(op_class)(_always(text))
 
 
-def _always(text: str) -> Write:
+def _always(text: str) -> EmitExpression:
     return lambda op, types: text
 
 

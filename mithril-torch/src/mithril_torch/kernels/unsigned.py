@@ -12,33 +12,35 @@ from typing import Any
 
 from mithril.types import DType, TensorType
 
-from mithril_torch.kernels.registry import Types, Write, dtype
+from mithril_torch.kernels.registry import EmitExpression, Types, dtype
 
 SIGNED = {DType.uint16: DType.int16, DType.uint32: DType.int32}
 _OPERAND = re.compile(r"\{(\d+)\}")
 
 
-def wide(write: Write) -> Write:
+def wide(write: EmitExpression) -> EmitExpression:
     """Compute in int64, which holds all of their numbers."""
     return _around(write, lambda t: (DType.int64, ".to(torch.int64)"), "to")
 
 
-def as_signed(write: Write) -> Write:
+def as_signed(write: EmitExpression) -> EmitExpression:
     """Compute on the same bits as signed numbers: of ops to which the sign is a bit like others."""
     return _around(write, lambda t: (SIGNED[t], f".view({dtype(SIGNED[t])})"), "view")
 
 
-def in_order(write: Write) -> Write:
+def in_order(write: EmitExpression) -> EmitExpression:
     """Compare signed numbers that have the same order: the highest bit is turned around."""
 
-    def moved(t: DType) -> tuple[DType, str]:
+    def flip_sign_bit(t: DType) -> tuple[DType, str]:
         signed = SIGNED[t]
         return signed, f".view({dtype(signed)}).bitwise_xor({-(1 << 8 * t.itemsize - 1)})"
 
-    return _around(write, moved, "to")
+    return _around(write, flip_sign_bit, "to")
 
 
-def _around(write: Write, enter: Callable[[DType], tuple[DType, str]], leave: str) -> Write:
+def _around(
+    write: EmitExpression, enter: Callable[[DType], tuple[DType, str]], leave: str
+) -> EmitExpression:
     def text(op: Any, types: Types) -> str:
         entering = {i: enter(t.dtype) for i, t in enumerate(types) if t.dtype in SIGNED}
         if not entering:

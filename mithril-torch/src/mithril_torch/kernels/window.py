@@ -22,18 +22,18 @@ def convolution(op: conv.Convolution, types: Types) -> str:
     rank = len(op.stride)
     if rank > _DIMENSIONS:
         out = op.infer(types)[0].shape[2:]
-        return f"convolved({{0}}, {{1}}, {_attributes(op)}, {list(out)})"
+        return f"convolve_windows({{0}}, {{1}}, {_attributes(op)}, {list(out)})"
     zeros, (outer, inner) = [0] * rank, _split(op.padding)
     how = f"{list(op.stride)}, {inner}, {list(op.dilation)}, False, {zeros}, {op.groups}"
     name = "convolution_16" if _is_narrow(types) else "aten.convolution"
-    return f"{name}({_padded('{0}', outer)}, {{1}}, None, {how})"
+    return f"{name}({_pad('{0}', outer)}, {{1}}, None, {how})"
 
 
 @kernel(conv.ConvolutionInputGradient)
 def input_gradient(op: conv.ConvolutionInputGradient, types: Types) -> str:
     """The kernel looks at the shape of the input only, so it gets memory nobody has written to."""
     if len(op.stride) > _DIMENSIONS:
-        return f"convolved_input_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
+        return f"convolve_windows_input_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
     (result,) = op.infer(types)
     outer, _ = _split(op.padding)
     whole = [n + before + after for n, (before, after) in zip(op.size, outer, strict=True)]
@@ -49,11 +49,11 @@ def input_gradient(op: conv.ConvolutionInputGradient, types: Types) -> str:
 def weight_gradient(op: conv.ConvolutionWeightGradient, types: Types) -> str:
     """The kernel looks at the shape of the weight only, so it gets memory nobody has written to."""
     if len(op.stride) > _DIMENSIONS:
-        return f"convolved_weight_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
+        return f"convolve_windows_weight_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
     (result,) = op.infer(types)
     outer, _ = _split(op.padding)
     w = f"{{0}}.new_empty({list(result.shape)})"
-    return f"{_backward(op, '{1}', _padded('{0}', outer), w, 1, _is_narrow(types))}[1]"
+    return f"{_backward(op, '{1}', _pad('{0}', outer), w, 1, _is_narrow(types))}[1]"
 
 
 def _backward(op: conv.Convolving, dy: str, x: str, w: str, wanted: int, is_narrow: bool) -> str:
@@ -80,8 +80,8 @@ def _split(padding: conv.Padding) -> tuple[conv.Padding, list[int]]:
     return padding, [0] * len(padding)
 
 
-def _padded(text: str, padding: conv.Padding) -> str:
-    return f"padded({text}, {list(padding)}, 0)" if any(map(any, padding)) else text
+def _pad(text: str, padding: conv.Padding) -> str:
+    return f"pad({text}, {list(padding)}, 0)" if any(map(any, padding)) else text
 
 
 # ------------------------------------------------------------------ pooling
@@ -93,7 +93,7 @@ def max_pool(op: pool.MaxPool, types: Types) -> str:
     if _fits(op, types):
         return f"max_pool({{0}}, {_pooling(op)})"
     lowest = number(_lowest(types[0].dtype))
-    return f"pooled_max({{0}}, {_windowed(op)}, {lowest})"
+    return f"max_windows({{0}}, {_format_window(op)}, {lowest})"
 
 
 @kernel(pool.MaxPoolGradient)
@@ -101,7 +101,7 @@ def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> str:
     """Each gradient handed to the first element that equals the maximum."""
     if _fits(op, types):
         return f"max_pool_gradient({{0}}, {{2}}, {_pooling(op)})"
-    return f"pooled_max_gradient({{0}}, {{1}}, {{2}}, {_windowed(op)})"
+    return f"max_windows_gradient({{0}}, {{1}}, {{2}}, {_format_window(op)})"
 
 
 @kernel(pool.AvgPool)
@@ -109,7 +109,7 @@ def avg_pool(op: pool.AvgPool, types: Types) -> str:
     """The mean of each window."""
     if _fits(op, types):
         return f"avg_pool({{0}}, {_pooling(op)}, {op.count_padding})"
-    return f"pooled_mean({{0}}, {_windowed(op)}, {op.count_padding})"
+    return f"mean_windows({{0}}, {_format_window(op)}, {op.count_padding})"
 
 
 @kernel(pool.AvgPoolGradient)
@@ -118,7 +118,7 @@ def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> str:
     size = list(op.size)
     if _fits(op, types):
         return f"avg_pool_gradient({{0}}, {size}, {_pooling(op)}, {op.count_padding})"
-    return f"pooled_mean_gradient({{0}}, {size}, {_windowed(op)}, {op.count_padding})"
+    return f"mean_windows_gradient({{0}}, {size}, {_format_window(op)}, {op.count_padding})"
 
 
 def _fits(op: pool.Pooling, types: Types) -> bool:
@@ -135,7 +135,7 @@ def _pooling(op: pool.Pooling) -> str:
     return f"{[*one, *op.window]}, {[*one, *op.stride]}, {pads}"
 
 
-def _windowed(op: pool.Pooling) -> str:
+def _format_window(op: pool.Pooling) -> str:
     return f"{list(op.window)}, {list(op.stride)}, {list(op.padding)}"
 
 

@@ -1,0 +1,77 @@
+"""What a way of running programs offers to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from mithril.engine import Executable, Handle
+from mithril.engine.kernels.registry import Kernel
+from mithril.engine.protocol import Produce
+from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan, Program
+from mithril.types import TensorType
+
+from mithril_torch.program.codegen_options import CodegenOptions
+
+Wanted = tuple[Handle, Sharding, int]
+"""What a device of the mesh of a sharding holds of a handle."""
+
+
+class Executor(Protocol):
+    """The devices of a mesh, in one process or several."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A label for each device."""
+        ...
+
+    @property
+    def local_devices(self) -> tuple[int, ...]:
+        """Flat indices of the devices whose parts this process can read."""
+        ...
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
+        """Make a distributed array; see `Engine.put`."""
+        ...
+
+    def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
+        """Return what a device holds; see `Engine.shard`."""
+        ...
+
+    def parts(self, wanted: Sequence[Wanted]) -> list[np.ndarray]:
+        """Return what devices hold of several arrays, padding included, all at once.
+
+        Args:
+            wanted: handles, how they lie, and devices.
+        """
+        ...
+
+    def part(self, mesh: Mesh) -> Executor:
+        """Return some of the devices; see `Engine.part`."""
+        ...
+
+    def lower(
+        self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+    ) -> Executable:
+        """Turn a program into something that runs.
+
+        Args:
+            program: what runs.
+            kernels: those of all ops by name.
+            style: how it is written.
+        """
+        ...
+
+    def lower_plan(
+        self, plan: Plan, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+    ) -> Executable | None:
+        """Turn a plan of several stages into something that runs; None if that is for the core.
+
+        Args:
+            plan: what runs.
+            kernels: those of all ops by name.
+            style: how it is written.
+        """
+        ...

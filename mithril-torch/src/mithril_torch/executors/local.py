@@ -1,0 +1,159 @@
+"""One device of this process: programs are functions that are called here.
+
+Also what every process of a job does with its own device; then `distributed` has made the process
+group that its collectives use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from mithril.engine import Observer
+from mithril.engine.kernels.registry import Kernel
+from mithril.engine.protocol import Produce
+from mithril.engine.shards import host_shards
+from mithril.errors import BackendError
+from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan, Program
+from mithril.types import TensorType
+
+from mithril_torch.executors.observed import Row, match_plan, to_plan_row
+from mithril_torch.executors.pool.recorder import record_collectives
+from mithril_torch.program import runtime_library
+from mithril_torch.program.codegen_options import CodegenOptions
+from mithril_torch.program.module import ProgramText, write
+from mithril_torch.program.staged import write_plan
+from mithril_torch.tensors import disable_autocast, to_numpy, to_tensor
+
+Handle = torch.Tensor | None
+"""What this process's device holds of an array; None where the array lies on other devices."""
+
+
+class LocalExecutor:
+    """A handle is the tensor that this process's device holds.
+
+    Args:
+        mesh: the devices of all processes, or some of them.
+        device: where this process's tensors lie.
+        rank: which device of all that is.
+    """
+
+    def __init__(self, mesh: Mesh, device: str, rank: int = 0) -> None:
+        self._mesh = mesh
+        self._device = device
+        self._rank = rank
+
+    @property
+    def device(self) -> str:
+        """Where this process's tensors lie."""
+        return self._device
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One for each device."""
+        if self._mesh.size == 1 and not self._mesh.devices:
+            return (self._device,)
+        return tuple(f"rank {rank}" for rank in self._mesh.flat)
+
+    @property
+    def local_devices(self) -> tuple[int, ...]:
+        """The one device of this process, if it is among those of the mesh."""
+        flat = self._mesh.flat
+        return (flat.index(self._rank),) if self._rank in flat else ()
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
+        """Make this process's part of a distributed array."""
+        parts = host_shards(type, sharding, produce, self.local_devices)
+        return to_tensor(parts[0], self._device) if parts else None
+
+    def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
+        """Return what this process's device holds.
+
+        Raises:
+            BackendError: another process has the device.
+        """
+        return self._read(shards, sharding, device)
+
+    def _read(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
+        rank = sharding.mesh.in_whole(device)
+        if shards is None or rank != self._rank:
+            raise BackendError(
+                f"device {rank} belongs to rank {rank}, not to this one ({self._rank}); its "
+                f"part cannot be read here; reshard the array to P() first"
+            )
+        return to_numpy(shards)
+
+    def parts(self, wanted: Sequence[tuple[Handle, Sharding, int]]) -> list[np.ndarray]:
+        """Return what this process's device holds of several arrays.
+
+        Raises:
+            BackendError: another process has a device.
+        """
+        return [self._read(*one) for one in wanted]
+
+    def part(self, mesh: Mesh) -> LocalExecutor:
+        """Return some of the devices; this process need not have one of them."""
+        return LocalExecutor(mesh, self._device, self._rank)
+
+    def lower(
+        self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+    ) -> LocalExecutable:
+        """Write a program as text and load it."""
+        generated = write(program, kernels, codegen=replace(codegen, tracks_steps=False))
+        return LocalExecutable(generated, self._device, self._rank, partial(map, to_plan_row))
+
+    def lower_plan(
+        self, plan: Plan, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+    ) -> LocalExecutable:
+        """Write this process's part of a plan of several stages as text and load it."""
+        generated = write_plan(plan, kernels, replace(codegen, tracks_steps=False), self._rank)
+
+        def to_rows(observed: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+            return match_plan(plan, {self._rank: observed})
+
+        return LocalExecutable(generated, self._device, self._rank, to_rows)
+
+
+class LocalExecutable:
+    """A written program as a function of this process.
+
+    Args:
+        generated: the program.
+        device: where its constants are made.
+        rank: of this process.
+        to_rows: returns what was carried out, from what was seen.
+    """
+
+    def __init__(
+        self,
+        generated: ProgramText,
+        device: str,
+        rank: int,
+        to_rows: Callable[[Sequence[Mapping[str, Any]]], Iterable[Row]],
+    ) -> None:
+        self.generated = generated
+        self._to_rows = to_rows
+        self.names: dict[str, Any] = {
+            **vars(runtime_library), **generated.users, "device": device, "rank": rank,
+            "step": [0],
+        }  # fmt: skip
+        exec(compile(generated.text, f"<mithril program {id(self)}>", "exec"), self.names)
+        self._run = self.names["run"]
+        self._device = device
+
+    def __call__(self, inputs: Sequence[Handle], observe: Observer | None = None) -> list[Handle]:
+        """Run once; an observer is told of the collectives that PyTorch carried out."""
+        with torch.inference_mode(), disable_autocast(self._device):
+            if observe is None:
+                results: list[Handle] = self._run(inputs)
+                return results
+            with record_collectives(memoryview(bytearray(1))) as rows:
+                results = self._run(inputs)
+        for row in self._to_rows(rows):
+            observe(*row)
+        return results

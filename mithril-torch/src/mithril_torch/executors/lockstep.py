@@ -1,0 +1,121 @@
+"""All devices of a mesh in turn in this process, by the core's lockstep executor; to debug."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from mithril.engine import Observer
+from mithril.engine.kernels.registry import Kernel
+from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.moving import move
+from mithril.engine.protocol import Produce
+from mithril.engine.shards import host_shards
+from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan, Program
+from mithril.plan.timetable import Transfer
+from mithril.types import TensorType, as_dtype
+
+from mithril_torch.program.codegen_options import CodegenOptions
+from mithril_torch.tensors import disable_autocast, to_numpy, to_tensor, torch_dtype
+
+Tensors = list[torch.Tensor]
+
+
+class LockstepExecutor:
+    """A handle is a list of tensors by device; devices with equal boxes share one."""
+
+    def __init__(self, mesh: Mesh, device: str) -> None:
+        self._mesh = mesh
+        self._device = device
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One for each simulated device."""
+        return tuple(f"{self._device} in turn {index}" for index in self._mesh.flat)
+
+    @property
+    def local_devices(self) -> tuple[int, ...]:
+        """All devices."""
+        return tuple(range(self._mesh.size))
+
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Tensors:
+        """Make a distributed array."""
+        parts = host_shards(type, sharding, produce)
+        made = {id(part): to_tensor(part, self._device) for part in parts}
+        return [made[id(part)] for part in parts]
+
+    def shard(self, shards: Tensors, sharding: Sharding, device: int) -> np.ndarray:
+        """Return what a device holds."""
+        return to_numpy(shards[device])
+
+    def parts(self, wanted: Sequence[tuple[Tensors, Sharding, int]]) -> list[np.ndarray]:
+        """Return what devices hold of several arrays."""
+        return [to_numpy(shards[device]) for shards, _, device in wanted]
+
+    def part(self, mesh: Mesh) -> LockstepExecutor:
+        """Return some of the devices."""
+        return LockstepExecutor(mesh, self._device)
+
+    def move(self, shards: Tensors, transfer: Transfer) -> Tensors:
+        """Bring a value from some devices to others; what is moved whole is the same tensor."""
+        with torch.inference_mode():
+            return move(shards, transfer, _namespace(self._device))
+
+    def lower_plan(
+        self, plan: Plan, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+    ) -> None:
+        """Leave plans of several stages to the core."""
+
+    def lower(
+        self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+    ) -> InferenceExecutable:
+        """Turn a program into straight-line Python over all devices, of the core's own style."""
+        return InferenceExecutable(
+            LockstepExecutable(program, kernels, _namespace(self._device)), self._device
+        )
+
+
+@dataclass(frozen=True)
+class InferenceExecutable:
+    """A program on all devices, without autograd."""
+
+    executable: LockstepExecutable
+    device: str
+
+    def __call__(self, inputs: Sequence[Tensors], observe: Observer | None = None) -> list[Tensors]:
+        """Run once."""
+        with torch.inference_mode(), disable_autocast(self.device):
+            return self.executable(inputs, observe)
+
+
+def _namespace(device: str) -> Any:
+    """Return the functions that the executor itself calls, under their array API names."""
+
+    def asarray(x: Any, dtype: Any = None) -> Any:
+        if not isinstance(x, torch.Tensor):
+            x = torch.as_tensor(x, device=device)
+        if dtype is None or isinstance(dtype, torch.dtype):
+            return x if dtype is None else x.to(dtype)
+        return x.to(torch_dtype(as_dtype(dtype)))
+
+    def wide(function: Any) -> Any:
+        """Return a function of two tensors that takes unsigned integers, too."""
+
+        def call(x: torch.Tensor, y: torch.Tensor) -> Any:
+            if x.dtype not in (torch.uint16, torch.uint32):
+                return function(x, y)
+            return function(x.to(torch.int64), y.to(torch.int64)).to(x.dtype)
+
+        return call
+
+    return SimpleNamespace(
+        asarray=asarray, add=wide(torch.add), maximum=wide(torch.maximum),
+        minimum=wide(torch.minimum), concatenate=torch.concatenate, stack=torch.stack,
+        zeros=partial(torch.zeros, device=device),
+    )  # fmt: skip

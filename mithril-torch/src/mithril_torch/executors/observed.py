@@ -1,0 +1,131 @@
+"""What PyTorch was seen to carry out, in the words of a plan: kind, mesh axes and bytes."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mithril.errors import BackendError
+from mithril.plan import Plan
+from mithril.plan.timetable import Run, Transfer
+
+from mithril_torch.program.rank_steps import RankSteps
+
+Row = tuple[str, tuple[str, ...], int]
+ObservedRows = Sequence[Sequence[Mapping[str, Any]]]
+"""What each rank saw, in order; rows as of `pool.recorder`."""
+_KINDS = {
+    "allreduce_": "all_reduce", "all_reduce": "all_reduce", "_allgather_base_": "all_gather",
+    "all_gather_into_tensor": "all_gather", "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter", "alltoall_base_": "all_to_all",
+    "all_to_all_single": "all_to_all", "send": "send", "recv_": "receive",
+}  # fmt: skip
+
+
+def to_plan_row(observed: Mapping[str, Any]) -> Row:
+    """Return a collective as a plan lists it, from what `pool.recorder` saw of it."""
+    kind = _KINDS.get(observed["op"], observed["op"])
+    if kind == "all_to_all" and observed["has_splits"]:
+        kind = "permute"
+    moved = observed["bytes"] * (len(observed["ranks"]) if kind == "all_gather" else 1)
+    return kind, tuple(observed["axes"]), moved
+
+
+def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
+    """Yield what was carried out of a plan of several stages, in the plan's order.
+
+    Each rank does its own steps, so what one saw is held against what the timetable has for it.
+
+    Args:
+        plan: what ran.
+        observed: what ranks saw; of what others did nothing is told, but what they had to do with
+            it.
+
+    Raises:
+        BackendError: a rank did something else than the plan has for it.
+    """
+    rank_steps = RankSteps(plan, (), 0)
+    queues = {rank: _Queue(rows) for rank, rows in observed.items()}
+    for position, step in enumerate(rank_steps.table.steps):
+        if isinstance(step, Run):
+            stage = plan.stages[step.stage]
+            ranks = [rank for rank in stage.devices if rank in queues]
+            for wanted in stage.program.issued() if ranks else ():
+                found = [to_plan_row(queues[rank].next(rank, wanted)) for rank in ranks]
+                _check_all(ranks, found, wanted)
+                yield max(found)  # of a permutation not every rank sees the data
+        else:
+            transfer = rank_steps.transfer(step)
+            moved = _messages(queues, transfer, position)
+            if moved:
+                yield "send", (), transfer.bytes if len(queues) < plan.mesh.size else moved
+    for rank, queue in queues.items():
+        for row in (*queue.rows, *queue.received.values()):
+            raise _mismatch(rank, to_plan_row(row), "nothing more")
+
+
+class _Queue:
+    """What a rank saw: messages it received by sender and tag, as they may start early."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        kinds = [to_plan_row(row)[0] for row in rows]
+        self.rows = deque(r for r, kind in zip(rows, kinds, strict=True) if kind != "receive")
+        self.received = {
+            (row["peer"], row["tag"]): row
+            for row, kind in zip(rows, kinds, strict=True)
+            if kind == "receive"
+        }
+
+    def next(self, rank: int, wanted: Row) -> Mapping[str, Any]:
+        """Take what came next, which should be what is wanted."""
+        if not self.rows:
+            raise _mismatch(rank, "nothing more", wanted)
+        return self.rows.popleft()
+
+    def message(self, rank: int, wanted: Row, peer: int, tag: int) -> Mapping[str, Any]:
+        """Take a message that came."""
+        if (peer, tag) not in self.received:
+            raise _mismatch(rank, "nothing more", wanted)
+        return self.received.pop((peer, tag))
+
+
+def _messages(queues: Mapping[int, _Queue], transfer: Transfer, position: int) -> int:
+    """Take the messages of a transfer; return the most bytes that a rank sent or got."""
+    moved, got = 0, Counter[int]()
+    itemsize = transfer.type.dtype.itemsize
+    for piece in transfer.chunks:
+        size = piece.size * itemsize
+        if piece.sender == piece.receiver:
+            continue
+        if piece.sender in queues:
+            wanted = "send", (f"rank {piece.receiver}", f"message {position}"), size
+            row = queues[piece.sender].next(piece.sender, wanted)
+            _check_all([piece.sender], [_message(row)], wanted)
+            moved = max(moved, size)
+        if piece.receiver in queues:
+            wanted = "receive", (f"rank {piece.sender}", f"message {position}"), size
+            queue = queues[piece.receiver]
+            row = queue.message(piece.receiver, wanted, piece.sender, position)
+            _check_all([piece.receiver], [_message(row)], wanted)
+            got[piece.receiver] += size
+    return max([moved, *got.values()])
+
+
+def _message(row: Mapping[str, Any]) -> Row:
+    kind, _, size = to_plan_row(row)
+    return kind, (f"rank {row['peer']}", f"message {row['tag']}"), size
+
+
+def _check_all(ranks: Sequence[int], found: Sequence[Row], wanted: Row) -> None:
+    for rank, row in zip(ranks, found, strict=True):
+        is_part = wanted[0] == "permute" and row[2] <= wanted[2]
+        if row[:2] != wanted[:2] or not (is_part or row == wanted):
+            raise _mismatch(rank, row, wanted)
+
+
+def _mismatch(rank: int, found: object, wanted: object) -> BackendError:
+    return BackendError(
+        f"rank {rank} carried out {found} where the plan has {wanted}; this is a fault of Mithril, "
+        f"please report it"
+    )

@@ -1,0 +1,137 @@
+"""Lists the collectives that a program issues, as PyTorch sees them: a dispatch mode.
+
+Both kinds are seen: the in-place ones of `torch.distributed` and the functional ones. PyTorch does
+not compile under such a mode, so meanwhile a program of `torch.compile` runs as it is written.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAMESPACES = ("c10d", "_c10d_functional")
+NOT_COLLECTIVE = ("wait_tensor", "check_for_nan", "_wrap_tensor_autograd")
+
+
+@contextmanager
+def record_collectives(step: memoryview) -> Iterator[list[dict[str, Any]]]:
+    """Return a context that fills a list with one row for each collective; see `Recorder`."""
+    with _force_eager(), Recorder(step) as recorder:
+        yield recorder.rows
+
+
+def _force_eager() -> AbstractContextManager[Any]:
+    """Return the context in which nothing is compiled; what is not loaded compiles nothing."""
+    is_loaded = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps one row for each collective.
+
+    A row has `op`, `group` (PyTorch's name), its `ranks` and mesh `axes`, `bytes` that this rank
+    puts in (or gets, if split sizes say that this is more), `dtype`, `shape` (of the first tensor
+    that is put in), `has_splits` (explicit split sizes were given), `peer` (of a message, the rank
+    it goes to or comes from), its `tag`, and `step` of the program.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep PyTorch from loading its compiler, for seconds, to leave this class out of it.
+
+        `record_collectives` compiles nothing meanwhile.
+        """
+        return False
+
+    def __init__(self, step: memoryview) -> None:
+        super().__init__()
+        self.rows: list[dict[str, Any]] = []
+        self._step = step
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Note a collective, then run the op as it is."""
+        kwargs = kwargs or {}
+        space, _, name = func._schema.name.partition("::")
+        if space in NAMESPACES and name not in NOT_COLLECTIVE:
+            self.rows.append(self._row(name, func._schema, args, kwargs))
+        call: Callable[..., Any] = func
+        return call(*args, **kwargs)
+
+    def _row(
+        self, name: str, schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
+        group = _group_name(given)
+        sent = list(_tensors(_input(given)))
+        size = sum(t.numel() * t.element_size() for t in sent)
+        splits = [value for key, value in given.items() if key.endswith("split_sizes")]
+        return {
+            "op": name,
+            "group": group,
+            "ranks": _ranks(group),
+            "axes": _axes(group),
+            "bytes": max(size, _received_bytes(given, sent)),
+            "dtype": str(sent[0].dtype).removeprefix("torch.") if sent else "",
+            "shape": list(sent[0].shape) if sent else [],
+            "has_splits": any(splits),
+            "peer": given.get("dst", given.get("src")),
+            "tag": given.get("tag"),
+            "step": self._step[0],
+        }
+
+
+def _received_bytes(given: dict[str, Any], sent: list[torch.Tensor]) -> int:
+    """Return the bytes that come here, where split sizes say so: rows of what is sent."""
+    rows = sum(given.get("output_split_sizes") or ())
+    return rows * math.prod(sent[0].shape[1:]) * sent[0].element_size() if rows else 0
+
+
+def _group_name(given: dict[str, Any]) -> str:
+    if "process_group" in given:
+        return str(dist.ProcessGroup.unbox(given["process_group"]).group_name)
+    return str(given.get("group_name", ""))
+
+
+def _ranks(name: str) -> list[int]:
+    found = _group(name)
+    return dist.get_process_group_ranks(found) if found is not None else []
+
+
+def _axes(name: str) -> list[str]:
+    """Return the mesh axes that `make_group` made the group for."""
+    found = _group(name)
+    return found.group_desc.split(",") if found is not None else []
+
+
+def _group(name: str) -> Any:
+    world = dist.distributed_c10d._world
+    return next((group for group in world.pg_map if group.group_name == name), None)
+
+
+def _input(given: dict[str, Any]) -> Any:
+    """Return what goes into a collective: its input where it has one, else what it works on."""
+    inputs = [
+        value for key, value in given.items() if key.startswith("input") and "split" not in key
+    ]
+    return inputs[0] if inputs else given.get("tensors", given.get("tensor", ()))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)

@@ -1,0 +1,1 @@
+"""Tensors, DTensors and modules of PyTorch in Mithril, and the reverse."""

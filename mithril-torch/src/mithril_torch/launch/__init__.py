@@ -1,0 +1,1 @@
+"""How processes of a job start and find each other."""

@@ -1,1 +1,0 @@
-"""Where programs run: this process, a pool of workers, or all devices in turn."""

@@ -1,0 +1,80 @@
+"""How programs are written besides what they compute; this module imports no framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mithril_torch.options import TorchOptions
+
+
+@dataclass(frozen=True)
+class CodegenOptions:
+    """How a program is written.
+
+    Args:
+        compiled: have `torch.compile` compile it: collectives are functions that it can trace,
+            nothing is done in place, and no steps are noted.
+        tracks_steps: note the steps in `step`.
+        bucket_views: results stay in the buffers of their collectives; otherwise each gets memory
+            of its own.
+        ranges: collectives stand in named ranges of PyTorch's profiler.
+        layer_ranges: what belongs to one layer stands in such a range.
+        channels_last: images of convolutions lie with their channels last.
+        early: start to receive before a stage runs what is needed after it; messages between two
+            devices then keep no order.
+        precision: that of products of float32, `ieee` or `tf32`; as PyTorch is set if left out.
+    """
+
+    compiled: bool = False
+    tracks_steps: bool = True
+    bucket_views: bool = True
+    ranges: bool = False
+    layer_ranges: bool = False
+    channels_last: bool = False
+    early: bool = False
+    precision: str | None = None
+
+
+DEFAULT_CODEGEN = CodegenOptions()
+"""Plain, for a pool that watches its workers."""
+
+
+def in_range(name: str) -> str:
+    """Return the head of a block that stands in a named range of the profiler.
+
+    >>> in_range("end of linear_0")
+    "with record_function('end of linear_0'):"
+    """
+    return f"with record_function({name!r}):"
+
+
+def wrap_function(name: str, codegen: CodegenOptions) -> list[str]:
+    """Return the lines after a function that make more of it.
+
+    >>> wrap_function("run", CodegenOptions(precision="ieee"))
+    ["run = float32_products('ieee', run)"]
+    """
+    lines = []
+    if codegen.compiled:
+        lines.append(f"{name} = torch.compile({name}, fullgraph=True)")
+    if codegen.precision is not None:
+        lines.append(f"{name} = float32_products({codegen.precision!r}, {name})")
+    return lines
+
+
+def codegen_options_of(options: TorchOptions) -> CodegenOptions:
+    """Return how options want programs to be written.
+
+    >>> codegen_options_of(TorchOptions(allow_tf32=True)).precision
+    'tf32'
+    """
+    precision = None
+    if options.allow_tf32 is not None:
+        precision = "tf32" if options.allow_tf32 else "ieee"
+    return CodegenOptions(
+        compiled=options.jit,
+        bucket_views=options.gradient_as_bucket_view,
+        ranges=options.use_module_hooks,
+        channels_last=options.memory_format != "channels_first",
+        precision=precision,
+    )

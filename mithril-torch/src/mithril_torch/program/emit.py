@@ -1,0 +1,298 @@
+"""The lines of one function of a written program: those of one local graph.
+
+One statement a node, `del` at the last use, collectives started where their operands are ready and
+waited for before the first use of what they make. Comments name the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import torch
+from mithril.ir import Constant, Graph, Node, Repeat, Value
+from mithril.ops import collective as ops
+from mithril.ops.conv import Convolving
+from mithril.ops.definition import UserOp
+from mithril.types import TensorType
+
+from mithril_torch.kernels import EXPRESSIONS
+from mithril_torch.kernels.registry import dtype
+from mithril_torch.program.buffers import Buffer, plan_buffers, write_into
+from mithril_torch.program.codegen_options import in_range
+from mithril_torch.program.names import Names, cause_comment, comment, describe_node, layer_of
+
+if TYPE_CHECKING:
+    from mithril_torch.program.module import Module
+
+
+@dataclass
+class Line:
+    """A line, and the step it belongs to."""
+
+    text: str
+    step: int | None = None
+
+
+@dataclass
+class PendingCollective:
+    """A collective on its way: where its work is, and what it makes."""
+
+    work: str
+    target: str | None  # the variable that gets the result; None: it is in its buffer already
+    outputs: tuple[Value, ...]
+    release: str  # the buffer's own name, if it is not a result
+    step: int
+
+
+class FunctionEmitter:
+    """Writes the function of one graph.
+
+    Args:
+        module: the text it is a part of.
+        graph: a local one.
+        prefix: what the names of its variables have in them, besides a number.
+        is_owner: whether inputs belong to the function, so that it may let go of them.
+    """
+
+    def __init__(
+        self, module: Module, graph: Graph, prefix: str, *, is_owner: bool = False
+    ) -> None:
+        self._module = module
+        self._graph = graph
+        self._prefix = prefix
+        self._names: dict[Value, str] = {}
+        self._last_uses = graph.last_uses()
+        buffers = {} if module.codegen.compiled else plan_buffers(graph, f"flat{prefix}_")
+        self._buffers: dict[Node, Buffer] = buffers
+        self._buffer_of = {v: b for b in buffers.values() for v in b.written_in_place}
+        self._allocated: set[Node] = set()
+        self._pending: dict[Value, PendingCollective] = {}
+        self._variables = Names()
+        self._is_top_level = not prefix
+        self._borrowed = set() if is_owner else set(graph.inputs)
+
+    def name_input(self, value: Value) -> str:
+        """Return, and remember, the variable of an input."""
+        self._names[value] = name = self._variables.reserve(value.name or "x", len(self._names))
+        return name
+
+    def results(self) -> list[str]:
+        """Return the variables of the outputs, once the lines are written."""
+        return [self._names[value] for value in self._graph.outputs.values()]
+
+    def lines(self) -> list[Line]:
+        """Return the body of the function, up to where its results are there."""
+        lines: list[Line] = []
+        for _, together in groupby(self._graph.nodes, lambda node: (node.phase, node.scope)):
+            nodes = list(together)
+            lines_of_layer, layer = list(self._emit_layer(nodes)), layer_of(nodes[0])
+            if lines_of_layer and self._module.codegen.layer_ranges:
+                lines += [Line(in_range(layer)), *indent(lines_of_layer)]
+            elif lines_of_layer:
+                lines += [Line(comment(layer)), *lines_of_layer]
+        waits = self._emit_wait(list(self._graph.outputs.values()))
+        return [*lines, *map(Line, waits)]
+
+    def _emit_layer(self, nodes: Iterable[Node]) -> Iterator[Line]:
+        for node in nodes:
+            number = len(self._module.steps)
+            self._module.steps.append(describe_node(node, self._module.mesh))
+            yield from (Line(text, number) for text in self._emit_node(node, number))
+
+    def _emit_node(self, node: Node, number: int) -> Iterator[str]:
+        yield from self._emit_wait(node.inputs)
+        if isinstance(node.op, Repeat):
+            yield from self._emit_loop(node, node.op, number)
+        elif isinstance(node.op, ops.AxisIndex):
+            group = self._module.group(node.op.axes)
+            self._names[node.outputs[0]] = self._module.once(
+                "index_", f"axis_index({group}, device)"
+            )
+        elif isinstance(node.op, Constant):
+            text = EXPRESSIONS[node.op.name](node.op, [])
+            self._names[node.outputs[0]] = self._module.once("c", text)
+        elif node.op.is_collective and self._module.codegen.compiled:
+            yield self._format_assignment(
+                node, f"{node.op.name}_now({self._format_arguments(node)})"
+            )
+        elif isinstance(node.op, ops.AllReduce):
+            yield from self._emit_all_reduce(node, node.op, number)
+        elif node.op.is_collective:
+            yield from self._emit_collective(node, number)
+        else:
+            yield from self._emit_local(node)
+        yield from self._emit_delete(self._last_uses.get(node, ()))
+
+    # ---------------------------------------------------------------- local ops
+
+    def _emit_local(self, node: Node) -> Iterator[str]:
+        expression = self._format_expression(node)
+        buffer = self._buffer_of.get(node.outputs[0])
+        if buffer is None:
+            yield self._format_assignment(node, expression)
+        else:
+            yield from self._emit_buffer(buffer)
+            yield write_into(self._names[node.outputs[0]], expression)
+
+    def _format_expression(self, node: Node) -> str:
+        types = [value.type for value in node.inputs]
+        operands = [self._names[value] for value in node.inputs]
+        if self._module.codegen.channels_last and isinstance(node.op, Convolving):
+            operands = _use_channels_last(operands, types)
+        if not isinstance(node.op, UserOp):
+            return EXPRESSIONS[node.op.name](node.op, types).format(*operands)
+        called = self._module.called
+        name = f"user_{len(called)}"
+        called[name] = self._module.users[node.op.name](node.op, types, torch)
+        return f"{name}({', '.join(operands)})"
+
+    def _format_assignment(self, node: Node, expression: str) -> str:
+        names = [self._name_output(value) for value in node.outputs]
+        return f"{', '.join(names)} = {expression}"
+
+    def _name_output(self, value: Value) -> str:
+        number = len(self._names)
+        wanted = value.name and self._variables.reserve(value.name, number)
+        self._names[value] = name = wanted or f"v{self._prefix}_{number}"
+        return name
+
+    def _emit_delete(self, values: Sequence[Value]) -> Iterator[str]:
+        """Write what frees values that nobody needs any more, unless they are the caller's."""
+        yield from self._emit_wait(values)
+        shared = set(self._module.known.values())
+        kept = {*self._buffer_of, *self._borrowed}
+        dead = [self._names[v] for v in values if v not in kept]
+        names = [name for name in dead if name not in shared]
+        if names:
+            yield f"del {', '.join(names)}"
+
+    # ---------------------------------------------------------------- collectives
+
+    def _format_arguments(self, node: Node) -> str:
+        """Return the arguments of a collective's function."""
+        op, operands = node.op, [self._names[value] for value in node.inputs]
+        group = self._module.group(op.attributes["axes"])  # type: ignore[arg-type]
+        if isinstance(op, ops.AllReduce):
+            return ", ".join([group, repr(op.reduction), *operands])
+        if isinstance(op, ops.AllGather):
+            return f"{group}, {operands[0]}, {op.dimension}"
+        if isinstance(op, ops.ReduceScatter):
+            return f"{group}, {op.reduction!r}, {operands[0]}, {op.dimension}"
+        if isinstance(op, ops.AllToAll):
+            return f"{group}, {operands[0]}, {op.split}, {op.concat}"
+        assert isinstance(op, ops.Permute), "these are all collectives"
+        return f"{group}, {list(op.pairs)}, {operands[0]}"
+
+    def _emit_collective(self, node: Node, number: int) -> Iterator[str]:
+        work = f"work{self._prefix}_{number}"
+        yield from cause_comment(node, self._module.mesh)
+        yield from self._emit_communication(
+            number, "", f"{work} = {node.op.name}({self._format_arguments(node)})"
+        )
+        target = self._name_output(node.outputs[0])
+        started = PendingCollective(work, target, node.outputs, "", number)
+        self._pending[node.outputs[0]] = started
+
+    def _emit_all_reduce(self, node: Node, op: ops.AllReduce, number: int) -> Iterator[str]:
+        buffer, work = self._buffers[node], f"work{self._prefix}_{number}"
+        yield from self._emit_buffer(buffer)
+        for value, output, view in zip(node.inputs, node.outputs, buffer.views(), strict=True):
+            if value in buffer.written_in_place:
+                self._names[output] = self._names[value]
+                continue
+            if buffer.is_single:
+                self._names[output] = buffer.name
+            else:
+                yield f"{self._name_output(output)} = {view}"
+            yield f"{self._names[output]}.copy_({self._names[value]})"
+        yield from cause_comment(node, self._module.mesh)
+        group = self._module.group(op.axes)
+        started = f"{work} = all_reduce({group}, {op.reduction!r}, {buffer.name})"
+        yield from self._emit_communication(number, "", started)
+        release = "" if buffer.is_single else buffer.name
+        pending = PendingCollective(work, None, node.outputs, release, number)
+        self._pending |= dict.fromkeys(node.outputs, pending)
+
+    def _emit_buffer(self, buffer: Buffer) -> Iterator[str]:
+        """Write what makes a buffer and the parts of it that ops write into."""
+        if buffer.node in self._allocated:
+            return
+        self._allocated.add(buffer.node)
+        yield buffer.declaration()
+        for value, view in zip(buffer.node.inputs, buffer.views(), strict=True):
+            if value in buffer.written_in_place and buffer.is_single:
+                self._names[value] = buffer.name
+            elif value in buffer.written_in_place:
+                yield f"{self._name_output(value)} = {view}"
+
+    def _emit_wait(self, values: Sequence[Value]) -> Iterator[str]:
+        for value in values:
+            started = self._pending.get(value)
+            if started is None:
+                continue
+            for output in started.outputs:
+                del self._pending[output]
+            assigned = f"{started.target} = " if started.target else ""
+            yield from self._emit_communication(
+                started.step, "end of ", f"{assigned}{started.work}.wait()"
+            )
+            if self._is_top_level and started.release and not self._module.codegen.bucket_views:
+                yield from (f"{self._names[v]} = {self._names[v]}.clone()" for v in started.outputs)
+            yield f"del {', '.join(filter(None, [started.work, started.release]))}"
+
+    def _emit_communication(self, number: int, which: str, statement: str) -> Iterator[str]:
+        """Write a statement that exchanges data, or waits for it."""
+        if self._module.codegen.tracks_steps and not self._module.codegen.compiled:
+            yield f"step[0] = {number}"
+        if self._module.codegen.ranges:
+            yield in_range(which + self._module.steps[number])
+            statement = f"    {statement}"
+        yield statement
+
+    # ---------------------------------------------------------------- loops
+
+    def _emit_loop(self, node: Node, op: Repeat, number: int) -> Iterator[str]:
+        """Write a loop: its body is a function of its own, stacks are filled slice by slice."""
+        self._emit_body(op, number)
+        operands = [self._names[value] for value in node.inputs]
+        first = len(operands) - op.stacked
+        results = [self._name_output(value) for value in node.outputs]
+        state, stacks = results[: op.carried], results[op.carried :]
+        made = [f"made_{number}_{i}" for i in range(len(stacks))]
+        for name, operand in zip(state, operands, strict=False):
+            yield f"{name} = {operand}"
+        for name, value in zip(stacks, node.outputs[op.carried :], strict=True):
+            shape = list(value.type.shape)
+            yield f"{name} = torch.empty({shape}, dtype={dtype(value.type)}, device=device)"
+        counts = f"reversed(range({op.count}))" if op.reverse else f"range({op.count})"
+        slices = [f"{operand}[i_{number}]" for operand in operands[first:]]
+        arguments = ", ".join([*state, *operands[op.carried : first], *slices])
+        yield f"for i_{number} in {counts}:"
+        targets = "".join(f"{name}, " for name in [*state, *made])
+        yield f"    ({targets}) = body_{number}({arguments})"
+        yield from (f"    {s}[i_{number}] = {m}" for s, m in zip(stacks, made, strict=True))
+        if made:
+            yield f"del {', '.join(made)}"
+
+    def _emit_body(self, op: Repeat, number: int) -> None:
+        emitter = FunctionEmitter(self._module, op.body, f"_{number}")
+        names = [emitter.name_input(value) for value in op.body.inputs]
+        lines = emitter.lines()
+        lines.append(Line(f"return ({''.join(f'{name}, ' for name in emitter.results())})"))
+        head = Line(f"def body_{number}({', '.join(names)}):")
+        self._module.add_function([head, *indent(lines)])
+
+
+def _use_channels_last(operands: Sequence[str], types: Sequence[TensorType]) -> list[str]:
+    """Return the operands of a convolution; those in two dimensions have their channels last."""
+    return [
+        f"images({x})" if type.rank == 4 else x for x, type in zip(operands, types, strict=True)
+    ]
+
+
+def indent(lines: Sequence[Line]) -> list[Line]:
+    """Return lines as those of a block."""
+    return [Line(line.text and f"    {line.text}", line.step) for line in lines]

@@ -1,0 +1,141 @@
+"""Pairs of ops for which PyTorch has one function are made one op before a program is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from mithril.ir import Graph, Node, Op, Repeat, Value
+from mithril.ir.op import Types
+from mithril.ops.arithmetic import Add
+from mithril.ops.linalg import Einsum
+
+
+@dataclass(frozen=True)
+class EinsumAdd(Op):
+    """An einsum plus a vector along the last dimension: what a linear layer computes.
+
+    It is no op of the core: it exists only while a program is written.
+    """
+
+    name: ClassVar[str] = "einsum_add"
+    equation: str
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the type of the einsum."""
+        return Einsum(self.equation).infer(inputs[:2])
+
+
+@dataclass(frozen=True)
+class AddInto(Op):
+    """A tensor that something is added to, in its memory."""
+
+    name: ClassVar[str] = "add_into"
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the type of the tensor."""
+        return inputs[:1]
+
+
+@dataclass(frozen=True)
+class EinsumInto(Op):
+    """An einsum that is added to a third operand, in its memory."""
+
+    name: ClassVar[str] = "einsum_into"
+    equation: str
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the type of the einsum."""
+        return Einsum(self.equation).infer(inputs[:2])
+
+
+def accumulate_in_place(graph: Graph, free: Collection[Value]) -> Graph:
+    """Return a graph in which sums grow in the memory of inputs that nobody else uses.
+
+    Args:
+        graph: a local one.
+        free: these inputs.
+    """
+    uses = Counter(value for node in graph.nodes for value in node.inputs)
+    output_uses = Counter(graph.outputs.values())
+    makers = graph.producers()
+    found: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if (
+            not isinstance(node.op, Add)
+            or output_uses[node.outputs[0]] != 1
+            or uses[node.outputs[0]]
+        ):
+            continue
+        for x, term in (node.inputs, node.inputs[::-1]):
+            if x in free and uses[x] == 1 and not output_uses[x] and x.type == node.outputs[0].type:
+                product = makers.get(term)
+                is_own = uses[term] == 1 and not output_uses[term] and term.type == x.type
+                if product is not None and isinstance(product.op, Einsum) and is_own:
+                    op = EinsumInto(product.op.equation)
+                    found[product] = replace(node, op=op, inputs=(*product.inputs, x))
+                    found[node] = found[product]
+                else:
+                    found[node] = replace(node, op=AddInto(), inputs=(x, term))
+                break
+    nodes = dict.fromkeys(found.get(node, node) for node in graph.nodes)
+    return Graph(graph.inputs, tuple(nodes), graph.outputs)
+
+
+def find_aliases(graph: Graph) -> dict[Value, Value]:
+    """Return the inputs in whose memory outputs are made, with these outputs."""
+    return {
+        node.inputs[0 if isinstance(node.op, AddInto) else 2]: node.outputs[0]
+        for node in graph.nodes
+        if isinstance(node.op, AddInto | EinsumInto)
+    }
+
+
+def fuse(graph: Graph) -> Graph:
+    """Return a graph that computes the same with fewer nodes, in loops too."""
+    uses = Counter(value for node in graph.nodes for value in node.inputs)
+    uses.update(graph.outputs.values())
+    products = {
+        node.outputs[0]: node
+        for node in graph.nodes
+        if isinstance(node.op, Einsum) and uses[node.outputs[0]] == 1
+    }
+    joined: dict[Node, Node] = {}
+    absorbed: set[Node] = set()
+    for node in graph.nodes:
+        found = _match_linear(node, products)
+        if found is not None:
+            product, bias = found
+            op = EinsumAdd(product.op.equation)  # type: ignore[attr-defined]
+            joined[node] = replace(node, op=op, inputs=(*product.inputs, bias))
+            absorbed.add(product)
+    nodes = (_fuse_body(joined.get(node, node)) for node in graph.nodes if node not in absorbed)
+    return Graph(graph.inputs, tuple(nodes), graph.outputs)
+
+
+def _fuse_body(node: Node) -> Node:
+    if not isinstance(node.op, Repeat):
+        return node
+    return replace(node, op=replace(node.op, body=fuse(node.op.body)))
+
+
+def _match_linear(node: Node, products: Mapping[Value, Node]) -> tuple[Node, Value] | None:
+    """Return the product, and the vector, that a node adds."""
+    if not isinstance(node.op, Add):
+        return None
+    for x, bias in (node.inputs, node.inputs[::-1]):
+        product = products.get(x)
+        if product is None or bias.type.rank != 1 or bias.type.dtype != x.type.dtype:
+            continue
+        left, right, result = product.op.terms  # type: ignore[attr-defined]
+        rows = [c for c in left if c not in right]
+        columns = [c for c in right if c not in left]
+        if (
+            len(columns) == 1
+            and list(result) == [*rows, *columns]
+            and bias.type.size == x.type.shape[-1]
+        ):
+            return product, bias
+    return None

@@ -1,0 +1,199 @@
+"""From a program to the text of straight-line Python over PyTorch.
+
+The text defines `run(inputs)`; it needs the names of `mithril_torch.program.runtime_library`,
+`device`, and `step`, where it notes which step it has come to for whoever watches the process. The
+text of a program on some of the devices needs `rank`, too: on the others `run` does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mithril.engine.kernels.registry import Kernel
+from mithril.ir import Graph, Value
+from mithril.mesh import Mesh
+from mithril.plan import Program
+
+from mithril_torch.program.codegen_options import DEFAULT_CODEGEN, CodegenOptions, wrap_function
+from mithril_torch.program.emit import FunctionEmitter, Line, indent
+from mithril_torch.program.flatten_batch_dims import flatten_batch_dims
+from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse
+from mithril_torch.program.names import comment, one_a_line, port_comment
+from mithril_torch.program.schedule_late import defer_uncritical
+
+Aliases = Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class ProgramText:
+    """A program as text.
+
+    Args:
+        text: the source of a module.
+        steps: what each step is, in the user's words.
+        lines: the step that each line belongs to, by line number from 1.
+        users: functions that the text calls and that are not text: kernels of users' ops.
+    """
+
+    text: str
+    steps: tuple[str, ...]
+    lines: Mapping[int, int]
+    users: Mapping[str, Any]
+
+
+def write(
+    program: Program,
+    users: Mapping[str, Kernel] | None = None,
+    codegen: CodegenOptions = DEFAULT_CODEGEN,
+) -> ProgramText:
+    """Write a program as text.
+
+    Args:
+        program: what runs.
+        users: kernel factories of the ops that users defined, by op name.
+        codegen: how it is written besides what it computes.
+    """
+    module = Module(users or {}, codegen)
+    with module.on_devices(program.mesh):
+        module.write_run(program)
+    if program.mesh.devices:
+        idle = [Line("def run(inputs):"), Line(f"    return {[None] * len(program.outputs)}")]
+        module.blocks.append([Line("else:"), *indent(idle)])
+    return module.render()
+
+
+@dataclass
+class Module:
+    """What the functions of one text share.
+
+    Args:
+        users: kernel factories of the ops that users defined, by op name.
+        codegen: how it is written besides what it computes.
+        groups: lines that make groups of devices: every device runs them, in one order.
+        blocks: what follows, each apart from the others.
+        steps: what each step is.
+        called: functions that the text calls and that are not text.
+        known: what is made once: expressions, where they stand, and their names.
+    """
+
+    users: Mapping[str, Kernel]
+    codegen: CodegenOptions
+    groups: list[Line] = field(default_factory=list)
+    blocks: list[list[Line]] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    called: dict[str, Any] = field(default_factory=dict)
+    known: dict[tuple[str, int], str] = field(default_factory=dict)
+    mesh: Mesh = field(default_factory=Mesh)
+    _header: list[Line] = field(default_factory=list)
+    _functions: list[list[Line]] = field(default_factory=list)
+    _place: int = 0
+
+    @contextmanager
+    def on_devices(self, mesh: Mesh, title: str = "") -> Iterator[None]:
+        """Return a context in which functions are written that run on the devices of a mesh.
+
+        Args:
+            mesh: the devices of the backend, or some of them: others pass the functions over.
+            said: what they are.
+        """
+        self.mesh, self._header, self._functions, self._place = mesh, [], [], len(self.blocks)
+        yield
+        lines = list(self._header)
+        for function in self._functions:
+            lines += [Line(""), Line(""), *function] if lines else function
+        heading = [Line(comment(title))] if title else []
+        if not mesh.devices:
+            self.blocks.append([*heading, *lines])
+            return
+        where = tuple(sorted(mesh.devices))
+        head = f"if rank in {where}:" if len(where) > 1 else f"if rank == {where[0]}:"
+        self.blocks.append([*heading, Line(head), *indent(_join_blank_lines(lines))])
+
+    def write_run(self, program: Program) -> None:
+        """Write the function of a program that is all that runs."""
+        prepared = replace(program, graph=_prepare(program.graph, self.codegen))
+        self._write("run", prepared, FunctionEmitter(self, prepared.graph, ""), ())
+
+    def write_stage(self, name: str, program: Program, donated: Sequence[int]) -> Aliases:
+        """Write the function of a program that others call, and that empties the list it is given.
+
+        Args:
+            name: of the function.
+            program: what it runs.
+            given_up: positions of inputs whose memory it may write its outputs into.
+
+        Returns:
+            Positions of inputs, each with the output that is made in its memory.
+        """
+        free = {program.graph.inputs[position] for position in donated}
+        prepared = replace(program, graph=_prepare(program.graph, self.codegen, free))
+        emitter = FunctionEmitter(self, prepared.graph, "", is_owner=True)
+        self._write(name, prepared, emitter, () if self.codegen.compiled else ("inputs.clear()",))
+        outputs = list(prepared.graph.outputs.values())
+        return {
+            program.graph.inputs.index(x): outputs.index(made)
+            for x, made in find_aliases(prepared.graph).items()
+        }
+
+    def _write(
+        self, name: str, program: Program, emitter: FunctionEmitter, first: Sequence[str]
+    ) -> None:
+        names = [emitter.name_input(value) for value in program.graph.inputs]
+        title = [port_comment(port, self.mesh) for port in program.inputs]
+        unpack = (
+            one_a_line("(", list(zip(names, title, strict=True)), ") = inputs") if names else ()
+        )
+        body = [*map(Line, unpack), *map(Line, first if names else ()), *emitter.lines()]
+        results = list(zip(emitter.results(), program.outputs, strict=True))
+        made = [(name, f"{port.name}: {port_comment(port, self.mesh)}") for name, port in results]
+        body += map(Line, one_a_line("return [", made, "]") if made else ["return []"])
+        self._functions.append([Line(f"def {name}(inputs):"), *indent(body)])
+        again = wrap_function(name, self.codegen)
+        if again:
+            self._functions.append(list(map(Line, again)))
+
+    def add_function(self, lines: list[Line]) -> None:
+        """Add a function that others here call."""
+        self._functions.append(lines)
+
+    def once(self, kind: str, expression: str) -> str:
+        """Return the name of what is made once, when the text is loaded."""
+        return self._once(kind, expression, self._place, self._header)
+
+    def group(self, axes: tuple[str, ...]) -> str:
+        """Return the name of the group of devices along some axes."""
+        members = [[self.mesh.in_whole(i) for i in ranks] for ranks in self.mesh.groups(axes)]
+        label = ",".join(self.mesh.joined(axes))
+        return self._once("group_", f"make_group({label!r}, {members})", -1, self.groups)
+
+    def _once(self, kind: str, expression: str, place: int, lines: list[Line]) -> str:
+        key = expression, place
+        if key not in self.known:
+            self.known[key] = name = f"{kind}{len(self.known)}"
+            lines.append(Line(f"{name} = {expression}"))
+        return self.known[key]
+
+    def render(self) -> ProgramText:
+        """Return the text."""
+        lines = list(self.groups)
+        for block in self.blocks:
+            is_apart = lines and not block[0].text.startswith(("else", "elif"))
+            lines += [Line(""), Line(""), *block] if is_apart else block
+        text = "".join(f"{line.text}\n" for line in lines)
+        at = {number: line.step for number, line in enumerate(lines, 1) if line.step is not None}
+        return ProgramText(text, tuple(self.steps), at, self.called)
+
+
+def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:
+    """Return a graph that computes the same in the ops that are written."""
+    found = defer_uncritical(flatten_batch_dims(fuse(graph)))
+    return found if codegen.compiled else accumulate_in_place(found, free)
+
+
+def _join_blank_lines(lines: Sequence[Line]) -> list[Line]:
+    """Return lines with one empty line where there are two, for a block."""
+    pairs = zip([None, *lines], lines, strict=False)
+    return [line for before, line in pairs if line.text or before is None or before.text]

@@ -1,0 +1,124 @@
+"""What the ranks of a plan of several stages do, as far as it is the same for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mithril.plan import Plan
+from mithril.plan.timetable import Run, Send, Timetable, Transfer
+
+from mithril_torch.program.module import Aliases
+from mithril_torch.program.names import Names
+
+
+def timetable_of(plan: Plan) -> Timetable:
+    """Return the timetable of a plan of several stages."""
+    assert plan.timetable is not None, "a plan of several stages has a timetable"
+    return plan.timetable
+
+
+@dataclass(eq=False)
+class RankSteps:
+    """What the ranks of a plan do, as far as it is the same for all of them.
+
+    Args:
+        plan: what runs.
+        aliases: of each stage the inputs in whose memory outputs are made.
+        first: number of the first step of the timetable among those of the text.
+    """
+
+    plan: Plan
+    aliases: Sequence[Aliases]
+    first: int
+    _where: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @cached_property
+    def table(self) -> Timetable:
+        """The timetable."""
+        return timetable_of(self.plan)
+
+    @cached_property
+    def descriptions(self) -> list[str]:
+        """What each step is, in the user's words."""
+        return [self._describe(step) for step in self.table.steps]
+
+    @cached_property
+    def is_sending(self) -> bool:
+        """Whether anything goes from one rank to another."""
+        used = {step.transfer for step in self.table.steps if isinstance(step, Send)}
+        return any(self.table.transfers[number].bytes for number in used)
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The variable of each slot."""
+        table, free = self.table, Names()
+        found = {
+            slot: free.reserve(port.name, slot)
+            for port, slot in zip(table.inputs, table.given, strict=True)
+        }
+        wanted = {slot: port.name for port, slot in zip(table.inputs, table.given, strict=True)}
+        for step in table.steps:
+            if isinstance(step, Send):
+                made = {step.target: wanted[step.source]}
+            else:
+                ports = self.plan.stages[step.stage].program.outputs
+                made = {s: p.name for s, p in zip(step.outputs, ports, strict=True)}
+            for slot, name in made.items():
+                wanted[slot] = name if name.strip("%0123456789") else "part"
+                found[slot] = free.reserve(wanted[slot], slot)
+        return found | {index.slot: f"number_{index.value}" for index in table.indices}
+
+    @cached_property
+    def aliased_slots(self) -> frozenset[int]:
+        """Slots that a stage lets grow, and that lie in memory which is not theirs alone."""
+        accumulated: set[int] = set()
+        own: set[int] = set()
+        for step in self.table.steps:
+            if isinstance(step, Run):
+                stage_aliases = self.aliases[step.stage]
+                accumulated.update(step.inputs[position] for position in stage_aliases)
+                own.update(step.outputs[position] for position in stage_aliases.values())
+        return frozenset(accumulated - own)
+
+    def of_rank(self, rank: int) -> list[int]:
+        """Return the positions of the steps that a rank takes part in."""
+        return [n for n, step in enumerate(self.table.steps) if self._involves(step, rank)]
+
+    def transfer(self, step: Send) -> Transfer:
+        """Return what a step sends."""
+        return self.table.transfers[step.transfer]
+
+    def first_use(self, rank: int, position: int) -> int:
+        """Return the position of the step at which a rank waits for what a step brings it."""
+        if not self._where:
+            for number in range(self.plan.mesh.size):
+                self._where.update(self._find_uses(number))
+        return self._where.get((rank, position), len(self.table.steps))
+
+    def _find_uses(self, rank: int) -> Iterator[tuple[tuple[int, int], int]]:
+        in_flight: dict[int, int] = {}
+        for position in self.of_rank(rank):
+            step = self.table.steps[position]
+            for slot in step.inputs if isinstance(step, Run) else (step.source,):
+                if slot in in_flight:
+                    yield (rank, in_flight.pop(slot)), position
+            if isinstance(step, Send):
+                in_flight[step.target] = position
+
+    def _involves(self, step: Run | Send, rank: int) -> bool:
+        if isinstance(step, Run):
+            return rank in self.plan.stages[step.stage].devices
+        transfer = self.transfer(step)
+        is_sender = any(piece.sender == rank for piece in transfer.chunks)
+        return is_sender or rank in transfer.target.mesh.flat
+
+    def _describe(self, step: Run | Send) -> str:
+        if isinstance(step, Run):
+            name = self.plan.stages[step.stage].name
+            return name if step.action is None else f"{step.action}, {name}"
+        transfer = self.transfer(step)
+        after = "" if step.action is None else f" of {step.action}"
+        where = f" ({transfer.place})" if transfer.place else ""
+        return f"send{after} of '{transfer.cause.value}'{where}"

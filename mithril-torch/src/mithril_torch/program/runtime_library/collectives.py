@@ -1,0 +1,176 @@
+"""Collectives that are started early and waited for late: each returns something to `wait()` for.
+
+Reductions are taken in place, in a buffer that belongs to the program. Where the library below does
+not know a type, data moves as bytes, is compared as integers in the same order, and is added as
+wider integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from mithril_torch.program.runtime_library.groups import Group
+
+NATIVE_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
+
+
+class Pending:
+    """A collective on its way; `wait` returns what it makes."""
+
+    def __init__(self, work: Any, finish: Callable[..., torch.Tensor], *arguments: Any) -> None:
+        self.work = work
+        self.finish = finish
+        self.arguments = arguments
+
+    def wait(self) -> torch.Tensor:
+        """Wait for the data, then put it in its place."""
+        if self.work is not None:
+            self.work.wait()
+        return self.finish(*self.arguments)
+
+
+def all_reduce(group: Group, reduction: str, buffer: torch.Tensor) -> Any:
+    """Reduce a buffer over a group, in place."""
+    if buffer.numel() == 0:
+        return Pending(None, lambda: buffer)
+    if is_native_sum(reduction, buffer):
+        return dist.all_reduce(buffer, group=group.process_group, async_op=True)
+    kind = getattr(dist.ReduceOp, reduction.upper())
+    keys = to_ordered_integers(buffer, reduction)
+    work = dist.all_reduce(keys, kind, group.process_group, async_op=True)
+    return Pending(work, from_ordered_integers, buffer, keys)
+
+
+def is_native_sum(reduction: str, x: torch.Tensor) -> bool:
+    """Whether a reduction is a sum of a type that processes add up."""
+    return reduction == "sum" and (x.dtype.is_floating_point or x.dtype in NATIVE_DTYPES)
+
+
+def to_ordered_integers(x: torch.Tensor, reduction: str) -> torch.Tensor:
+    """Return integers in the order of the elements; NaN is the largest for `max`, else smallest.
+
+    Libraries drop NaN from a maximum between processes.
+    """
+    if not x.dtype.is_floating_point:
+        return x if x.dtype in NATIVE_DTYPES else x.to(torch.int64)
+    if x.dtype.itemsize == 2:
+        x = x.to(torch.float32)
+    integer = torch.int64 if x.dtype == torch.float64 else torch.int32
+    bits = x.view(integer)
+    ends = torch.iinfo(integer)
+    keys = torch.where(bits < 0, bits ^ ends.max, bits)
+    return keys.masked_fill_(x.isnan(), ends.max if reduction == "max" else ends.min)
+
+
+def from_ordered_integers(buffer: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Put what `to_ordered_integers` made integers of into the buffer."""
+    if not buffer.dtype.is_floating_point:
+        return buffer if keys is buffer else buffer.copy_(keys)
+    bits = torch.where(keys < 0, keys ^ torch.iinfo(keys.dtype).max, keys)
+    return buffer.copy_(bits.view(torch.float64 if keys.dtype == torch.int64 else torch.float32))
+
+
+def all_gather(group: Group, x: torch.Tensor, dimension: int) -> Pending:
+    """Join the parts of a group along a dimension."""
+    parts = x.new_empty((group.size, *x.shape))
+    work = None
+    if x.numel():
+        work = dist.all_gather_single(
+            flatten_elements(parts),
+            flatten_elements(x.contiguous()),
+            group=group.process_group,
+            async_op=True,
+        )
+    return Pending(work, join_parts, group, parts, dimension)
+
+
+def reduce_scatter(group: Group, reduction: str, x: torch.Tensor, dimension: int) -> Pending:
+    """Reduce x over a group and keep this process's part along a dimension."""
+    pieces = split_parts(group, x, dimension)
+    if x.numel() == 0:
+        return Pending(None, lambda: pieces[0])
+    part = torch.empty_like(pieces[0])
+    keys = pieces if is_native_sum(reduction, pieces) else to_ordered_integers(pieces, reduction)
+    found = part if keys is pieces else keys.new_empty(part.shape)
+    kind = getattr(dist.ReduceOp, reduction.upper())
+    work = dist.reduce_scatter_single(
+        found.view(-1), keys.view(-1), kind, group.process_group, async_op=True
+    )
+    return Pending(
+        work, (lambda: part) if found is part else lambda: from_ordered_integers(part, found)
+    )
+
+
+def all_to_all(group: Group, x: torch.Tensor, split: int, concat: int) -> Pending:
+    """Send each process its piece of x along `split`; join the pieces that come along `concat`."""
+    pieces = split_parts(group, x, split)
+    parts = torch.empty_like(pieces)
+    work = None
+    if x.numel():
+        work = dist.all_to_all_single(
+            flatten_elements(parts),
+            flatten_elements(pieces),
+            group=group.process_group,
+            async_op=True,
+        )
+    return Pending(work, join_parts, group, parts, concat)
+
+
+def permute(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> Pending:
+    """Send x on from place to place in a group; who gets none keeps its own."""
+    if x.numel() == 0:
+        return Pending(None, lambda: x)
+    data = flatten_elements(x.contiguous())
+    sent, received = split_sizes(group, pairs, data.numel())
+    result = torch.empty_like(x, memory_format=torch.contiguous_format) if any(received) else x
+    work = dist.all_to_all_single(
+        flatten_elements(result) if any(received) else data[:0],
+        data.repeat(sum(map(bool, sent))),
+        received,
+        sent,
+        group=group.process_group,
+        async_op=True,
+    )
+    return Pending(work, lambda: result)
+
+
+def split_sizes(
+    group: Group, pairs: list[tuple[int, int]], size: int
+) -> tuple[list[int], list[int]]:
+    """Return how many elements go to each process, and come from each, where pairs exchange."""
+    places = group.places or list(range(group.size))
+    sent, received = [0] * group.size, [0] * group.size
+    for source, target in pairs:
+        if source == group.index:
+            sent[places[target]] = size
+        if target == group.index:
+            received[places[source]] = size
+    return sent, received
+
+
+def join_parts(group: Group, parts: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return parts that lie behind one another in memory joined along a dimension."""
+    if group.places is not None:
+        parts = parts[group.places]
+    shape = list(parts.shape[1:])
+    shape[dimension] *= group.size
+    return parts.movedim(0, dimension).reshape(shape)
+
+
+def split_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return x cut into a part for each process, which lie behind one another in memory."""
+    parts: torch.Tensor = x.unflatten(dimension, (group.size, x.shape[dimension] // group.size))
+    parts = parts.movedim(dimension, 0)
+    if group.places is not None:
+        parts = parts[sorted(range(group.size), key=group.places.__getitem__)]
+    return parts.contiguous()
+
+
+def flatten_elements(x: torch.Tensor) -> torch.Tensor:
+    """Return the elements in a row, as bytes where processes cannot exchange their type."""
+    row = x.view(-1)
+    return row if row.dtype in NATIVE_DTYPES else row.view(torch.uint8)

@@ -1,0 +1,52 @@
+"""Rotary position embedding: cosines and sines of fixed positions are made once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+TABLES: dict[Any, Any] = {}
+
+
+def rope(
+    x: torch.Tensor,
+    base: float,
+    offset: int,
+    interleaved: bool,
+    inverse: bool,
+    positions: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return x [b, s, h, d] with the pairs of each head turned by their angles."""
+    wide = x.float() if x.dtype.itemsize == 2 else x
+    s, d = x.shape[1], x.shape[3]
+    if positions is None:
+        key = (s, d, base, offset, interleaved, wide.dtype, x.device)
+        if key not in TABLES:
+            at = torch.arange(s, dtype=torch.float64, device=x.device) + offset
+            TABLES[key] = rotations(at, d, base, interleaved, wide.dtype)
+        turn, tilt = TABLES[key]
+    else:
+        at = positions.to(torch.float64) + offset
+        if at.dim() == 0:
+            at = at + torch.arange(s, dtype=torch.float64, device=x.device)
+        turn, tilt = rotations(at, d, base, interleaved, wide.dtype)
+    halves = (slice(0, d, 2), slice(1, d, 2)) if interleaved else (slice(d // 2), slice(d // 2, d))
+    first, second = ((..., half) for half in halves)
+    sign = -1 if inverse else 1
+    y: torch.Tensor = wide * turn
+    y[first].addcmul_(wide[second], tilt, value=-sign)
+    y[second].addcmul_(wide[first], tilt, value=sign)
+    return y.to(x.dtype)
+
+
+def rotations(
+    at: torch.Tensor, d: int, base: float, interleaved: bool, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cosines for all elements, [..., 1, d], and sines for all pairs, [..., 1, d / 2]."""
+    pairs = torch.arange(0, d, 2, dtype=torch.float64, device=at.device)
+    angle = at[..., None, None] * torch.exp(pairs * (-math.log(base) / max(1, d)))
+    turn = angle.cos().to(dtype)
+    turn = turn.repeat_interleave(2, -1) if interleaved else torch.cat((turn, turn), -1)
+    return turn, angle.sin().to(dtype)

@@ -1,0 +1,32 @@
+"""What depends on a collective that nothing else waits for is done last.
+
+A loss that is summed over devices is such a case: the backward computation need not wait for the
+sum, only whoever reads the loss.
+"""
+
+from __future__ import annotations
+
+from mithril.ir import Graph, Node, Repeat, Value
+
+
+def defer_uncritical(graph: Graph) -> Graph:
+    """Return a graph in which such nodes stand at the end; collectives keep their order."""
+    awaited: set[Value] = set()
+    for node in reversed(graph.nodes):
+        if _communicates(node) or awaited.intersection(node.outputs):
+            awaited.update(node.inputs)
+    early: list[Node] = []
+    late: list[Node] = []
+    coming: set[Value] = set()
+    for node in graph.nodes:
+        is_late = not _communicates(node) and bool(coming.intersection(node.inputs))
+        (late if is_late else early).append(node)
+        if is_late or _communicates(node):
+            coming.update(set(node.outputs) - awaited)
+    return Graph(graph.inputs, (*early, *late), graph.outputs)
+
+
+def _communicates(node: Node) -> bool:
+    if isinstance(node.op, Repeat):
+        return any(map(_communicates, node.op.body.nodes))
+    return node.op.is_collective
