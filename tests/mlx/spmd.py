@@ -61,11 +61,11 @@ def cut_sum(x: mx.array, group: mx.distributed.Group, stream: mx.Stream | None =
 def issued(backend: ml.Backend) -> Iterator[list[Call]]:
     """Note what MLX's distributed library is asked for."""
     calls: list[Call] = []
-    backend.engine.wire.recorded = calls.append
+    backend.engine.communicator.on_call = calls.append
     try:
         yield calls
     finally:
-        backend.engine.wire.recorded = None
+        backend.engine.communicator.on_call = None
 
 
 def expected_calls(backend: ml.Backend, rows: list) -> list[Call]:

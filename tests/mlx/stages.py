@@ -19,7 +19,7 @@ from mithril.engine.transport import Call, Transport
 from mithril.plan import Plan, Stage
 from mithril.plan.timetable import Run
 from mithril.types import DType
-from mithril_mlx.lazy import Lazy
+from mithril_mlx.lazy import LazyExecutable
 
 from tests.mlx.spmd import issued
 from tests.pipeline.graphs import entering, graphs
@@ -75,21 +75,21 @@ def compared_here(
 
 
 @contextmanager
-def run_here() -> Iterator[list[Lazy]]:
+def run_here() -> Iterator[list[LazyExecutable]]:
     """Note the programs that this process runs."""
-    ran: list[Lazy] = []
-    call = Lazy.__call__
+    ran: list[LazyExecutable] = []
+    call = LazyExecutable.__call__
 
-    def noted(self: Lazy, *arguments: object) -> list:
+    def noted(self: LazyExecutable, *arguments: object) -> list:
         if self._is_stage:
             ran.append(self)
         return call(self, *arguments)
 
-    Lazy.__call__ = noted
+    LazyExecutable.__call__ = noted
     try:
         yield ran
     finally:
-        Lazy.__call__ = call
+        LazyExecutable.__call__ = call
 
 
 def check_pipeline(mesh: ml.Mesh, schedule: str) -> None:
@@ -105,12 +105,12 @@ def check_pipeline(mesh: ml.Mesh, schedule: str) -> None:
     check_calls(backend, compiled.plan, calls)
 
 
-def check_order(plan: Plan, ran: list[Lazy], rank: int) -> None:
+def check_order(plan: Plan, ran: list[LazyExecutable], rank: int) -> None:
     """The programs run in the order of the table's row of this rank."""
     steps = [s for s in plan.timetable.steps if isinstance(s, Run)]
     mine = [s for s in steps if rank in plan.stages[s.stage].devices]
     assert len(ran) == len(mine)
-    programs: dict[Lazy, int] = {}
+    programs: dict[LazyExecutable, int] = {}
     for program, step in zip(ran, mine, strict=True):
         assert programs.setdefault(program, step.stage) == step.stage
     assert len(set(programs.values())) == len(programs), "each stage has a program of its own"

@@ -198,7 +198,7 @@ def transpositions(memory_format: str, folder: Path) -> int:
         put(port.type, port.sharding, lambda box, shape=port.type.shape: np.zeros(shape, "f"))
         for port in program.inputs
     ]
-    results = backend.engine.lower(program).built(handles, None)  # type: ignore[attr-defined]
+    results = backend.engine.lower(program).build(handles, None)  # type: ignore[attr-defined]
     mx.export_to_dot(str(folder / "step.dot"), *(x for shards in results for x in shards))
     return len(re.findall("Transpose", (folder / "step.dot").read_text()))
 

@@ -198,11 +198,11 @@ backend = ml.MLXBackend(ml.Mesh(data=2))
 type = TensorType((1 << 23,), DType.float32)  # more than sockets take without a receiver
 x = mx.ones(type.shape)
 done = Path(__file__).with_name("computed")
-with backend.engine.wire.staged():
+with backend.engine.communicator.use_comm_stream():
     if rank == 1:
         while not done.exists():
             time.sleep(0.01)
-    came = backend.engine.wire.carry(x if rank == 0 else None, type, (0, 1))
+    came = backend.engine.communicator.relay(x if rank == 0 else None, type, (0, 1))
     if rank == 0:
         mx.eval(mx.exp(x) + 1)
         done.touch()

@@ -3,7 +3,7 @@
 Each is carried out by the calls that its `Transport` says, no more and no other. All calls of a run
 are put in one order, that of the program: MLX is lazy, and would otherwise be free to choose.
 
-In a plan of several stages calls have a stream of their own, the *lane*: a process computes while
+In a plan of several stages calls have a stream of their own: a process computes while
 a message waits for its receiver. Calls stand on it in the order of the timetable, which is the same
 in all processes, so that none waits for ever. A message is put there as soon as it is asked for.
 """
@@ -30,7 +30,7 @@ from mithril_mlx.distributed import Job, Ranks
 from mithril_mlx.tensors import dtype_of, mlx_dtype
 
 Run = Callable[..., Any]
-Recorded = Callable[[Call], None]
+OnCall = Callable[[Call], None]
 _REDUCE: dict[str, Run] = {
     "sum": mx.distributed.all_sum,
     "max": mx.distributed.all_max,
@@ -39,13 +39,13 @@ _REDUCE: dict[str, Run] = {
 
 
 @cache
-def lane() -> mx.Stream:
+def comm_stream() -> mx.Stream:
     """Return the stream of what is exchanged while this process computes; there is one."""
     found: mx.Stream = mx.new_stream(mx.cpu)
     return found
 
 
-class Wire:
+class Communicator:
     """Issues the calls of one engine, one after another.
 
     Args:
@@ -54,7 +54,7 @@ class Wire:
 
     def __init__(self, job: Job) -> None:
         self.transport: Transport = job.transport
-        self.recorded: Recorded | None = None
+        self.on_call: OnCall | None = None
         self._job = job
         self._last: mx.array | None = None
         self._stream: mx.Stream | None = None
@@ -72,26 +72,26 @@ class Wire:
         Raises:
             BackendError: another process of the job is gone.
         """
-        with self._watched():
+        with self._translate_errors():
             mx.eval(results)
 
     @contextmanager
-    def staged(self) -> Iterator[None]:
-        """Have all calls on the lane until the end of the block, and be through with them there.
+    def use_comm_stream(self) -> Iterator[None]:
+        """Issue all calls on the communication stream inside the block, and wait for them.
 
         Raises:
             BackendError: another process of the job is gone.
         """
-        self._stream = lane()
+        self._stream = comm_stream()
         try:
-            with self._watched():
+            with self._translate_errors():
                 yield
                 mx.synchronize(self._stream)
         finally:
             self._stream = None
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -102,14 +102,16 @@ class Wire:
                 f"data: {error}; see what that one says, and start the job again"
             ) from error
 
-    def exchanges(self) -> dict[type[Op], Callable[[Any, Mesh], Run]]:
+    def collectives(self) -> dict[type[Op], Callable[[Any, Mesh], Run]]:
         """Return for each collective what makes its function."""
-        factories: dict[type[Op], Callable[[Wire, Any, _Members], Run]] = {
+        factories: dict[type[Op], Callable[[Communicator, Any, _Members], Run]] = {
             AllReduce: _all_reduce, AllGather: _all_gather, ReduceScatter: _reduce_scatter,
             AllToAll: _all_to_all, Permute: _permute,
         }  # fmt: skip
 
-        def bound(factory: Callable[[Wire, Any, _Members], Run]) -> Callable[[Any, Mesh], Run]:
+        def bound(
+            factory: Callable[[Communicator, Any, _Members], Run],
+        ) -> Callable[[Any, Mesh], Run]:
             return lambda op, mesh: factory(self, op, self._members(mesh, op.axes))
 
         return {kind: bound(factory) for kind, factory in factories.items()}
@@ -119,14 +121,14 @@ class Wire:
         ranks = next(ranks for ranks in cut if self._job.rank in ranks)
         index = ranks.index(self._job.rank)
         if self.by_messages(mesh):
-            return _Correspondents(self, cut, ranks, index)
-        return _Members(self, self.meet(cut), ranks, index)
+            return _PointToPointMembers(self, cut, ranks, index)
+        return _Members(self, self.create_groups(cut), ranks, index)
 
     def by_messages(self, mesh: Mesh) -> bool:
         """Whether collectives of a mesh are made of messages."""
         return self.transport.within(mesh.flat).by_messages
 
-    def meet(self, cut: Ranks) -> Ranks:
+    def create_groups(self, cut: Ranks) -> Ranks:
         """Return all processes, cut into the groups of a collective and those that have no part.
 
         The groups of a library are made by all processes together: also those outside have to call
@@ -168,12 +170,12 @@ class Wire:
         return made.astype(mx.bool_) if is_bool else made  # type: ignore[no-any-return]
 
     def _record(self, kind: str, nbytes: int, group: int) -> None:
-        if self.recorded is not None:
-            self.recorded(Call(kind, nbytes, group))
+        if self.on_call is not None:
+            self.on_call(Call(kind, nbytes, group))
 
     # ---------------------------------------------------------------- messages
 
-    def carry(self, x: mx.array | None, type: TensorType, way: tuple[int, int]) -> mx.array | None:
+    def relay(self, x: mx.array | None, type: TensorType, way: tuple[int, int]) -> mx.array | None:
         """Take part in carrying an array from one process to another, over those in between.
 
         Args:
@@ -184,7 +186,7 @@ class Wire:
         Returns:
             The array where it is or comes by, None elsewhere.
         """
-        world, stream = self._job.world, lane()
+        world, stream = self._job.world, comm_stream()
         is_bool = type.dtype.value == "bool"
         dtype = mx.uint8 if is_bool else mlx_dtype(type.dtype)
         for sender, receiver in self.transport.route(*way):
@@ -206,7 +208,7 @@ class Wire:
             x = take(shards[0], piece) if piece.sender == self._job.rank else None
             if piece.sender != piece.receiver:
                 type = transfer.type.with_shape(tuple(p.stop - p.start for p in piece.place))
-                x = self.carry(x, type, (piece.sender, piece.receiver))
+                x = self.relay(x, type, (piece.sender, piece.receiver))
             if piece.receiver == self._job.rank:
                 arrived.append((piece, x))
         if self._job.rank not in transfer.target.mesh.flat:
@@ -219,74 +221,82 @@ class _Members:
     """The group of this process in a collective, as the transport can serve it.
 
     Args:
-        wire: issues the calls.
+        communicator: issues the calls.
         cut: all groups of the collective.
         ranks: the members of this process's group, in order.
         index: which of them this process is.
     """
 
-    def __init__(self, wire: Wire, cut: Ranks, ranks: tuple[int, ...], index: int) -> None:
-        self.wire = wire
+    def __init__(
+        self, communicator: Communicator, cut: Ranks, ranks: tuple[int, ...], index: int
+    ) -> None:
+        self.communicator = communicator
         self.ranks = ranks
         self.index = index
         self.count = len(ranks)
-        transport = wire.transport
+        transport = communicator.transport
         self._everyone: Ranks = (tuple(range(transport.size)),)
         self._is_served = transport.serves(self.count)
-        self._cut = cut if transport.groups else self._everyone
+        self._groups = cut if transport.groups else self._everyone
         self._gathers = transport.gathers_to_reduce(self.count)
         self._slot = cut.index(ranks)
         self._slots = len(cut)
 
     def parts(self, x: mx.array) -> Sequence[mx.array]:
         """Return the values of the members, in their order."""
-        made = self.wire.gather(x, self._cut)
-        if self.wire.transport.groups:
+        made = self.communicator.gather(x, self._groups)
+        if self.communicator.transport.groups:
             return list(made)
         return [made[rank] for rank in self.ranks]
 
-    def reduced(self, x: mx.array, reduction: str) -> mx.array:
+    def reduce(self, x: mx.array, reduction: str) -> mx.array:
         """Return the reduction of the values of the members."""
         if self._is_served:
-            return _ordered(x, reduction, lambda y: self.wire.reduce(y, self._cut, reduction))
+            return _reduce_as_integers(
+                x, reduction, lambda y: self.communicator.reduce(y, self._groups, reduction)
+            )
         if self._gathers:
-            return _combined(self.parts(x), reduction)
-        return _ordered(x, reduction, lambda y: self._in_slot(y, reduction))
+            return _combine(self.parts(x), reduction)
+        return _reduce_as_integers(x, reduction, lambda y: self._reduce_in_slot(y, reduction))
 
-    def scattered(self, x: mx.array) -> mx.array:
+    def reduce_scatter(self, x: mx.array) -> mx.array:
         """Return this member's part of the sum, cut along dimension 0."""
-        return self.wire.scatter(x, self._cut)
+        return self.communicator.scatter(x, self._groups)
 
-    def _in_slot(self, x: mx.array, reduction: str) -> mx.array:
+    def _reduce_in_slot(self, x: mx.array, reduction: str) -> mx.array:
         """Reduce among all processes, each group in a place of its own."""
         empty = mx.full(x.shape, _identity(x.dtype, reduction), x.dtype)
         slots = [empty] * self._slots
         slots[self._slot] = x
-        return self.wire.reduce(mx.stack(slots), self._everyone, reduction)[self._slot]
+        return self.communicator.reduce(mx.stack(slots), self._everyone, reduction)[self._slot]
 
 
-class _Correspondents(_Members):
+class _PointToPointMembers(_Members):
     """A group inside a part of the mesh, where collectives are made of messages."""
 
-    def __init__(self, wire: Wire, cut: Ranks, ranks: tuple[int, ...], index: int) -> None:
-        super().__init__(wire, cut, ranks, index)
-        self._ways = ways(cut)
+    def __init__(
+        self, communicator: Communicator, cut: Ranks, ranks: tuple[int, ...], index: int
+    ) -> None:
+        super().__init__(communicator, cut, ranks, index)
+        self._pairs = ordered_pairs(cut)
 
     def parts(self, x: mx.array) -> Sequence[mx.array]:
         """Return the values of the members, in their order."""
         type = TensorType(tuple(x.shape), dtype_of(x))
         mine = self.ranks[self.index]
         held = {mine: x}
-        for sender, receiver in self._ways:
-            passing = self.wire.carry(x if sender == mine else None, type, (sender, receiver))
+        for sender, receiver in self._pairs:
+            passing = self.communicator.relay(
+                x if sender == mine else None, type, (sender, receiver)
+            )
             if receiver == mine:
                 assert passing is not None, "what is for this process comes here"
                 held[sender] = passing
         return [held[rank] for rank in self.ranks]
 
-    def reduced(self, x: mx.array, reduction: str) -> mx.array:
+    def reduce(self, x: mx.array, reduction: str) -> mx.array:
         """Return the reduction of the values of the members."""
-        return _combined(self.parts(x), reduction)
+        return _combine(self.parts(x), reduction)
 
 
 def groups_of(mesh: Mesh, axes: Sequence[str]) -> Ranks:
@@ -294,7 +304,7 @@ def groups_of(mesh: Mesh, axes: Sequence[str]) -> Ranks:
     return tuple(tuple(map(mesh.in_whole, group)) for group in mesh.groups(axes))
 
 
-def ways(cut: Ranks) -> list[tuple[int, int]]:
+def ordered_pairs(cut: Ranks) -> list[tuple[int, int]]:
     """Return who sends whom something in a collective that is made of messages, in order."""
     return [way for ranks in cut for way in permutations(ranks, 2)]
 
@@ -302,12 +312,12 @@ def ways(cut: Ranks) -> list[tuple[int, int]]:
 # -------------------------------------------------------------------- the collectives
 
 
-def _all_reduce(wire: Wire, op: AllReduce, members: _Members) -> Run:
+def _all_reduce(communicator: Communicator, op: AllReduce, members: _Members) -> Run:
     def run(*operands: mx.array) -> Any:
         if len(operands) == 1:
-            return members.reduced(operands[0], op.reduction)
+            return members.reduce(operands[0], op.reduction)
         flat = mx.concatenate([x.reshape(-1) for x in operands])
-        made = members.reduced(flat, op.reduction)
+        made = members.reduce(flat, op.reduction)
         cuts = pairwise(accumulate((x.size for x in operands), initial=0))
         return tuple(
             made[start:stop].reshape(x.shape)
@@ -317,35 +327,37 @@ def _all_reduce(wire: Wire, op: AllReduce, members: _Members) -> Run:
     return run
 
 
-def _all_gather(wire: Wire, op: AllGather, members: _Members) -> Run:
+def _all_gather(communicator: Communicator, op: AllGather, members: _Members) -> Run:
     return lambda x: mx.concatenate(list(members.parts(x)), axis=op.dimension)
 
 
-def _reduce_scatter(wire: Wire, op: ReduceScatter, members: _Members) -> Run:
+def _reduce_scatter(communicator: Communicator, op: ReduceScatter, members: _Members) -> Run:
     """A library that has it has it for sums; of an extreme's all_reduce a part is kept."""
-    transport = wire.transport
+    transport = communicator.transport
     if transport.scatters and transport.serves(op.count) and op.reduction == "sum":
         order = [members.ranks.index(rank) for rank in range(op.count)]
 
         def run(x: mx.array) -> mx.array:
-            parts = _cut(mx.moveaxis(x, op.dimension, 0), 0, op.count)
-            mine = members.scattered(mx.concatenate([parts[i] for i in order]))
+            parts = _split_dimension(mx.moveaxis(x, op.dimension, 0), 0, op.count)
+            mine = members.reduce_scatter(mx.concatenate([parts[i] for i in order]))
             return mx.moveaxis(mine, 0, op.dimension)
 
         return run
-    return lambda x: _cut(members.reduced(x, op.reduction), op.dimension, op.count)[members.index]
+    return lambda x: _split_dimension(members.reduce(x, op.reduction), op.dimension, op.count)[
+        members.index
+    ]
 
 
-def _all_to_all(wire: Wire, op: AllToAll, members: _Members) -> Run:
+def _all_to_all(communicator: Communicator, op: AllToAll, members: _Members) -> Run:
     def run(x: mx.array) -> mx.array:
         parts = members.parts(x)
-        mine = [_cut(part, op.split, op.count)[members.index] for part in parts]
+        mine = [_split_dimension(part, op.split, op.count)[members.index] for part in parts]
         return mx.concatenate(mine, axis=op.concat)
 
     return run
 
 
-def _permute(wire: Wire, op: Permute, members: _Members) -> Run:
+def _permute(communicator: Communicator, op: Permute, members: _Members) -> Run:
     sources = {target: source for source, target in op.pairs}
     source = sources.get(members.index, members.index)
     return lambda x: members.parts(x)[source]
@@ -354,11 +366,11 @@ def _permute(wire: Wire, op: Permute, members: _Members) -> Run:
 # -------------------------------------------------------------------- arithmetic
 
 
-def _cut(x: mx.array, dimension: int, count: int) -> list[mx.array]:
+def _split_dimension(x: mx.array, dimension: int, count: int) -> list[mx.array]:
     return list(mx.split(x, count, axis=dimension))
 
 
-def _combined(parts: Sequence[mx.array], reduction: str) -> mx.array:
+def _combine(parts: Sequence[mx.array], reduction: str) -> mx.array:
     """Return the reduction of values of this process; sums of 16-bit floats are in float32."""
     dtype = parts[0].dtype
     if reduction != "sum":
@@ -377,7 +389,7 @@ def _combined(parts: Sequence[mx.array], reduction: str) -> mx.array:
 _SIGNED = {2: mx.int16, 4: mx.int32, 8: mx.int64}
 
 
-def _ordered(x: mx.array, reduction: str, reduce: Run) -> mx.array:
+def _reduce_as_integers(x: mx.array, reduction: str, reduce: Run) -> mx.array:
     """Reduce floats as integers of the same order where the extreme is asked for.
 
     The libraries compare floats as C does, and lose a NaN that is not the first; here it is the
@@ -390,11 +402,11 @@ def _ordered(x: mx.array, reduction: str, reduce: Run) -> mx.array:
     signed = _SIGNED[x.dtype.size]
     info = mx.iinfo(signed)
     extreme = mx.array(info.max if reduction == "max" else info.min, signed)
-    bits = mx.where(mx.isnan(x), extreme, _flipped(x.view(signed)))
-    return _flipped(reduce(bits)).view(x.dtype)
+    bits = mx.where(mx.isnan(x), extreme, _flip_negatives(x.view(signed)))
+    return _flip_negatives(reduce(bits)).view(x.dtype)
 
 
-def _flipped(bits: mx.array) -> mx.array:
+def _flip_negatives(bits: mx.array) -> mx.array:
     """Return the bits of floats in the order of integers, or back: negative ones are turned."""
     width = 8 * bits.dtype.size
     low = mx.array((1 << (width - 1)) - 1, bits.dtype)

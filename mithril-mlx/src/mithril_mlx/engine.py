@@ -32,16 +32,16 @@ from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
 from mithril_mlx.blas import library_in_use
+from mithril_mlx.communicator import Communicator
 from mithril_mlx.devices import device_of, is_compiled
 from mithril_mlx.distributed import Job, join, library_of
-from mithril_mlx.exchange import Wire
 from mithril_mlx.interop import MLXInterop
 from mithril_mlx.kernels import KERNELS
 from mithril_mlx.kernels.window import of_images
 from mithril_mlx.layout import OfImages, channels_last
-from mithril_mlx.lazy import Lazy, Shards, namespace
+from mithril_mlx.lazy import LazyExecutable, Shards, namespace
 from mithril_mlx.options import MLXOptions
-from mithril_mlx.stages import Elsewhere, Staged
+from mithril_mlx.stages import JobExecutable, RemoteStage
 from mithril_mlx.tensors import to_mlx, to_numpy
 
 _CAPABILITIES = frozenset(Capability)
@@ -157,11 +157,11 @@ class MLXEngine:
         return MLXInterop(self)
 
     @cached_property
-    def wire(self) -> Wire | None:
+    def communicator(self) -> Communicator | None:
         """What exchanges data with the other processes; None within one."""
         if self.whole is not None:
-            return self.whole.wire
-        return None if self.job is None else Wire(self.job)
+            return self.whole.communicator
+        return None if self.job is None else Communicator(self.job)
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Shards:
         """Make a distributed array; devices with equal boxes share one."""
@@ -197,46 +197,48 @@ class MLXEngine:
             BackendError: another process of the job is gone.
         """
         with mx.stream(self.device):
-            if self.wire is None:
+            if self.communicator is None:
                 made = move(shards, transfer, mx)
             elif self.is_staged:
-                made = self.wire.move(shards, transfer)
+                made = self.communicator.move(shards, transfer)
             else:
-                with self.wire.staged():
-                    made = self.wire.move(shards, transfer)
+                with self.communicator.use_comm_stream():
+                    made = self.communicator.move(shards, transfer)
             mx.async_eval(made)
         return made
 
     def lower_plan(self, plan: Plan) -> Executable:
         """Turn a plan of several stages into what this process does in it."""
-        if self.wire is None:
+        if self.communicator is None:
             return StagedExecutable(self, plan)
         engine = replace(self, whole=self.whole or self, is_staged=True)
-        return Staged(StagedExecutable(engine, plan), self.device, self.wire)
+        return JobExecutable(StagedExecutable(engine, plan), self.device, self.communicator)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into straight-line Python that builds MLX's lazy graph."""
-        if self.wire is not None and self._rank not in program.mesh.flat:
-            return Elsewhere(program, self.wire, self._rank)
+        if self.communicator is not None and self._rank not in program.mesh.flat:
+            return RemoteStage(program, self.communicator, self._rank)
         kernels = kernels_for(self.name, KERNELS)
         if self.options.channels_last:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
         compiled = is_compiled(self.options.jit, self.device)
-        wire = (
-            self.wire if any(node.op.is_collective for node in all_nodes(program.graph)) else None
+        communicator = (
+            self.communicator
+            if any(node.op.is_collective for node in all_nodes(program.graph))
+            else None
         )
-        if wire is not None and wire.by_messages(program.mesh):
+        if communicator is not None and communicator.by_messages(program.mesh):
             compiled = False  # messages are sent while the graph is built
         with mx.stream(self.device):
-            xp = namespace(program.graph, at_once=compiled or wire is not None)
-            built = self._built(program, kernels, xp)
-        return Lazy(built, self.device, wire, compiled, self.is_staged)
+            xp = namespace(program.graph, at_once=compiled or communicator is not None)
+            build = self._make_build(program, kernels, xp)
+        return LazyExecutable(build, self.device, communicator, compiled, self.is_staged)
 
-    def _built(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
-        if self.wire is None:
+    def _make_build(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
+        if self.communicator is None:
             return LockstepExecutable(program, kernels, xp)
         rank = program.mesh.flat.index(self._rank)
-        return RankExecutable(program, kernels, xp, rank, self.wire.exchanges())
+        return RankExecutable(program, kernels, xp, rank, self.communicator.collectives())
 
     @property
     def _rank(self) -> int:

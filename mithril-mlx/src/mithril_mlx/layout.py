@@ -39,7 +39,7 @@ class OfImages(Op):
     def infer(self, inputs: Types) -> Types:
         """Return the types of the op's results, channels last."""
         first = [t.with_shape(channels_second(t.shape)) for t in inputs]
-        return [t.with_shape(_ordered(t.shape, _image(t.rank))) for t in self.of.infer(first)]
+        return [t.with_shape(_permute_shape(t.shape, _image(t.rank))) for t in self.of.infer(first)]
 
 
 def channels_second(shape: Shape) -> Shape:
@@ -53,10 +53,10 @@ def channels_second(shape: Shape) -> Shape:
 
 def channels_last(program: Program) -> Program:
     """Return the same program in which images stay in MLX's layout between convolutions."""
-    return replace(program, graph=_relaid(program.graph))
+    return replace(program, graph=_relayout(program.graph))
 
 
-def _relaid(graph: Graph) -> Graph:
+def _relayout(graph: Graph) -> Graph:
     if not any(isinstance(node.op, Convolving) for node in all_nodes(graph)):
         return graph
     layouts = _Layouts(graph)
@@ -85,16 +85,16 @@ class _Layouts:
         """Add what a node computes."""
         methods = (method for kinds, method in _METHODS.items() if isinstance(node.op, kinds))
         with self._builder.at(scope=node.scope, source=node.source, phase=node.phase):
-            next(methods, _Layouts._as_written)(self, node)
+            next(methods, _Layouts._keep)(self, node)
 
-    def _as_written(self, node: Node) -> None:
+    def _keep(self, node: Node) -> None:
         operands = [self._get(value, _plain(value)) for value in node.inputs]
         for value, result in zip(node.outputs, self._builder.copy(node, operands), strict=True):
             self._hold(value, _plain(value), result)
 
     def _loop(self, node: Node) -> None:
         assert isinstance(node.op, Repeat), "it is called for loops"
-        self._as_written(replace(node, op=replace(node.op, body=_relaid(node.op.body))))
+        self._keep(replace(node, op=replace(node.op, body=_relayout(node.op.body))))
 
     def _convolution(self, node: Node) -> None:
         order = _image(node.outputs[0].type.rank)
@@ -102,7 +102,7 @@ class _Layouts:
 
     def _pooling(self, node: Node) -> None:
         if self._other_order(node.inputs) is None:
-            self._as_written(node)
+            self._keep(node)
         else:
             self._convolution(node)
 
@@ -110,7 +110,7 @@ class _Layouts:
         rank = node.outputs[0].type.rank
         order = self._other_order([value for value in node.inputs if value.type.rank == rank])
         if order is None:
-            self._as_written(node)
+            self._keep(node)
         else:
             self._apply(node, node.op, order)
 
@@ -118,20 +118,20 @@ class _Layouts:
         """Add an op with a number for every dimension, or the numbers of some dimensions."""
         order, op = self._other_order(node.inputs), node.op
         if order is None:
-            self._as_written(node)
+            self._keep(node)
         elif isinstance(op, ops.Concatenate):
             self._apply(node, replace(op, axis=order.index(op.axis)), order)
         elif isinstance(op, ops.Flip):
             self._apply(node, replace(op, axes=tuple(map(order.index, op.axes))), order)
         else:
             widths: Mapping[str, Any] = op.attributes
-            moved = {name: _ordered(each, order) for name, each in widths.items()}
+            moved = {name: _permute_shape(each, order) for name, each in widths.items()}
             self._apply(node, replace(op, **moved), order)
 
     def _reduction(self, node: Node) -> None:
         order, op = self._other_order(node.inputs), node.op
         if order is None:
-            self._as_written(node)
+            self._keep(node)
             return
         assert isinstance(op, Reduction), "it is called for reductions"
         axes = tuple(sorted(map(order.index, op.axes)))
@@ -145,7 +145,7 @@ class _Layouts:
         """Add nothing: the operand as it is held is the result in some other order."""
         order, op = self._other_order(node.inputs), node.op
         if order is None:
-            self._as_written(node)
+            self._keep(node)
             return
         assert isinstance(op, Transpose), "it is called for transpositions"
         held = self._get(node.inputs[0], order)
@@ -154,7 +154,7 @@ class _Layouts:
     def _reshape(self, node: Node) -> None:
         (value,), order = node.inputs, self._other_order(node.inputs)
         if order is None or not _is_same_memory(value.type.shape, order):
-            self._as_written(node)
+            self._keep(node)
             return
         (result,) = self._builder.copy(node, [self._get(value, order)])
         self._hold(node.outputs[0], _plain(node.outputs[0]), result)
@@ -205,19 +205,21 @@ class _Layouts:
         held = self._held[value]
         if order not in held:
             spread = self._spread.get(value)
-            held[order] = self._moved(value, order) if spread is None else self._wide(spread, order)
+            held[order] = (
+                self._convert(value, order) if spread is None else self._wide(spread, order)
+            )
         return held[order]
 
-    def _moved(self, value: Value, order: Order) -> Tensor:
+    def _convert(self, value: Value, order: Order) -> Tensor:
         now, tensor = next(iter(self._held[value].items()))
         steps = tuple(map(now.index, order))
         if _is_same_memory(tensor.shape, steps):
-            return self._one(Reshape(_ordered(tensor.shape, steps)), tensor)
+            return self._one(Reshape(_permute_shape(tensor.shape, steps)), tensor)
         return self._one(Transpose(steps), tensor)
 
     def _wide(self, node: Node, order: Order) -> Tensor:
         """Return what a broadcast gives, in an order."""
-        (value,), shape = node.inputs, _ordered(node.outputs[0].type.shape, order)
+        (value,), shape = node.inputs, _permute_shape(node.outputs[0].type.shape, order)
         is_plain = order == _plain(node.outputs[0])
         operand = self._get(value, _plain(value)) if is_plain else self._fit(value, order)
         return self._builder.copy(replace(node, op=Broadcast(shape)), [operand])[0]
@@ -231,7 +233,7 @@ class _Layouts:
             tensor = self._get(value, _plain(value))
             shape = (1,) * (len(order) - rank) + tensor.shape
             if _is_same_memory(shape, order):
-                found = self._one(Reshape(_ordered(shape, order)), tensor)
+                found = self._one(Reshape(_permute_shape(shape, order)), tensor)
             else:
                 found = self._one(Transpose(order), self._one(Reshape(shape), tensor))
             self._fitted[value, order] = found
@@ -266,7 +268,7 @@ def _image(rank: int) -> Order:
     return (0, *range(2, rank), 1)
 
 
-def _ordered(shape: Shape, order: Order) -> Shape:
+def _permute_shape(shape: Shape, order: Order) -> Shape:
     return tuple(shape[i] for i in order)
 
 

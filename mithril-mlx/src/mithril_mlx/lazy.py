@@ -12,7 +12,7 @@ import numpy as np
 from mithril.engine import Executable, Observer
 from mithril.ir import Graph, Repeat
 
-from mithril_mlx.exchange import Wire
+from mithril_mlx.communicator import Communicator
 from mithril_mlx.tensors import mlx_dtype, to_mlx
 
 Shards = list[mx.array]
@@ -20,29 +20,29 @@ LONG = 64
 """Nodes of a program that is worth the cost of being started early."""
 
 
-class Lazy:
+class LazyExecutable:
     """A program on the devices of this process.
 
     Args:
-        built: builds the graph.
+        build: builds the graph.
         device: where it is computed.
-        wire: the other processes, if it exchanges data with them.
+        communicator: the other processes, if it exchanges data with them.
         compiled: whether `mx.compile` rewrites it first.
         is_stage: whether it is one of the stages of a plan; the end of that is waited for.
     """
 
     def __init__(
         self,
-        built: Executable,
+        build: Executable,
         device: mx.Device,
-        wire: Wire | None,
+        communicator: Communicator | None,
         compiled: bool,
         is_stage: bool = False,
     ) -> None:
-        self.built = built
+        self.build = build
         self.compiled = compiled
         self._device = device
-        self._wire = wire
+        self._communicator = communicator
         self._is_stage = is_stage
 
     def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
@@ -53,22 +53,22 @@ class Lazy:
         Raises:
             BackendError: another process of the job is gone.
         """
-        if self._wire is not None:
-            self._wire.restart()
+        if self._communicator is not None:
+            self._communicator.restart()
         with mx.stream(self._device):
             if observe is None and self.compiled:
-                results = self._rewritten(list(inputs))
+                results = self._compiled(list(inputs))
             else:
-                results = self.built(inputs, observe)
-            if self._wire is None or self._is_stage:
+                results = self.build(inputs, observe)
+            if self._communicator is None or self._is_stage:
                 mx.async_eval(results)
             else:
-                self._wire.wait_for(results)
+                self._communicator.wait_for(results)
         return results
 
     @cached_property
-    def _rewritten(self) -> Callable[[list[Shards]], list[Shards]]:
-        compiled: Callable[[list[Shards]], list[Shards]] = mx.compile(self.built)
+    def _compiled(self) -> Callable[[list[Shards]], list[Shards]]:
+        compiled: Callable[[list[Shards]], list[Shards]] = mx.compile(self.build)
         return compiled
 
 

@@ -12,25 +12,25 @@ from mithril.mesh import Mesh
 from mithril.plan import Program
 from mithril.types import TensorType
 
-from mithril_mlx.exchange import Wire, groups_of, ways
+from mithril_mlx.communicator import Communicator, groups_of, ordered_pairs
 from mithril_mlx.lazy import Shards
 
 Message = tuple[TensorType, tuple[int, int]]
 
 
-class Staged:
+class JobExecutable:
     """A plan of several stages in a job.
 
     Args:
-        built: goes through the steps of the timetable.
+        build: goes through the steps of the timetable.
         device: where this process computes.
-        wire: the other processes.
+        communicator: the other processes.
     """
 
-    def __init__(self, built: Executable, device: mx.Device, wire: Wire) -> None:
-        self.built = built
+    def __init__(self, build: Executable, device: mx.Device, communicator: Communicator) -> None:
+        self.build = build
         self._device = device
-        self._wire = wire
+        self._communicator = communicator
 
     def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
         """Run once, and wait for the end of what this process does in it.
@@ -38,42 +38,42 @@ class Staged:
         Raises:
             BackendError: another process of the job is gone.
         """
-        with mx.stream(self._device), self._wire.staged():
-            results = self.built(inputs, observe)
+        with mx.stream(self._device), self._communicator.use_comm_stream():
+            results = self.build(inputs, observe)
             mx.eval(results)
         return results
 
 
-class Elsewhere:
+class RemoteStage:
     """A program that runs on other devices: this process has nothing to do with it.
 
     All the same it may lie on the way of messages of which collectives are made there.
 
     Args:
         program: what runs there.
-        wire: the other processes.
+        communicator: the other processes.
         rank: which process this is.
     """
 
-    def __init__(self, program: Program, wire: Wire, rank: int) -> None:
-        self._wire = wire
+    def __init__(self, program: Program, communicator: Communicator, rank: int) -> None:
+        self._communicator = communicator
         self._results = len(program.outputs)
         self._passing: list[Message] = []
-        if wire.by_messages(program.mesh):
+        if communicator.by_messages(program.mesh):
             self._passing = [
                 (type, way)
                 for type, way in _messages(program.graph, program.mesh)
-                if any(rank in message for message in wire.transport.route(*way))
+                if any(rank in message for message in communicator.transport.route(*way))
             ]
             return
         for node in all_nodes(program.graph):
             if node.op.is_collective:
-                wire.meet(_groups(node, program.mesh))
+                communicator.create_groups(_groups(node, program.mesh))
 
     def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
         """Pass on what comes by; this process holds nothing of the results."""
         for type, way in self._passing:
-            self._wire.carry(None, type, way)
+            self._communicator.relay(None, type, way)
         return [[] for _ in range(self._results)]
 
 
@@ -88,7 +88,7 @@ def _messages(graph: Graph, mesh: Mesh) -> Iterator[Message]:
             type = node.inputs[0].type
             if len(node.inputs) > 1:
                 type = type.with_shape((sum(value.type.size for value in node.inputs),))
-            yield from ((type, way) for way in ways(_groups(node, mesh)))
+            yield from ((type, way) for way in ordered_pairs(_groups(node, mesh)))
 
 
 def _groups(node: Node, mesh: Mesh) -> tuple[tuple[int, ...], ...]:

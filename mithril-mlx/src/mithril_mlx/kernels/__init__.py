@@ -4,11 +4,11 @@ from mithril_mlx.kernels import (
     attention,
     choice,
     elementwise,
-    exchange,
     grouped,
     index,
     linalg,
     loss,
+    moe,
     movement,
     nn,
     normalization,
@@ -23,7 +23,7 @@ from mithril_mlx.kernels import (
 from mithril_mlx.kernels.registry import KERNELS
 
 __all__ = [
-    "KERNELS", "attention", "choice", "elementwise", "exchange", "grouped", "index", "linalg",
-    "loss", "movement", "nn", "normalization", "order", "pool", "position", "random", "reduction",
-    "shard", "window",
+    "KERNELS", "attention", "choice", "elementwise", "grouped", "index", "linalg", "loss", "moe",
+    "movement", "nn", "normalization", "order", "pool", "position", "random", "reduction", "shard",
+    "window",
 ]  # fmt: skip

@@ -44,7 +44,7 @@ def attention(op: Attention, types: Types) -> Run:
 def _attention(op: Attention, types: Types) -> Run:
     (b, s, h, _), scale = types[0].shape, op.scale
     rows, back = _to_rows(types), _from_rows(types)
-    hide = _hidden(op.causal, types, types[3:])
+    hide = _make_mask(op.causal, types, types[3:])
     is_masked, exp = len(types) > 3, exponential(types[0])
 
     def run(q: mx.array, k: mx.array, v: mx.array, *masks: mx.array) -> tuple[mx.array, mx.array]:
@@ -69,7 +69,7 @@ def attention_gradient(op: AttentionGradient, types: Types) -> Run:
     """Probabilities are recomputed from log_sum_exp; five batched products."""
     (_, s, h, _), (b, _, groups, _), scale = types[0].shape, types[1].shape, op.scale
     rows, back = _to_rows(types), _from_rows(types)
-    hide, lines = _hidden(op.causal, types, types[6:]), (b, groups, h // groups * s, 1)
+    hide, lines = _make_mask(op.causal, types, types[6:]), (b, groups, h // groups * s, 1)
     exp = exponential(types[0])
 
     def run(
@@ -103,14 +103,14 @@ def _from_rows(types: Types) -> Change:
     return lambda x: x.reshape(apart).transpose(0, 3, 1, 2, 4).reshape(together)
 
 
-def _hidden(causal: bool, types: Types, masks: Types) -> Callable[..., mx.array]:
+def _make_mask(causal: bool, types: Types, masks: Types) -> Callable[..., mx.array]:
     """Return the function that masks scores [b, groups, rows, t]."""
     (b, s, h, _), (_, t, groups, _) = types[0].shape, types[1].shape
     shape, apart = (b, groups, h // groups * s, t), (b, groups, h // groups, s, t)
-    unseen = _unseen(s, t, types[0]) if causal else None
-    if not masks and (unseen is None or h == groups):
-        return (lambda scores: scores) if unseen is None else (lambda scores: scores + unseen)
-    fit, is_bool = _fitted(masks, apart), bool(masks) and not masks[0].dtype.is_float
+    future = _mask_future(s, t, types[0]) if causal else None
+    if not masks and (future is None or h == groups):
+        return (lambda scores: scores) if future is None else (lambda scores: scores + future)
+    fit, is_bool = _fit(masks, apart), bool(masks) and not masks[0].dtype.is_float
     zero = mx.array(0, dtype=mlx_dtype(types[0].dtype))
 
     def hide(scores: mx.array, mask: mx.array | None = None) -> mx.array:
@@ -118,17 +118,17 @@ def _hidden(causal: bool, types: Types, masks: Types) -> Callable[..., mx.array]
         if mask is not None:
             mask = mask.reshape(fit)
             scores = scores + (mx.where(mask, zero, -math.inf) if is_bool else mask)
-        return (scores if unseen is None else scores + unseen).reshape(shape)
+        return (scores if future is None else scores + future).reshape(shape)
 
     return hide
 
 
-def _unseen(s: int, t: int, like: TensorType) -> mx.array:
+def _mask_future(s: int, t: int, like: TensorType) -> mx.array:
     """Return what is added to scores [s, t]: minus infinity right of the diagonal."""
     return mx.triu(mx.full((s, t), -math.inf, mlx_dtype(like.dtype)), t - s + 1)
 
 
-def _fitted(masks: Types, apart: tuple[int, ...]) -> tuple[int, ...]:
+def _fit(masks: Types, apart: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of a mask [b, h, s, t], some sizes 1, beside scores [b, g, r, s, t]."""
     if not masks:
         return ()

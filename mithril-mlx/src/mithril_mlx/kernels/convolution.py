@@ -17,7 +17,7 @@ from mithril.ops.conv import Convolving, Padding
 from mithril.types import DType, Shape
 
 from mithril_mlx.kernels.precision import on_gpu
-from mithril_mlx.kernels.taps import shifted
+from mithril_mlx.kernels.taps import shift
 
 Product = Callable[[mx.array, mx.array], mx.array]
 
@@ -49,7 +49,7 @@ class Geometry:
     def forward(self) -> Product:
         """Return the function (x, w) -> y; w is [out, *window, in / groups]."""
         if not self._is_native():
-            return self._multiplied()
+            return self._multiply()
         padding = ([before for before, _ in self.padding], [after for _, after in self.padding])
         stride, dilation, groups = self.stride, self.dilation, self.groups
         return lambda x, w: mx.conv_general(x, w, stride, padding, dilation, 1, groups)
@@ -64,7 +64,7 @@ class Geometry:
         is_plain = self.groups == 1 and max(self.dilation) == 1
         return is_plain and self.rank <= 3 and self.dtype != DType.float64
 
-    def _multiplied(self) -> Product:
+    def _multiply(self) -> Product:
         groups, columns, out = self.groups, self._columns, self.out
 
         def run(x: mx.array, w: mx.array) -> mx.array:
@@ -88,7 +88,7 @@ class Geometry:
     def _columns(self, x: mx.array) -> mx.array:
         """Return what each position sees, [groups, positions, window x channels / groups]."""
         for axis, (before, after) in enumerate(self.padding, 1):
-            x = shifted(x, axis, before, after)
+            x = shift(x, axis, before, after)
         batch, *size, channels = x.shape
         steps = [channels * math.prod(size[i + 1 :]) for i in range(self.rank)]
         some = channels // self.groups
@@ -123,8 +123,8 @@ class Geometry:
 
         def full(dy: mx.array, w: mx.array) -> mx.array:
             for axis, (first, last) in enumerate(pads, 1):
-                dy = shifted(dy, axis, min(0, first), min(0, last))
-            return run(dy, _turned(w, groups, rank))
+                dy = shift(dy, axis, min(0, first), min(0, last))
+            return run(dy, _flip_kernel(w, groups, rank))
 
         return full
 
@@ -157,7 +157,7 @@ class Geometry:
             for axis, ((before, _), size) in enumerate(
                 zip(self.padding, self.size, strict=True), 1
             ):
-                dx = shifted(dx, axis, -before, before + size - dx.shape[axis])
+                dx = shift(dx, axis, -before, before + size - dx.shape[axis])
             return dx
 
         return run
@@ -191,7 +191,7 @@ def geometry(op: Convolving, sizes: tuple[Shape, Shape, Shape], dtype: DType) ->
     return Geometry(*sizes, op.stride, op.padding, op.dilation, op.groups, dtype)
 
 
-def _turned(w: mx.array, groups: int, rank: int) -> mx.array:
+def _flip_kernel(w: mx.array, groups: int, rank: int) -> mx.array:
     """Return the weight with in and out exchanged in each group, back to front."""
     out, *window, some = w.shape
     w = w[(slice(None), *(slice(None, None, -1) for _ in range(rank)))]

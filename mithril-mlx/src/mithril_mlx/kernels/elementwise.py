@@ -146,7 +146,7 @@ def floor_divide(op: ops.FloorDivide, types: Types) -> Run:
     """The largest whole number not above x / y; 0 where an integer is divided by 0."""
     dtype = types[0].dtype
     if dtype.is_float:
-        return _floored(op, types)
+        return _floor_divide(op, types)
     apart, one = _apart(dtype), number(1, dtype)
 
     def whole(x: Any, y: Any) -> Any:
@@ -176,7 +176,7 @@ def _apart(dtype: DType) -> Run:
 
 
 @in_float32
-def _floored(op: ops.FloorDivide, types: Types) -> Run:
+def _floor_divide(op: ops.FloorDivide, types: Types) -> Run:
     """Return NumPy's floor_divide of floats: from the remainder, as x / y may round upwards."""
     zero = number(0, types[0].dtype)
 

@@ -21,7 +21,7 @@ def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
     (result,) = op.infer(types)
     (groups, count, rows, features), entries = types[0].shape, types[2].shape[0]
     shape = (groups * count, rows, features)
-    multiply = _gathered if types[0].dtype == DType.float64 else _by_index
+    multiply = _gather if types[0].dtype == DType.float64 else _by_index
 
     def run(x: Any, ids: Any, stack: Any) -> Any:
         ids = mx.reshape(ids, (-1,)).astype(mx.int32)
@@ -40,7 +40,7 @@ def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
 def grouped_outer(op: grouped.GroupedOuter, types: Types) -> Run:
     """One product for each entry, over its rows in one piece."""
     if types[0].dtype == DType.float64:
-        return _added(op, types)
+        return _sum_outer(op, types)
     groups, count, rows, _ = types[0].shape
     entries = op.entries
 
@@ -68,12 +68,12 @@ def _by_index(x: Any, stack: Any, ids: Any) -> Any:
     return mx.gather_mm(x, stack, rhs_indices=ids)
 
 
-def _gathered(x: Any, stack: Any, ids: Any) -> Any:
+def _gather(x: Any, stack: Any, ids: Any) -> Any:
     """Multiply copies of matrices: MLX's product by index is of float32 alone."""
     return mx.matmul(x, mx.take(stack, ids, 0))
 
 
-def _added(op: grouped.GroupedOuter, types: Types) -> Run:
+def _sum_outer(op: grouped.GroupedOuter, types: Types) -> Run:
     """Add up the products of all blocks: MLX's product of segments is of float32 alone."""
     (groups, count, rows, first), second = types[0].shape, types[1].shape[3]
 

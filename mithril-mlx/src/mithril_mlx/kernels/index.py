@@ -17,7 +17,7 @@ from mithril.ops import index
 from mithril.types import Shape, TensorType
 
 from mithril_mlx.kernels.elementwise import number
-from mithril_mlx.kernels.movement import filled
+from mithril_mlx.kernels.movement import fill
 from mithril_mlx.kernels.registry import Types, kernel, wide
 from mithril_mlx.tensors import mlx_dtype
 
@@ -33,7 +33,7 @@ def take(op: index.Take, types: Types) -> Run:
     nowhere = _nowhere(table)
     if not table.size or not ids.size:
         is_float = table.dtype.is_float and len(types) == 2
-        return filled(math.nan if is_float else 0, result)
+        return fill(math.nan if is_float else 0, result)
     if len(types) > 2:
         return _take_part(op, types)
     rows, counted, beside = table.shape[0], unsigned(ids), _beside(ids, result)
@@ -90,8 +90,8 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> Run:
     flat = (count, math.prod(result.shape[1:]))
     zero = mx.array(0, dtype=accumulate)
     if not updates.size or not result.size:
-        return filled(0, result)
-    add = added_along(0, (rows + 1, flat[1]), accumulate) if updates.size <= FEW else None
+        return fill(0, result)
+    add = add_along(0, (rows + 1, flat[1]), accumulate) if updates.size <= FEW else None
 
     def run(ids: Any, updates: Any, *offset: Any) -> Any:
         ids = ids.astype(counted)
@@ -107,7 +107,7 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> Run:
     return run
 
 
-def added_along(axis: int, shape: Shape, dtype: mx.Dtype) -> Run:
+def add_along(axis: int, shape: Shape, dtype: mx.Dtype) -> Run:
     """Return the function that adds updates to zeros of a shape, at indices along a dimension.
 
     MLX offers it only as the gradient of `take_along_axis`.

@@ -15,7 +15,7 @@ from mithril.engine.kernels.registry import Run
 from mithril.ops.linalg import Einsum
 from mithril.types import Shape
 
-from mithril_mlx.kernels.movement import filled
+from mithril_mlx.kernels.movement import fill
 from mithril_mlx.kernels.precision import in_float32, on_gpu
 from mithril_mlx.kernels.registry import Types, kernel
 
@@ -28,7 +28,7 @@ def einsum(op: Einsum, types: Types) -> Run:
     left, right, result = op.terms
     sizes = dict(zip(left + right, types[0].shape + types[1].shape, strict=True))
     if 0 in sizes.values():
-        return filled(0, op.infer(types)[0])
+        return fill(0, op.infer(types)[0])
     if all(c in left and c in right for c in sizes):
         return in_float32(_inner)(op, types)
     if all(c in result for c in sizes):
@@ -51,7 +51,7 @@ def _inner(op: Einsum, types: Types) -> Run:
 
 def _spread(term: str, wanted: str, sizes: Sizes) -> Run:
     """Return the function that gives an operand a dimension for each letter, maybe of size 1."""
-    order = _ordered([term.index(c) for c in wanted if c in term])
+    order = _permute([term.index(c) for c in wanted if c in term])
     if len(term) == len(wanted):
         return order
     shape = tuple(sizes[c] if c in term else 1 for c in wanted)
@@ -69,15 +69,15 @@ def _product(op: Einsum, types: Types) -> Run:
     # A product with one matrix needs no rows in one dimension, where they come first.
     apart = not batch and left.endswith(contracted) and len(contracted) > 0
     above = list(rows) if apart and rows else [rows]
-    first = _arranged(left, [*batch, *above, contracted], sizes)
-    second = _arranged(right, [*batch, contracted, columns], sizes)
-    multiply = _composed(first, second, swapped)
+    first = _arrange(left, [*batch, *above, contracted], sizes)
+    second = _arrange(right, [*batch, contracted, columns], sizes)
+    multiply = _compose(first, second, swapped)
     made = batch + rows + columns
     shape, order = tuple(sizes[c] for c in made), [made.index(c) for c in result]
     is_flat = len(columns) == 1 and len(above[0]) == 1
     if is_flat and order == sorted(order):
         return multiply
-    arrange = _ordered(order)
+    arrange = _permute(order)
     if is_flat:
         return lambda x, y: arrange(multiply(x, y))
     return lambda x, y: arrange(mx.reshape(multiply(x, y), shape))
@@ -96,10 +96,10 @@ def _letters(left: str, right: str, result: str) -> tuple[str, str, str, str]:
     return batch, rows, contracted, columns
 
 
-def _composed(first: Run | None, second: Run | None, swapped: bool) -> Run:
+def _compose(first: Run | None, second: Run | None, swapped: bool) -> Run:
     """Return the product of two operands, each as it is or arranged, in few calls."""
     if swapped:
-        unswapped = _composed(first, second, False)
+        unswapped = _compose(first, second, False)
         return lambda x, y: unswapped(y, x)
     product = mx.matmul
     if first and second:
@@ -118,7 +118,7 @@ class _Layout:
     after: Shape | None
 
 
-def _arranged(term: str, groups: Sequence[str], sizes: Sizes) -> Run | None:
+def _arrange(term: str, groups: Sequence[str], sizes: Sizes) -> Run | None:
     """Return the function that gives an operand a dimension for each group; None if it has them."""
     layout = _layout(term, groups, sizes)
     before, order, after = layout.before, layout.order, layout.after
@@ -126,7 +126,7 @@ def _arranged(term: str, groups: Sequence[str], sizes: Sizes) -> Run | None:
     if is_ordered:
         shape = after or before
         return (lambda x: mx.reshape(x, shape)) if shape else None
-    turn = _ordered(order)
+    turn = _permute(order)
     if before:
         return lambda x: turn(mx.reshape(x, before))
     return (lambda x: mx.reshape(turn(x), after)) if after else turn
@@ -142,20 +142,20 @@ def _layout(term: str, groups: Sequence[str], sizes: Sizes) -> _Layout:
     """
     if all(group in term for group in groups):
         lying = sorted(groups, key=lambda group: term.index(group) if group else len(term))
-        before = _joined(lying, sizes)
+        before = _merge(lying, sizes)
         same = before == tuple(sizes[c] for c in term)
         return _Layout(None if same else before, tuple(map(lying.index, groups)), None)
     letters = "".join(groups)
-    after = _joined(groups, sizes)
+    after = _merge(groups, sizes)
     same = after == tuple(sizes[c] for c in letters)
     return _Layout(None, tuple(map(term.index, letters)), None if same else after)
 
 
-def _joined(groups: Sequence[str], sizes: Sizes) -> Shape:
+def _merge(groups: Sequence[str], sizes: Sizes) -> Shape:
     return tuple(math.prod(sizes[c] for c in group) for group in groups)
 
 
-def _ordered(order: Sequence[int]) -> Run:
+def _permute(order: Sequence[int]) -> Run:
     """Return the function that puts dimensions in an order."""
     axes = tuple(order)
     if axes == tuple(range(len(axes))):

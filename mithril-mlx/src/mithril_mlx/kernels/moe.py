@@ -11,7 +11,7 @@ from mithril.types import TensorType
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.index import unsigned
-from mithril_mlx.kernels.movement import filled
+from mithril_mlx.kernels.movement import fill
 from mithril_mlx.kernels.registry import Types, kernel, wide
 from mithril_mlx.tensors import mlx_dtype
 
@@ -21,7 +21,7 @@ def moe_dispatch(op: moe.MoeDispatch, types: Types) -> Run:
     """Rows copied, group by group."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:
-        return filled(0, result)
+        return fill(0, result)
     rows_of = _rows(types[0], types[1])
     return lambda x, ids, back: rows_of(x, ids)
 
@@ -31,7 +31,7 @@ def moe_combine(op: moe.MoeCombine, types: Types) -> Run:
     """Rows of each round added up; of 16-bit floats in float32."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:
-        return filled(0, result)
+        return fill(0, result)
     groups, rows, features = result.shape
     shape = (groups, types[1].shape[1] // rows, rows, features)
     rows_of, accumulate, dtype = _rows(types[0], types[1]), wide(result), mlx_dtype(result.dtype)

@@ -16,7 +16,7 @@ from mithril_mlx.kernels.registry import Types, kernel, same
 same({After: mx.depends})
 
 
-def filled(value: object, type: TensorType) -> Run:
+def fill(value: object, type: TensorType) -> Run:
     """Return the function that makes an array of one number, whatever the operands.
 
     Kernels take it where operands have no elements: there MLX's reductions may run for ever.

@@ -11,8 +11,8 @@ from mithril.ops import order
 from mithril.types import TensorType
 
 from mithril_mlx.kernels.elementwise import number
-from mithril_mlx.kernels.index import added_along, unsigned
-from mithril_mlx.kernels.movement import filled
+from mithril_mlx.kernels.index import add_along, unsigned
+from mithril_mlx.kernels.movement import fill
 from mithril_mlx.kernels.registry import Types, kernel, wide
 from mithril_mlx.tensors import mlx_dtype
 
@@ -23,7 +23,7 @@ def sort(op: order.Sort, types: Types) -> Run:
     axis = op.axis
     if not op.descending:
         return lambda x: mx.sort(x, axis)
-    turned = _turned(types[0])
+    turned = _negate(types[0])
     return lambda x: turned(mx.sort(turned(x), axis))
 
 
@@ -33,14 +33,14 @@ def argsort(op: order.Argsort, types: Types) -> Run:
     axis = op.axis
     if not op.descending:
         return lambda x: mx.argsort(x, axis).astype(mx.int32)
-    turned = _turned(types[0])
+    turned = _negate(types[0])
     return lambda x: mx.argsort(turned(x), axis).astype(mx.int32)
 
 
 @kernel(order.TopK)
 def top_k(op: order.TopK, types: Types) -> Run:
     """The first k of a stable descending sort."""
-    axis, turned = op.axis, _turned(types[0])
+    axis, turned = op.axis, _negate(types[0])
     first = (*(slice(None),) * axis, slice(op.k))
 
     def run(x: Any) -> Any:
@@ -50,7 +50,7 @@ def top_k(op: order.TopK, types: Types) -> Run:
     return run
 
 
-def _turned(type: TensorType) -> Run:
+def _negate(type: TensorType) -> Run:
     """Return the function that turns the order around, NaN excepted, and is its own inverse."""
     if type.dtype.is_float:
         return mx.negative
@@ -64,7 +64,7 @@ def take_along(op: order.TakeAlong, types: Types) -> Run:
     axis, size, counted = op.axis, x.shape[op.axis], unsigned(indices)
     nowhere = number(math.nan if x.dtype.is_float else 0, x.dtype)
     if not x.size or not indices.size:
-        return filled(math.nan if x.dtype.is_float else 0, x.with_shape(indices.shape))
+        return fill(math.nan if x.dtype.is_float else 0, x.with_shape(indices.shape))
 
     def run(x: Any, indices: Any) -> Any:
         indices = indices.astype(counted)
@@ -81,8 +81,8 @@ def scatter_along(op: order.ScatterAlong, types: Types) -> Run:
     dtype, accumulate, counted = mlx_dtype(result.dtype), wide(result), unsigned(types[0])
     size, zero = op.size, mx.array(0, dtype=accumulate)
     if not result.size or not types[0].size:
-        return filled(0, result)
-    add = added_along(op.axis, result.shape, accumulate)
+        return fill(0, result)
+    add = add_along(op.axis, result.shape, accumulate)
 
     def run(indices: Any, updates: Any) -> Any:
         indices = indices.astype(counted)

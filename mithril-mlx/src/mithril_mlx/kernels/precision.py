@@ -27,11 +27,11 @@ def is_vectorized() -> bool:
 def in_float32(factory: Factory) -> Factory:
     """Return the factory of a kernel that is given float32 for 16-bit floats, and rounded."""
 
-    def made(op: Any, types: Types) -> Run:
+    def make(op: Any, types: Types) -> Run:
         narrow = [is_narrow(type) for type in types]
         if not any(narrow):
             return factory(op, types)
-        run = factory(op, [widened(type) for type in types])
+        run = factory(op, [widen(type) for type in types])
         dtypes = [mlx_dtype(type.dtype) for type in op.infer(types)]
 
         def widening(*operands: mx.array) -> Any:
@@ -46,7 +46,7 @@ def in_float32(factory: Factory) -> Factory:
 
         return widening
 
-    return made
+    return make
 
 
 def is_narrow(type: TensorType) -> bool:
@@ -54,6 +54,6 @@ def is_narrow(type: TensorType) -> bool:
     return type.dtype.is_float and type.dtype.itemsize == 2
 
 
-def widened(type: TensorType) -> TensorType:
+def widen(type: TensorType) -> TensorType:
     """Return the type in which a tensor is computed with."""
     return replace(type, dtype=DType.float32) if is_narrow(type) else type

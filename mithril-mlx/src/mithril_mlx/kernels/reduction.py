@@ -11,7 +11,7 @@ from mithril.engine.kernels.registry import Run
 from mithril.ops import reduce
 from mithril.types import Shape
 
-from mithril_mlx.kernels.movement import filled
+from mithril_mlx.kernels.movement import fill
 from mithril_mlx.kernels.registry import Types, kernel, wide
 from mithril_mlx.tensors import mlx_dtype
 
@@ -29,7 +29,7 @@ MANY = 1 << 14
 def reduction(op: reduce.Reduction, types: Types) -> Run:
     """One of the reductions over some dimensions."""
     if not types[0].size:
-        return _of_nothing(op, types)
+        return _reduce_nothing(op, types)
     function, axes, keepdims = _REDUCE[type(op)], op.axes, op.keepdims
     return lambda x: function(x, axes, keepdims)
 
@@ -42,9 +42,9 @@ def sum_(op: ops.Sum, types: Types) -> Run:
     steps = _steps(types[0].shape, axes) if result.dtype.is_float else None
     add = mx.sum
     if steps is None:
-        return _accumulated(op, types, lambda x: add(x, axes, keepdims))
+        return _accumulate(op, types, lambda x: add(x, axes, keepdims))
     between, first, second = steps
-    return _accumulated(
+    return _accumulate(
         op, types, lambda x: add(add(x.reshape(between), first), second).reshape(shape)
     )
 
@@ -53,30 +53,30 @@ def sum_(op: ops.Sum, types: Types) -> Run:
 def prod(op: ops.Prod, types: Types) -> Run:
     """A product."""
     axes, keepdims = op.axes, op.keepdims
-    return _accumulated(op, types, lambda x: mx.prod(x, axes, keepdims))
+    return _accumulate(op, types, lambda x: mx.prod(x, axes, keepdims))
 
 
 @kernel(ops.Cumsum)
 def cumsum(op: ops.Cumsum, types: Types) -> Run:
     """A running sum."""
     axis, is_reverse = op.axis, op.reverse
-    return _accumulated(op, types, lambda x: mx.cumsum(x, axis, reverse=is_reverse))
+    return _accumulate(op, types, lambda x: mx.cumsum(x, axis, reverse=is_reverse))
 
 
 @kernel(ops.Argmax, ops.Argmin)
 def arg_extremum(op: reduce.ArgExtremum, types: Types) -> Run:
     """The index of the first extreme element."""
     if not types[0].size:
-        return _of_nothing(op, types)
+        return _reduce_nothing(op, types)
     find, axis = (mx.argmax if isinstance(op, ops.Argmax) else mx.argmin), op.axis
     return lambda x: find(x, axis).astype(mx.int32)
 
 
-def _accumulated(op: Any, types: Types, run: Run) -> Run:
+def _accumulate(op: Any, types: Types, run: Run) -> Run:
     """Return a function that runs in the dtype to accumulate in."""
     (result,) = op.infer(types)
     if not types[0].size:
-        return _of_nothing(op, types)
+        return _reduce_nothing(op, types)
     given, made, accumulate = mlx_dtype(types[0].dtype), mlx_dtype(result.dtype), wide(result)
     if given == made == accumulate:
         return run
@@ -85,10 +85,10 @@ def _accumulated(op: Any, types: Types, run: Run) -> Run:
     return lambda x: run(x.astype(accumulate)).astype(made)
 
 
-def _of_nothing(op: Any, types: Types) -> Run:
+def _reduce_nothing(op: Any, types: Types) -> Run:
     """Return the function for an operand without elements."""
     (result,) = op.infer(types)
-    return filled(_OF_NOTHING.get(type(op), 0), result)
+    return fill(_OF_NOTHING.get(type(op), 0), result)
 
 
 def _steps(shape: Shape, axes: tuple[int, ...]) -> tuple[Shape, tuple[int, ...], int] | None:

@@ -27,11 +27,11 @@ def kernel(*op_classes: type[Op]) -> Callable[[Factory], Factory]:
     """Register a kernel factory for op classes."""
 
     def add(factory: Factory) -> Factory:
-        def adapted(op: Any, types: Types, xp: ModuleType) -> Run:
+        def adapt(op: Any, types: Types, xp: ModuleType) -> Run:
             return factory(op, types)
 
         for op_class in op_classes:
-            KERNELS[op_class.name] = adapted
+            KERNELS[op_class.name] = adapt
         return factory
 
     return add
@@ -43,7 +43,7 @@ def zero_without_elements(factory: Factory) -> Factory:
     MLX's sums of such operands may be anything, or never come to an end.
     """
 
-    def made(op: Any, types: Types) -> Run:
+    def make(op: Any, types: Types) -> Run:
         if all(type.size for type in types):
             return factory(op, types)
         results = [(type.shape, mlx_dtype(type.dtype)) for type in op.infer(types)]
@@ -54,7 +54,7 @@ def zero_without_elements(factory: Factory) -> Factory:
 
         return zeros
 
-    return made
+    return make
 
 
 def same(table: Mapping[type[Op], Run]) -> None:

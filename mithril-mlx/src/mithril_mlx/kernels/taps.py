@@ -37,7 +37,7 @@ class Window:
             filling: what stands in the padding, a scalar array.
         """
         after = self.step * (self.count - 1) + self.length - self.before - self.size
-        x = shifted(x, self.axis, self.before, after, filling)
+        x = shift(x, self.axis, self.before, after, filling)
         lead, last = (slice(None),) * self.axis, self.step * (self.count - 1) + 1
         return [x[(*lead, slice(k, k + last, self.step))] for k in range(self.length)]
 
@@ -55,17 +55,17 @@ class Window:
         shape[self.axis] = rows * self.step
         whole = mx.stack(found, axis=self.axis + 1).reshape(shape) if self.step > 1 else found[0]
         surplus = rows * self.step - self.before - self.size
-        return shifted(whole, self.axis, -self.before, -surplus)
+        return shift(whole, self.axis, -self.before, -surplus)
 
     def _phase(self, parts: Sequence[mx.array], rows: int) -> mx.array | None:
         total = None
         for delay, part in enumerate(parts[:rows]):
-            moved = shifted(part, self.axis, delay, rows - self.count - delay)
+            moved = shift(part, self.axis, delay, rows - self.count - delay)
             total = moved if total is None else total + moved
         return total
 
 
-def shifted(x: mx.array, axis: int, before: int, after: int, filling: Any = 0) -> mx.array:
+def shift(x: mx.array, axis: int, before: int, after: int, filling: Any = 0) -> mx.array:
     """Return x with elements added at both ends of a dimension, or taken away where negative."""
     size, lead = x.shape[axis], (slice(None),) * axis
     if before < 0 or after < 0:
