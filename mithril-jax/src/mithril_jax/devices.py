@@ -63,7 +63,7 @@ def find_devices(count: int, platform: str | None) -> list[Any]:
 def _ask_for_cpus(count: int) -> bool:
     """Set the number of virtual CPU devices; return whether JAX has started already."""
     wanted = max(count, FEWEST_CPUS)  # of each process: JAX cannot say yet how many there are
-    if configured("jax_num_cpu_devices") >= wanted:
+    if read_config("jax_num_cpu_devices") >= wanted:
         return False
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
@@ -72,7 +72,7 @@ def _ask_for_cpus(count: int) -> bool:
     return False
 
 
-def configured(name: str) -> Any:
+def read_config(name: str) -> Any:
     """Return a setting of JAX, such as `jax_enable_x64`; its class declares none to readers."""
     return getattr(jax.config, name)
 
@@ -126,7 +126,7 @@ class Devices:
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> jax.Array:
         """Make an array from host data; see `Engine.put`."""
-        shape, placed = held_shape(type.shape, sharding), self.sharding(sharding)
+        shape, placed = padded_shape(type.shape, sharding), self.sharding(sharding)
         if sharding.is_replicated and len(self.local) == len(self.flat):
             whole = produce(tuple(slice(0, size) for size in type.shape))
             array: jax.Array = jax.device_put(np.asarray(whole, type.dtype.numpy), placed)
@@ -156,13 +156,13 @@ def spec_of(sharding: Sharding) -> PartitionSpec:
     return PartitionSpec(*(axes or None for axes in sharding.dims))
 
 
-def held_shape(shape: Shape, sharding: Sharding) -> Shape:
+def padded_shape(shape: Shape, sharding: Sharding) -> Shape:
     """Return the shape of the JAX array that holds a tensor: all parts, with their padding."""
     local = sharding.local_shape(shape)
     return tuple(size * sharding.shards_along(d) for d, size in enumerate(local))
 
 
-def arranged(mesh: Mesh, found: Sequence[Any]) -> Sequence[Any]:
+def arrange(mesh: Mesh, found: Sequence[Any]) -> Sequence[Any]:
     """Return the devices of a mesh in flat order, close ones along the last axes.
 
     Every process of a job has an equal share; a mesh of one device is each process's own.

@@ -21,13 +21,13 @@ from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
 from mithril_jax import hlo
-from mithril_jax.devices import Devices, arranged, configured, find_devices
+from mithril_jax.devices import Devices, arrange, find_devices, read_config
 from mithril_jax.interop import JaxInterop
 from mithril_jax.kernels import KERNELS, kernels_on
-from mithril_jax.lower import function_of, leaving_order, needs_flag, whole_function
-from mithril_jax.moving import mover
+from mithril_jax.lower import function_of, needs_flag, output_order, whole_function
 from mithril_jax.options import JaxOptions
 from mithril_jax.processes import join
+from mithril_jax.transfer import make_transfer
 
 IN_FLIGHT = 8
 """How many runs may be queued on several CPU devices: XLA can deadlock when they are too many."""
@@ -46,7 +46,7 @@ def open_engine(mesh: Mesh, options: JaxOptions) -> JaxEngine:
     join()
     found = find_devices(mesh.size, options.wanted_platform)
     options.check_devices(found)
-    return JaxEngine(Devices(mesh, arranged(mesh, found)), options)
+    return JaxEngine(Devices(mesh, arrange(mesh, found)), options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class JaxEngine:
     def dtypes(self) -> frozenset[DType]:
         """All dtypes; those of 64 bits if JAX has them switched on."""
         every = frozenset(DType)
-        return every if configured("jax_enable_x64") else every - _WIDE
+        return every if read_config("jax_enable_x64") else every - _WIDE
 
     @cached_property
     def interop(self) -> JaxInterop:
@@ -119,11 +119,11 @@ class JaxEngine:
 
     def move(self, shards: jax.Array, transfer: Transfer) -> jax.Array:
         """Bring a value from the devices of one part to those of another."""
-        return mover(transfer, self.opened)(shards)
+        return make_transfer(transfer, self.opened)(shards)
 
     def mover(self, transfer: Transfer) -> Callable[[jax.Array], jax.Array]:
         """Return the function that carries out a transfer."""
-        return mover(transfer, self.opened)
+        return make_transfer(transfer, self.opened)
 
     @cached_property
     def parts(self) -> dict[Mesh, JaxEngine]:
@@ -170,12 +170,12 @@ class JaxExecutable:
         self.program = program
         self.function = function
         # On several devices outputs leave in their own order, and nothing has to be put back.
-        order = leaving_order(program) if program.mesh.size == 1 else None
-        self._place = None if order is None else np.argsort(order).tolist()
+        order = output_order(program) if program.mesh.size == 1 else None
+        self._restore_order = None if order is None else np.argsort(order).tolist()
         # What takes no input runs where its outputs are wanted, not on JAX's first device.
         placed = None if program.inputs else SingleDeviceSharding(engine.opened.flat[0])
         self.jitted = jax.jit(
-            function if order is None else lambda *inputs: _in_order(function(*inputs), order),
+            function if order is None else lambda *inputs: _reorder(function(*inputs), order),
             donate_argnums=donate,
             out_shardings=placed if engine.mesh.size == 1 else None,
             compiler_options=engine.options.compiler_options(engine.platform),
@@ -193,8 +193,8 @@ class JaxExecutable:
         """
         given = (*inputs, self._flag) if self._flagged else inputs
         results: list[jax.Array] = self.jitted(*given)
-        if self._place is not None:
-            results = _in_order(results, self._place)
+        if self._restore_order is not None:
+            results = _reorder(results, self._restore_order)
         if self._is_capped and results:
             self._wait_for_earlier(results[0])
         if observe is not None:
@@ -204,18 +204,18 @@ class JaxExecutable:
 
     def collectives(self, inputs: Sequence[jax.Array]) -> list[hlo.Row]:
         """Return kind, mesh axes and bytes of every collective, as XLA compiled them; see `hlo`."""
-        text = self._compiled(inputs).as_text()
+        text = self._compile(inputs).as_text()
         return hlo.collectives(text or "", self.program.mesh)
 
     def memory(self, inputs: Sequence[jax.Array]) -> Any:
         """Return what XLA tells of the memory of a device, as `memory_analysis` of JAX does."""
-        return self._compiled(inputs).memory_analysis()
+        return self._compile(inputs).memory_analysis()
 
-    def _compiled(self, inputs: Sequence[jax.Array]) -> jax.stages.Compiled:
+    def _compile(self, inputs: Sequence[jax.Array]) -> jax.stages.Compiled:
         given = (*inputs, self._flag) if self._flagged else inputs
         return self.jitted.lower(*given).compile()
 
-    def traced(self, inputs: Sequence[Any]) -> list[Any]:
+    def trace(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for arrays that JAX is tracing."""
         given = (*inputs, jnp.zeros((), bool)) if self._flagged else inputs
         results: list[Any] = self.function(*given)
@@ -237,5 +237,5 @@ class JaxExecutable:
                 earlier.block_until_ready()
 
 
-def _in_order(items: Sequence[Any], order: Sequence[int]) -> list[Any]:
+def _reorder(items: Sequence[Any], order: Sequence[int]) -> list[Any]:
     return [items[i] for i in order]

@@ -67,7 +67,7 @@ def _rows(
             yield from _operands(KINDS[kind], result, named, mesh.product(axes))
             continue
         trips = _TRIPS.search(line)
-        for called in _called(line):
+        for called in _called_computations(line):
             for _ in range(int(trips.group(1)) if trips else 1):
                 yield from _rows(computations, called, mesh, groups)
 
@@ -87,7 +87,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return found, entry
 
 
-def _called(line: str) -> list[str]:
+def _called_computations(line: str) -> list[str]:
     """Return the computations an instruction runs; those that only say how to add are empty."""
     branches = _BRANCHES.search(line)
     listed = branches.group(1).replace("%", "").split(", ") if branches else []
@@ -114,7 +114,7 @@ def _axes_of(
     kind: str, rest: str, mesh: Mesh, groups: Mapping[tuple[str, ...], Groups]
 ) -> tuple[str, ...]:
     if kind == "collective-permute":
-        return _moved_axes(_listed(rest), mesh)
+        return _permuted_axes(_parse_lists(rest), mesh)
     found = frozenset(frozenset(group) for group in _replica_groups(rest))
     for axes, members in groups.items():
         if members == found:
@@ -125,7 +125,7 @@ def _axes_of(
 def _replica_groups(rest: str) -> list[list[int]]:
     iota = _IOTA.search(rest)
     if iota is None:
-        return _listed(rest)
+        return _parse_lists(rest)
     shape, of, order = (
         [int(n) for n in part.split(",")] if part else None for part in iota.groups()
     )
@@ -136,13 +136,13 @@ def _replica_groups(rest: str) -> list[list[int]]:
     return groups
 
 
-def _listed(rest: str) -> list[list[int]]:
+def _parse_lists(rest: str) -> list[list[int]]:
     match = _LISTED.search(rest)
     groups = re.findall(r"\{([\d,]*)\}", match.group(1)) if match else []
     return [[int(n) for n in group.split(",") if n] for group in groups]
 
 
-def _moved_axes(pairs: Sequence[Sequence[int]], mesh: Mesh) -> tuple[str, ...]:
+def _permuted_axes(pairs: Sequence[Sequence[int]], mesh: Mesh) -> tuple[str, ...]:
     moved = set()
     for source, target in pairs:
         here, there = mesh.coordinates(source), mesh.coordinates(target)

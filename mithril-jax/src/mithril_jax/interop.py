@@ -18,9 +18,9 @@ from mithril.errors import BackendError
 from mithril.mesh import Sharding, coarsen
 from mithril.types import TensorType, as_dtype
 
-from mithril_jax.devices import Devices, held_shape
-from mithril_jax.parts import released
-from mithril_jax.pure import as_jax
+from mithril_jax.devices import Devices, padded_shape
+from mithril_jax.padding import from_padded
+from mithril_jax.pure_function import as_jax
 
 if TYPE_CHECKING:
     from mithril_jax.engine import JaxEngine
@@ -88,7 +88,7 @@ class JaxInterop(Interop):
 
 def _jax_array(array: Any) -> jax.Array:
     """Return the array as JAX's own: the same memory, unless its size does not divide evenly."""
-    return released(array.shards, array.type.shape, array.sharding)
+    return from_padded(array.shards, array.type.shape, array.sharding)
 
 
 def _sharding_of(x: jax.Array, devices: Devices) -> Sharding | None:
@@ -126,7 +126,7 @@ def _unflatten(array_class: Any, kind: Any, leaves: tuple[Any]) -> Any:
     """
     (leaf,) = leaves
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
-        held = held_shape(kind.type.shape, kind.sharding)
+        held = padded_shape(kind.type.shape, kind.sharding)
         if (leaf.shape, leaf.dtype) != (held, kind.type.dtype.numpy):
             type_, sharding, shards = kind.backend.engine.interop.adopt(leaf)
             return array_class(kind.backend, type_, sharding, shards)

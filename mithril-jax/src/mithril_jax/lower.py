@@ -22,7 +22,7 @@ from mithril.ops.control import After
 from mithril.plan import Program, Whole
 
 from mithril_jax.devices import Devices, spec_of
-from mithril_jax.parts import held_array, released
+from mithril_jax.padding import from_padded, to_padded
 
 if TYPE_CHECKING:
     Gate = Callable[[Any, Any, Any], Any]
@@ -37,7 +37,7 @@ def needs_flag(program: Program, platform: str) -> bool:
     nodes = list(all_nodes(program.graph))
     bodies = (node.op.body for node in nodes if isinstance(node.op, Repeat))
     kept_apart = any(isinstance(node.op, After) for node in nodes)
-    return platform == "cpu" and (kept_apart or any(map(repeated, (program.graph, *bodies))))
+    return platform == "cpu" and (kept_apart or any(map(find_reissued, (program.graph, *bodies))))
 
 
 def function_of(
@@ -59,21 +59,21 @@ def function_of(
 
     if program.mesh.size == 1:
         return local
-    entering = [spec_of(carry(port.sharding, program.mesh)) for port in program.inputs]
-    leaving = [spec_of(carry(port.sharding, program.mesh)) for port in program.outputs]
+    input_specs = [spec_of(carry(port.sharding, program.mesh)) for port in program.inputs]
+    output_specs = [spec_of(carry(port.sharding, program.mesh)) for port in program.outputs]
     if flagged:
-        entering.append(jax.sharding.PartitionSpec())
+        input_specs.append(jax.sharding.PartitionSpec())
     mapped: Callable[..., list[Any]] = jax.shard_map(
         local,
         mesh=devices.jax_mesh(program.mesh),
-        in_specs=tuple(entering),
-        out_specs=leaving,
+        in_specs=tuple(input_specs),
+        out_specs=output_specs,
         check_vma=False,
     )
     return mapped
 
 
-def leaving_order(program: Program) -> list[int]:
+def output_order(program: Program) -> list[int]:
     """Return the positions of the outputs in the order in which XLA shall be given them: by size.
 
     On one device XLA makes what stands first early. A bias' gradient needs the whole way back to
@@ -106,21 +106,21 @@ def whole_function(
         kernels: kernel factories by op name.
     """
 
-    def constrained(value: Value, x: Any) -> Any:
+    def constrain(value: Value, x: Any) -> Any:
         home = whole.homes.get(value)
         if home is None or home.partial or home.is_replicated or not home.is_even(x.shape):
             return x
         return lax.with_sharding_constraint(x, devices.sharding(home))
 
-    run = graph_function(whole.graph, kernels, _barrier, constrained)
+    run = graph_function(whole.graph, kernels, _barrier, constrain)
 
     def function(*inputs: Any) -> list[Any]:
         ports = zip(inputs, program.inputs, strict=True)
-        given = [released(x, port.type.shape, port.sharding) for x, port in ports]
+        given = [from_padded(x, port.type.shape, port.sharding) for x, port in ports]
         results = run(given, None)
         return [
             lax.with_sharding_constraint(
-                held_array(x, port.sharding), devices.sharding(carry(port.sharding, program.mesh))
+                to_padded(x, port.sharding), devices.sharding(carry(port.sharding, program.mesh))
             )
             for x, port in zip(results, program.outputs, strict=True)
         ]
@@ -128,7 +128,7 @@ def whole_function(
     return function
 
 
-def _as_it_is(value: Value, x: Any) -> Any:
+def _identity(value: Value, x: Any) -> Any:
     return x
 
 
@@ -136,10 +136,10 @@ def graph_function(
     graph: Graph,
     kernels: Mapping[str, Kernel],
     after: Gate,
-    made: Callable[[Value, Any], Any] = _as_it_is,
+    made: Callable[[Value, Any], Any] = _identity,
 ) -> Function:
     """Return the function of a graph on arrays; `made` sees, and may change, what nodes make."""
-    again = repeated(graph)
+    again = find_reissued(graph)
     steps = [(node, _step(node, kernels, after), again.get(node)) for node in graph.nodes]
     outputs = list(graph.outputs.values())
 
@@ -158,7 +158,7 @@ def graph_function(
     return run
 
 
-def repeated(graph: Graph) -> dict[Node, Value]:
+def find_reissued(graph: Graph) -> dict[Node, Value]:
     """Return collectives that a plan issues anew, and for each the value that was made before it.
 
     A plan gathers a parameter once for the forward and once for the backward computation, so that

@@ -11,14 +11,14 @@ from mithril.mesh import Sharding
 from mithril.types import Shape
 
 
-def held_array(x: jax.Array, sharding: Sharding) -> jax.Array:
+def to_padded(x: jax.Array, sharding: Sharding) -> jax.Array:
     """Return a whole array as the devices hold it: parts side by side, each with its padding."""
     for dimension, places in _uneven(x.shape, sharding):
         x = jnp.take(x, places, axis=dimension, mode="fill", fill_value=0)
     return x
 
 
-def released(held: jax.Array, shape: Shape, sharding: Sharding) -> jax.Array:
+def from_padded(held: jax.Array, shape: Shape, sharding: Sharding) -> jax.Array:
     """Return the whole array from what the devices hold, without padding."""
     for dimension, places in _uneven(shape, sharding):
         back = np.full(shape[dimension], 0)

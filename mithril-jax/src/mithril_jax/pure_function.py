@@ -17,13 +17,13 @@ import numpy as np
 from mithril.errors import GraphError, OptionError, listing
 from mithril.types import TensorType, as_dtype
 
-from mithril_jax.parts import held_array, released
+from mithril_jax.padding import from_padded, to_padded
 
 Leaves = dict[str, jax.Array]
-Pure = Callable[..., dict[str, jax.Array]]
+PureFunction = Callable[..., dict[str, jax.Array]]
 
 
-def as_jax(compiled: Any) -> Pure:
+def as_jax(compiled: Any) -> PureFunction:
     """Return a compiled model as a pure function `(params, inputs, seed=0) -> outputs`.
 
     It may be used inside `jax.jit` and `jax.grad`, with respect to parameters and float inputs, and
@@ -116,10 +116,10 @@ def _run(compiled: Any, wiring: Any, leaves: Leaves, seed: Any, seeds: Leaves) -
     given = {**leaves, **{wiring.seeds[name]: x for name, x in seeds.items()}}
     if wiring.uses_seed:
         given["seed"] = seed
-    held = [held_array(given[port.name], port.sharding) for port in program.inputs]
-    results = wiring.lowered_on(engine).traced(held)
+    held = [to_padded(given[port.name], port.sharding) for port in program.inputs]
+    results = wiring.lowered_on(engine).trace(held)
     return {
-        port.name: released(result, port.type.shape, port.sharding)
+        port.name: from_padded(result, port.type.shape, port.sharding)
         for port, result in zip(program.outputs, results, strict=True)
     }
 
@@ -141,7 +141,7 @@ def _seed(seed: Any) -> jax.Array:
 def _leaf(x: Any) -> jax.Array:
     """Return what JAX traces of an argument."""
     if hasattr(x, "kind"):  # one of Mithril's arrays, as it lies
-        return released(x.shards, x.type.shape, x.sharding)
+        return from_padded(x.shards, x.type.shape, x.sharding)
     return jnp.asarray(x)
 
 

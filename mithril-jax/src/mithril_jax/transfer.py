@@ -19,12 +19,12 @@ from mithril.mesh import Box
 from mithril.plan.timetable import Transfer
 from mithril.types import Shape
 
-from mithril_jax.devices import Devices, held_shape, spec_of
+from mithril_jax.devices import Devices, padded_shape, spec_of
 
 Move = Callable[[jax.Array], jax.Array]
 
 
-def mover(transfer: Transfer, devices: Devices) -> Move:
+def make_transfer(transfer: Transfer, devices: Devices) -> Move:
     """Return the function that brings an array to other devices.
 
     Args:
@@ -42,10 +42,10 @@ def mover(transfer: Transfer, devices: Devices) -> Move:
         return partial(jax.device_put, device=devices.flat[target.mesh.flat[0]])
     there = [devices.flat[device] for device in target.mesh.flat]
     mesh = jax.sharding.Mesh(np.asarray(there).reshape(target.mesh.shape), target.mesh.names)
-    return _Moves(
+    return _Transfer(
         _copies(transfer, devices),
-        [_Arrival(device, i, transfer) for i, device in enumerate(there)],
-        held_shape(transfer.arriving.shape, target),
+        [_Assembly(device, i, transfer) for i, device in enumerate(there)],
+        padded_shape(transfer.arriving.shape, target),
         NamedSharding(mesh, spec_of(target)),
     )
 
@@ -85,7 +85,7 @@ def _copies(transfer: Transfer, devices: Devices) -> list[_Copy]:
 
 
 @dataclass(frozen=True)
-class _Arrival:
+class _Assembly:
     """What a device holds in the end: the one copy that is all of it, or zeros and copies.
 
     Args:
@@ -98,7 +98,7 @@ class _Arrival:
     number: int
     transfer: Transfer
 
-    def joined(self, pieces: Sequence[tuple[Box, jax.Array]]) -> jax.Array:
+    def assemble(self, pieces: Sequence[tuple[Box, jax.Array]]) -> jax.Array:
         """Return the copies as one array."""
         arriving = self.transfer.arriving
         shape = self.transfer.target.local_shape(arriving.shape)
@@ -111,11 +111,11 @@ class _Arrival:
 
 
 @dataclass(frozen=True)
-class _Moves:
+class _Transfer:
     """A transfer that several devices take part in, or that fills a part of what arrives."""
 
     copies: Sequence[_Copy]
-    arrivals: Sequence[_Arrival]
+    assemblies: Sequence[_Assembly]
     shape: Shape
     sharding: NamedSharding
 
@@ -123,10 +123,10 @@ class _Moves:
         held = {shard.device: shard.data for shard in array.addressable_shards}
         cuts = [held[c.sender] if c.held is None else held[c.sender][c.held] for c in self.copies]
         sent = jax.device_put(cuts, [copy.receiver for copy in self.copies])
-        pieces: list[list[tuple[Box, jax.Array]]] = [[] for _ in self.arrivals]
+        pieces: list[list[tuple[Box, jax.Array]]] = [[] for _ in self.assemblies]
         for copy, piece in zip(self.copies, sent, strict=True):
             pieces[copy.number].append((copy.place, piece))
-        parts = [a.joined(mine) for a, mine in zip(self.arrivals, pieces, strict=True)]
+        parts = [a.assemble(mine) for a, mine in zip(self.assemblies, pieces, strict=True)]
         if len(parts) == 1:
             return parts[0]
         moved: jax.Array = jax.make_array_from_single_device_arrays(

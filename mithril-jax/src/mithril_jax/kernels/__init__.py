@@ -4,12 +4,12 @@ from mithril_jax.kernels import (
     bucket,
     collective,
     elementwise,
-    exchange,
     fused,
     grouped,
     index,
     linalg,
     loss,
+    moe,
     movement,
     random,
     reduction,
@@ -20,6 +20,6 @@ from mithril_jax.kernels.registry import KERNELS, kernels_on
 fused.register_fused()
 
 __all__ = [
-    "KERNELS", "bucket", "collective", "elementwise", "exchange", "fused", "grouped", "index",
-    "kernels_on", "linalg", "loss", "movement", "random", "reduction", "window",
+    "KERNELS", "bucket", "collective", "elementwise", "fused", "grouped", "index", "kernels_on",
+    "linalg", "loss", "moe", "movement", "random", "reduction", "window",
 ]  # fmt: skip

@@ -27,28 +27,30 @@ def all_reduce(op: ops.AllReduce, types: Types) -> Run:
         return lambda *operands: tuple(reduce(operands, op.axes))
 
     def run(*operands: Any) -> Any:
-        found = reduce([_ordered(x, op.reduction) for x in operands], op.axes)
-        return tuple(_restored(key, x.dtype) for key, x in zip(found, operands, strict=True))
+        found = reduce([_to_ordered_bits(x, op.reduction) for x in operands], op.axes)
+        return tuple(
+            _from_ordered_bits(key, x.dtype) for key, x in zip(found, operands, strict=True)
+        )
 
     return run
 
 
-def _ordered(x: Any, reduction: str) -> Any:
+def _to_ordered_bits(x: Any, reduction: str) -> Any:
     """Return integers in the order of floats; NaN is the largest for `max`, else the smallest."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
     dtype = np.dtype(f"int{8 * x.dtype.itemsize}")
     ends = np.iinfo(dtype)
     nan = np.asarray(ends.max if reduction == "max" else ends.min, dtype)
-    return jnp.where(jnp.isnan(x), nan, _flipped(lax.bitcast_convert_type(x, dtype)))
+    return jnp.where(jnp.isnan(x), nan, _flip_negatives(lax.bitcast_convert_type(x, dtype)))
 
 
-def _restored(key: Any, dtype: Any) -> Any:
-    """Return the floats that `_ordered` made integers of."""
-    return key if key.dtype == dtype else lax.bitcast_convert_type(_flipped(key), dtype)
+def _from_ordered_bits(key: Any, dtype: Any) -> Any:
+    """Return the floats that `_to_ordered_bits` made integers of."""
+    return key if key.dtype == dtype else lax.bitcast_convert_type(_flip_negatives(key), dtype)
 
 
-def _flipped(bits: Any) -> Any:
+def _flip_negatives(bits: Any) -> Any:
     """Turn sign and magnitude into two's complement, or back."""
     return jnp.where(bits < 0, bits ^ np.asarray(np.iinfo(bits.dtype).max, bits.dtype), bits)
 

@@ -20,10 +20,10 @@ def register_fused() -> None:
     for name, op_class in registry().items():
         fused = op_class.expand is not Op.expand and not issubclass(op_class, UserOp)
         if fused and name not in KERNELS:
-            kernel(op_class)(expanded)
+            kernel(op_class)(expand)
 
 
-def expanded(op: Op, types: Types) -> Run:
+def expand(op: Op, types: Types) -> Run:
     """The expansion of an op, as a function."""
     from mithril_jax.lower import graph_function, no_after
 

@@ -51,11 +51,11 @@ def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
 
     def run(x: Any, ids: Any, stack: Any) -> Any:
         blocks = lax.reshape(x, (groups * count, rows, features))
-        chunks = _chunked(ids, stack_type.shape[0], rows)
+        chunks = _chunk(ids, stack_type.shape[0], rows)
         number, size = chunks.blocks.shape
 
         def step(index: Any, made: Any) -> Any:
-            chosen = _taken(blocks, chunks.blocks[index]).reshape(size * rows, features)
+            chosen = _gather(blocks, chunks.blocks[index]).reshape(size * rows, features)
             matrix = lax.dynamic_index_in_dim(stack, chunks.entries[index], 0, keepdims=False)
             product = lax.dot_general(
                 chosen, matrix, (((1,), (contracted,)), ((), ())),
@@ -66,7 +66,7 @@ def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
 
         empty = jnp.zeros((number, size * rows, out), dtype)
         made = lax.fori_loop(0, chunks.count, step, empty).reshape(number * size, rows, out)
-        return _taken(made, chunks.places).reshape(result.shape)
+        return _gather(made, chunks.places).reshape(result.shape)
 
     return run
 
@@ -82,10 +82,10 @@ def grouped_outer(op: grouped.GroupedOuter, types: Types) -> Run:
 
     def run(left: Any, right: Any, ids: Any) -> Any:
         left, right = lax.reshape(left, flat[0]), lax.reshape(right, flat[1])
-        chunks = _chunked(ids, op.entries, rows)
+        chunks = _chunk(ids, op.entries, rows)
 
         def step(index: Any, total: Any) -> Any:
-            first, second = (_taken(x, chunks.blocks[index]) for x in (left, right))
+            first, second = (_gather(x, chunks.blocks[index]) for x in (left, right))
             product = lax.dot_general(
                 first, second, (((0, 1), (0, 1)), ((), ())), preferred_element_type=accumulate
             )
@@ -99,7 +99,7 @@ def grouped_outer(op: grouped.GroupedOuter, types: Types) -> Run:
     return run
 
 
-def _chunked(ids: Any, entries: int, rows: int) -> _Chunks:
+def _chunk(ids: Any, entries: int, rows: int) -> _Chunks:
     """Return the chunks of blocks, those of the first entry first."""
     ids = ids.reshape(-1)
     total, size = ids.shape[0], max(1, CHUNK_ROWS // max(rows, 1))
@@ -125,7 +125,7 @@ def _chunked(ids: Any, entries: int, rows: int) -> _Chunks:
     return _Chunks(blocks, entry, places, chunk_ends[-1])
 
 
-def _taken(blocks: Any, numbers: Any) -> Any:
+def _gather(blocks: Any, numbers: Any) -> Any:
     """Return blocks by number, and zeros for numbers behind the last one."""
     return blocks.at[numbers].get(mode="fill", fill_value=0, wrap_negative_indices=False)
 

@@ -24,7 +24,7 @@ from mithril_jax.kernels.registry import Types, kernel
 @kernel(index.Take)
 def take(op: index.Take, types: Types) -> Run:
     """Rows copied out of the table."""
-    nowhere = _nowhere(types[0]) if len(types) == 2 else 0
+    nowhere = _missing_value(types[0]) if len(types) == 2 else 0
 
     def run(table: Any, ids: Any, *offset: Any) -> Any:
         rows = table.at[_local(ids, offset)]
@@ -33,7 +33,7 @@ def take(op: index.Take, types: Types) -> Run:
             return taken
         known = (ids >= 0) & (ids < op.rows)
         known = lax.broadcast_in_dim(known, taken.shape, tuple(range(ids.ndim)))
-        return lax.select(known, taken, jnp.full_like(taken, _nowhere(types[0])))
+        return lax.select(known, taken, jnp.full_like(taken, _missing_value(types[0])))
 
     return run
 
@@ -83,13 +83,13 @@ def iota(op: index.Iota, types: Types) -> Run:
 @kernel(order.Sort)
 def sort(op: order.Sort, types: Types) -> Run:
     """Sorted rows, NaN last."""
-    return lambda x: _sorted(op.axis, op.descending, x)[0]
+    return lambda x: _sort(op.axis, op.descending, x)[0]
 
 
 @kernel(order.Argsort)
 def argsort(op: order.Argsort, types: Types) -> Run:
     """Positions by a stable sort."""
-    return lambda x: _sorted(op.axis, op.descending, x)[1]
+    return lambda x: _sort(op.axis, op.descending, x)[1]
 
 
 @kernel(order.TopK)
@@ -97,12 +97,12 @@ def top_k(op: order.TopK, types: Types) -> Run:
     """The first k of a stable descending sort."""
 
     def run(x: Any) -> Any:
-        return tuple(lax.slice_in_dim(y, 0, op.k, axis=op.axis) for y in _sorted(op.axis, True, x))
+        return tuple(lax.slice_in_dim(y, 0, op.k, axis=op.axis) for y in _sort(op.axis, True, x))
 
     return run
 
 
-def _sorted(axis: int, descending: bool, x: Any) -> tuple[Any, Any]:
+def _sort(axis: int, descending: bool, x: Any) -> tuple[Any, Any]:
     """Return sorted rows and where they come from; equal elements stay in their order."""
     places = lax.broadcasted_iota(np.int32, x.shape, axis)
     if not descending:
@@ -117,7 +117,7 @@ def _sorted(axis: int, descending: bool, x: Any) -> tuple[Any, Any]:
 @kernel(order.TakeAlong)
 def take_along(op: order.TakeAlong, types: Types) -> Run:
     """Elements by position, row by row."""
-    nowhere = _nowhere(types[0])
+    nowhere = _missing_value(types[0])
 
     def run(x: Any, indices: Any) -> Any:
         at = x.at[_grid(indices, op.axis)]
@@ -155,6 +155,6 @@ def _local(ids: Any, offset: tuple[Any, ...]) -> Any:
     return ids - lax.convert_element_type(offset[0], ids.dtype) if offset else ids
 
 
-def _nowhere(type: TensorType) -> Any:
+def _missing_value(type: TensorType) -> Any:
     """Return what stands where an id names no row."""
     return np.asarray(math.nan if type.dtype.is_float else 0, type.dtype.numpy)

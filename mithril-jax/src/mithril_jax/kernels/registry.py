@@ -29,11 +29,11 @@ def kernel(
     """Register a kernel factory for op classes, in one of the tables."""
 
     def add(factory: Factory) -> Factory:
-        def adapted(op: Any, types: Types, xp: ModuleType) -> Run:
+        def adapt(op: Any, types: Types, xp: ModuleType) -> Run:
             return factory(op, types)
 
         for op_class in op_classes:
-            table[op_class.name] = adapted
+            table[op_class.name] = adapt
         return factory
 
     return add

@@ -67,13 +67,13 @@ def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> Run:
 @kernel(ops.MaxPool)
 def max_pool(op: pool.MaxPool, types: Types) -> Run:
     """The largest element of each window."""
-    return _windowed(op, lax.max, lowest(types[0]))
+    return _reduce_window(op, lax.max, lowest(types[0]))
 
 
 @kernel(ops.MaxPoolGradient)
 def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> Run:
     """Each gradient handed to the first element that equals the maximum."""
-    forward = _windowed(op, lax.max, lowest(types[0]))
+    forward = _reduce_window(op, lax.max, lowest(types[0]))
 
     def run(x: Any, y: Any, dy: Any) -> Any:
         _, back = jax.vjp(forward, x)
@@ -87,7 +87,7 @@ def avg_pool(op: pool.AvgPool, types: Types) -> Run:
     """The sum over each window times one over how many elements it has."""
     (result,) = op.infer(types)
     dtype, accumulate, share = result.dtype.numpy, wide(result), _shares(op, types[0], result)
-    add = _windowed(op, lax.add, np.zeros((), accumulate))
+    add = _reduce_window(op, lax.add, np.zeros((), accumulate))
     return lambda x: lax.convert_element_type(
         add(lax.convert_element_type(x, accumulate)) * share, dtype
     )
@@ -98,7 +98,7 @@ def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> Run:
     """The sums over windows, transposed."""
     (result,) = op.infer(types)
     share = _shares(op, result, types[0])
-    add = _windowed(op, lax.add, np.zeros((), wide(result)))
+    add = _reduce_window(op, lax.add, np.zeros((), wide(result)))
     return lambda dy: _transpose(add, result, lax.convert_element_type(dy, share.dtype) * share)
 
 
@@ -109,7 +109,7 @@ def _transpose(linear: Run, of: TensorType, g: Any) -> Any:
     return lax.convert_element_type(found, of.dtype.numpy)
 
 
-def _windowed(op: pool.Pooling, combine: Run, start: Any) -> Run:
+def _reduce_window(op: pool.Pooling, combine: Run, start: Any) -> Run:
     """Return the function that combines the elements of every window."""
     window, stride = (1, 1, *op.window), (1, 1, *op.stride)
     padding = ((0, 0), (0, 0), *op.padding)
