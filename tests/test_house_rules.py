@@ -112,6 +112,25 @@ REPLACED = {
         "classify", "clock", "intake", "moved", "seed_of", "sum_rows", "take_rows", "told_time",
         "user_line", "wishes_of",
     },
+    "mithril-jax/src/mithril_jax": {
+        "arranged", "configured", "constrained", "held_array", "moving",
+        "released", "repeated", "traced",
+    },
+    "mithril-mlx/src/mithril_mlx": {
+        "Elsewhere", "Lazy", "Recorded", "Staged", "Wire", "carry", "exchange", "exchanges", "filled",
+        "lane", "meet", "reduced", "scattered", "shifted", "staged", "ways", "widened", "wire",
+    },
+    "mithril-torch/src/mithril_torch": {
+        "Acts", "Blame", "Call", "Collected", "Coming", "Crew", "Differentiated", "Exchange", "Found",
+        "Growth", "Here", "HereExecutable", "InTurn", "Joined", "Link", "Outbox", "Place", "Places",
+        "Remote", "Seen", "Started", "Style", "WRITTEN", "Workers", "Writer", "Written", "acts",
+        "as_written", "carried_out", "caused", "collect", "crew", "delayed", "described",
+        "exchange", "fused", "grown", "growing", "handle_of", "handles", "here", "indented",
+        "issued", "late", "link", "moving_plan", "on_rows", "opened", "ordinary", "outbox",
+        "parsed", "place", "places", "pooled_max", "pooled_mean", "prelude", "recorded", "recording",
+        "remade", "rows", "source", "style", "style_of", "table_of", "tell", "tensors_of", "told",
+        "uncompiled", "waited", "wire", "writer", "written", "written_into",
+    },
 }  # fmt: skip
 """Words that others have replaced, by package: no module, class or function bears them again."""
 

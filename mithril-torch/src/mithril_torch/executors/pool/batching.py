@@ -59,7 +59,7 @@ class Batcher:
             if number in self._referenced or self.puts.pop(number, None) is None:
                 self._drops.append(number)
 
-    def rows(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Return this part of the next message."""
         self._referenced.update(self.puts)
         rows: dict[str, Any] = {"drop": self._drops}

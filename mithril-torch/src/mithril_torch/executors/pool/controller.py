@@ -347,7 +347,7 @@ class Pool:
         self._forget_unloaded()
         source_map = self._source_maps.get(program) if program is not None else None
         try:
-            answers = self._connection.request({**self._batcher.rows(), **action}, source_map)
+            answers = self._connection.request({**self._batcher.fields(), **action}, source_map)
         except BaseException as error:
             # Some ranks may have told their layout, others not: the next run asks anew.
             self._layouts.pop(program or "", None)
