@@ -1,4 +1,4 @@
-"""Whole arrays, and arrays as the devices hold them: parts side by side, each with its padding."""
+"""Conversion between whole arrays and the padded shards of all devices, side by side."""
 
 from __future__ import annotations
 

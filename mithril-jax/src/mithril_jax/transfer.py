@@ -1,7 +1,7 @@
-"""How values get from the devices of one part of a mesh to those of another, without waiting.
+"""Transfers of values between sub-meshes, without waiting.
 
-What goes where is worked out once for each transfer; a step then only cuts, copies and puts
-together. JAX's copies between devices are asynchronous, as its programs are.
+What goes where is computed once for each transfer; a step then only slices, copies and assembles.
+JAX's copies between devices are asynchronous, as its programs are.
 """
 
 from __future__ import annotations

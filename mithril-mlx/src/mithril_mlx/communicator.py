@@ -1,11 +1,11 @@
 """Collectives and messages between processes, on what MLX's distributed library has.
 
-Each is carried out by the calls that its `Transport` says, no more and no other. All calls of a run
-are put in one order, that of the program: MLX is lazy, and would otherwise be free to choose.
+Each is carried out by the calls that its `Transport` lists, no more and no other. All calls of a
+run are ordered as in the program: MLX is lazy, and would otherwise be free to choose.
 
-In a plan of several stages calls have a stream of their own: a process computes while
-a message waits for its receiver. Calls stand on it in the order of the timetable, which is the same
-in all processes, so that none waits for ever. A message is put there as soon as it is asked for.
+In a plan of several stages calls have a stream of their own: a process computes while a message
+waits for its receiver. They are issued in the order of the timetable, which is the same in all
+processes, so that there is no deadlock.
 """
 
 from __future__ import annotations

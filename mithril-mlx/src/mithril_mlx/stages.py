@@ -1,4 +1,4 @@
-"""What one process of a job does in a plan of several stages, and what it passes on for others."""
+"""What one process of a job executes of a plan of several stages, and what it relays for others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The PyTorch engine: what all ways of running programs have in common.
+"""The PyTorch engine: what all executors have in common.
 
-`places` are these ways: this process alone, one of several processes of a job, a pool of worker
-processes, or all devices in turn in this process.
+`executors` has these: this process's own device, alone or as a rank of a job; a pool of worker
+processes; or all devices in lockstep in this process.
 """
 
 from __future__ import annotations

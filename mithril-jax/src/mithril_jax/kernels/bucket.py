@@ -1,8 +1,8 @@
-"""The kernel of all_reduce on CPU devices: the small operands of a bucket travel as one array.
+"""The kernel of all_reduce on CPU devices: the small operands of a bucket are sent as one array.
 
-XLA:CPU merges all-reduces into one of many operands, and then lets its devices meet once for each
-of them: that costs more than to copy biases into one array and out again. Large operands travel as
-they are, since copies of them would take as much memory again.
+XLA:CPU merges all-reduces into one of many operands, and then synchronises its devices once for
+each of them: that costs more than to copy biases into one array and out again. Large operands are
+sent as they are, since copies of them would take as much memory again.
 """
 
 from __future__ import annotations

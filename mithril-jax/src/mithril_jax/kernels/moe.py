@@ -1,4 +1,4 @@
-"""Kernels of the ops that hand rows around inside groups; an id that names nothing gives zeros."""
+"""Kernels of MoE dispatch and combine, inside groups; an id that names no row gives zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a way of running programs offers to the engine."""
+"""The protocol of executors: what a way of running programs offers to the engine."""
 
 from __future__ import annotations
 

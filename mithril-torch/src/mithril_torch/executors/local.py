@@ -1,7 +1,7 @@
-"""One device of this process: programs are functions that are called here.
+"""The executor of this process's own device: a generated program is a function that is called here.
 
-Also what every process of a job does with its own device; then `distributed` has made the process
-group that its collectives use.
+It also serves each rank of a job; `launch.distributed` has then made the process group that the
+collectives use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All devices of a mesh in turn in this process, by the core's lockstep executor; to debug."""
+"""The executor that simulates all devices of a mesh in this process, for debugging."""
 
 from __future__ import annotations
 

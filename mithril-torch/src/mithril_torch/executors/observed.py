@@ -1,4 +1,4 @@
-"""What PyTorch was seen to carry out, in the words of a plan: kind, mesh axes and bytes."""
+"""Collectives and messages that PyTorch issued, compared with a plan: kind, mesh axes and bytes."""
 
 from __future__ import annotations
 

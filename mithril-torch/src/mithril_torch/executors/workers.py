@@ -1,4 +1,4 @@
-"""A pool of worker processes, one for each device; this process tells them what to do."""
+"""The executor of a pool of worker processes, one for each device, which this process controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that hand rows around inside groups; an id that names nothing gives zeros."""
+"""MoE dispatch and combine, row by row inside groups; an id that names no row gives zeros."""
 
 from __future__ import annotations
 

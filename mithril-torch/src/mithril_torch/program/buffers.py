@@ -1,7 +1,8 @@
-"""Which values are made in the buffer that an all_reduce works on, so that nothing is copied.
+"""Assigns values to the flat buffer of an all_reduce, so that they are not copied into it.
 
-An all_reduce works in place on one flat buffer, made before the first of its operands is. An
-operand that nobody else uses is written there by the op that makes it; others are copied there.
+An all_reduce works in place on one flat buffer, allocated before the first of its operands is
+computed. An operand without other uses is written there by the op that computes it; others are
+copied there.
 """
 
 from __future__ import annotations

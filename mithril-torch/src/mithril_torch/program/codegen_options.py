@@ -1,4 +1,4 @@
-"""How programs are written besides what they compute; this module imports no framework."""
+"""Options of code generation, besides what a program computes; this module imports no framework."""
 
 from __future__ import annotations
 

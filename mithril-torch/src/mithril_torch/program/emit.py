@@ -1,7 +1,7 @@
-"""The lines of one function of a written program: those of one local graph.
+"""Emits the lines of one function of a generated program, from one local graph.
 
-One statement a node, `del` at the last use, collectives started where their operands are ready and
-waited for before the first use of what they make. Comments name the layers.
+One statement a node, `del` at the last use; collectives start where their operands are ready and
+are waited for before the first use of their results. Comments name the layers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What works row by row is done on matrices, so that tensors are viewed anew where they must be.
+"""Flattens leading dimensions: ops that work row by row compute on matrices.
 
-Linear layers, norms and elementwise ops see [batch, sequence, width] as rows of width numbers. With
-each of them on matrices, views are made where something else begins, such as attention, and once
-for all that use them: on small models a view costs as much as an op.
+Linear layers, norms and elementwise ops treat [batch, sequence, width] as rows of width numbers.
+With each of them on matrices, tensors are reshaped only next to other ops, such as attention, and
+once for all uses: on small models a view costs as much as an op.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pairs of ops for which PyTorch has one function are made one op before a program is written."""
+"""Fuses pairs of ops for which PyTorch has one function, before a program is emitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in a written program for people: names of variables, and comments."""
+"""Names of variables and comments of a generated program, and descriptions of its steps."""
 
 from __future__ import annotations
 

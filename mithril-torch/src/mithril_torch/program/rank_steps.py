@@ -1,4 +1,4 @@
-"""What the ranks of a plan of several stages do, as far as it is the same for all of them."""
+"""The steps of a plan of several stages, as far as they are the same for all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What depends on a collective that nothing else waits for is done last.
+"""Schedules nodes late that only depend on a collective which nothing else waits for.
 
 A loss that is summed over devices is such a case: the backward computation need not wait for the
 sum, only whoever reads the loss.

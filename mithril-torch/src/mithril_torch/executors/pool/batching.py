@@ -1,7 +1,7 @@
-"""What waits to be told to the workers with the next message: arrays, programs and runs of them.
+"""Batches arrays, programs and deferred runs into the next message to the workers.
 
-It is cleared only once the workers have answered, so a message that an interrupt cut off can be
-sent again: all of it may be done twice.
+A batch is cleared only once the workers have answered, so a message that an interrupt cut off can
+be sent again: applying a batch twice has the effect of applying it once.
 """
 
 from __future__ import annotations

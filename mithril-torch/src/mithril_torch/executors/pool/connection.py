@@ -1,4 +1,4 @@
-"""The link of a pool to its workers: every exchange ends well, or with one clear error.
+"""The connection of a pool to its workers: every round trip succeeds, or raises one clear error.
 
 After an error either all workers have answered and still work together, or none of them is left.
 """

@@ -1,7 +1,8 @@
-"""Says who failed, where and how, in words: from what an exchange saw to the text of an error.
+"""Diagnoses a failed round trip: which rank failed, where and how, as the text of an error.
 
-A death has echoes: the others find their connections closed. So a worker that died or was stopped
-comes before one that complains, and one that keeps silent before those that waited for it in vain.
+A failure causes secondary ones: other ranks find their connections closed. So a worker that ended
+or was stopped is reported before one that raised, and one that does not answer before those that
+waited for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Memory that controller and workers share, and that no name in the file system leads to.
+"""Memory that controller and workers share, without a name in the file system.
 
-It is a file without a name, which every worker inherits: the kernel drops it with its last user,
-however that one ends. `Arena` holds arrays on their way; `Progress` tells where each worker is.
+It is an anonymous file, which every worker inherits: the kernel frees it with its last user,
+however that one ends. `Arena` holds arrays in transit; `Progress` the current step of each worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a worker does with messages: its tensors and programs, and an answer to everything.
+"""Handles messages in a worker: holds its tensors and programs, and answers every message.
 
 An exception in a program becomes an answer. The namespace of a program is a copy of the runtime
 library with `step` (a program writes the number of its step to `step[0]`), `rank`, `world_size`,

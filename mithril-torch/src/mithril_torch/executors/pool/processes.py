@@ -1,7 +1,7 @@
-"""The worker processes of a pool: started together, ended together, never left behind.
+"""The worker processes of a pool: starts them together, ends them together, leaves none behind.
 
 They are started with `Popen`, so a user's script needs no `__main__` guard and is not run again.
-All that they share with the controller they inherit; none of it has a name that others could find.
+Workers inherit all that they share with the controller; none of it has a name in the file system.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Lists the collectives that a program issues, as PyTorch sees them: a dispatch mode.
+"""Records the collectives that a program issues, by a dispatch mode of PyTorch.
 
-Both kinds are seen: the in-place ones of `torch.distributed` and the functional ones. PyTorch does
-not compile under such a mode, so meanwhile a program of `torch.compile` runs as it is written.
+It records the in-place ones of `torch.distributed` and the functional ones. PyTorch does not
+compile under such a mode, so meanwhile a program of `torch.compile` runs eagerly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Handles of arrays that live in the workers, one part a rank.
+"""Handles of arrays that the workers hold, one part a rank.
 
-What was dropped is freed in the workers with the next message; nothing is sent for it alone.
+Arrays whose handles were dropped are freed in the workers with the next message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One message to every worker and one answer from each, or what went wrong instead.
+"""One message to every worker and one answer from each, or the failures instead.
 
-It never blocks for good: a worker whose socket closes, that answers with an error, or that has
-been stopped for as long as the timeout ends the waiting. After an exception it can be gone on with.
+It never blocks for ever: it ends when a worker closes its socket, answers with an error, or has
+been stopped for as long as the timeout. After an exception it can be resumed.
 """
 
 from __future__ import annotations

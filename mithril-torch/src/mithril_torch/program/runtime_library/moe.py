@@ -1,4 +1,4 @@
-"""Functions that hand rows around inside groups, where an id may name nothing."""
+"""MoE dispatch and combine, inside groups, where an id may name no row."""
 
 from __future__ import annotations
 
