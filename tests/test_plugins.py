@@ -23,7 +23,7 @@ from tests.plugin_packages import ALONE, FAULTY, installed, python, write_plugin
 Install = Callable[..., None]
 
 SPEC = "@hookimpl\ndef mithril_backends():\n    return [BackendSpec({})]\n"
-GOOD_FIELDS = "name='x', open=never, api=(1, 0)"
+GOOD_FIELDS = "name='x', open=never, api=(2, 0)"
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ print(*sorted(name for name in sys.modules if name.startswith("acme_")))
         [
             (
                 "npu",
-                "backend 'npu' is incompatible; speaks backend API 2.0, this mithril 1.0; "
+                "backend 'npu' is incompatible; speaks backend API 3.0, this mithril 2.0; "
                 "pip install -U mithril-core",
             ),
             (
@@ -215,7 +215,7 @@ BROKEN = {
     "syntax": ("def (", "SyntaxError: invalid syntax"),
     "no hook": ("", "entry point 'x' offers none; implement mithril_backends so that it returns"),
     "other name": (
-        SPEC.format("name='y', open=never, api=(1, 0)"),
+        SPEC.format("name='y', open=never, api=(2, 0)"),
         "entry point 'x' offers 'y'; implement mithril_backends so that it returns a BackendSpec "
         "named 'x'",
     ),
@@ -228,12 +228,12 @@ BROKEN = {
         "BackendError: mithril_backends offers a str; return a list of BackendSpec",
     ),
     "open": (
-        SPEC.format("name='x', open='numpy', api=(1, 0)"),
+        SPEC.format("name='x', open='numpy', api=(2, 0)"),
         "BackendSpec.open is 'numpy'; give a function (mesh, options)",
     ),
     "api": (
         SPEC.format("name='x', open=never, api='1.0'"),
-        "BackendSpec.api is '1.0'; give two integers, such as (1, 0)",
+        "BackendSpec.api is '1.0'; give two integers, such as (2, 0)",
     ),
     "options": (
         SPEC.format(f"{GOOD_FIELDS}, options=dict"),
@@ -265,30 +265,30 @@ def test_a_faulty_plugin_is_broken(fault: str, install: Install) -> None:
     ("fields", "status", "fact", "remedy"),
     [
         (
-            "api=(0, 9)",
+            "api=(1, 9)",
             Status.incompatible,
-            "speaks backend API 0.9, this mithril 1.0",
+            "speaks backend API 1.9, this mithril 2.0",
             "pip install -U acme-x",
         ),
         (
-            "api=(1, 1)",
+            "api=(2, 1)",
             Status.incompatible,
-            "speaks backend API 1.1, this mithril 1.0",
+            "speaks backend API 2.1, this mithril 2.0",
             "pip install -U mithril-core",
         ),
         (
-            "api=(1, 0), requires=('numpy>=99',)",
+            "api=(2, 0), requires=('numpy>=99',)",
             Status.missing,
             f"needs numpy>=99, found {version('numpy')}",
             "pip install 'numpy>=99'",
         ),
         (
-            "api=(1, 0), requires=('numpy', 'no-such-package')",
+            "api=(2, 0), requires=('numpy', 'no-such-package')",
             Status.missing,
             "needs no-such-package",
             "pip install no-such-package",
         ),
-        ("api=(1, 0), requires=('numpy>=1.26',)", Status.ready, "", ""),
+        ("api=(2, 0), requires=('numpy>=1.26',)", Status.ready, "", ""),
     ],
 )
 def test_api_and_requirements_are_judged(
@@ -337,7 +337,7 @@ class TestOpening:
     def test_options_are_checked(
         self, options: dict[str, object], text: str, install: Install
     ) -> None:
-        install("x", OPENING + SPEC.format("name='x', open=fail, api=(1, 0), options=Options"))
+        install("x", OPENING + SPEC.format("name='x', open=fail, api=(2, 0), options=Options"))
         with pytest.raises(OptionError) as caught:
             open_engine("x", Mesh(), options)
         assert str(caught.value) == text
@@ -349,7 +349,7 @@ class TestOpening:
             open_engine("numpy", Mesh(), {"gpu": True})
 
     def test_what_open_raises_is_the_cause(self, install: Install) -> None:
-        install("x", OPENING + SPEC.format("name='x', open=fail, api=(1, 0), options=Options"))
+        install("x", OPENING + SPEC.format("name='x', open=fail, api=(2, 0), options=Options"))
         with pytest.raises(BackendError) as caught:
             open_engine("x", Mesh(data=2), {"board": "absent"})
         assert str(caught.value) == (
@@ -359,7 +359,7 @@ class TestOpening:
         assert isinstance(caught.value.__cause__, OSError)
 
     def test_an_error_of_mithrils_own_kind_passes(self, install: Install) -> None:
-        install("x", OPENING + SPEC.format("name='x', open=fail, api=(1, 0), options=Options"))
+        install("x", OPENING + SPEC.format("name='x', open=fail, api=(2, 0), options=Options"))
         with pytest.raises(MeshError, match="mesh is too large; 8 chips; use fewer"):
             open_engine("x", Mesh(data=16), {"board": "a"})
 

@@ -52,9 +52,9 @@ class TestList:
                 "npu",
                 "acme-incompatible 2.0.0",
                 "-",
-                "2.0",
+                "3.0",
                 "incompatible",
-                "speaks backend API 2.0, this mithril 1.0 · pip install -U mithril-core",
+                "speaks backend API 3.0, this mithril 2.0 · pip install -U mithril-core",
             ],
             [
                 "numpy",
@@ -65,16 +65,16 @@ class TestList:
                 "name also claimed by 'mithril-core' · "
                 "MITHRIL_BACKEND_NUMPY=acme-duplicate selects this one",
             ],
-            ["numpy", "mithril-core 0.1.0", f"numpy {NUMPY}", "1.0", "ready", ""],
+            ["numpy", "mithril-core 0.1.0", f"numpy {NUMPY}", "2.0", "ready", ""],
             [
                 "quantum",
                 "acme-missing 1.4.0",
                 "-",
-                "1.0",
+                "2.0",
                 "missing",
                 f"needs {quantum} · pip install '{quantum}'",
             ],
-            ["tpu-sim", "acme-good 1.2.0", f"numpy {NUMPY}", "1.0", "ready", ""],
+            ["tpu-sim", "acme-good 1.2.0", f"numpy {NUMPY}", "2.0", "ready", ""],
         ]
         assert done.stdout.splitlines()[-1] == (
             "2 ready, 1 missing, 1 incompatible, 1 broken, 1 duplicate"
@@ -85,7 +85,7 @@ class TestList:
         done = mithril("backends", "list", "--json", path=packages)
         document = json.loads(done.stdout)
         assert (done.returncode, done.stderr) == (0, "")
-        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "1.0")
+        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.0")
         by_package = {row["package"]: row for row in document["backends"]}
         assert list(by_package) == [
             "acme-broken",
@@ -101,7 +101,7 @@ class TestList:
             "package_version": "0.1.0",
             "framework": "numpy",
             "framework_version": NUMPY,
-            "api": "1.0",
+            "api": "2.0",
             "status": "ready",
             "note": "",
             "entry_point": "mithril.plugins.numpy",

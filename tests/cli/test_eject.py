@@ -42,7 +42,7 @@ def open_quill(mesh, options):
 @hookimpl
 def mithril_backends():
     planning = {"absent": True}
-    return [BackendSpec("quill", open_quill, api=(1, 0), options=Options, planning=planning)]
+    return [BackendSpec("quill", open_quill, api=(2, 0), options=Options, planning=planning)]
 """
 SCRIPT = """
 import argparse, sys
@@ -194,6 +194,6 @@ class TestRefusals:
         assert "AttributeError: 'int' object has no attribute 'y'" in done.stderr
 
     def test_a_spec_whose_planning_is_no_mapping(self) -> None:
-        spec = BackendSpec("x", lambda mesh, options: None, api=(1, 0), planning=["a"])  # type: ignore[arg-type,return-value]
+        spec = BackendSpec("x", lambda mesh, options: None, api=(2, 0), planning=["a"])  # type: ignore[arg-type,return-value]
         with pytest.raises(BackendError, match=r"BackendSpec.planning is \['a'\]; give a mapping"):
             check_specs([spec])

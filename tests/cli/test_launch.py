@@ -27,7 +27,7 @@ def launch(request):
 
 @hookimpl
 def mithril_backends():
-    return [BackendSpec("NAME", never, api=(1, 0), launch=launch)]
+    return [BackendSpec("NAME", never, api=(2, 0), launch=launch)]
 """
 SCRIPT = """
 import os, sys
@@ -215,7 +215,7 @@ class TestMistakes:
         assert done.stderr.startswith(f"BackendError: backend 'faulty' {message}")
 
     def test_a_launcher_that_is_no_function(self) -> None:
-        spec = BackendSpec("x", open=print, api=(1, 0), launch="torchrun")  # type: ignore[arg-type]
+        spec = BackendSpec("x", open=print, api=(2, 0), launch="torchrun")  # type: ignore[arg-type]
         with pytest.raises(
             BackendError, match=r"BackendSpec.launch is 'torchrun'; give a function"
         ):

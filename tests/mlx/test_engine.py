@@ -84,7 +84,7 @@ def test_a_gpu_has_no_float64() -> None:
     engine = MLXEngine(MESH, MLXOptions(), mx.Device(mx.gpu), None)
     assert engine.platform == "gpu"
     assert DType.float64 not in engine.dtypes
-    assert "float64" in engine.missing[DType.float64]
+    assert "float64" in engine.dtype_remedy(DType.float64)
 
 
 def test_jit_goes_through_mlx_compile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
-from mithril.plugins.opening import KNOWN_PACKAGES
+from mithril.plugins.published import PUBLISHED, Package
 
 
 def backend(*shape: int) -> ml.Backend:
@@ -109,7 +109,7 @@ def duplicate_output() -> None:
 
 
 def open_missing() -> None:
-    with patch.dict(KNOWN_PACKAGES, gpu9="mithril-gpu9"):
+    with patch.dict(PUBLISHED, gpu9=Package("gpu9", "mithril-gpu9", ())):
         ml.open_backend("gpu9", (2,))
 
 

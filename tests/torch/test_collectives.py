@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import mithril as ml
 import numpy as np
 import pytest
-from mithril.engine.protocol import Engine
+from mithril.engine import Engine
 from mithril.ir import Builder, Tensor
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops import Multiply

@@ -7,7 +7,7 @@ import sys
 import mithril as ml
 import numpy as np
 import pytest
-from mithril.engine.protocol import Engine
+from mithril.engine import Engine
 from mithril.ir import Builder
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import Permute

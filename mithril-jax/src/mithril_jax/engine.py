@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
-from mithril.engine import Capability, Observer
+from mithril.engine import Engine, Observer
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.mesh import Mesh, Sharding
@@ -46,30 +46,22 @@ def open_engine(mesh: Mesh, options: JaxOptions) -> JaxEngine:
     join()
     found = find_devices(mesh.size, options.wanted_platform)
     options.check_devices(found)
-    return JaxEngine(Devices(mesh, arrange(mesh, found)), options)
+    return JaxEngine(mesh, Devices(mesh, arrange(mesh, found)), options)
 
 
 @dataclass(frozen=True, eq=False)
-class JaxEngine:
+class JaxEngine(Engine):
     """JAX arrays as handles; see `mithril.engine.Engine`."""
 
+    mesh: Mesh
     opened: Devices
     options: JaxOptions
-
-    @property
-    def name(self) -> str:
-        """`jax`."""
-        return "jax"
+    name = "jax"
 
     @property
     def platform(self) -> str:
         """`cpu`, `gpu` or `tpu`."""
         return self.opened.platform
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh the engine was opened on."""
-        return self.opened.mesh
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -80,11 +72,6 @@ class JaxEngine:
     def local_devices(self) -> tuple[int, ...]:
         """Flat indices of the devices of this process."""
         return self.opened.local
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Every collective."""
-        return frozenset(Capability)
 
     @property
     def kernels(self) -> frozenset[str]:
@@ -110,23 +97,19 @@ class JaxEngine:
         """Return what a device holds."""
         return self.opened.part(shards, device)
 
-    def part(self, mesh: Mesh) -> JaxEngine:
+    def part(self, mesh: Mesh) -> Self:
         """Return the engine of some of the devices, the same one every time."""
         found = self.parts.get(mesh)
         if found is None:
-            found = self.parts[mesh] = JaxEngine(self.opened.some(mesh), self.options)
+            found = self.parts[mesh] = replace(self, mesh=mesh, opened=self.opened.some(mesh))
         return found
 
-    def move(self, shards: jax.Array, transfer: Transfer) -> jax.Array:
-        """Bring a value from the devices of one part to those of another."""
-        return make_transfer(transfer, self.opened)(shards)
-
-    def mover(self, transfer: Transfer) -> Callable[[jax.Array], jax.Array]:
-        """Return the function that carries out a transfer."""
+    def lower_transfer(self, transfer: Transfer) -> Callable[[jax.Array], jax.Array]:
+        """Return the function that brings a value from some devices to others."""
         return make_transfer(transfer, self.opened)
 
     @cached_property
-    def parts(self) -> dict[Mesh, JaxEngine]:
+    def parts(self) -> dict[Mesh, Self]:
         """The engines of the parts that are in use."""
         return {}
 
@@ -138,10 +121,10 @@ class JaxEngine:
 
     def lower_whole(
         self, whole: Whole, program: Program, donate: Collection[int] = ()
-    ) -> JaxExecutable | None:
+    ) -> JaxExecutable:
         """Turn a graph on whole tensors into a jitted function, if that is the strategy."""
         if self.options.pjit_lowering_strategy != "gspmd" or self.mesh.size == 1:
-            return None
+            return self.lower(program, donate)
         kernels = kernels_for(self.name, kernels_on(self.platform))
         function = whole_function(whole, program, self.opened, kernels)
         return JaxExecutable(program, function, self, tuple(donate), flagged=False)

@@ -22,12 +22,13 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="jax",
             open=_open,
-            api=(1, 0),
+            api=(2, 0),
             requires=("jax>=0.8",),
             options=JaxOptions,
             summary="JAX: one jitted XLA program on CPUs, GPUs or TPUs",
             url="https://docs.jax.dev",
             launch=commands,
+            methods=("jax", "as_jax"),
         )
     ]
 

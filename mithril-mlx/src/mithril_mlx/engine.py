@@ -7,14 +7,14 @@ of a part of the mesh is of the same kind; in a job it may have no device of thi
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 import numpy as np
-from mithril.engine import Capability, Executable
+from mithril.engine import Engine, Executable
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.lockstep import LockstepExecutable
@@ -22,7 +22,6 @@ from mithril.engine.moving import move
 from mithril.engine.protocol import Produce
 from mithril.engine.rank import RankExecutable
 from mithril.engine.shards import host_shards
-from mithril.engine.staged import StagedExecutable
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError
 from mithril.ir.repeat import all_nodes
@@ -44,7 +43,6 @@ from mithril_mlx.options import MLXOptions
 from mithril_mlx.stages import JobExecutable, RemoteStage
 from mithril_mlx.tensors import to_mlx, to_numpy
 
-_CAPABILITIES = frozenset(Capability)
 _EVERY = frozenset(DType)
 
 
@@ -76,7 +74,7 @@ def _job(mesh: Mesh, options: MLXOptions) -> Job | None:
 
 
 @dataclass(frozen=True, eq=False)
-class MLXEngine:
+class MLXEngine(Engine):
     """A handle is a list of the arrays that devices of this process hold; see `Engine`.
 
     Args:
@@ -94,11 +92,7 @@ class MLXEngine:
     job: Job | None
     whole: MLXEngine | None = None
     is_staged: bool = False
-
-    @property
-    def name(self) -> str:
-        """`mlx`."""
-        return "mlx"
+    name = "mlx"
 
     @property
     def platform(self) -> str:
@@ -120,11 +114,6 @@ class MLXEngine:
         return tuple(i for i, n in enumerate(flat) if self.job is None or n == self.job.rank)
 
     @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Every collective; what the transport lacks is emulated, and priced so."""
-        return _CAPABILITIES
-
-    @property
     def transport(self) -> Transport | None:
         """What carries data between processes; None within one."""
         return None if self.job is None else self.job.transport
@@ -144,12 +133,11 @@ class MLXEngine:
         """All dtypes; float64 on CPU only."""
         return _EVERY if self.platform == "cpu" else _EVERY - {DType.float64}
 
-    @property
-    def missing(self) -> Mapping[DType, str]:
-        """Why dtypes are not there."""
-        return {
-            DType.float64: "MLX has float64 on the CPU only; use dtype='float32', or device='cpu'"
-        }
+    def dtype_remedy(self, dtype: DType) -> str:
+        """Return what to do instead of a dtype that is not there."""
+        if dtype == DType.float64:
+            return "MLX has float64 on the CPU only; use dtype='float32', or device='cpu'"
+        return super().dtype_remedy(dtype)
 
     @cached_property
     def interop(self) -> MLXInterop:
@@ -186,16 +174,18 @@ class MLXEngine:
         view.flags.writeable = False
         return view
 
-    def part(self, mesh: Mesh) -> MLXEngine:
+    def part(self, mesh: Mesh) -> Self:
         """Return the engine of some of the devices."""
         return replace(self, mesh=mesh, whole=self.whole or self)
 
-    def move(self, shards: Shards, transfer: Transfer) -> Shards:
-        """Bring a value from the devices of one part to those of another.
+    def lower_transfer(self, transfer: Transfer) -> Callable[[Shards], Shards]:
+        """Return the function that brings a value from some devices to others.
 
-        Raises:
-            BackendError: another process of the job is gone.
+        It raises a `BackendError` where another process of the job is gone.
         """
+        return lambda shards: self._move(shards, transfer)
+
+    def _move(self, shards: Shards, transfer: Transfer) -> Shards:
         with mx.stream(self.device):
             if self.communicator is None:
                 made = move(shards, transfer, mx)
@@ -207,12 +197,13 @@ class MLXEngine:
             mx.async_eval(made)
         return made
 
-    def lower_plan(self, plan: Plan) -> Executable:
+    def lower_stages(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
         """Turn a plan of several stages into what this process does in it."""
         if self.communicator is None:
-            return StagedExecutable(self, plan)
-        engine = replace(self, whole=self.whole or self, is_staged=True)
-        return JobExecutable(StagedExecutable(engine, plan), self.device, self.communicator)
+            return super().lower_stages(plan, donate)
+        if not self.is_staged:
+            return replace(self, whole=self.whole or self, is_staged=True).lower_stages(plan)
+        return JobExecutable(super().lower_stages(plan), self.device, self.communicator)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into straight-line Python that builds MLX's lazy graph."""

@@ -22,12 +22,13 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="mlx",
             open=_open,
-            api=(1, 0),
+            api=(2, 0),
             requires=("mlx>=0.32",),
             options=MLXOptions,
             summary="MLX: all devices of a mesh in one process, or one of several processes",
             url="https://ml-explore.github.io/mlx",
             launch=commands,
+            methods=("mlx",),
         )
     ]
 

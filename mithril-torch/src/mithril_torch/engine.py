@@ -7,18 +7,18 @@ processes; or all devices in lockstep in this process.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Self
 
 import numpy as np
 import torch
-from mithril.engine import Capability, Executable, Handle
+from mithril.engine import Engine, Executable, Handle
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
-from mithril.engine.staged import StagedExecutable
 from mithril.errors import BackendError
-from mithril.mesh import Mesh, Sharding, coarse
+from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
@@ -40,7 +40,6 @@ PER_CORE = 8
 """So many processes a core are started for a mesh without being asked for."""
 MAX_TRANSFERS = 256
 """How many programs that bring a value from some devices to others an engine keeps."""
-_CAPABILITIES = frozenset(Capability)
 
 
 def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
@@ -99,7 +98,7 @@ def _check_cores(processes: int, options: TorchOptions, device: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class TorchEngine:
+class TorchEngine(Engine):
     """Tensors as handles, or what stands for them in a pool; see `mithril.engine.Engine`."""
 
     mesh: Mesh
@@ -107,11 +106,7 @@ class TorchEngine:
     device: str
     executor: Executor
     codegen: CodegenOptions
-
-    @property
-    def name(self) -> str:
-        """`torch`."""
-        return "torch"
+    name = "torch"
 
     @property
     def platform(self) -> str:
@@ -127,11 +122,6 @@ class TorchEngine:
     def local_devices(self) -> tuple[int, ...]:
         """Flat indices of the devices whose parts this process can read."""
         return self.executor.local_devices
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Every collective."""
-        return _CAPABILITIES
 
     @property
     def kernels(self) -> frozenset[str]:
@@ -165,46 +155,42 @@ class TorchEngine:
         kernels = kernels_for(self.name, kernels_on(self.device))
         return self.executor.lower(program, kernels, self.codegen)
 
-    def lower_plan(self, plan: Plan) -> Executable:
+    def lower_stages(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
         """Turn a plan of several stages into something that runs where its devices are."""
         if self.options.trace_module_partitioning:
             log_plan(plan)
         kernels = kernels_for(self.name, kernels_on(self.device))
         found = self.executor.lower_plan(plan, kernels, self.codegen)
-        return StagedExecutable(self, plan) if found is None else found
+        return super().lower_stages(plan, donate) if found is None else found
 
-    def part(self, mesh: Mesh) -> TorchEngine:
+    def part(self, mesh: Mesh) -> Self:
         """Return the engine of some of the devices, the same one every time."""
         found = self._parts.get(mesh)
         if found is None:
             found = self._parts[mesh] = replace(self, mesh=mesh, executor=self.executor.part(mesh))
         return found
 
-    def on(self, mesh: Mesh) -> TorchEngine:
-        """Return the engine of the devices of a mesh: of all of them, or of a part."""
-        return self.part(coarse(mesh)) if mesh.devices else self
-
-    def move(self, shards: Handle, transfer: Transfer) -> Handle:
-        """Bring a value from the devices of one part to those of another."""
+    def lower_transfer(self, transfer: Transfer) -> Callable[[Handle], Handle]:
+        """Return the function that brings a value from some devices to others."""
         if isinstance(self.executor, LockstepExecutor):
-            return self.executor.move(shards, transfer)
+            return partial(self.executor.move, transfer=transfer)
         key = transfer.type, transfer.source, transfer.target, transfer.goal, transfer.offset
         if key not in self._transfers:
             if len(self._transfers) >= MAX_TRANSFERS:
                 self._transfers.pop(next(iter(self._transfers)))
-            self._transfers[key] = self.lower_plan(transfer_plan(self.mesh, transfer))
-        (moved,) = self._transfers[key]([shards])
-        return moved
+            self._transfers[key] = self.lower_stages(transfer_plan(self.mesh, transfer))
+        run = self._transfers[key]
+        return lambda shards: run([shards])[0]
 
     @cached_property
-    def _parts(self) -> dict[Mesh, TorchEngine]:
+    def _parts(self) -> dict[Mesh, Self]:
         return {}
 
     @cached_property
     def _transfers(self) -> dict[tuple[object, ...], Executable]:
         return {}
 
-    def with_ranges(self) -> TorchEngine:
+    def with_ranges(self) -> Self:
         """Return this engine with programs whose layers stand in ranges of PyTorch's profiler.
 
         Raises:

@@ -22,12 +22,13 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="torch",
             open=_open,
-            api=(1, 0),
+            api=(2, 0),
             requires=("torch>=2.13",),
             options=TorchOptions,
             summary="PyTorch: explicit programs, one process a device, or under torchrun",
             url="https://pytorch.org/docs",
             launch=commands,
+            methods=("torch", "as_module", "code", "eject"),
             planning={"executor": "lockstep"},
         )
     ]

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ from mithril.plugins.opening import open_entry, require
 from mithril.plugins.spec import BACKEND_API
 
 if TYPE_CHECKING:
-    from mithril.engine.protocol import Engine
+    from mithril.engine import Engine
 
 JSON_SCHEMA = 1
 CANNOT_OPEN = 3
@@ -166,8 +166,7 @@ def _abilities(entry: BackendEntry) -> Iterator[str]:
     yield _line("devices", _devices(engine))
     yield _line("capabilities", _capabilities(engine))
     yield _line("operators", _operators(engine))
-    facts: Mapping[str, str] = getattr(engine, "facts", {})
-    yield from (_line(name, text) for name, text in facts.items())
+    yield from (_line(name, text) for name, text in engine.facts.items())
     yield _line("opened in", f"{seconds:.1f} s")
 
 

@@ -56,12 +56,14 @@ def eject(
     if not script or not name.isidentifier():
         raise OptionError(f"'{target}' names no model; write SCRIPT:NAME, such as train.py:model")
     check_script(script)
+    from mithril.plugins.published import PUBLISHED, install_command
+
     spec = chosen_spec(
         backend,
         lambda spec: spec.planning is not None,
         need="mithril eject needs one ready backend that writes files",
         lack="writes no files that run without Mithril",
-        remedy="pip install mithril-torch",
+        remedy=install_command(package for package in PUBLISHED.values() if package.plans),
     )
     found = _load(script, name)
     compiled = _compiled(found, spec, mesh, shapes, gradients, target)

@@ -41,6 +41,7 @@ def launch(
 ) -> None:
     """Run a script in several processes that form one mesh."""
     from mithril.plugins.launch import LaunchRequest
+    from mithril.plugins.published import PUBLISHED, install_command
 
     request = LaunchRequest(
         script, tuple(arguments or ()), processes, nodes, node_rank, coordinator or None
@@ -51,7 +52,7 @@ def launch(
         lambda spec: spec.launch is not None,
         need="mithril launch needs one ready backend that starts processes",
         lack=f"does not start processes; it opens a whole mesh in one: python {script}",
-        remedy="pip install mithril-jax, mithril-torch or mithril-mlx",
+        remedy=install_command(package for package in PUBLISHED.values() if package.launches),
     )
     commands = _commands(spec, request)
     from mithril.runtime.launch import supervise

@@ -46,8 +46,7 @@ def hardware_of(platform: str) -> Hardware:
 
 def hardware_under(engine: Engine) -> Hardware:
     """Return the profile of an engine's platform, with what carries its data."""
-    transport: Transport | None = getattr(engine, "transport", None)
-    return replace(hardware_of(engine.platform), transport=transport)
+    return replace(hardware_of(engine.platform), transport=engine.transport)
 
 
 def hardware_within(hardware: Hardware, devices: tuple[int, ...]) -> Hardware:

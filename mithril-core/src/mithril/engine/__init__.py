@@ -1,13 +1,13 @@
 """What a backend plugin implements, and the parts it may reuse.
 
-`protocol` says what an engine is; `kernels` are the array kernels of all ops; `lockstep` runs a
-program on all devices of a mesh in one process, for any array namespace; `numpy_engine` is the
-reference engine.
+`base` has the class that engines derive from; `interop` is what they offer to users of their
+framework; `kernels` are the array kernels of all ops; `lockstep` runs a program on all devices of a
+mesh in one process, for any array namespace; `numpy_engine` is the reference engine.
 """
 
+from mithril.engine.base import Engine
 from mithril.engine.protocol import (
     Capability,
-    Engine,
     Executable,
     Handle,
     KernelNames,

@@ -1,23 +1,187 @@
-"""How arrays and models of a backend pass to and from its framework; an optional part of an engine.
+"""How arrays and models of a backend pass to and from its framework.
 
-An engine that has an attribute `interop` offers methods under the names its users know (`x.jax()`,
+An engine's `interop` offers methods under the names its users know (`x.jax()`,
 `compiled.as_jax()`), takes arrays of the framework as they are, and may tell the framework about
-Mithril's classes.
+Mithril's classes. The methods see arrays and models by the views declared here: a plugin needs
+nothing else of the runtime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, NamedTuple, Protocol
 
 import numpy as np
 
-from mithril.engine.protocol import Engine, Handle
-from mithril.errors import nearest
-from mithril.mesh import Sharding
+from mithril.engine.protocol import Executable, Handle
+from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan
 from mithril.types import TensorType
 
-Methods = Mapping[str, Callable[..., Any]]
+Lying = tuple[TensorType, Sharding]
+"""What an array is, and how it lies."""
+
+
+class ArrayView(Protocol):
+    """An array of the backend, as a method of its framework sees it."""
+
+    @property
+    def type(self) -> TensorType:
+        """Global shape and dtype."""
+        ...
+
+    @property
+    def sharding(self) -> Sharding:
+        """How it lies."""
+        ...
+
+    @property
+    def shards(self) -> Handle:
+        """The engine's handle."""
+        ...
+
+    def numpy(self) -> np.ndarray:
+        """Return all of it on the host."""
+        ...
+
+
+class BackendView(Protocol):
+    """The backend of a model: what makes arrays of a user's."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh it was opened on."""
+        ...
+
+    def own(self, x: object, what: str) -> ArrayView:
+        """Return `x` if it is an array of this backend.
+
+        Args:
+            x: what a user passed in.
+            what: names it in the message: `input 'tokens'`.
+
+        Raises:
+            BackendError: it belongs to another backend, or is no array.
+        """
+        ...
+
+    def array(self, values: object) -> ArrayView:
+        """Return an array with the given values; one of the framework lies as it is."""
+        ...
+
+    def reshard(self, x: Any, sharding: Sharding) -> ArrayView:
+        """Return an array of this backend, laid out otherwise."""
+        ...
+
+
+class ProgramView(Protocol):
+    """A compiled model for inputs of some shapes: a plan with the names of what goes in and out.
+
+    The plan's inputs are the model's inputs and parameters by their names, the cotangents, and
+    `seed` if it draws random numbers; its outputs are the model's and the gradients.
+    """
+
+    @property
+    def plan(self) -> Plan:
+        """What runs."""
+        ...
+
+    @property
+    def executable(self) -> Executable:
+        """The plan lowered on the model's engine; it is lowered when this is first read."""
+        ...
+
+    @property
+    def cotangents(self) -> Mapping[str, str]:
+        """For each output that a gradient goes in for, the name of the plan's input."""
+        ...
+
+    @property
+    def gradients(self) -> Mapping[str, str]:
+        """For each parameter and input that a gradient comes out for, the plan's output."""
+        ...
+
+    @property
+    def uses_seed(self) -> bool:
+        """Whether the plan has an input `seed`, a uint32 scalar that decides random numbers."""
+        ...
+
+    def cotangent_type(self, output: str) -> TensorType:
+        """Return the type of the gradient that goes in for an output."""
+        ...
+
+
+class ModelView(Protocol):
+    """A compiled model, as a method of the framework sees it."""
+
+    @property
+    def backend(self) -> BackendView:
+        """What makes arrays of a user's."""
+        ...
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in the model's order."""
+        ...
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, in the model's order."""
+        ...
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Full names of the parameters."""
+        ...
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        """The inputs that the model was compiled to give gradients of."""
+        ...
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was made last.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        ...
+
+    def randomize_params(self, seed: int = 0) -> Mapping[str, ArrayView]:
+        """Return initial parameters by full name."""
+        ...
+
+    def program(
+        self,
+        shapes: Mapping[str, object],
+        *,
+        gradients: bool,
+        differentiable: Sequence[str] | None = None,
+        inference: bool = False,
+        parameters: Mapping[str, Lying] | None = None,
+        cotangents: Mapping[str, Lying] | None = None,
+    ) -> ProgramView:
+        """Return the model for inputs of given shapes, to be run by itself.
+
+        An input that is no array lies as in the plan that was made last, if there is one.
+
+        Args:
+            shapes: for each input a shape, an array or its kind, or a `TensorSpec`.
+            gradients: whether output gradients go in and gradients come out.
+            differentiable: the inputs that gradients come out of; by default all of floats.
+            inference: whether dropout and its like do nothing even if the model was compiled to
+                train.
+            parameters: type and sharding of the parameters whose sharding is settled.
+            cotangents: the same of gradients of outputs, by output.
+        """
+        ...
+
+
+ArrayMethods = Mapping[str, Callable[Concatenate[ArrayView, ...], Any]]
+"""Methods of arrays by name; each takes an `ArrayView` first."""
+ModelMethods = Mapping[str, Callable[Concatenate[ModelView, ...], Any]]
+"""Methods of compiled models by name; each takes a `ModelView` first."""
 
 
 class Adopted(NamedTuple):
@@ -28,17 +192,17 @@ class Adopted(NamedTuple):
     shards: Handle
 
 
-class Interop(Protocol):
-    """See the module's text; nothing that an engine does not override does anything."""
+class Interop:
+    """What an engine offers to users of its framework; what it does not override does nothing."""
 
     @property
-    def array_methods(self) -> Methods:
-        """Methods of arrays by name; each takes the array."""
+    def array_methods(self) -> ArrayMethods:
+        """Methods of arrays by name; each takes the array, an `ArrayView`."""
         return {}
 
     @property
-    def model_methods(self) -> Methods:
-        """Methods of compiled models by name; each takes the compiled model."""
+    def model_methods(self) -> ModelMethods:
+        """Methods of compiled models by name; each takes the compiled model, a `ModelView`."""
         return {}
 
     def adopt(self, x: object) -> Adopted | None:
@@ -68,34 +232,3 @@ class Interop(Protocol):
     def meet(self, arrays: tuple[type, ...], mapping: type) -> None:
         """Tell the framework about the classes of arrays, and of mappings from names to arrays."""
         return
-
-
-HOMES = {
-    "jax": "jax", "as_jax": "jax", "mlx": "mlx",
-    "torch": "torch", "as_module": "torch", "code": "torch", "eject": "torch",
-}  # fmt: skip
-"""Which backend of this project has a method of its framework, for messages."""
-
-
-def elsewhere(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message: where a missing attribute is to be found, or the nearest one.
-
-    Args:
-        name: of the attribute.
-        known: those that there are.
-    """
-    home = HOMES.get(name)
-    return f"; backend '{home}' has it" if home else nearest(name, known)
-
-
-class NoInterop(Interop):
-    """Of an engine whose framework has nothing of its own, such as NumPy."""
-
-
-_NONE = NoInterop()
-
-
-def interop_of(engine: Engine) -> Interop:
-    """Return what an engine offers to users of its framework."""
-    offered: Interop = getattr(engine, "interop", _NONE)
-    return offered

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
+from mithril.engine.base import Engine
 from mithril.engine.kernels import KERNELS, kernels_for
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.moving import move
-from mithril.engine.protocol import Capability, Produce
+from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Program
 from mithril.plan.timetable import Transfer
-from mithril.types import DType, TensorType
-
-# Asked for at every array that is made.
-_CAPABILITIES = frozenset(Capability)
-_DTYPES = frozenset(DType)
+from mithril.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class NumpyEngine:
+class NumpyEngine(Engine):
     """NumPy arrays as the shards of simulated devices; a handle is a list of arrays by device.
 
     Devices that hold equal boxes share one array; kernels never write into their operands.
@@ -31,11 +29,7 @@ class NumpyEngine:
 
     mesh: Mesh
     options: object = None
-
-    @property
-    def name(self) -> str:
-        """`numpy`."""
-        return "numpy"
+    name = "numpy"
 
     @property
     def platform(self) -> str:
@@ -48,24 +42,9 @@ class NumpyEngine:
         return tuple(f"simulated cpu {index}" for index in self.mesh.flat)
 
     @property
-    def local_devices(self) -> tuple[int, ...]:
-        """All devices."""
-        return tuple(range(self.mesh.size))
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """All collectives."""
-        return _CAPABILITIES
-
-    @property
     def kernels(self) -> frozenset[str]:
         """All ops, and those of users that have a kernel for this engine."""
         return frozenset(kernels_for(self.name, KERNELS))
-
-    @property
-    def dtypes(self) -> frozenset[DType]:
-        """All dtypes."""
-        return _DTYPES
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
         """Make a distributed array; see `Engine.put`."""
@@ -77,13 +56,13 @@ class NumpyEngine:
         view.flags.writeable = False
         return view
 
-    def part(self, mesh: Mesh) -> NumpyEngine:
+    def part(self, mesh: Mesh) -> Self:
         """Return the engine of some of the devices."""
-        return NumpyEngine(mesh, self.options)
+        return replace(self, mesh=mesh)
 
-    def move(self, shards: list[np.ndarray], transfer: Transfer) -> list[np.ndarray]:
-        """Bring a value from the devices of one part to those of another."""
-        return move([np.asarray(part) for part in shards], transfer, np)
+    def lower_transfer(self, transfer: Transfer) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+        """Return the function that brings a value from some devices to others."""
+        return lambda shards: move([np.asarray(part) for part in shards], transfer, np)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> LockstepExecutable:
         """Turn a program into straight-line Python over all devices."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mithril.plugins import BackendSpec, hookimpl
 
 if TYPE_CHECKING:
-    from mithril.engine.protocol import Engine
+    from mithril.engine import Engine
     from mithril.mesh import Mesh
 
 
@@ -22,7 +22,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="numpy",
             open=_open,
-            api=(1, 0),
+            api=(2, 0),
             requires=("numpy>=2.0",),
             summary="NumPy on simulated devices, in one process",
         )

@@ -10,17 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING
 
-from mithril.errors import BackendError, MithrilError, OptionError, listing, nearest
+from mithril.errors import BackendError, MithrilError, OptionError, kind_of, listing, nearest
 from mithril.keywords import refuse_unknown
 from mithril.plugins.discover import BackendEntry, Status, find, names
+from mithril.plugins.published import PUBLISHED, install_command
 from mithril.plugins.spec import BackendSpec
 
 if TYPE_CHECKING:
-    from mithril.engine.protocol import Engine
+    from mithril.engine import Engine
     from mithril.mesh import Mesh
-
-KNOWN_PACKAGES = {"jax": "mithril-jax", "torch": "mithril-torch", "mlx": "mithril-mlx"}
-"""Backends of this project that come as packages of their own."""
 
 
 def open_engine(
@@ -50,10 +48,11 @@ def require(name: str) -> BackendEntry:
     entry = find(name)
     if entry is not None:
         return entry
-    if name in KNOWN_PACKAGES:
-        raise BackendError(f"backend '{name}' is not installed; pip install {KNOWN_PACKAGES[name]}")
+    if name in PUBLISHED:
+        remedy = install_command([PUBLISHED[name]])
+        raise BackendError(f"backend '{name}' is not installed; {remedy}")
     installed = names()
-    hint = nearest(name, [*installed, *KNOWN_PACKAGES])
+    hint = nearest(name, [*installed, *PUBLISHED])
     raise BackendError(f"backend '{name}' does not exist; installed: {listing(installed)}{hint}")
 
 
@@ -64,7 +63,7 @@ def open_entry(
     spec = ready_spec(entry)
     instance = build_options(spec, options, common)
     try:
-        return spec.open(mesh, instance)
+        opened = spec.open(mesh, instance)
     except MithrilError:
         raise
     except Exception as error:
@@ -72,6 +71,8 @@ def open_entry(
             f"backend '{entry.name}' failed to open on {mesh}; {type(error).__name__}: {error}; "
             f"see `mithril backends info {entry.name}`"
         ) from error
+    _check_engine(entry, opened)
+    return opened
 
 
 def ready_spec(entry: BackendEntry) -> BackendSpec:
@@ -108,6 +109,21 @@ def build_options(
     except (TypeError, ValueError) as error:
         raise OptionError(f"backend '{spec.name}' refuses its options; {error}") from error
     return instance
+
+
+def _check_engine(entry: BackendEntry, opened: object) -> None:
+    """Raise if a plugin opens something else than it has to.
+
+    Raises:
+        BackendError: it is no engine.
+    """
+    from mithril.engine import Engine  # with NumPy, which the list of backends does without
+
+    if not isinstance(opened, Engine):
+        raise BackendError(
+            f"backend '{entry.name}' opens {kind_of(opened)}, which is no engine; have "
+            f"BackendSpec.open return a mithril.engine.Engine"
+        )
 
 
 def declared_options(name: str) -> frozenset[str]:

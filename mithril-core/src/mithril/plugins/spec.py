@@ -14,10 +14,10 @@ from mithril.plugins.launch import Command, LaunchRequest
 from mithril.plugins.requirements import Requirement
 
 if TYPE_CHECKING:
-    from mithril.engine.protocol import Engine
+    from mithril.engine import Engine
     from mithril.mesh import Mesh
 
-BACKEND_API = (1, 0)
+BACKEND_API = (2, 0)
 """The backend API this Mithril speaks: a new major number breaks, a new minor number adds."""
 
 
@@ -29,13 +29,15 @@ class BackendSpec:
         name: the backend's name, equal to the key of its entry point.
         open: makes an engine on a mesh; the second argument is an instance of `options`, or None
             where the backend has none. The framework is imported here and not earlier.
-        api: the backend API the plugin is written for, such as `(1, 0)`.
+        api: the backend API the plugin is written for, such as `(2, 0)`.
         requires: packages it needs, each `name` or `name>=version`; the first one is the framework.
         options: a dataclass of the backend's own options; unknown ones are refused.
         summary: one line for `mithril backends info`.
         url: where to read more.
         launch: says which commands `mithril launch` shall run on this machine; None where a script
             needs no more than one process.
+        methods: names of the methods that its framework adds to arrays and compiled models, without
+            those that start with `_`; messages on other backends say that this one has them.
         planning: options with which it opens on a mesh whose devices are not there, so that
             `mithril eject` can have it write programs; None where it writes none.
     """
@@ -48,6 +50,7 @@ class BackendSpec:
     summary: str = ""
     url: str = ""
     launch: Callable[[LaunchRequest], Sequence[Command]] | None = None
+    methods: tuple[str, ...] = ()
     planning: Mapping[str, object] | None = None
 
 
@@ -76,7 +79,9 @@ def _checked(spec: object) -> BackendSpec:
     if spec.planning is not None and not isinstance(spec.planning, Mapping):
         raise BackendError(f"BackendSpec.planning is {spec.planning!r}; give a mapping of options")
     if not _is_version(spec.api):
-        raise BackendError(f"BackendSpec.api is {spec.api!r}; give two integers, such as (1, 0)")
+        raise BackendError(f"BackendSpec.api is {spec.api!r}; give two integers, such as (2, 0)")
+    if not isinstance(spec.methods, tuple | list):
+        raise BackendError(f"BackendSpec.methods is {spec.methods!r}; give a tuple of names")
     if spec.options is not None and not _is_dataclass_type(spec.options):
         raise BackendError(f"BackendSpec.options is {spec.options!r}; give a dataclass, or None")
     if not isinstance(spec.requires, tuple | list):

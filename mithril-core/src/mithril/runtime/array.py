@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from mithril.engine import Engine, Handle
-from mithril.engine.interop import elsewhere
 from mithril.engine.shards import trimmed
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
 from mithril.mesh import Box, PartitionSpec, Sharding
+from mithril.plugins.published import suggest_attribute
 from mithril.types import DType, Scalar, TensorType
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Array(Operand):
         if name not in methods:
             raise AttributeError(
                 f"array {self.type} of backend '{self.backend.name}' has no attribute '{name}'"
-                f"{elsewhere(name, [*methods, *dir(type(self))])}"
+                f"{suggest_attribute(name, [*methods, *dir(type(self))])}"
             )
         return partial(methods[name], self)
 

@@ -6,14 +6,13 @@ They take one way to say how the array lies on the mesh: `device_mesh=` and `ten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 
 from mithril.engine import Engine
 from mithril.engine.interop import Interop
-from mithril.engine.staged import part_of
 from mithril.errors import BackendError, ShapeError
 from mithril.keywords import checked_keywords
 from mithril.mesh import Box, PartitionSpec, Sharding
@@ -138,7 +137,7 @@ class ArrayConversion:
             BackendError: the engine has no such dtype.
         """
         self.check_dtype(type.dtype)
-        shards = part_of(self.engine, sharding.mesh).put(type, sharding, produce)
+        shards = self.engine.on(sharding.mesh).put(type, sharding, produce)
         return Array(cast("Any", self), type, sharding, shards)
 
     def check_dtype(self, dtype: DType) -> None:
@@ -148,8 +147,7 @@ class ArrayConversion:
             BackendError: it has not.
         """
         if dtype not in self.engine.dtypes:
-            missing: Mapping[DType, str] = getattr(self.engine, "missing", {})
-            remedy = missing.get(dtype, "use dtype='float32'")
+            remedy = self.engine.dtype_remedy(dtype)
             raise BackendError(f"backend '{self.engine.name}' has no dtype {dtype}; {remedy}")
 
     def adopt(self, x: object) -> Array | None:

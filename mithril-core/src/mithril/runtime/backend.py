@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,8 +17,6 @@ from mithril.compiler.options import (
 )
 from mithril.cost import hardware_under
 from mithril.engine import Engine, Executable, KernelNames
-from mithril.engine.interop import interop_of
-from mithril.engine.staged import StagedExecutable, part_of
 from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Graph, Op, Operand
 from mithril.keywords import checked_keywords, named
@@ -139,7 +136,7 @@ class Backend(Creation):
         self.uneven = uneven
         self.precision = self.checked_precision(precision)
         self._eager: LRUCache[object, _EagerStep] = LRUCache(EAGER_PLANS)
-        self.interop = interop_of(engine)
+        self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
 
     @property
@@ -166,7 +163,7 @@ class Backend(Creation):
 
     def engine_on(self, mesh: Mesh) -> Engine:
         """Return the engine of the devices of a mesh: of all of them, or of a part."""
-        return part_of(self.engine, mesh)
+        return self.engine.on(mesh)
 
     def own(self, x: object, what: str) -> Array:
         """Return `x` if it is an array of this backend.
@@ -305,25 +302,12 @@ def plan_on(
 def lower(engine: Engine, plan: Plan, donate: Collection[int] = ()) -> Executable:
     """Return a plan as something that runs.
 
-    An engine with a method `lower_whole` may take the graph on whole tensors instead of the program
-    of a device, and leave the collectives to its compiler.
-
     Args:
         engine: where it runs.
         plan: what runs.
         donate: positions of inputs that are given up.
     """
-    if plan.timetable is not None:
-        lower_plan = getattr(engine, "lower_plan", None)
-        staged: Executable = (lower_plan or partial(StagedExecutable, engine))(plan)
-        return staged
-    (stage,) = plan.stages
-    lower_whole = getattr(engine, "lower_whole", None)
-    if lower_whole is not None and plan.whole is not None:
-        found: Executable | None = lower_whole(plan.whole, stage.program, donate)
-        if found is not None:
-            return found
-    return engine.lower(stage.program, donate)
+    return engine.lower_plan(plan, donate)
 
 
 def _common_sharding(op: Op, arrays: Sequence[Array]) -> Sharding | None:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, overload
 
 from mithril.engine import Engine, Observer
-from mithril.engine.interop import elsewhere
 from mithril.errors import BackendError, GraphError, OptionError, PlanError, kind_of
 from mithril.keywords import checked_keywords, named, refuse_unknown
 from mithril.mesh import Sharding
@@ -24,6 +23,7 @@ from mithril.partition import explain
 from mithril.partition.map import partition_map
 from mithril.plan import Plan
 from mithril.plan.printer import print_collectives, print_shapes
+from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
 from mithril.runtime.evaluation import Evaluator, check_names
@@ -331,7 +331,7 @@ class CompiledModel:
         if name not in methods:
             raise AttributeError(
                 f"compiled model on backend '{self.backend.name}' has no attribute '{name}'"
-                f"{elsewhere(name, [*methods, *_public(self)])}"
+                f"{suggest_attribute(name, [*methods, *_public(self)])}"
             )
         return partial(methods[name], self)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mithril.engine.interop import elsewhere
 from mithril.errors import BackendError, UnknownNameError, listing, nearest
 from mithril.mesh import Box, Sharding
 from mithril.models.initializers import Constant, Initializer, Normal, Uniform
+from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array
 from mithril.runtime.sampling import Key
 from mithril.types import TensorType
@@ -45,7 +45,7 @@ class Parameters(dict[str, Array]):
             public = [method for method in methods if not method.startswith("_")]
             raise AttributeError(
                 f"parameters on backend '{first.backend.name}' have no attribute '{name}'"
-                f"{elsewhere(name, ())}; there: {listing(public)}"
+                f"{suggest_attribute(name, ())}; there: {listing(public)}"
             )
         return lambda: {key: getattr(x, name)() for key, x in self.items()}
 

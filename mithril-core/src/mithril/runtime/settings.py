@@ -45,8 +45,6 @@ class Settings:
 def engine_with(settings: Settings, engine: Engine) -> Engine:
     """Return the engine that runs what is compiled with some settings.
 
-    An engine with a method `with_ranges` can put layers into ranges of its framework's profiler.
-
     Args:
         settings: of a compiled model.
         engine: of its backend.
@@ -56,14 +54,7 @@ def engine_with(settings: Settings, engine: Engine) -> Engine:
     """
     if not settings.partition_hooks:
         return engine
-    with_ranges = getattr(engine, "with_ranges", None)
-    if with_ranges is None:
-        raise OptionError(
-            f"partition_hooks=True of compile() is not available on backend '{engine.name}'; its "
-            f"programs have no ranges for a profiler; leave it out"
-        )
-    found: Engine = with_ranges()
-    return found
+    return engine.with_ranges()
 
 
 def read_pipeline(

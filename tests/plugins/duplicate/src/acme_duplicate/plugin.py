@@ -12,4 +12,4 @@ def _open(mesh: object, options: object) -> object:
 @hookimpl
 def mithril_backends() -> Sequence[BackendSpec]:
     """Describe the backend."""
-    return [BackendSpec(name="numpy", open=_open, api=(1, 0), summary="Not the numpy you know")]
+    return [BackendSpec(name="numpy", open=_open, api=(2, 0), summary="Not the numpy you know")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mithril.plugins import BackendSpec, hookimpl
 
 if TYPE_CHECKING:
-    from mithril.engine.protocol import Engine
+    from mithril.engine import Engine
     from mithril.mesh import Mesh
 
 
@@ -29,7 +29,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="tpu-sim",
             open=_open,
-            api=(1, 0),
+            api=(2, 0),
             requires=("numpy>=2.0",),
             options=SimulatorOptions,
             summary="A simulated accelerator",

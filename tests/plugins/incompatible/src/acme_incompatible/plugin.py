@@ -12,4 +12,4 @@ def _open(mesh: object, options: object) -> object:
 @hookimpl
 def mithril_backends() -> Sequence[BackendSpec]:
     """Describe the backend."""
-    return [BackendSpec(name="npu", open=_open, api=(2, 0))]
+    return [BackendSpec(name="npu", open=_open, api=(3, 0))]

@@ -16,7 +16,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="quantum",
             open=_open,
-            api=(1, 0),
+            api=(2, 0),
             requires=("acme-quantum-framework>=3.1",),
             summary="A framework that is not installed",
         )

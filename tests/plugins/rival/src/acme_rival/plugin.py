@@ -12,4 +12,4 @@ def _open(mesh: object, options: object) -> object:
 @hookimpl
 def mithril_backends() -> Sequence[BackendSpec]:
     """Describe the backend."""
-    return [BackendSpec(name="tpu-sim", open=_open, api=(1, 0), summary="The rival")]
+    return [BackendSpec(name="tpu-sim", open=_open, api=(2, 0), summary="The rival")]

@@ -1,0 +1,293 @@
+"""The base class of engines: what a backend plugin gives, and what it has of itself.
+
+An engine is a mesh of opened devices. It knows arrays, kernels and collectives; it knows nothing
+about models, gradients or shardings beyond the box of a tensor that each device holds. A plugin
+derives from `Engine` and implements what is abstract; everything else has a default, which it
+overrides where its framework has something better. Nothing is looked for by name: what is not
+declared here, the core does not call.
+
+A plan comes in by `lower_plan`. By default one program goes to `lower`, and a plan of several
+stages is gone through step by step, each stage on the engine of its `part` of the mesh.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Self
+
+import numpy as np
+
+from mithril.engine.interop import Interop
+from mithril.engine.protocol import Capability, Executable, Handle, Produce
+from mithril.engine.staged import StagedExecutable
+from mithril.engine.transport import Transport
+from mithril.errors import BackendError, OptionError
+from mithril.mesh import Mesh, Sharding, coarse
+from mithril.plan import Plan, Program, Whole
+from mithril.plan.timetable import Index, Timetable, Transfer
+from mithril.types import DType, TensorType
+
+# Asked for at every array that is made.
+_CAPABILITIES = frozenset(Capability)
+_DTYPES = frozenset(DType)
+_NO_INTEROP = Interop()
+
+
+class Engine(ABC):
+    """Devices opened as a mesh; see the module's text.
+
+    Attributes:
+        name: the backend's name, the same for every engine of it: `numpy`.
+        mesh: the devices that the engine was opened on. Of the engine of a part, `mesh.devices` are
+            their flat indices in the whole mesh; of the whole one it is empty.
+    """
+
+    __slots__ = ()
+
+    name: str
+    mesh: Mesh
+
+    # ------------------------------------------------------------------ what it says of itself
+
+    @property
+    @abstractmethod
+    def platform(self) -> str:
+        """The kind of device, by which costs are looked up: `simulated`, `cpu`, `gpu`, …."""
+
+    @property
+    @abstractmethod
+    def devices(self) -> tuple[str, ...]:
+        """A label for each device of the mesh, in flat order: `cpu 0`."""
+
+    @property
+    @abstractmethod
+    def kernels(self) -> frozenset[str]:
+        """Names of the ops the engine has a kernel for; others are expanded.
+
+        The ops that users define have kernels of their own; `kernels_for` adds them to a table.
+        """
+
+    @property
+    def local_devices(self) -> tuple[int, ...]:
+        """Flat indices of the devices whose parts this process can read; by default all of them."""
+        return tuple(range(self.mesh.size))
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """The collectives the engine offers; by default every one."""
+        return _CAPABILITIES
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """Element types the engine can hold; by default every one."""
+        return _DTYPES
+
+    def dtype_remedy(self, dtype: DType) -> str:
+        """Return the end of the message that refuses a dtype: what to do instead.
+
+        Args:
+            dtype: one that is not of `dtypes`.
+        """
+        return "use dtype='float32'"
+
+    @property
+    def transport(self) -> Transport | None:
+        """What carries data between processes and lacks some collectives; by default None.
+
+        Plans are priced with what the transport really sends.
+        """
+        return None
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What else `mithril backends info` shows, by label; by default nothing."""
+        return {}
+
+    @property
+    def interop(self) -> Interop:
+        """What users of the engine's framework are offered; by default nothing."""
+        return _NO_INTEROP
+
+    # ------------------------------------------------------------------ arrays
+
+    @abstractmethod
+    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
+        """Make a distributed array.
+
+        Args:
+            type: global shape and dtype.
+            sharding: which box each device holds; every device holds `sharding.local_shape`, zeros
+                behind the box where it is smaller (`host_shards` does all of that).
+            produce: returns the host data of a box; called once per distinct box.
+        """
+
+    @abstractmethod
+    def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
+        """Return what a device of this process holds, on the host.
+
+        Args:
+            shards: a distributed array.
+            sharding: how it lies.
+            device: flat index of one of `local_devices`.
+
+        Returns:
+            An array of shape `sharding.local_shape`, padding included, that cannot be written to.
+        """
+
+    # ------------------------------------------------------------------ parts of the mesh
+
+    def part(self, mesh: Mesh) -> Self:
+        """Return the engine of some of the devices.
+
+        Args:
+            mesh: a part of this engine's mesh: `mesh.devices` are flat indices of its devices.
+
+        Raises:
+            BackendError: the engine knows no parts, which is the default.
+        """
+        raise BackendError(
+            f"backend '{self.name}' runs one program on all of its devices, and this model has "
+            f"layers or stages on some of them; remove device_id and stages, or use another backend"
+        )
+
+    def on(self, mesh: Mesh) -> Self:
+        """Return the engine of the devices of a mesh: itself for all of them, else of a part.
+
+        Args:
+            mesh: the engine's mesh, or a part of it, along any axes.
+
+        Raises:
+            BackendError: it is a part, and the engine knows none.
+        """
+        return self.part(coarse(mesh)) if mesh.devices else self
+
+    def lower_transfer(self, transfer: Transfer) -> Callable[[Handle], Handle]:
+        """Return the function that brings a value from the devices of one part to those of another.
+
+        It takes the value where it is made, a handle of the engine of that part, and returns it as
+        it is needed, a handle of the engine of the other part. An engine that has parts has this.
+
+        Args:
+            transfer: what goes where.
+
+        Raises:
+            BackendError: the engine knows no parts, which is the default.
+        """
+        raise BackendError(
+            f"backend '{self.name}' moves nothing between parts of its mesh; reshard arrays over "
+            f"all of it, or use another backend"
+        )
+
+    def move(self, shards: Handle, transfer: Transfer) -> Handle:
+        """Bring a value from the devices of one part to those of another, once.
+
+        Args:
+            shards: the value where it is made.
+            transfer: what goes where.
+        """
+        return self.lower_transfer(transfer)(shards)
+
+    # ------------------------------------------------------------------ programs
+
+    @abstractmethod
+    def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
+        """Turn a program of all devices into something that runs.
+
+        Args:
+            program: what runs.
+            donate: positions of inputs that are given up: outputs may take their memory.
+        """
+
+    def lower_plan(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
+        """Turn a plan into something that runs: the one way in.
+
+        One program goes to `lower`, or to `lower_whole` where the plan knows the graph it came
+        from; several go to `lower_stages`. Engines override these.
+
+        Args:
+            plan: what runs.
+            donate: positions of the plan's inputs that are given up.
+        """
+        if plan.timetable is not None:
+            return self.lower_stages(plan, donate)
+        (stage,) = plan.stages
+        if plan.whole is not None:
+            return self.lower_whole(plan.whole, stage.program, donate)
+        return self.lower(stage.program, donate)
+
+    def lower_whole(
+        self, whole: Whole, program: Program, donate: Collection[int] = ()
+    ) -> Executable:
+        """Turn a program into something that runs, given the graph on whole tensors it came from.
+
+        An engine whose compiler places collectives itself may lower the graph and leave the program
+        aside; by default it is the other way round.
+
+        Args:
+            whole: the graph on whole tensors, and how its values lie.
+            program: the same as the program of a device.
+            donate: positions of inputs that are given up.
+        """
+        return self.lower(program, donate)
+
+    def lower_stages(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
+        """Turn a plan of several stages into something that runs.
+
+        By default this process goes through the timetable step by step.
+
+        Args:
+            plan: stages and their timetable.
+            donate: positions of the plan's inputs that may be given up; by default they are kept.
+        """
+        table = _timetable(plan)
+        here = set(self.local_devices)
+        return StagedExecutable(
+            table,
+            programs=[
+                self.on(stage.program.mesh).lower(stage.program, _reused(plan, table, number))
+                for number, stage in enumerate(plan.stages)
+            ],
+            transfers=[self.lower_transfer(transfer) for transfer in table.transfers],
+            observed=[not here.isdisjoint(transfer.devices) for transfer in table.transfers],
+            indices=[_number(self, index) for index in table.indices],
+        )
+
+    def with_ranges(self) -> Self:
+        """Return this engine with programs whose layers stand in ranges of a profiler.
+
+        Raises:
+            OptionError: its programs have no such ranges, which is the default.
+        """
+        raise OptionError(
+            f"partition_hooks=True of compile() is not available on backend '{self.name}'; its "
+            f"programs have no ranges for a profiler; leave it out"
+        )
+
+
+def _timetable(plan: Plan) -> Timetable:
+    assert plan.timetable is not None, "a plan of several stages has a timetable"
+    return plan.timetable
+
+
+def _reused(plan: Plan, table: Timetable, number: int) -> list[int]:
+    """Return the inputs of a stage whose memory an output of the same type may take."""
+    graph = plan.stages[number].program.graph
+    free = Counter(value.type for value in graph.outputs.values())
+    found = []
+    for position in table.given_up(number):
+        type = graph.inputs[position].type
+        if free[type]:
+            free[type] -= 1
+            found.append(position)
+    return found
+
+
+def _number(engine: Engine, index: Index) -> Handle:
+    """Return the number of a micro-batch on the devices of a part."""
+    part = engine.on(index.mesh)
+    host = np.asarray(index.value, np.int32)
+    return part.put(
+        TensorType((), DType.int32), Sharding.replicated(part.mesh, 0), lambda box: host
+    )
