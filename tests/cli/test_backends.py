@@ -189,7 +189,7 @@ class TestInfo:
     @pytest.mark.parametrize(
         ("name", "text"),
         [
-            ("npu", "BackendError: backend 'npu' is incompatible; speaks backend API 2.0"),
+            ("npu", "BackendError: backend 'npu' is incompatible; speaks backend API 3.0"),
             ("quantum", "BackendError: backend 'quantum' is missing; needs acme-quantum-framework"),
             ("jax", "BackendError: backend 'jax' is not installed; pip install mithril-jax"),
             ("nunpy", "BackendError: backend 'nunpy' does not exist; installed: 'fpga', "),

@@ -7,8 +7,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from mithril.engine.kernels import KERNELS, Kernel
+from mithril.engine.kernels import Kernel
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.numpy_engine import NUMPY_KERNELS
 from mithril.ir import Builder, Graph, Op, Tensor
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
@@ -41,7 +42,7 @@ def program_of(mesh: Mesh, graph: Graph, inputs: Mapping[str, Sharding] | None =
 def execute(
     program: Program,
     inputs: Mapping[str, list[np.ndarray]],
-    kernels: Mapping[str, Kernel] = KERNELS,
+    kernels: Mapping[str, Kernel] = NUMPY_KERNELS,
     xp: ModuleType = np,
 ) -> tuple[dict[str, list[Any]], list[Row]]:
     """Run a program on lists by device; return outputs by name, and the collectives."""

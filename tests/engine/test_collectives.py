@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from mithril import ops
-from mithril.engine.kernels import KERNELS
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.numpy_engine import NUMPY_KERNELS
 from mithril.ir import Builder, Graph, Op
 from mithril.mesh import Mesh
 from mithril.ops.collective import (
@@ -239,7 +239,7 @@ def test_nobody_needs_to_observe(kind: str) -> None:
     parts = parts_of(mesh, 4, 6)
     graph: Graph = graph_of(lambda x: apply_op(op, x)[0], x=f32(4, 6))
     program = program_of(mesh, graph, {"x": everywhere(mesh, 2)})
-    (found,) = LockstepExecutable(program, KERNELS, np)([parts])
+    (found,) = LockstepExecutable(program, NUMPY_KERNELS, np)([parts])
     np.testing.assert_array_equal(found, collective(mesh, op, parts)[0])
 
 

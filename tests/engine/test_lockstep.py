@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from mithril import ops
-from mithril.engine.kernels import KERNELS, Kernel
+from mithril.engine.kernels import KERNELS, Kernel, on_namespace
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.numpy_engine import NUMPY_KERNELS
 from mithril.ir import Builder, Op, Tensor
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, AxisIndex, ReduceScatter
@@ -39,8 +40,8 @@ MESH = Mesh(a=2, b=3)
 def counting(name: str, calls: Counter[str]) -> dict[str, Kernel]:
     """Return the kernels, one of which counts how often it runs."""
 
-    def kernel(op: Any, types: Sequence[TensorType], xp: ModuleType) -> Callable[..., Any]:
-        function = KERNELS[name](op, types, xp)
+    def kernel(op: Any, types: Sequence[TensorType]) -> Callable[..., Any]:
+        function = NUMPY_KERNELS[name](op, types)
 
         def counted(*operands: Any) -> Any:
             calls[name] += 1
@@ -48,7 +49,7 @@ def counting(name: str, calls: Counter[str]) -> dict[str, Kernel]:
 
         return counted
 
-    return {**KERNELS, name: kernel}
+    return {**NUMPY_KERNELS, name: kernel}
 
 
 def calls_of(name: str, program: Program) -> int:
@@ -119,7 +120,7 @@ def test_the_source_is_straight_lines() -> None:
     mesh = Mesh(a=2)
     given = {"x": Sharding(mesh, ((), ("a",)))}
     program = program_of(mesh, graph_of(function, x=f32(2, 2), y=f32(2, 2)), given)
-    assert LockstepExecutable(program, KERNELS, np).source == (
+    assert LockstepExecutable(program, NUMPY_KERNELS, np).source == (
         "def run(inputs, observe):\n"
         "    v0_0 = inputs[0][0]\n"
         "    v0_1 = inputs[0][1]\n"
@@ -145,8 +146,8 @@ def alive(names: dict[str, Kernel], peak: list[int]) -> dict[str, Kernel]:
     made: list[weakref.ref[np.ndarray]] = []
 
     def watched(kernel: Kernel) -> Kernel:
-        def factory(op: Any, types: Sequence[TensorType], xp: ModuleType) -> Callable[..., Any]:
-            function = kernel(op, types, xp)
+        def factory(op: Any, types: Sequence[TensorType]) -> Callable[..., Any]:
+            function = kernel(op, types)
 
             def call(*operands: Any) -> Any:
                 peak.append(sum(ref() is not None for ref in made))
@@ -168,7 +169,7 @@ def peak_of(function: Callable[..., Any], mesh: Mesh, **types: TensorType) -> in
     program = program_of(mesh, graph_of(function, **types), given)
     values = {n: [np.ones(t.shape, np.float32) for _ in range(mesh.size)] for n, t in types.items()}
     peak: list[int] = []
-    execute(program, values, alive(dict(KERNELS), peak))
+    execute(program, values, alive(NUMPY_KERNELS, peak))
     return max(peak)
 
 
@@ -243,7 +244,7 @@ def test_everything_but_the_outputs_is_deleted_once_after_its_last_use() -> None
         graph, Mesh(data=2, tensor=2), values_for(graph), {**MEGATRON_BLOCK, "x": P("data")},
         compute=[*MEGATRON_BLOCK], differentiated=BLOCK_PARAMETERS,
     )  # fmt: skip
-    source = LockstepExecutable(ran.plan.stages[0].program, KERNELS, np).source
+    source = LockstepExecutable(ran.plan.stages[0].program, NUMPY_KERNELS, np).source
     (function,) = ast.parse(source).body
     made: list[str] = []
     freed: list[str] = []
@@ -292,7 +293,7 @@ def test_any_array_namespace_will_do() -> None:
     program = program_of(mesh, graph_of(function, x=f32(2)), {"x": everywhere(mesh, 1)})
     parts = [np.asarray([1, 2], np.float32), np.asarray([3, 0], np.float32)]
     namespace = Namespace()
-    found, _ = execute(program, {"x": parts}, xp=namespace)
+    found, _ = execute(program, {"x": parts}, on_namespace(KERNELS, namespace), namespace)
     expected, _ = execute(program, {"x": parts})
     np.testing.assert_equal(found, expected)
     assert {"exp", "concatenate", "maximum"} <= set(namespace.asked)
@@ -327,7 +328,7 @@ def test_kernels_come_from_the_table_and_see_op_types_and_namespace() -> None:
 
     program = program_of(MESH, graph_of(lambda x: apply_op(Halve(), x)[0], x=f32(2)))
     parts = [np.asarray([4, 8], np.float32)] * 6
-    found, _ = execute(program, {"x": parts}, {"halve": halve})
+    found, _ = execute(program, {"x": parts}, on_namespace({"halve": halve}, np))
     np.testing.assert_array_equal(found["y"], [[2, 4]] * 6)
     assert seen == [("halve", [f32(2)], np)]
 
@@ -344,7 +345,7 @@ def test_an_input_may_be_an_output() -> None:
 
 def test_an_executable_runs_again_with_other_values() -> None:
     program = program_of(Mesh(), graph_of(ops.exp, x=f32(1)))
-    executable = LockstepExecutable(program, KERNELS, np)
+    executable = LockstepExecutable(program, NUMPY_KERNELS, np)
     for value in (0.0, 1.0):
         ((found,),) = executable([[np.asarray([value], np.float32)]])
         np.testing.assert_array_equal(found, np.exp(np.asarray([value], np.float32)))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mithril import ops
 from mithril.engine.collectives import EXCHANGES
-from mithril.engine.kernels import KERNELS
+from mithril.engine.numpy_engine import NUMPY_KERNELS
 from mithril.engine.rank import RankExecutable
 from mithril.ir import Builder, Op, Tensor
 from mithril.mesh import Mesh, P, Sharding
@@ -57,7 +57,7 @@ def on_threads(written: Program, parts: list[np.ndarray]) -> list[dict[str, Any]
     meeting, mesh = Meeting(written.mesh), written.mesh
 
     def run(rank: int) -> dict[str, Any]:
-        own = RankExecutable(written, KERNELS, np, rank, meeting.exchanges(rank))
+        own = RankExecutable(written, NUMPY_KERNELS, np, rank, meeting.exchanges(rank))
         made = own([[parts[rank]] for _ in written.inputs])
         return {port.name: value[0] for port, value in zip(written.outputs, made, strict=True)}
 

@@ -63,7 +63,7 @@ def lowers(backend: str) -> Any:
     """Lower an op for a backend that its second definition knows and its first one does not."""
     old = op_of()
     defines(kernels={backend: np.tanh})()
-    return kernels_for(backend, {})["odd"](old, [f(2)], np)
+    return kernels_for(backend, {})["odd"](old, [f(2)])
 
 
 def runs(kernel: Callable[..., Any]) -> Callable[[], Any]:
@@ -71,7 +71,7 @@ def runs(kernel: Callable[..., Any]) -> Callable[[], Any]:
 
     def call() -> Any:
         op = op_of(kernels={"numpy": kernel})
-        return kernels_for("numpy", {})["odd"](op, [f(2)], np)(np.ones(2, np.float32))
+        return kernels_for("numpy", {})["odd"](op, [f(2)])(np.ones(2, np.float32))
 
     return call
 

@@ -193,7 +193,7 @@ def test_dtypes_of_frameworks_are_known_by_their_last_word() -> None:
 
     ml.define_op("foreign", shapes=lambda x: x, rule="a -> a", kernels={"torch": lambda x: x})
     op = registry()["foreign"]()
-    kernel = kernels_for("torch", {})["foreign"](op, [TensorType((2,), F32)], np)
+    kernel = kernels_for("torch", {})["foreign"](op, [TensorType((2,), F32)])
     assert kernel(Foreign((2,))).shape == (2,)
     with pytest.raises(
         ShapeError, match=r"its torch kernel returned float32\[3\] for float32\[3\]"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mithril import ops
 from mithril.engine.kernels import KERNELS
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.numpy_engine import NUMPY_KERNELS
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding
 from mithril.partition.padding import extent, identity_of, mask, stretch, trim
@@ -32,7 +33,9 @@ def evaluate(graph: Graph, **values: np.ndarray) -> dict[str, np.ndarray]:
         )
 
     program = Program(mesh, graph, ports({v.name: v for v in graph.inputs}), ports(graph.outputs))
-    results = LockstepExecutable(program, KERNELS, np)([[values[v.name]] for v in graph.inputs])
+    results = LockstepExecutable(program, NUMPY_KERNELS, np)(
+        [[values[v.name]] for v in graph.inputs]
+    )
     return {name: part for name, (part,) in zip(graph.outputs, results, strict=True)}
 
 

@@ -181,7 +181,7 @@ def _step(node: Node, kernels: Mapping[str, Kernel], after: Gate) -> Function:
         return lambda inputs, flag: [after(inputs[0], inputs[1], flag)]
     if isinstance(op, Repeat):
         return _loop(op, kernels, after)
-    kernel = kernels[op.name](op, [value.type for value in node.inputs], jnp)
+    kernel = kernels[op.name](op, [value.type for value in node.inputs])
     if len(node.outputs) == 1:
         return lambda inputs, flag: _one(kernel(*inputs))
     return lambda inputs, flag: list(kernel(*inputs))

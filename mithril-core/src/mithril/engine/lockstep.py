@@ -171,7 +171,7 @@ class Writer:
             yield from self._collective(node, function, inherited)
             return
         types = [value.type for value in node.inputs]
-        self.constants[function] = self._kernels[op.name](op, types, self._xp)
+        self.constants[function] = self._kernels[op.name](op, types)
         self.places[function] = _place_in_code(node)
         for value in node.outputs:
             self._declare(value, inherited)

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from mithril.engine.base import Engine
-from mithril.engine.kernels import KERNELS, kernels_for
+from mithril.engine.kernels import KERNELS, kernels_for, on_namespace
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.moving import move
 from mithril.engine.protocol import Produce
@@ -18,6 +18,9 @@ from mithril.mesh import Mesh, Sharding
 from mithril.plan import Program
 from mithril.plan.timetable import Transfer
 from mithril.types import TensorType
+
+NUMPY_KERNELS = on_namespace(KERNELS, np)
+"""The kernels of all ops on NumPy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class NumpyEngine(Engine):
     @property
     def kernels(self) -> frozenset[str]:
         """All ops, and those of users that have a kernel for this engine."""
-        return frozenset(kernels_for(self.name, KERNELS))
+        return frozenset(kernels_for(self.name, NUMPY_KERNELS))
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
         """Make a distributed array; see `Engine.put`."""
@@ -66,4 +69,4 @@ class NumpyEngine(Engine):
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> LockstepExecutable:
         """Turn a program into straight-line Python over all devices."""
-        return LockstepExecutable(program, kernels_for(self.name, KERNELS), np)
+        return LockstepExecutable(program, kernels_for(self.name, NUMPY_KERNELS), np)

@@ -9,7 +9,6 @@ worked out by the factory. Functions bind `lax` primitives where they are called
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 from mithril.engine.kernels.registry import Kernel, Run
@@ -29,11 +28,8 @@ def kernel(
     """Register a kernel factory for op classes, in one of the tables."""
 
     def add(factory: Factory) -> Factory:
-        def adapt(op: Any, types: Types, xp: ModuleType) -> Run:
-            return factory(op, types)
-
         for op_class in op_classes:
-            table[op_class.name] = adapt
+            table[op_class.name] = factory
         return factory
 
     return add

@@ -8,7 +8,6 @@ factory; the function builds a few nodes of MLX's lazy graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -27,11 +26,8 @@ def kernel(*op_classes: type[Op]) -> Callable[[Factory], Factory]:
     """Register a kernel factory for op classes."""
 
     def add(factory: Factory) -> Factory:
-        def adapt(op: Any, types: Types, xp: ModuleType) -> Run:
-            return factory(op, types)
-
         for op_class in op_classes:
-            KERNELS[op_class.name] = adapt
+            KERNELS[op_class.name] = factory
         return factory
 
     return add

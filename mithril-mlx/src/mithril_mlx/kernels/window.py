@@ -7,7 +7,6 @@ them. Pooling works in both.
 from __future__ import annotations
 
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -59,12 +58,8 @@ def convolution(op: Any, types: Types) -> Run:
     return lambda a, b: mx.moveaxis(run(mx.moveaxis(a, 1, -1), mx.moveaxis(b, 1, -1)), -1, 1)
 
 
-def of_images(op: OfImages, types: Types, xp: ModuleType) -> Run:
-    """The kernel of an op whose operands have their channels last."""
-    return _of_images(op, types)
-
-
 @in_float32
-def _of_images(op: OfImages, types: Types) -> Run:
+def of_images(op: OfImages, types: Types) -> Run:
+    """The kernel of an op whose operands have their channels last."""
     factory = {**_CONVOLUTIONS, **_POOLS}[type(op.of)]
     return factory(op.of, [t.with_shape(channels_second(t.shape)) for t in types])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 from mithril.engine.kernels.registry import Kernel, Run
@@ -22,7 +21,7 @@ def kernels_on(device: str) -> Mapping[str, Kernel]:
 
 
 def _kernel(write: EmitExpression, device: str) -> Kernel:
-    def factory(op: Any, types: Types, xp: ModuleType) -> Run:
+    def factory(op: Any, types: Types) -> Run:
         names = [f"x{i}" for i in range(len(types))]
         text = f"lambda {', '.join(names)}: {write(op, types).format(*names)}"
         run: Run = eval(text, {**vars(runtime_library), "device": device})

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import torch
 from mithril.ir import Constant, Graph, Node, Repeat, Value
 from mithril.ops import collective as ops
 from mithril.ops.conv import Convolving
@@ -146,7 +145,7 @@ class FunctionEmitter:
             return EXPRESSIONS[node.op.name](node.op, types).format(*operands)
         called = self._module.called
         name = f"user_{len(called)}"
-        called[name] = self._module.users[node.op.name](node.op, types, torch)
+        called[name] = self._module.users[node.op.name](node.op, types)
         return f"{name}({', '.join(operands)})"
 
     def _format_assignment(self, node: Node, expression: str) -> str:

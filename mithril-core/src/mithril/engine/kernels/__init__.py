@@ -22,10 +22,17 @@ from mithril.engine.kernels import (
     shard,
 )
 from mithril.engine.kernels.custom import kernels_for
-from mithril.engine.kernels.registry import KERNELS, Kernel, Run, kernel
+from mithril.engine.kernels.registry import (
+    KERNELS,
+    Kernel,
+    KernelTable,
+    Run,
+    kernel,
+    on_namespace,
+)
 
 __all__ = [
-    "KERNELS", "Kernel", "Run", "attention", "control", "conv", "elementwise", "moe",
-    "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "nn", "normalization", "numbers",
-    "order", "pool", "position", "random", "reduce", "shape", "shard",
+    "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "elementwise",
+    "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "moe", "nn", "normalization",
+    "numbers", "on_namespace", "order", "pool", "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -8,18 +8,16 @@ below each other as rows, so that they share a product with their one key head.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.engine.kernels.rows import row_sum
 from mithril.ops.attention import UNSEEN, Attention, AttentionGradient
-from mithril.types import TensorType
 
-Types = Sequence[TensorType]
 BLOCK = 1 << 17
 """How many scores are worked on at a time, about."""
 FEWEST_ROWS = 32

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import conv as ops
 from mithril.types import DType, Shape, TensorType
 
-Types = Sequence[TensorType]
 Index = tuple[slice, ...]
 ALL = (slice(None), slice(None))
 

@@ -7,20 +7,16 @@ share, cannot be written to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from mithril.engine.kernels.registry import Kernel, Run
+from mithril.engine.kernels.registry import Kernel, Run, Types
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import registry
 from mithril.ops.definition import UserOp
-from mithril.types import TensorType
-
-Types = Sequence[TensorType]
 
 
 def kernels_for(backend: str, kernels: Mapping[str, Kernel]) -> dict[str, Kernel]:
@@ -39,7 +35,7 @@ def kernels_for(backend: str, kernels: Mapping[str, Kernel]) -> dict[str, Kernel
 
 
 def _guard(backend: str) -> Kernel:
-    def factory(op: UserOp, types: Types, xp: ModuleType) -> Run:
+    def factory(op: UserOp, types: Types) -> Run:
         function = op.definition.kernels.get(backend)
         if function is None:
             raise BackendError(

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mithril import ops
-from mithril.engine.kernels.registry import Run, kernel, same_name
+from mithril.engine.kernels.registry import Run, Types, kernel, same_name
 from mithril.ir import Constant
-from mithril.types import TensorType
-
-Types = Sequence[TensorType]
 
 same_name({
     ops.Add: "add", ops.Subtract: "subtract", ops.Multiply: "multiply", ops.Divide: "divide",

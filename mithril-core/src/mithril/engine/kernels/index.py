@@ -7,18 +7,15 @@ ids that lie elsewhere give zeros.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.errors import ShapeError
 from mithril.ops import index as ops
-from mithril.types import TensorType
 
-Types = Sequence[TensorType]
 # Up to this many rows, adding by a product with a one-hot matrix is faster than by sorting.
 _MATMUL_ROWS = 192
 

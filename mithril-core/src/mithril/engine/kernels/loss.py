@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from mithril import ops
 from mithril.engine.kernels.blocks import in_row_blocks
 from mithril.engine.kernels.nn import wide_dtype
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.errors import ShapeError
-from mithril.types import TensorType
-
-Types = Sequence[TensorType]
 
 
 @kernel(ops.CrossEntropy)

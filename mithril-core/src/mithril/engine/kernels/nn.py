@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -12,11 +11,8 @@ import numpy as np
 from mithril import ops
 from mithril.engine.kernels.blocks import in_blocks, in_row_blocks
 from mithril.engine.kernels.elementwise import erf_kernel
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops.nn import SQRT_HALF, TANH_CUBE, TANH_SCALE
-from mithril.types import TensorType
-
-Types = Sequence[TensorType]
 
 
 def wide_dtype(types: Types) -> np.dtype[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -11,11 +10,8 @@ import numpy as np
 from mithril import ops
 from mithril.engine.kernels.blocks import in_row_blocks
 from mithril.engine.kernels.nn import wide_dtype
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.engine.kernels.rows import row_sum
-from mithril.types import TensorType
-
-Types = Sequence[TensorType]
 
 
 @kernel(ops.LayerNorm)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mithril.engine.kernels.index import check_ids
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import order as ops
 from mithril.types import DType, TensorType
-
-Types = Sequence[TensorType]
 
 
 @kernel(ops.Prod)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import reduce
 from types import ModuleType
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from mithril.engine.kernels.conv import ALL, Index, accumulator, taps_of
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import pool as ops
 from mithril.types import DType, TensorType
-
-Types = Sequence[TensorType]
 
 
 @kernel(ops.MaxPool)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mithril.engine.kernels.blocks import ROWS_BLOCK
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops.position import Rope
-from mithril.types import TensorType
-
-Types = Sequence[TensorType]
 
 
 @kernel(Rope)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from mithril.engine.kernels.registry import KERNELS, Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import reduce as ops
 from mithril.types import TensorType
-
-Types = Sequence[TensorType]
 
 # Up to this many terms a product with ones is used: BLAS adds several times faster than a
 # reduction does, but adds one after another, and its rounding error grows with their number.
@@ -49,16 +45,11 @@ def _product_with_ones(
     return None
 
 
-def _along_axes(function: str) -> Any:
-    def factory(op: ops.Reduction, types: Types, xp: ModuleType) -> Run:
-        reduce, axes, keepdims = getattr(xp, function), op.axes, op.keepdims
-        return lambda x: reduce(x, axis=axes, keepdims=keepdims)
-
-    return factory
-
-
-for _op in (ops.Max, ops.Min, ops.AnyTrue, ops.AllTrue):
-    KERNELS[_op.name] = _along_axes(_op.name)
+@kernel(ops.Max, ops.Min, ops.AnyTrue, ops.AllTrue)
+def along_axes(op: ops.Reduction, types: Types, xp: ModuleType) -> Run:
+    """The namespace's own."""
+    reduce, axes, keepdims = getattr(xp, op.name), op.axes, op.keepdims
+    return lambda x: reduce(x, axis=axes, keepdims=keepdims)
 
 
 @kernel(ops.Argmax, ops.Argmin)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from mithril import ops
-from mithril.engine.kernels.registry import Run, kernel
-from mithril.types import TensorType
-
-Types = Sequence[TensorType]
+from mithril.engine.kernels.registry import Run, Types, kernel
 
 
 @kernel(ops.Reshape)

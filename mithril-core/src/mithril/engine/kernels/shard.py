@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops.collective import KeepFirst, TakeShard
-from mithril.types import TensorType
-
-Types = Sequence[TensorType]
 
 
 @kernel(TakeShard)
