@@ -7,12 +7,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import mithril
 import pytest
 from mithril import errors
+from mithril.plugins.published import PUBLISHED, Package
 
 from tests.plugin_packages import python
 
@@ -21,8 +24,8 @@ PROJECTS = sorted(ROOT.glob("mithril-*/pyproject.toml"))
 MODULES = sorted(path for project in PROJECTS for path in project.parent.glob("src/**/*.py"))
 
 
-def metadata(project: Path) -> dict[str, object]:
-    table: dict[str, object] = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+def metadata(project: Path) -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
     return table
 
 
@@ -35,6 +38,45 @@ def test_a_module_opens_with_what_it_promises(path: Path) -> None:
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert docstring
     assert len(docstring) > 20
+
+
+ENGINES = re.compile(r"(^|_)engine$")
+
+
+def looks_up_by_name(call: ast.AST) -> bool:
+    """Whether something is `getattr(engine, "…")` or its like, however the engine is reached."""
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args):
+        return False
+    name = {ast.Name: "id", ast.Attribute: "attr"}.get(type(call.args[0]), "")
+    held = str(vars(call.args[0]).get(name, ""))
+    return call.func.id in ("getattr", "hasattr", "setattr") and bool(ENGINES.search(held))
+
+
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [
+        ('hasattr(engine, "part")', True),
+        ('getattr(self.backend.engine, "missing", {})', True),
+        ("getattr(self._engine, name)", True),
+        ('getattr(wide_engine, "x")', True),
+        ("engine.part", False),
+        ('getattr(engineer, "x")', False),
+        ("getattr(xp, function)", False),
+    ],
+)
+def test_a_look_up_by_name_is_recognised(code: str, is_found: bool) -> None:
+    assert looks_up_by_name(ast.parse(code, mode="eval").body) is is_found
+
+
+def test_what_engines_have_is_declared() -> None:
+    """`mithril.engine.Engine` says all that is asked of an engine; nothing is looked for by name."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if looks_up_by_name(node)
+    ]
+    assert found == []
 
 
 def raised_classes() -> list[tuple[str, ast.ClassDef]]:
@@ -60,6 +102,19 @@ def test_errors_are_one_public_documented_tree() -> None:
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.parent.name)
 def test_all_packages_have_one_version(project: Path) -> None:
     assert metadata(project)["version"] == version("mithril-core") == mithril.__version__
+
+
+def test_what_is_said_of_absent_backends_is_what_their_specs_say() -> None:
+    projects = [path for path in PROJECTS if "mithril.backends" in metadata(path)["entry-points"]]
+    described = {}
+    for project in projects:
+        table = metadata(project)
+        for name, module in table["entry-points"]["mithril.backends"].items():
+            (spec,) = import_module(module).mithril_backends()
+            can = spec.launch is not None, spec.planning is not None
+            described[name] = Package(name, table["name"], spec.methods, *can)
+    assert described.pop("numpy").name == "mithril-core"
+    assert described == PUBLISHED
 
 
 def test_the_changelog_tells_what_is_unreleased() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from mithril.errors import BackendError, MeshError, OptionError
 from mithril.mesh import Mesh
+from mithril.plugins import published
 from mithril.plugins.discover import Status, discover, find
 from mithril.plugins.opening import open_engine
 from mithril.plugins.requirements import Requirement, release
@@ -243,6 +244,10 @@ BROKEN = {
         SPEC.format(f"{GOOD_FIELDS}, requires='jax'"),
         "BackendSpec.requires is 'jax'; give a tuple of strings",
     ),
+    "methods": (
+        SPEC.format(f"{GOOD_FIELDS}, methods='npu'"),
+        "BackendSpec.methods is 'npu'; give a tuple of names",
+    ),
     "requirement": (
         SPEC.format(f"{GOOD_FIELDS}, requires=('jax[cuda]==1',)"),
         "requirement 'jax[cuda]==1' is not understood; write 'name' or 'name>=version'",
@@ -358,10 +363,40 @@ class TestOpening:
         )
         assert isinstance(caught.value.__cause__, OSError)
 
+    def test_what_is_no_engine_is_refused(self, install: Install) -> None:
+        opens_list = "def opens_list(mesh, options):\n    return [mesh]\n\n"
+        install("x", opens_list + SPEC.format("name='x', open=opens_list, api=(2, 0)"))
+        with pytest.raises(BackendError) as caught:
+            open_engine("x", Mesh(), {})
+        assert str(caught.value) == (
+            "backend 'x' opens a list, which is no engine; have BackendSpec.open return a "
+            "mithril.engine.Engine"
+        )
+
     def test_an_error_of_mithrils_own_kind_passes(self, install: Install) -> None:
         install("x", OPENING + SPEC.format("name='x', open=fail, api=(2, 0), options=Options"))
         with pytest.raises(MeshError, match="mesh is too large; 8 chips; use fewer"):
             open_engine("x", Mesh(data=16), {"board": "a"})
+
+
+class TestMethodsOfFrameworks:
+    """Messages say which backend has a method, whoever wrote the backend."""
+
+    @pytest.fixture(autouse=True)
+    def forget(self) -> Iterator[None]:
+        published._installed_methods.cache_clear()
+        yield
+        published._installed_methods.cache_clear()
+
+    def test_of_an_installed_backend_they_come_from_its_spec(self, install: Install) -> None:
+        install("x", SPEC.format(f"{GOOD_FIELDS}, methods=('on_chip', 'as_netlist')"))
+        with pytest.raises(AttributeError, match=r"has no attribute 'as_netlist'; backend 'x' has"):
+            ml.NumpyBackend().ones(2).as_netlist()
+
+    def test_otherwise_the_nearest_name_is_proposed(self) -> None:
+        with pytest.raises(AttributeError, match=r"has no attribute 'as_netlist'$"):
+            ml.NumpyBackend().ones(2).as_netlist()
+        assert published.suggest_attribute("nunpy", ["numpy"]) == "; did you mean 'numpy'?"
 
 
 class TestRequirements:

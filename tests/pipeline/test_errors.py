@@ -41,12 +41,6 @@ def _added_to(pipeline: ml.Pipeline) -> None:
     pipeline += ml.Relu()
 
 
-def _wired() -> None:
-    compiled = ml.compile(classifier(2, microbatch_size=2), ml.NumpyBackend(PIPE))
-    shapes = {"input": (8, FEATURES), "targets": ml.TensorSpec((8,), "int32")}
-    compiled.wiring(shapes, gradients=False)
-
-
 CASES: dict[str, Case] = {
     "stage without input": (
         lambda: ml.Pipeline([ml.Linear(4), ml.Model()]),
@@ -210,11 +204,6 @@ CASES: dict[str, Case] = {
         lambda: _added_to(ml.Pipeline([ml.Relu()])),
         ml.OptionError,
         "Pipeline takes no further layers",
-    ),
-    "a model of several programs as one function": (
-        _wired,
-        ml.BackendError,
-        "programs on parts of the mesh and is no single function of backend 'numpy'",
     ),
     "replicas without devices": (
         lambda: run(classifier(2, data_parallel=True), PIPE),

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, overload
 
 from mithril.engine import Engine, Observer
-from mithril.errors import BackendError, GraphError, OptionError, PlanError, kind_of
+from mithril.errors import GraphError, OptionError, PlanError, kind_of
 from mithril.keywords import checked_keywords, named, refuse_unknown
 from mithril.mesh import Sharding
 from mithril.models import Layer
@@ -253,13 +253,6 @@ class CompiledModel:
             (name, (parameters or {}).get(name, ANYWHERE)) for name in self.parameter_names
         )
         step = planner.step(Signature(placed, lying, arriving if gradients else None))
-        is_staged = step.plan.timetable is not None
-        if is_staged and not hasattr(self.backend.engine, "lower_plan"):
-            raise BackendError(
-                f"model runs as {len(step.plan.stages)} programs on parts of the mesh and is no "
-                f"single function of backend '{self.backend.name}'; call evaluate(), or remove "
-                f"device_id, Pipeline and model.stage"
-            )
         made = {port.name for port in step.plan.outputs}
         wanted = {name: gradient_of(name) for name in (*self.parameter_names, *differentiable)}
         return Wiring(
