@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from mithril import ops
 from mithril.engine.kernels import Kernel, KernelTable, on_namespace
-from mithril.errors import BackendError
 
 from tests.engine.programs import f32
 
@@ -35,12 +33,6 @@ def test_what_is_the_same_for_all_types_is_given_as_it_is() -> None:
     table.register_same({ops.Tanh: np.tanh, ops.Exp: np.exp})
     assert table["exp"](ops.Exp(), [f32(2)]) is np.exp
     assert table["tanh"](ops.Tanh(), []) is np.tanh
-
-
-def test_an_op_is_registered_once() -> None:
-    with pytest.raises(BackendError) as caught:
-        table_of_two().register_same({ops.Min: min})
-    assert str(caught.value) == "op 'min' has a kernel in this table already; register one"
 
 
 def test_a_table_over_another_has_its_own_first_and_sees_what_comes_later() -> None:

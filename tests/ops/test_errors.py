@@ -14,7 +14,15 @@ import mithril
 import numpy as np
 import pytest
 from mithril import ops
-from mithril.errors import GraphError, MithrilError, OptionError, ShapeError, ShardingError
+from mithril.engine.kernels import KernelTable
+from mithril.errors import (
+    BackendError,
+    GraphError,
+    MithrilError,
+    OptionError,
+    ShapeError,
+    ShardingError,
+)
 from mithril.ir import Builder, Op
 from mithril.ops.expansion import gradient_by_expansion
 from mithril.types import DType, TensorType, as_dtype, check_number, promote
@@ -229,6 +237,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(ops.MaxPoolGradient((2,), (1,), ((0, 0),)), f(2, 3, 4), f(2, 3, 3), f(2, 3, 4)), ShapeError, "max_pool_gradient gets float32[2, 3, 4] where the result is float32[2, 3, 3]; pass its type"),
     (infers(ops.Constrain(((), (), ("x",))), f(2, 3)), ShardingError, "cannot constrain float32[2, 3] to P(None, None, 'x'); it has 3 entries; give at most one per dimension"),
     (differentiates(ops.MaxPoolGradient((2,), (1,), ((0, 0),)), f(2, 3, 4), f(2, 3, 3), f(2, 3, 3)), GraphError, "max_pool has no second derivative here; differentiate it once, or pool with mean()"),
+    (lambda: KernelTable().register(ops.Exp, ops.Exp)(abs), BackendError, "op 'exp' has a kernel in this table already; register one"),
     (lambda: check_number(0.5, I32), ShapeError, "number is 0.5, which is no int32; that holds the integers from -2147483648 to 2147483647; take another"),
 ]  # fmt: skip
 

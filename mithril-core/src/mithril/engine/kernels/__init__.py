@@ -12,7 +12,6 @@ from mithril.engine.kernels import (
     moe,
     nn,
     normalization,
-    numbers,
     order,
     pool,
     position,
@@ -34,5 +33,5 @@ from mithril.engine.kernels.registry import (
 __all__ = [
     "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "elementwise",
     "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "moe", "nn", "normalization",
-    "numbers", "on_namespace", "order", "pool", "position", "random", "reduce", "shape", "shard",
+    "on_namespace", "order", "pool", "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.engine.kernels.rows import row_sum
 from mithril.ops.attention import UNSEEN, Attention, AttentionGradient
@@ -47,7 +48,7 @@ class Part(NamedTuple):
 def attention(op: Attention, types: Types, xp: ModuleType) -> Run:
     """Scores, masked and exponentiated in place, then the weighted values."""
     (b, s, h, _), (_, _, groups, e) = types[0].shape, types[2].shape
-    wide, dtype = _wide(types), types[0].dtype.numpy
+    wide, dtype = accumulator(types[0].dtype), types[0].dtype.numpy
     parts, hide = _parts(op.causal, types), _hide(op.causal, types, types[3:], xp)
     factor = wide.type(op.scale)
     add = row_sum(xp)
@@ -81,7 +82,7 @@ def attention(op: Attention, types: Types, xp: ModuleType) -> Run:
 def attention_gradient(op: AttentionGradient, types: Types, xp: ModuleType) -> Run:
     """Probabilities are recomputed from log_sum_exp; five batched products."""
     (b, s, h, _), groups = types[0].shape, types[1].shape[2]
-    wide, dtype = _wide(types), types[0].dtype.numpy
+    wide, dtype = accumulator(types[0].dtype), types[0].dtype.numpy
     parts, hide = _parts(op.causal, types), _hide(op.causal, types, types[6:], xp)
     factor = wide.type(op.scale)
     add = row_sum(xp)
@@ -111,11 +112,6 @@ def attention_gradient(op: AttentionGradient, types: Types, xp: ModuleType) -> R
         return tuple(xp.asarray(x, dtype=dtype) for x in found)
 
     return run
-
-
-def _wide(types: Types) -> np.dtype[Any]:
-    dtype = types[0].dtype
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype.numpy
 
 
 def _parts(causal: bool, types: Types) -> list[Part]:

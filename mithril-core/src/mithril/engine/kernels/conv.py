@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import conv as ops
-from mithril.types import DType, Shape, TensorType
+from mithril.types import Shape, TensorType
 
 Index = tuple[slice, ...]
 ALL = (slice(None), slice(None))
@@ -130,8 +129,3 @@ def _tap(start: int, size: int, out: int, stride: int) -> tuple[slice, slice] | 
         return None
     begin = start + stride * first
     return slice(begin, start + stride * last + 1, stride), slice(first, last + 1)
-
-
-def accumulator(dtype: DType) -> np.dtype[np.generic]:
-    """16-bit floats are multiplied and summed in float32."""
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype.numpy

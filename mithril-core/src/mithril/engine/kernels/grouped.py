@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import grouped as ops
-from mithril.types import TensorType
 
 
 @kernel(ops.GroupedMatmul)
 def grouped_matmul(op: ops.GroupedMatmul, types: Types, xp: ModuleType) -> Run:
     """Blocks of one matrix are multiplied together; 16-bit floats in float32."""
     (result,) = op.infer(types)
-    dtype, wide = result.dtype.numpy, _wide(result)
+    dtype, wide = result.dtype.numpy, accumulator(result.dtype)
     groups, count, rows, features = types[0].shape
     out = result.shape[3]
 
@@ -37,7 +37,7 @@ def grouped_matmul(op: ops.GroupedMatmul, types: Types, xp: ModuleType) -> Run:
 def grouped_outer(op: ops.GroupedOuter, types: Types, xp: ModuleType) -> Run:
     """One product for each entry, over the rows of all its blocks; 16-bit floats in float32."""
     (result,) = op.infer(types)
-    dtype, wide = result.dtype.numpy, _wide(result)
+    dtype, wide = result.dtype.numpy, accumulator(result.dtype)
     flat = [(x.shape[0] * x.shape[1], x.shape[2], x.shape[3]) for x in types[:2]]
 
     def run(left: Any, right: Any, ids: Any) -> Any:
@@ -61,7 +61,3 @@ def _by_entry(ids: Any, entries: int) -> Iterator[tuple[int, Any]]:
         which = np.flatnonzero(ids == entry)
         if which.size:
             yield entry, which
-
-
-def _wide(result: TensorType) -> Any:
-    return np.dtype(np.float32) if result.dtype.itemsize == 2 else result.dtype.numpy

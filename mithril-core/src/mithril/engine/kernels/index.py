@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.errors import ShapeError
 from mithril.ops import index as ops
@@ -48,7 +49,7 @@ def scatter_add(op: ops.ScatterAdd, types: Types, xp: ModuleType) -> Run:
     rows, count = op.rows, types[0].size
     (result,) = op.infer(types)
     dtype = result.dtype.numpy
-    accumulate = np.float32 if result.dtype.is_float and result.dtype.itemsize == 2 else dtype
+    accumulate = accumulator(result.dtype)
     small = rows <= _MATMUL_ROWS and result.dtype.is_float
     add = _add_by_product if small else _add_by_sorting
     flat = (count, math.prod(result.shape[1:]))

@@ -7,7 +7,7 @@ from typing import Any
 
 from mithril import ops
 from mithril.engine.kernels.blocks import in_row_blocks
-from mithril.engine.kernels.nn import wide_dtype
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.errors import ShapeError
 
@@ -15,7 +15,11 @@ from mithril.errors import ShapeError
 @kernel(ops.CrossEntropy)
 def cross_entropy(op: ops.CrossEntropy, types: Types, xp: ModuleType) -> Run:
     """log sum exp minus the logit of the target."""
-    wide, dtype, (*lead, classes) = wide_dtype(types), types[0].dtype.numpy, types[0].shape
+    wide, dtype, (*lead, classes) = (
+        accumulator(types[0].dtype),
+        types[0].dtype.numpy,
+        types[0].shape,
+    )
 
     def step(logits: Any, targets: Any) -> Any:
         logits = xp.asarray(logits, dtype=wide)
@@ -39,7 +43,11 @@ def cross_entropy(op: ops.CrossEntropy, types: Types, xp: ModuleType) -> Run:
 @kernel(ops.CrossEntropyGradient)
 def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types, xp: ModuleType) -> Run:
     """(softmax - one hot) times the cotangent."""
-    wide, dtype, (*lead, classes) = wide_dtype(types), types[0].dtype.numpy, types[0].shape
+    wide, dtype, (*lead, classes) = (
+        accumulator(types[0].dtype),
+        types[0].dtype.numpy,
+        types[0].shape,
+    )
 
     def step(logits: Any, targets: Any, total: Any, g: Any) -> Any:
         slope = xp.asarray(logits, dtype=wide) - total[..., None]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mithril.engine.kernels.index import check_ids
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import moe as ops
 from mithril.types import TensorType
@@ -25,8 +26,7 @@ def moe_combine(op: ops.MoeCombine, types: Types, xp: ModuleType) -> Run:
     """Rows of each round added up; of 16-bit floats in float32."""
     (result,) = op.infer(types)
     rows_of, dtype = _rows(op.name, types[0], xp), result.dtype.numpy
-    small = result.dtype.is_float and result.dtype.itemsize == 2
-    wide = np.float32 if small else dtype
+    wide = accumulator(result.dtype)
     groups, rows, features = result.shape
     rounds = types[1].shape[1] // max(rows, 1)
 

@@ -11,20 +11,15 @@ import numpy as np
 from mithril import ops
 from mithril.engine.kernels.blocks import in_blocks, in_row_blocks
 from mithril.engine.kernels.elementwise import erf_kernel
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops.nn import SQRT_HALF, TANH_CUBE, TANH_SCALE
-
-
-def wide_dtype(types: Types) -> np.dtype[Any]:
-    """Return the dtype to compute in: 16-bit floats are widened to float32."""
-    dtype = types[0].dtype
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype.numpy
 
 
 @kernel(ops.Softmax)
 def softmax(op: ops.Softmax, types: Types, xp: ModuleType) -> Run:
     """Shifted by the maximum before exponentials are taken."""
-    axis, wide, dtype = op.axis, wide_dtype(types), types[0].dtype.numpy
+    axis, wide, dtype = op.axis, accumulator(types[0].dtype), types[0].dtype.numpy
 
     def step(x: Any, axis: int = axis) -> Any:
         x = xp.asarray(x, dtype=wide)
@@ -39,7 +34,7 @@ def softmax(op: ops.Softmax, types: Types, xp: ModuleType) -> Run:
 @kernel(ops.SoftmaxGradient)
 def softmax_gradient(op: ops.SoftmaxGradient, types: Types, xp: ModuleType) -> Run:
     """y (g - sum(y g))."""
-    axis, wide, dtype = op.axis, wide_dtype(types), types[0].dtype.numpy
+    axis, wide, dtype = op.axis, accumulator(types[0].dtype), types[0].dtype.numpy
 
     def step(y: Any, g: Any, axis: int = axis) -> Any:
         y, g = xp.asarray(y, dtype=wide), xp.asarray(g, dtype=wide)
@@ -55,7 +50,7 @@ def softmax_gradient(op: ops.SoftmaxGradient, types: Types, xp: ModuleType) -> R
 @kernel(ops.LogSoftmax)
 def log_softmax(op: ops.LogSoftmax, types: Types, xp: ModuleType) -> Run:
     """Shifted by the maximum before exponentials are taken."""
-    axis, wide, dtype = op.axis, wide_dtype(types), types[0].dtype.numpy
+    axis, wide, dtype = op.axis, accumulator(types[0].dtype), types[0].dtype.numpy
 
     def step(x: Any, axis: int = axis) -> Any:
         x = xp.asarray(x, dtype=wide)
@@ -79,7 +74,7 @@ def _along(step: Run, axis: int, types: Types, xp: ModuleType) -> Run:
 @kernel(ops.Gelu)
 def gelu(op: ops.Gelu, types: Types, xp: ModuleType) -> Run:
     """The exact or the tanh form."""
-    wide, dtype = wide_dtype(types), types[0].dtype.numpy
+    wide, dtype = accumulator(types[0].dtype), types[0].dtype.numpy
     step = _tanh_step(xp) if op.approximate else _erf_step(types, wide, xp)
 
     def run(x: Any) -> Any:
@@ -113,7 +108,7 @@ def _erf_step(types: Types, wide: np.dtype[Any], xp: ModuleType) -> Run:
 @kernel(ops.GeluGradient)
 def gelu_gradient(op: ops.GeluGradient, types: Types, xp: ModuleType) -> Run:
     """The derivative of gelu times the cotangent."""
-    wide, dtype = wide_dtype(types), types[0].dtype.numpy
+    wide, dtype = accumulator(types[0].dtype), types[0].dtype.numpy
     derivative = _tanh_slope(xp) if op.approximate else _erf_slope(types, wide, xp)
 
     def run(x: Any, g: Any) -> Any:
@@ -157,7 +152,7 @@ def _erf_slope(types: Types, wide: np.dtype[Any], xp: ModuleType) -> Run:
 @kernel(ops.Silu)
 def silu(op: ops.Silu, types: Types, xp: ModuleType) -> Run:
     """x / (1 + exp(-x)); far below zero, x stays where the exponential is finite."""
-    wide, dtype = wide_dtype(types), types[0].dtype.numpy
+    wide, dtype = accumulator(types[0].dtype), types[0].dtype.numpy
     lowest = _lowest_exponent(wide)
 
     def run(x: Any) -> Any:
@@ -173,7 +168,7 @@ def silu(op: ops.Silu, types: Types, xp: ModuleType) -> Run:
 @kernel(ops.SiluGradient)
 def silu_gradient(op: ops.SiluGradient, types: Types, xp: ModuleType) -> Run:
     """With the gate s = 1 / (1 + exp(-x)): s (1 + x (1 - s)) times the cotangent."""
-    wide, dtype = wide_dtype(types), types[0].dtype.numpy
+    wide, dtype = accumulator(types[0].dtype), types[0].dtype.numpy
     lowest = _lowest_exponent(wide)
 
     def run(x: Any, g: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mithril import ops
 from mithril.engine.kernels.blocks import in_row_blocks
-from mithril.engine.kernels.nn import wide_dtype
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.engine.kernels.rows import row_sum
 
@@ -17,7 +17,7 @@ from mithril.engine.kernels.rows import row_sum
 @kernel(ops.LayerNorm)
 def layer_norm(op: ops.LayerNorm, types: Types, xp: ModuleType) -> Run:
     """Two passes: mean, then variance of what is centred."""
-    wide, dtype = wide_dtype(types), types[0].dtype.numpy
+    wide, dtype = accumulator(types[0].dtype), types[0].dtype.numpy
     epsilon, (*lead, count) = op.epsilon, types[0].shape
     add = row_sum(xp)
 
@@ -41,7 +41,7 @@ def layer_norm(op: ops.LayerNorm, types: Types, xp: ModuleType) -> Run:
 @kernel(ops.LayerNormGradient)
 def layer_norm_gradient(op: ops.LayerNormGradient, types: Types, xp: ModuleType) -> Run:
     """The closed form, with the sums over rows as matrix products."""
-    wide, dtype, (*lead, count) = wide_dtype(types), types[0].dtype.numpy, types[0].shape
+    wide, dtype, (*lead, count) = accumulator(types[0].dtype), types[0].dtype.numpy, types[0].shape
     add = row_sum(xp)
 
     def step(x: Any, gain: Any, average: Any, scale: Any, g: Any) -> Any:
@@ -70,7 +70,7 @@ def layer_norm_gradient(op: ops.LayerNormGradient, types: Types, xp: ModuleType)
 @kernel(ops.RmsNorm)
 def rms_norm(op: ops.RmsNorm, types: Types, xp: ModuleType) -> Run:
     """x over the root of its mean square."""
-    wide, dtype = wide_dtype(types), types[0].dtype.numpy
+    wide, dtype = accumulator(types[0].dtype), types[0].dtype.numpy
     epsilon, (*lead, count) = op.epsilon, types[0].shape
     add = row_sum(xp)
 
@@ -91,7 +91,7 @@ def rms_norm(op: ops.RmsNorm, types: Types, xp: ModuleType) -> Run:
 @kernel(ops.RmsNormGradient)
 def rms_norm_gradient(op: ops.RmsNormGradient, types: Types, xp: ModuleType) -> Run:
     """The closed form, with the sum over rows as a matrix product."""
-    wide, dtype, (*lead, count) = wide_dtype(types), types[0].dtype.numpy, types[0].shape
+    wide, dtype, (*lead, count) = accumulator(types[0].dtype), types[0].dtype.numpy, types[0].shape
     add = row_sum(xp)
 
     def step(x: Any, gain: Any, scale: Any, g: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Kernels of the ops along one dimension: order, running sums, picking by position."""
+"""Kernels of the ops along one dimension: order, picking by position."""
 
 from __future__ import annotations
 
@@ -9,40 +9,10 @@ from typing import Any
 import numpy as np
 
 from mithril.engine.kernels.index import check_ids
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import order as ops
-from mithril.types import DType, TensorType
-
-
-@kernel(ops.Prod)
-def prod(op: ops.Prod, types: Types, xp: ModuleType) -> Run:
-    """A product; of 16-bit floats in float32."""
-    (result,) = op.infer(types)
-    dtype, wide = result.dtype.numpy, _wide(result)
-    return lambda x: xp.asarray(
-        xp.prod(xp.asarray(x, dtype=wide), axis=op.axes, keepdims=op.keepdims, dtype=wide),
-        dtype=dtype,
-    )
-
-
-@kernel(ops.Cumsum)
-def cumsum(op: ops.Cumsum, types: Types, xp: ModuleType) -> Run:
-    """A running sum; of 16-bit floats in float32."""
-    (result,) = op.infer(types)
-    dtype, wide = result.dtype.numpy, _wide(result)
-
-    def run(x: Any) -> Any:
-        x = xp.flip(x, axis=op.axis) if op.reverse else x
-        total = xp.cumsum(x, axis=op.axis, dtype=wide)
-        return xp.asarray(xp.flip(total, axis=op.axis) if op.reverse else total, dtype=dtype)
-
-    return run
-
-
-@kernel(ops.Flip)
-def flip(op: ops.Flip, types: Types, xp: ModuleType) -> Run:
-    """A view from the other end."""
-    return lambda x: xp.flip(x, axis=op.axes)
+from mithril.types import DType
 
 
 @kernel(ops.Argsort)
@@ -90,7 +60,7 @@ def take_along(op: ops.TakeAlong, types: Types, xp: ModuleType) -> Run:
 def scatter_along(op: ops.ScatterAlong, types: Types, xp: ModuleType) -> Run:
     """Sums of the updates that go to one place, in float32 for 16-bit floats."""
     (result,) = op.infer(types)
-    dtype, wide = result.dtype.numpy, _wide(result)
+    dtype, wide = result.dtype.numpy, accumulator(result.dtype)
     rows = math.prod(n for i, n in enumerate(result.shape) if i != op.axis)
     count = types[0].shape[op.axis]
 
@@ -132,8 +102,3 @@ def _nan_last(x: Any, order: Any, axis: int) -> Any:
     if not is_nan.any():
         return order
     return np.take_along_axis(order, np.argsort(is_nan, axis=axis, kind="stable"), axis)
-
-
-def _wide(result: TensorType) -> np.dtype[Any]:
-    small = result.dtype.is_float and result.dtype.itemsize == 2
-    return np.dtype(np.float32) if small else result.dtype.numpy

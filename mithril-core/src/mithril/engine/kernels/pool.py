@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mithril.engine.kernels.conv import ALL, Index, accumulator, taps_of
+from mithril.engine.kernels.conv import ALL, Index, taps_of
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import pool as ops
 from mithril.types import DType, TensorType

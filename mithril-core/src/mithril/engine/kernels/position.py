@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mithril.engine.kernels.blocks import ROWS_BLOCK
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops.position import Rope
 
@@ -17,7 +18,7 @@ def rope(op: Rope, types: Types, xp: ModuleType) -> Run:
     """Angles in float64, once if no operand changes them; then four products for each pair."""
     b, s, h, d = types[0].shape
     dtype = types[0].dtype.numpy
-    wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    wide = accumulator(types[0].dtype)
     speed = op.base ** (xp.arange(0, d, 2, dtype=np.float64) / -d)
     counted = xp.arange(s, dtype=np.float64)
     halves = (

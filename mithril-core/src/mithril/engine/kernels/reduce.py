@@ -1,13 +1,16 @@
-"""Kernels of the reductions."""
+"""Kernels of the reductions, and running sums."""
 
 from __future__ import annotations
 
 import math
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
+from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
+from mithril.ops import order
 from mithril.ops import reduce as ops
 from mithril.types import TensorType
 
@@ -57,3 +60,28 @@ def arg_extremum(op: ops.ArgExtremum, types: Types, xp: ModuleType) -> Run:
     """The index of the first extreme element."""
     find, axis = getattr(xp, op.name), op.axis
     return lambda x: xp.asarray(find(x, axis=axis), dtype=np.int32)
+
+
+@kernel(order.Prod)
+def prod(op: order.Prod, types: Types, xp: ModuleType) -> Run:
+    """A product; of 16-bit floats in float32."""
+    (result,) = op.infer(types)
+    dtype, wide = result.dtype.numpy, accumulator(result.dtype)
+    return lambda x: xp.asarray(
+        xp.prod(xp.asarray(x, dtype=wide), axis=op.axes, keepdims=op.keepdims, dtype=wide),
+        dtype=dtype,
+    )
+
+
+@kernel(order.Cumsum)
+def cumsum(op: order.Cumsum, types: Types, xp: ModuleType) -> Run:
+    """A running sum; of 16-bit floats in float32."""
+    (result,) = op.infer(types)
+    dtype, wide = result.dtype.numpy, accumulator(result.dtype)
+
+    def run(x: Any) -> Any:
+        x = xp.flip(x, axis=op.axis) if op.reverse else x
+        total = xp.cumsum(x, axis=op.axis, dtype=wide)
+        return xp.asarray(xp.flip(total, axis=op.axis) if op.reverse else total, dtype=dtype)
+
+    return run

@@ -62,3 +62,9 @@ def concatenate(op: ops.Concatenate, types: Types, xp: ModuleType) -> Run:
     return lambda *parts: (
         xp.concat(parts, axis=axis) if hasattr(xp, "concat") else xp.concatenate(parts, axis)
     )
+
+
+@kernel(ops.Flip)
+def flip(op: ops.Flip, types: Types, xp: ModuleType) -> Run:
+    """A view from the other end."""
+    return lambda x: xp.flip(x, axis=op.axes)
