@@ -271,6 +271,19 @@ def test_uneven_parameters_pass_through() -> None:
     close(pure(params, {"input": x})["output"], compiled.evaluate(params, {"input": x})["output"])
 
 
+def test_several_programs_are_no_pure_function() -> None:
+    model = ml.Model()
+    model += ml.Linear(3, device_id=1)
+    model += ml.Linear(2, device_id=0)
+    compiled = ml.compile(model, ml.JaxBackend(ml.Mesh(data=2)), shapes={"input": (4, 5)})
+    with pytest.raises(ml.BackendError) as caught:
+        compiled.as_jax()(compiled.randomize_params(), {"input": jnp.ones((4, 5))})
+    assert str(caught.value) == (
+        "model runs as 2 programs on parts of the mesh and is no single function of JAX; call "
+        "evaluate(), or remove device_id, Pipeline and model.stage"
+    )
+
+
 def test_optax_in_one_jitted_step() -> None:
     compiled, inputs = small_gpt(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))
     pure, optimizer = compiled.as_jax(), optax.adamw(1e-2)

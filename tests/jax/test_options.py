@@ -119,11 +119,10 @@ def temporary_bytes(**options: object) -> int:
     sizes = Sizes(layers=4, width=128, heads=4, hidden=512, context=64, batch=8)
     compiled = ml.compile(with_loss(gpt(256, sizes)), ml.JaxBackend(**options))
     tokens = ml.TensorSpec((8, 64), "int32")
-    wiring = compiled.wiring({"tokens": tokens, "target": tokens}, gradients=True)
-    executable = wiring.lowered_on(compiled.backend.engine)
+    program = compiled.program_for({"tokens": tokens, "target": tokens}, gradients=True)
+    executable = program.executable
     types = [
-        jax.ShapeDtypeStruct(port.type.shape, port.type.dtype.numpy)
-        for port in wiring.program.inputs
+        jax.ShapeDtypeStruct(port.type.shape, port.type.dtype.numpy) for port in program.plan.inputs
     ]
     return executable.jitted.lower(*types).compile().memory_analysis().temp_size_in_bytes
 

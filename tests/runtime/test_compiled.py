@@ -411,10 +411,10 @@ def test_a_plugin_shares_the_plans_of_evaluations() -> None:
     compiled = ml.compile(ml.Linear(3), backend, differentiable=["input"])
     shapes = {"input": (4, 2)}
     planned = compiled.plan_for(shapes)
-    wiring = compiled.wiring(shapes, gradients=True, differentiable=["input"])
-    assert wiring.program is planned.stages[0].program
+    program = compiled.program_for(shapes, gradients=True, differentiable=["input"])
+    assert program.plan.stages[0].program is planned.stages[0].program
     assert compiled.recompiles == 1
-    assert compiled.wiring(shapes, gradients=True, differentiable=[]).gradients.keys() == {
+    assert compiled.program_for(shapes, gradients=True, differentiable=[]).gradients.keys() == {
         "weight", "bias"
     }  # fmt: skip
     assert compiled.recompiles == 1

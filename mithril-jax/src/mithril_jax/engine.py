@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import SingleDeviceSharding
-from mithril.engine import Engine, Observer
+from mithril.engine import Engine
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.mesh import Mesh, Sharding
@@ -20,18 +17,15 @@ from mithril.plan import Program, Whole
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
-from mithril_jax import hlo
 from mithril_jax.devices import Devices, arrange, find_devices, read_config
+from mithril_jax.executable import JaxExecutable
 from mithril_jax.interop import JaxInterop
 from mithril_jax.kernels import KERNELS, kernels_on
-from mithril_jax.lower import function_of, needs_flag, output_order, whole_function
+from mithril_jax.lower import function_of, whole_function
 from mithril_jax.options import JaxOptions
 from mithril_jax.processes import join
 from mithril_jax.transfer import make_transfer
 
-IN_FLIGHT = 8
-"""How many runs may be queued on several CPU devices: XLA can deadlock when they are too many."""
-_in_flight: deque[jax.Array] = deque()  # of the whole process, as XLA's threads are
 _WIDE = frozenset({DType.int64, DType.uint64, DType.float64})
 
 
@@ -117,7 +111,7 @@ class JaxEngine(Engine):
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
         kernels = kernels_for(self.name, kernels_on(self.platform))
         function = function_of(program, self.opened, kernels)
-        return JaxExecutable(program, function, self, tuple(donate))
+        return JaxExecutable(program, function, self.opened, self.options, tuple(donate))
 
     def lower_whole(
         self, whole: Whole, program: Program, donate: Collection[int] = ()
@@ -127,98 +121,6 @@ class JaxEngine(Engine):
             return self.lower(program, donate)
         kernels = kernels_for(self.name, kernels_on(self.platform))
         function = whole_function(whole, program, self.opened, kernels)
-        return JaxExecutable(program, function, self, tuple(donate), flagged=False)
-
-
-class JaxExecutable:
-    """A program as one jitted function of JAX arrays.
-
-    Args:
-        program: what runs: its ports say how inputs and outputs lie.
-        function: the program as a function that JAX traces.
-        engine: where.
-        donate: positions of inputs whose memory the outputs may take.
-        flagged: whether the function takes a flag besides; by default as the program needs it.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        function: Callable[..., list[Any]],
-        engine: JaxEngine,
-        donate: tuple[int, ...] = (),
-        *,
-        flagged: bool | None = None,
-    ) -> None:
-        self.program = program
-        self.function = function
-        # On several devices outputs leave in their own order, and nothing has to be put back.
-        order = output_order(program) if program.mesh.size == 1 else None
-        self._restore_order = None if order is None else np.argsort(order).tolist()
-        # What takes no input runs where its outputs are wanted, not on JAX's first device.
-        placed = None if program.inputs else SingleDeviceSharding(engine.opened.flat[0])
-        self.jitted = jax.jit(
-            function if order is None else lambda *inputs: _reorder(function(*inputs), order),
-            donate_argnums=donate,
-            out_shardings=placed if engine.mesh.size == 1 else None,
-            compiler_options=engine.options.compiler_options(engine.platform),
+        return JaxExecutable(
+            program, function, self.opened, self.options, tuple(donate), flagged=False
         )
-        self._engine = engine
-        self._flagged = needs_flag(program, engine.platform) if flagged is None else flagged
-        self._is_capped = engine.platform == "cpu" and engine.mesh.size > 1
-
-    def __call__(
-        self, inputs: Sequence[jax.Array], observe: Observer | None = None
-    ) -> list[jax.Array]:
-        """Run once, without waiting for the result.
-
-        An observer is told of the collectives as XLA compiled them.
-        """
-        given = (*inputs, self._flag) if self._flagged else inputs
-        results: list[jax.Array] = self.jitted(*given)
-        if self._restore_order is not None:
-            results = _reorder(results, self._restore_order)
-        if self._is_capped and results:
-            self._wait_for_earlier(results[0])
-        if observe is not None:
-            for row in self.collectives(inputs):
-                observe(*row)
-        return results
-
-    def collectives(self, inputs: Sequence[jax.Array]) -> list[hlo.Row]:
-        """Return kind, mesh axes and bytes of every collective, as XLA compiled them; see `hlo`."""
-        text = self._compile(inputs).as_text()
-        return hlo.collectives(text or "", self.program.mesh)
-
-    def memory(self, inputs: Sequence[jax.Array]) -> Any:
-        """Return what XLA tells of the memory of a device, as `memory_analysis` of JAX does."""
-        return self._compile(inputs).memory_analysis()
-
-    def _compile(self, inputs: Sequence[jax.Array]) -> jax.stages.Compiled:
-        given = (*inputs, self._flag) if self._flagged else inputs
-        return self.jitted.lower(*given).compile()
-
-    def trace(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs for arrays that JAX is tracing."""
-        given = (*inputs, jnp.zeros((), bool)) if self._flagged else inputs
-        results: list[Any] = self.function(*given)
-        return results
-
-    @cached_property
-    def _flag(self) -> jax.Array:
-        replicated = Sharding.replicated(self._engine.mesh, 0)
-        off = np.zeros((), bool)
-        return self._engine.put(TensorType((), DType.bool_), replicated, lambda box: off)
-
-    def _wait_for_earlier(self, result: jax.Array) -> None:
-        _in_flight.append(result)
-        if len(_in_flight) == IN_FLIGHT:
-            # Asking costs microseconds: it is done once for the older half, which ends in order.
-            for _ in range(IN_FLIGHT // 2):
-                earlier = _in_flight.popleft()
-            if not earlier.is_deleted():  # it was donated, so a later run waits for it
-                earlier.block_until_ready()
-
-
-def _reorder(items: Sequence[Any], order: Sequence[int]) -> list[Any]:
-    return [items[i] for i in order]

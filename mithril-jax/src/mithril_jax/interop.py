@@ -6,14 +6,13 @@ compiled model becomes a pure function with gradients of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import NamedSharding
-from mithril.engine.interop import Adopted, Interop
+from mithril.engine.interop import Adopted, ArrayMethods, ArrayView, Interop, ModelMethods
 from mithril.errors import BackendError
 from mithril.mesh import Sharding, coarsen
 from mithril.types import TensorType, as_dtype
@@ -35,12 +34,12 @@ class JaxInterop(Interop):
     engine: JaxEngine
 
     @property
-    def array_methods(self) -> Mapping[str, Callable[..., Any]]:
+    def array_methods(self) -> ArrayMethods:
         """`x.jax()`, and by `__jax_array__` functions of JAX take arrays as they are."""
         return {"jax": _jax_array, "__jax_array__": _jax_array}
 
     @property
-    def model_methods(self) -> Mapping[str, Callable[..., Any]]:
+    def model_methods(self) -> ModelMethods:
         """`compiled.as_jax()`."""
         return {"as_jax": as_jax}
 
@@ -86,7 +85,7 @@ class JaxInterop(Interop):
             _register_mapping(mapping, arrays[0])
 
 
-def _jax_array(array: Any) -> jax.Array:
+def _jax_array(array: ArrayView[object]) -> jax.Array:
     """Return the array as JAX's own: the same memory, unless its size does not divide evenly."""
     return from_padded(array.shards, array.type.shape, array.sharding)
 

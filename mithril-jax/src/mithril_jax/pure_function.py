@@ -14,16 +14,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from mithril.errors import GraphError, OptionError, listing
+from mithril.engine.interop import ModelView, ProgramView
+from mithril.errors import BackendError, GraphError, OptionError, listing
 from mithril.types import TensorType, as_dtype
 
+from mithril_jax.executable import JaxExecutable
 from mithril_jax.padding import from_padded, to_padded
 
 Leaves = dict[str, jax.Array]
 PureFunction = Callable[..., dict[str, jax.Array]]
 
 
-def as_jax(compiled: Any) -> PureFunction:
+def as_jax(compiled: ModelView[object]) -> PureFunction:
     """Return a compiled model as a pure function `(params, inputs, seed=0) -> outputs`.
 
     It may be used inside `jax.jit` and `jax.grad`, with respect to parameters and float inputs, and
@@ -53,7 +55,7 @@ def as_jax(compiled: Any) -> PureFunction:
 class _Function:
     """The pure function for inputs of some shapes and dtypes."""
 
-    def __init__(self, compiled: Any, inputs: Leaves) -> None:
+    def __init__(self, compiled: ModelView[object], inputs: Leaves) -> None:
         self._compiled = compiled
         self._shapes = {name: TensorType(x.shape, as_dtype(x.dtype)) for name, x in inputs.items()}
         call = jax.custom_vjp(self._forward)
@@ -67,60 +69,75 @@ class _Function:
         return outputs
 
     @cached_property
-    def _forward_wiring(self) -> Any:
-        return self._compiled.wiring(self._shapes, gradients=False)
+    def _forward_program(self) -> ProgramView:
+        return _single(self._compiled.program_for(self._shapes, gradients=False))
 
     @cached_property
-    def _joint_wiring(self) -> Any:
-        return self._compiled.wiring(self._shapes, gradients=True)
+    def _joint_program(self) -> ProgramView:
+        return _single(self._compiled.program_for(self._shapes, gradients=True))
 
     @property
     def _keeps_gradients(self) -> bool:
         """Whether the only gradient that can come in is the factor of a scalar."""
-        seeds = self._joint_wiring.seeds
-        return [self._joint_wiring.seed_type(name).shape for name in seeds] == [()]
+        joint = self._joint_program
+        return [joint.cotangent_type(name).shape for name in joint.cotangents] == [()]
 
     def _forward(self, floats: Leaves, others: Leaves, seed: jax.Array) -> Leaves:
-        return _run(self._compiled, self._forward_wiring, {**floats, **others}, seed, {})
+        return _run(self._forward_program, {**floats, **others}, seed, {})
 
     def _forward_rule(self, floats: Leaves, others: Leaves, seed: jax.Array) -> Any:
         if not self._keeps_gradients:
             return self._forward(floats, others, seed), (floats, others, seed, None)
-        wiring = self._joint_wiring
-        (name,) = wiring.seeds
-        one = {name: jnp.ones((), wiring.seed_type(name).dtype.numpy)}
-        found = _run(self._compiled, wiring, {**floats, **others}, seed, one)
+        joint = self._joint_program
+        (name,) = joint.cotangents
+        one = {name: jnp.ones((), joint.cotangent_type(name).dtype.numpy)}
+        found = _run(joint, {**floats, **others}, seed, one)
         outputs = {n: found[n] for n in self._compiled.output_names}
-        gradients = {n: found[wiring.gradients[n]] for n in wiring.gradients}
+        gradients = {n: found[port] for n, port in joint.gradients.items()}
         return outputs, (floats, others, seed, gradients)
 
     def _backward_rule(self, kept: Any, cotangents: Leaves) -> Any:
         floats, others, seed, gradients = kept
-        wiring = self._joint_wiring
+        joint = self._joint_program
         if gradients is not None:
-            (name,) = wiring.seeds
+            (name,) = joint.cotangents
             factor = cotangents[name]
             slopes = {n: g * factor.astype(g.dtype) for n, g in gradients.items()}
         else:
-            seeds = {name: cotangents[name] for name in wiring.seeds}
-            found = _run(self._compiled, wiring, {**floats, **others}, seed, seeds)
-            slopes = {n: found[wiring.gradients[n]] for n in wiring.gradients}
+            given = {name: cotangents[name] for name in joint.cotangents}
+            found = _run(joint, {**floats, **others}, seed, given)
+            slopes = {n: found[port] for n, port in joint.gradients.items()}
         by_float = {n: slopes.get(n, jnp.zeros_like(x)) for n, x in floats.items()}
         nothing = {n: np.zeros(x.shape, jax.dtypes.float0) for n, x in others.items()}
         return by_float, nothing, np.zeros((), jax.dtypes.float0)
 
 
-def _run(compiled: Any, wiring: Any, leaves: Leaves, seed: Any, seeds: Leaves) -> Leaves:
+def _single(program: ProgramView) -> ProgramView:
+    """Return a program that JAX can trace as one function.
+
+    Raises:
+        BackendError: it is several, on parts of the mesh.
+    """
+    stages = program.plan.stages
+    if program.plan.timetable is not None:
+        raise BackendError(
+            f"model runs as {len(stages)} programs on parts of the mesh and is no single function "
+            f"of JAX; call evaluate(), or remove device_id, Pipeline and model.stage"
+        )
+    return program
+
+
+def _run(program: ProgramView, leaves: Leaves, seed: Any, cotangents: Leaves) -> Leaves:
     """Run a program on whole arrays by name, inside whatever JAX traces."""
-    engine, program = compiled.backend.engine, wiring.program
-    given = {**leaves, **{wiring.seeds[name]: x for name, x in seeds.items()}}
-    if wiring.uses_seed:
+    given = {**leaves, **{program.cotangents[name]: x for name, x in cotangents.items()}}
+    if program.uses_seed:
         given["seed"] = seed
-    held = [to_padded(given[port.name], port.sharding) for port in program.inputs]
-    results = wiring.lowered_on(engine).trace(held)
+    held = [to_padded(given[port.name], port.sharding) for port in program.plan.inputs]
+    executable = program.executable
+    assert isinstance(executable, JaxExecutable), "what the engine of JAX lowers a program to"
     return {
         port.name: from_padded(result, port.type.shape, port.sharding)
-        for port, result in zip(program.outputs, results, strict=True)
+        for port, result in zip(program.plan.outputs, executable.trace(held), strict=True)
     }
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
-from mithril.engine.interop import Adopted, Interop
+from mithril.engine.interop import Adopted, ArrayMethods, ArrayView, Interop
 from mithril.errors import BackendError
 from mithril.mesh import Sharding
 from mithril.types import TensorType
@@ -26,7 +25,7 @@ class MLXInterop(Interop):
     engine: MLXEngine
 
     @property
-    def array_methods(self) -> Mapping[str, Callable[..., Any]]:
+    def array_methods(self) -> ArrayMethods:
         """`x.mlx()`."""
         return {"mlx": _mlx}
 
@@ -43,7 +42,7 @@ class MLXInterop(Interop):
         return Adopted(type, Sharding.replicated(self.engine.mesh, type.rank), [_apart(x)] * count)
 
 
-def _mlx(x: Any) -> mx.array:
+def _mlx(x: ArrayView[MLXEngine]) -> mx.array:
     """Return what this process sees of an array as MLX's.
 
     That is the whole of it in a script, and the part of this rank in a job. On one device it is the
@@ -54,6 +53,7 @@ def _mlx(x: Any) -> mx.array:
     """
     engine = x.backend.engine
     if not x.shards:
+        assert engine.job is not None, "one process has a part of everything"
         ranks = ", ".join(map(str, x.sharding.mesh.flat))
         raise BackendError(
             f"array {x.type} lies on ranks {ranks}, not on this one ({engine.job.rank}); reshard "
@@ -61,7 +61,7 @@ def _mlx(x: Any) -> mx.array:
         )
     if engine.mesh.size == 1 or engine.job is not None or x.sharding.is_replicated:
         return _apart(x.shards[0])
-    return to_mlx(x.backend.to_numpy(x))
+    return to_mlx(x.numpy())
 
 
 def _apart(x: mx.array) -> mx.array:

@@ -9,21 +9,28 @@ nothing else of the runtime.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, NamedTuple, Protocol
+from typing import Any, Concatenate, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from mithril.engine.protocol import Executable, Handle
-from mithril.mesh import Mesh, Sharding
+from mithril.mesh import Sharding
 from mithril.plan import Plan
 from mithril.types import TensorType
 
-Lying = tuple[TensorType, Sharding]
+EngineT_co = TypeVar("EngineT_co", covariant=True)
+"""The plugin's own class of engines: `ModelView[JaxEngine]`."""
+Placed = tuple[TensorType, Sharding]
 """What an array is, and how it lies."""
 
 
-class ArrayView(Protocol):
+class ArrayView(Protocol[EngineT_co]):
     """An array of the backend, as a method of its framework sees it."""
+
+    @property
+    def backend(self) -> BackendView[EngineT_co]:
+        """Whose it is."""
+        ...
 
     @property
     def type(self) -> TensorType:
@@ -45,15 +52,15 @@ class ArrayView(Protocol):
         ...
 
 
-class BackendView(Protocol):
-    """The backend of a model: what makes arrays of a user's."""
+class BackendView(Protocol[EngineT_co]):
+    """The backend of an array or a model: what makes arrays of a user's."""
 
     @property
-    def mesh(self) -> Mesh:
-        """The mesh it was opened on."""
+    def engine(self) -> EngineT_co:
+        """The engine that it was opened with."""
         ...
 
-    def own(self, x: object, what: str) -> ArrayView:
+    def own(self, x: object, what: str) -> ArrayView[EngineT_co]:
         """Return `x` if it is an array of this backend.
 
         Args:
@@ -65,11 +72,11 @@ class BackendView(Protocol):
         """
         ...
 
-    def array(self, values: object) -> ArrayView:
+    def array(self, values: object) -> ArrayView[EngineT_co]:
         """Return an array with the given values; one of the framework lies as it is."""
         ...
 
-    def reshard(self, x: Any, sharding: Sharding) -> ArrayView:
+    def reshard(self, x: Any, sharding: Sharding) -> ArrayView[EngineT_co]:
         """Return an array of this backend, laid out otherwise."""
         ...
 
@@ -111,12 +118,17 @@ class ProgramView(Protocol):
         ...
 
 
-class ModelView(Protocol):
+class ModelView(Protocol[EngineT_co]):
     """A compiled model, as a method of the framework sees it."""
 
     @property
-    def backend(self) -> BackendView:
+    def backend(self) -> BackendView[EngineT_co]:
         """What makes arrays of a user's."""
+        ...
+
+    @property
+    def engine(self) -> EngineT_co:
+        """What runs the plans: the backend's engine, with ranges for a profiler if asked for."""
         ...
 
     @property
@@ -148,19 +160,19 @@ class ModelView(Protocol):
         """
         ...
 
-    def randomize_params(self, seed: int = 0) -> Mapping[str, ArrayView]:
+    def randomize_params(self, seed: int = 0) -> Mapping[str, ArrayView[EngineT_co]]:
         """Return initial parameters by full name."""
         ...
 
-    def program(
+    def program_for(
         self,
         shapes: Mapping[str, object],
         *,
         gradients: bool,
         differentiable: Sequence[str] | None = None,
         inference: bool = False,
-        parameters: Mapping[str, Lying] | None = None,
-        cotangents: Mapping[str, Lying] | None = None,
+        parameters: Mapping[str, Placed] | None = None,
+        cotangents: Mapping[str, Placed] | None = None,
     ) -> ProgramView:
         """Return the model for inputs of given shapes, to be run by itself.
 
@@ -178,9 +190,9 @@ class ModelView(Protocol):
         ...
 
 
-ArrayMethods = Mapping[str, Callable[Concatenate[ArrayView, ...], Any]]
+ArrayMethods = Mapping[str, Callable[Concatenate[ArrayView[Any], ...], Any]]
 """Methods of arrays by name; each takes an `ArrayView` first."""
-ModelMethods = Mapping[str, Callable[Concatenate[ModelView, ...], Any]]
+ModelMethods = Mapping[str, Callable[Concatenate[ModelView[Any], ...], Any]]
 """Methods of compiled models by name; each takes a `ModelView` first."""
 
 

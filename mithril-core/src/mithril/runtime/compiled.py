@@ -154,6 +154,11 @@ class CompiledModel:
         return self._planner.engine
 
     @property
+    def differentiable(self) -> tuple[str, ...]:
+        """The inputs whose gradients are given besides those of the parameters."""
+        return self.settings.differentiable
+
+    @property
     def recompiles(self) -> int:
         """How many plans were made so far: one per signature."""
         return self._planner.made
@@ -216,7 +221,7 @@ class CompiledModel:
         outputs = planner.trace(types).graph.outputs
         return tuple(name for name in self.output_names if outputs[name].type.dtype.is_float)
 
-    def wiring(
+    def program_for(
         self,
         shapes: Mapping[str, object],
         *,
@@ -224,7 +229,7 @@ class CompiledModel:
         differentiable: Sequence[str] | None = None,
         inference: bool = False,
         parameters: Mapping[str, Placed] | None = None,
-        seeds: Mapping[str, Placed] | None = None,
+        cotangents: Mapping[str, Placed] | None = None,
     ) -> Wiring:
         """Return the program for inputs of given shapes, for a plugin that runs it by itself.
 
@@ -237,7 +242,7 @@ class CompiledModel:
             inference: whether dropout and its like do nothing even if the model was compiled to
                 train.
             parameters: type and sharding of the parameters whose sharding is settled.
-            seeds: the same of gradients of outputs, by output.
+            cotangents: the same of gradients of outputs, by output.
         """
         types, placed = self._placed(shapes)
         placed = tuple(
@@ -248,7 +253,7 @@ class CompiledModel:
             differentiable = [name for name, type in types if type.dtype.is_float]
         planner = self._pure_planner(tuple(differentiable), inference)
         outputs = self._float_outputs(planner, types) if gradients else ()
-        arriving = tuple((name, (seeds or {}).get(name, ANYWHERE)) for name in outputs)
+        arriving = tuple((name, (cotangents or {}).get(name, ANYWHERE)) for name in outputs)
         lying = tuple(
             (name, (parameters or {}).get(name, ANYWHERE)) for name in self.parameter_names
         )
@@ -256,6 +261,7 @@ class CompiledModel:
         made = {port.name for port in step.plan.outputs}
         wanted = {name: gradient_of(name) for name in (*self.parameter_names, *differentiable)}
         return Wiring(
+            self.engine,
             step.plan,
             {name: cotangent_name(name) for name in outputs},
             {name: port for name, port in wanted.items() if port in made},

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from mithril.engine.interop import ModelView
 from mithril.engine.kernels.custom import kernels_for
 from mithril.errors import BackendError, listing
 from mithril.ir.repeat import all_nodes
@@ -27,6 +28,10 @@ from mithril_torch.kernels.callable import kernels_on
 from mithril_torch.kernels.registry import dtype
 from mithril_torch.program.module import ProgramText, write
 from mithril_torch.program.staged import write_plan
+
+if TYPE_CHECKING:
+    from mithril_torch.engine import TorchEngine
+
 
 HEADER = '''\
 """{what}, on {devices}, as plain PyTorch.
@@ -45,7 +50,7 @@ this process's parts, in the order of INPUTS; `part_of` cuts them out, and `whol
 LEAST_TORCH = "2.13"
 
 
-def code(compiled: Any, gradients: bool | None = None) -> str:
+def code(compiled: ModelView[TorchEngine], gradients: bool | None = None) -> str:
     """Return the program of the last plan as the Python text that runs.
 
     Args:
@@ -59,7 +64,9 @@ def code(compiled: Any, gradients: bool | None = None) -> str:
     return f"{head}\n\n{_generate(compiled, plan).text}"
 
 
-def eject(compiled: Any, path: str | os.PathLike[str], gradients: bool | None = None) -> Path:
+def eject(
+    compiled: ModelView[TorchEngine], path: str | os.PathLike[str], gradients: bool | None = None
+) -> Path:
     """Write the program of the last plan to a file that needs PyTorch only, and return its path.
 
     Args:
@@ -86,28 +93,26 @@ def eject(compiled: Any, path: str | os.PathLike[str], gradients: bool | None = 
     return target
 
 
-def _plan(compiled: Any, gradients: bool | None) -> Plan:
+def _plan(compiled: ModelView[TorchEngine], gradients: bool | None) -> Plan:
     """Return the last plan, or that for the same arrays in the other direction."""
-    plan: Plan = compiled.plan
+    plan = compiled.plan
     if gradients is None or gradients == _is_joint(compiled, plan):
         return plan
     ports = {port.name: port for port in plan.inputs}
     parameters = {n: (ports[n].type, ports[n].sharding) for n in compiled.parameter_names}
-    wiring = compiled.wiring(
+    return compiled.program_for(
         {name: ports[name].type for name in compiled.input_names},
         gradients=gradients,
-        differentiable=compiled.settings.differentiable,
+        differentiable=compiled.differentiable,
         parameters=parameters,
-    )
-    found: Plan = wiring.plan
-    return found
+    ).plan
 
 
-def _is_joint(compiled: Any, plan: Plan) -> bool:
+def _is_joint(compiled: ModelView[TorchEngine], plan: Plan) -> bool:
     return any(_kind_of_output(compiled, port) == "gradient" for port in plan.outputs)
 
 
-def _generate(compiled: Any, plan: Plan) -> ProgramText:
+def _generate(compiled: ModelView[TorchEngine], plan: Plan) -> ProgramText:
     engine = compiled.engine
     kernels = kernels_for(engine.name, kernels_on(engine.device))
     codegen = replace(engine.codegen, tracks_steps=False)
@@ -116,7 +121,7 @@ def _generate(compiled: Any, plan: Plan) -> ProgramText:
     return write(plan.stages[0].program, kernels, codegen=codegen)
 
 
-def _direction(compiled: Any, plan: Plan) -> str:
+def _direction(compiled: ModelView[TorchEngine], plan: Plan) -> str:
     return "Forward and backward" if _is_joint(compiled, plan) else "Forward"
 
 
@@ -125,7 +130,9 @@ def _devices(mesh: Mesh) -> str:
     return f"{mesh.size} devices ({axes})" if mesh.size > 1 else "1 device"
 
 
-def _file(compiled: Any, plan: Plan, generated: ProgramText, name: str) -> Iterator[str]:
+def _file(
+    compiled: ModelView[TorchEngine], plan: Plan, generated: ProgramText, name: str
+) -> Iterator[str]:
     """Yield the lines of a file."""
     mesh, closure = plan.mesh, DependencyClosure()
     closure.add("mithril_torch.eject.standalone", ["main"])
@@ -184,7 +191,10 @@ def _table(name: str, rows: Iterable[str]) -> Iterator[str]:
 
 
 def _rows(
-    plan: Plan, ports: Iterable[Port], compiled: Any, kind: Callable[[Any, Port], str]
+    plan: Plan,
+    ports: Iterable[Port],
+    compiled: ModelView[TorchEngine],
+    kind: Callable[[ModelView[TorchEngine], Port], str],
 ) -> Iterator[str]:
     for port in ports:
         sharding = port.sharding
@@ -196,7 +206,7 @@ def _rows(
         yield f"Port({port.name!r}, {is_of}, {where})"
 
 
-def _kind_of_input(compiled: Any, port: Port) -> str:
+def _kind_of_input(compiled: ModelView[TorchEngine], port: Port) -> str:
     if port.name in compiled.input_names:
         return "input"
     if port.name in compiled.parameter_names:
@@ -204,7 +214,7 @@ def _kind_of_input(compiled: Any, port: Port) -> str:
     return "seed" if port.name == "seed" else "output gradient"
 
 
-def _kind_of_output(compiled: Any, port: Port) -> str:
+def _kind_of_output(compiled: ModelView[TorchEngine], port: Port) -> str:
     return "output" if port.name in compiled.output_names else "gradient"
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from mithril.engine import Handle
+from mithril.engine.interop import ModelView, Placed, ProgramView
 from mithril.errors import BackendError
-from mithril.mesh import Sharding
 from mithril.plan import Port
-from mithril.types import TensorType
 from torch.autograd.function import once_differentiable
 
 from mithril_torch.executors.local import LocalExecutor
@@ -25,8 +24,10 @@ from mithril_torch.interop.disable_compile import disable_compile
 from mithril_torch.interop.tensor_conversion import to_handle, to_tensors
 from mithril_torch.tensors import torch_dtype
 
+if TYPE_CHECKING:
+    from mithril_torch.engine import TorchEngine
+
 Tensors = dict[str, torch.Tensor]
-Placed = tuple[TensorType, Sharding]
 
 
 class ModelFunction:
@@ -42,7 +43,7 @@ class ModelFunction:
 
     def __init__(
         self,
-        compiled: Any,
+        compiled: ModelView[TorchEngine],
         shapes: Mapping[str, Any],
         parameters: Mapping[str, Placed],
         differentiable: Sequence[str],
@@ -57,38 +58,40 @@ class ModelFunction:
         }  # fmt: skip
 
     @cached_property
-    def forward(self) -> Any:
+    def forward(self) -> ProgramView:
         """The program without gradients."""
-        return self.compiled.wiring(self._shapes, gradients=False, **self._planned)
+        return self.compiled.program_for(self._shapes, gradients=False, **self._planned)
 
     @cached_property
-    def joint(self) -> Any:
+    def joint(self) -> ProgramView:
         """The program with gradients; gradients of outputs lie as the outputs do."""
         ports = self.forward.plan.outputs if self._is_one_of_many else ()
-        seeds = {p.name: (p.type, p.sharding) for p in ports if p.type.dtype.is_float}
-        wiring = self.compiled.wiring(self._shapes, gradients=True, seeds=seeds, **self._planned)
+        lying = {p.name: (p.type, p.sharding) for p in ports if p.type.dtype.is_float}
+        program = self.compiled.program_for(
+            self._shapes, gradients=True, cotangents=lying, **self._planned
+        )
         if self._is_one_of_many:
-            self._check(wiring)
-        return wiring
+            self._check(program)
+        return program
 
     @cached_property
     def keeps_gradients(self) -> bool:
         """Whether the only gradient that can come in is the factor of a scalar."""
-        return [self.joint.seed_type(name).shape for name in self.joint.seeds] == [()]
+        return [self.joint.cotangent_type(name).shape for name in self.joint.cotangents] == [()]
 
     @property
     def _is_one_of_many(self) -> bool:
         return isinstance(self.engine.executor, LocalExecutor) and self.engine.mesh.size > 1
 
-    def _check(self, wiring: Any) -> None:
+    def _check(self, program: ProgramView) -> None:
         """Raise if an input's gradient would be a part of it: it came in whole.
 
         Raises:
             BackendError: it is.
         """
-        for port in wiring.plan.outputs:
+        for port in program.plan.outputs:
             for name in self._planned["differentiable"]:
-                if wiring.gradients[name] == port.name and not port.sharding.is_replicated:
+                if program.gradients[name] == port.name and not port.sharding.is_replicated:
                     raise BackendError(
                         f"gradient of input '{name}' is split as {port.sharding.describe()}, and "
                         f"each rank has a part of it only; pass in x.detach(), or plan with this "
@@ -96,11 +99,11 @@ class ModelFunction:
                     )
 
     def run(
-        self, wiring: Any, given: Mapping[str, Handle], wanted: Iterable[str]
+        self, program: ProgramView, given: Mapping[str, Handle], wanted: Iterable[str]
     ) -> list[torch.Tensor]:
         """Run a program and return some of what it makes."""
-        plan = wiring.plan
-        results = wiring.lowered_on(self.engine)([given[port.name] for port in plan.inputs])
+        plan = program.plan
+        results = program.executable([given[port.name] for port in plan.inputs])
         made = {
             port.name: (result, port.type, port.sharding)
             for port, result in zip(plan.outputs, results, strict=True)
@@ -126,21 +129,23 @@ class ModelCall:
 
     def outputs(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the outputs, in the model's order."""
-        wiring = self.function.forward
-        return self.function.run(wiring, self._bind_inputs(wiring, tensors, {}), self._output_names)
+        program = self.function.forward
+        return self.function.run(
+            program, self._bind_inputs(program, tensors, {}), self._output_names
+        )
 
     def outputs_and_gradients(
         self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
         """Return the outputs and, for a factor of 1, the gradients of the tensors that have one."""
-        wiring = self.function.joint
-        (name,) = wiring.seeds
-        one = torch.ones((), dtype=torch_dtype(wiring.seed_type(name).dtype), device="cpu")
-        given = self._bind_inputs(wiring, tensors, {name: one})
-        sources = self._sources(wiring, wanted)
-        found = self.function.run(wiring, given, [*self._output_names, *sources])
+        program = self.function.joint
+        (name,) = program.cotangents
+        one = torch.ones((), dtype=torch_dtype(program.cotangent_type(name).dtype), device="cpu")
+        given = self._bind_inputs(program, tensors, {name: one})
+        sources = self._sources(program, wanted)
+        found = self.function.run(program, given, [*self._output_names, *sources])
         count = len(self._output_names)
-        return found[:count], self._by_tensor(wiring, wanted, found[count:], [])
+        return found[:count], self._by_tensor(program, wanted, found[count:], [])
 
     def gradients(
         self,
@@ -149,31 +154,30 @@ class ModelCall:
         slopes: Sequence[torch.Tensor | None],
     ) -> list[torch.Tensor | None]:
         """Return the gradients of the tensors that have one, for gradients of the outputs."""
-        wiring = self.function.joint
+        program = self.function.joint
         coming = {
             name: slope
             for name, slope in zip(self._output_names, slopes, strict=True)
             if slope is not None
         }
-        given = self._bind_inputs(wiring, tensors, coming)
-        found = self.function.run(wiring, given, self._sources(wiring, wanted))
-        return self._by_tensor(wiring, wanted, found, list(coming.values()))
+        given = self._bind_inputs(program, tensors, coming)
+        found = self.function.run(program, given, self._sources(program, wanted))
+        return self._by_tensor(program, wanted, found, list(coming.values()))
 
     @property
     def _output_names(self) -> tuple[str, ...]:
-        names: tuple[str, ...] = self.function.compiled.output_names
-        return names
+        return self.function.compiled.output_names
 
-    def _sources(self, wiring: Any, wanted: Sequence[bool]) -> list[str]:
+    def _sources(self, program: ProgramView, wanted: Sequence[bool]) -> list[str]:
         return [
-            wiring.gradients[name]
+            program.gradients[name]
             for name, is_wanted in zip(self.names, wanted, strict=True)
-            if is_wanted and name in wiring.gradients
+            if is_wanted and name in program.gradients
         ]
 
     def _by_tensor(
         self,
-        wiring: Any,
+        program: ProgramView,
         wanted: Sequence[bool],
         found: list[torch.Tensor],
         slopes: list[torch.Tensor],
@@ -181,18 +185,18 @@ class ModelCall:
         """Return gradients in the order of the tensors; each has memory of its own."""
         own = iter(_copy_shared(found, slopes))
         return [
-            next(own) if is_wanted and name in wiring.gradients else None
+            next(own) if is_wanted and name in program.gradients else None
             for name, is_wanted in zip(self.names, wanted, strict=True)
         ]
 
     def _bind_inputs(
-        self, wiring: Any, tensors: Sequence[torch.Tensor], slopes: Tensors
+        self, program: ProgramView, tensors: Sequence[torch.Tensor], slopes: Tensors
     ) -> dict[str, Handle]:
         """Return a handle for each input of a program."""
         named = dict(zip(self.names, tensors, strict=True))
-        seeded = {port: name for name, port in wiring.seeds.items()}
+        seeded = {port: name for name, port in program.cotangents.items()}
         found = {}
-        for port in wiring.plan.inputs:
+        for port in program.plan.inputs:
             if port.name in seeded:
                 found[port.name] = self._slope(port, slopes.get(seeded[port.name]))
             elif port.name in self.arrays:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from mithril.engine.interop import ArrayView, ModelView, Placed
 from mithril.errors import BackendError, GraphError, listing
 from mithril.types import TensorType
 
 from mithril_torch.executors.local import LocalExecutor
-from mithril_torch.interop.autograd_function import ModelCall, ModelFunction, Placed, PlanFunction
+from mithril_torch.interop.autograd_function import ModelCall, ModelFunction, PlanFunction
 from mithril_torch.interop.disable_compile import disable_compile
 from mithril_torch.interop.dtensors import is_dtensor
 from mithril_torch.interop.tensor_conversion import to_tensors
 from mithril_torch.tensors import dtype_of
 
+if TYPE_CHECKING:
+    from mithril_torch.engine import TorchEngine
+
 
 def as_module(
-    compiled: Any, params: Mapping[str, Any] | None = None, *, seed: int = 0
+    compiled: ModelView[TorchEngine], params: Mapping[str, Any] | None = None, *, seed: int = 0
 ) -> CompiledModule:
     """Return a compiled model as a `torch.nn.Module`.
 
@@ -58,7 +62,9 @@ class CompiledModule(Scope):
     `seed` decides the dropout masks of the next call in training, and counts on with each.
     """
 
-    def __init__(self, compiled: Any, params: Mapping[str, Any] | None, seed: int) -> None:
+    def __init__(
+        self, compiled: ModelView[TorchEngine], params: Mapping[str, Any] | None, seed: int
+    ) -> None:
         super().__init__()
         self.seed = seed
         self._runner = Runner(compiled)
@@ -113,7 +119,7 @@ class Runner:
         compiled: the model.
     """
 
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: ModelView[TorchEngine]) -> None:
         self.compiled = compiled
         self.parameters: dict[str, Placed] = {}
         self._weights: dict[str, tuple[torch.Size, torch.dtype]] = {}
@@ -174,8 +180,8 @@ class Runner:
         else:
             found = call.outputs(list(tensors.values()))
         is_joint = with_gradients and function.keeps_gradients
-        wiring = function.joint if is_joint else function.forward
-        return dict(zip(self.compiled.output_names, found, strict=True)), wiring.uses_seed
+        program = function.joint if is_joint else function.forward
+        return dict(zip(self.compiled.output_names, found, strict=True)), program.uses_seed
 
     def _function(
         self, given: Mapping[str, Any], sloped: Sequence[str], inference: bool
@@ -225,7 +231,7 @@ def _check_names(given: Sequence[str], names: Sequence[str], what: str) -> None:
         )
 
 
-def _check_is_here(engine: Any, name: str, array: Any) -> None:
+def _check_is_here(engine: TorchEngine, name: str, array: ArrayView[TorchEngine]) -> None:
     """Raise if only some ranks of a job have a parameter.
 
     Raises:

@@ -6,13 +6,12 @@ compiled model becomes a module that PyTorch's optimizers train.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from mithril.engine.interop import Adopted, Interop
+from mithril.engine.interop import Adopted, ArrayMethods, ArrayView, Interop, ModelMethods
 from mithril.errors import BackendError
 from mithril.mesh import Sharding
 from mithril.types import TensorType
@@ -36,12 +35,12 @@ class TorchInterop(Interop):
     engine: TorchEngine
 
     @property
-    def array_methods(self) -> Mapping[str, Callable[..., Any]]:
+    def array_methods(self) -> ArrayMethods:
         """`x.torch()`, and DLPack for other libraries."""
         return {"torch": _torch, "__dlpack__": _dlpack, "__dlpack_device__": _dlpack_device}
 
     @property
-    def model_methods(self) -> Mapping[str, Callable[..., Any]]:
+    def model_methods(self) -> ModelMethods:
         """`compiled.as_module()`, `compiled.code()`, `compiled.eject(path)`."""
         return {"as_module": as_module, "code": code, "eject": eject}
 
@@ -91,7 +90,7 @@ def _is_traced(x: torch.Tensor) -> bool:
     return isinstance(x, FakeTensor) or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def _torch(x: Any) -> torch.Tensor:
+def _torch(x: ArrayView[TorchEngine]) -> torch.Tensor:
     """Return what this process sees of an array as a tensor.
 
     That is the whole of it in a script, and the part of this rank under torchrun. On one device it
@@ -101,10 +100,10 @@ def _torch(x: Any) -> torch.Tensor:
     return to_tensors(x.backend.engine, [(x.shards, *found)])[0]
 
 
-def _dlpack(x: Any, **options: Any) -> Any:
+def _dlpack(x: ArrayView[TorchEngine], **options: Any) -> Any:
     return _torch(x).__dlpack__(**options)
 
 
-def _dlpack_device(x: Any) -> Any:
+def _dlpack_device(x: ArrayView[TorchEngine]) -> Any:
     lies_here = isinstance(x.backend.engine.executor, LocalExecutor)
     return (x.shards if lies_here else torch.empty(0, device="cpu")).__dlpack_device__()

@@ -1,0 +1,122 @@
+"""Programs as jitted functions of JAX arrays."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+from mithril.engine import Observer
+from mithril.mesh import Sharding
+from mithril.plan import Program
+from mithril.types import DType, TensorType
+
+from mithril_jax import hlo
+from mithril_jax.devices import Devices
+from mithril_jax.lower import needs_flag, output_order
+from mithril_jax.options import JaxOptions
+
+IN_FLIGHT = 8
+"""How many runs may be queued on several CPU devices: XLA can deadlock when they are too many."""
+_in_flight: deque[jax.Array] = deque()  # of the whole process, as XLA's threads are
+
+
+class JaxExecutable:
+    """A program as one jitted function of JAX arrays.
+
+    Args:
+        program: what runs: its ports say how inputs and outputs lie.
+        function: the program as a function that JAX traces.
+        devices: where.
+        options: of the backend.
+        donate: positions of inputs whose memory the outputs may take.
+        flagged: whether the function takes a flag besides; by default as the program needs it.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        function: Callable[..., list[Any]],
+        devices: Devices,
+        options: JaxOptions,
+        donate: tuple[int, ...] = (),
+        *,
+        flagged: bool | None = None,
+    ) -> None:
+        self.program = program
+        self.function = function
+        # On several devices outputs leave in their own order, and nothing has to be put back.
+        order = output_order(program) if program.mesh.size == 1 else None
+        self._restore_order = None if order is None else np.argsort(order).tolist()
+        # What takes no input runs where its outputs are wanted, not on JAX's first device.
+        placed = None if program.inputs else SingleDeviceSharding(devices.flat[0])
+        self.jitted = jax.jit(
+            function if order is None else lambda *inputs: _reorder(function(*inputs), order),
+            donate_argnums=donate,
+            out_shardings=placed if devices.mesh.size == 1 else None,
+            compiler_options=options.compiler_options(devices.platform),
+        )
+        self._devices = devices
+        self._flagged = needs_flag(program, devices.platform) if flagged is None else flagged
+        self._is_capped = devices.platform == "cpu" and devices.mesh.size > 1
+
+    def __call__(
+        self, inputs: Sequence[jax.Array], observe: Observer | None = None
+    ) -> list[jax.Array]:
+        """Run once, without waiting for the result.
+
+        An observer is told of the collectives as XLA compiled them.
+        """
+        given = (*inputs, self._flag) if self._flagged else inputs
+        results: list[jax.Array] = self.jitted(*given)
+        if self._restore_order is not None:
+            results = _reorder(results, self._restore_order)
+        if self._is_capped and results:
+            self._wait_for_earlier(results[0])
+        if observe is not None:
+            for row in self.collectives(inputs):
+                observe(*row)
+        return results
+
+    def collectives(self, inputs: Sequence[jax.Array]) -> list[hlo.Row]:
+        """Return kind, mesh axes and bytes of every collective, as XLA compiled them; see `hlo`."""
+        text = self._compile(inputs).as_text()
+        return hlo.collectives(text or "", self.program.mesh)
+
+    def memory(self, inputs: Sequence[jax.Array]) -> Any:
+        """Return what XLA tells of the memory of a device, as `memory_analysis` of JAX does."""
+        return self._compile(inputs).memory_analysis()
+
+    def _compile(self, inputs: Sequence[jax.Array]) -> jax.stages.Compiled:
+        given = (*inputs, self._flag) if self._flagged else inputs
+        return self.jitted.lower(*given).compile()
+
+    def trace(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the outputs for arrays that JAX is tracing."""
+        given = (*inputs, jnp.zeros((), bool)) if self._flagged else inputs
+        results: list[Any] = self.function(*given)
+        return results
+
+    @cached_property
+    def _flag(self) -> jax.Array:
+        replicated = Sharding.replicated(self._devices.mesh, 0)
+        off = np.zeros((), bool)
+        return self._devices.put(TensorType((), DType.bool_), replicated, lambda box: off)
+
+    def _wait_for_earlier(self, result: jax.Array) -> None:
+        _in_flight.append(result)
+        if len(_in_flight) == IN_FLIGHT:
+            # Asking costs microseconds: it is done once for the older half, which ends in order.
+            for _ in range(IN_FLIGHT // 2):
+                earlier = _in_flight.popleft()
+            if not earlier.is_deleted():  # it was donated, so a later run waits for it
+                earlier.block_until_ready()
+
+
+def _reorder(items: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    return [items[i] for i in order]
