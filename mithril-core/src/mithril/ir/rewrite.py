@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from mithril.errors import GraphError
 from mithril.ir.graph import Graph, Node, Value
 from mithril.ir.op import Tensors
 from mithril.ir.tensor import Builder, Tensor
@@ -42,16 +43,17 @@ def rewrite(graph: Graph, visit: Visit) -> Graph:
 
     Raises:
         ShapeError: a node does not take what its operands have become.
+        GraphError: `visit` returned more, or fewer, results than a node has.
 
     >>> from mithril import ops
     >>> from mithril.types import DType, TensorType
     >>> builder = Builder()
     >>> x = builder.input(TensorType((2,), DType.float32), "x")
-    >>> graph = builder.build({"y": ops.exp(ops.neg(x))})
+    >>> graph = builder.build({"y": ops.exp(ops.negate(x))})
     >>> def visit(builder, node, operands):
     ...     return [ops.sin(operands[0])] if isinstance(node.op, ops.Exp) else None
     >>> [node.op.name for node in rewrite(graph, visit).nodes]
-    ['neg', 'sin']
+    ['negate', 'sin']
     """
     return _rewrite_within(None, graph, visit)[1]
 
@@ -83,6 +85,11 @@ def inline(
             results = visit(builder, node, given)
             if results is None:
                 results = _copy(builder, node, given, visit)
+        if len(results) != len(node.outputs):
+            raise GraphError(
+                f"op '{node.op.name}' at {node.where()} has {len(node.outputs)} results, the pass "
+                f"puts {len(results)} in their place; return one tensor for each"
+            )
         for old, new in zip(node.outputs, results, strict=True):
             made[old] = builder.named(new, old.name)
     return {name: made[value] for name, value in graph.outputs.items()}
