@@ -168,7 +168,7 @@ KNOW_LOOPS = {
     "mithril-core/src/mithril/partition/pipeline/hoist_reductions.py": "takes sums out of loops",
     "mithril-core/src/mithril/engine/lockstep.py": "a lowering",
     "mithril-jax/src/mithril_jax/lower.py": "a lowering",
-    "mithril-torch/src/mithril_torch/writer.py": "a lowering",
+    "mithril-torch/src/mithril_torch/program/emit.py": "a lowering",
 }
 """Modules that may ask whether an op is a loop; all others go into bodies by `mithril.ir.rewrite`."""
 

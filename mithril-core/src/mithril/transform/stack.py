@@ -104,14 +104,13 @@ class _Cutter:
         cuts: dict[Value, set[int]] = {}
         others: set[Value] = set(self._graph.outputs.values())
         for node in self._graph.nodes:
-            op = node.op
-            is_cut = isinstance(op, Repeat) and node.scope in self._parts
-            first = len(node.inputs) - op.stacked if isinstance(op, Repeat) and is_cut else None
+            is_cut = bool(node.op.bodies) and node.scope in self._parts
+            first_slice = len(node.inputs) - len(node.op.slices)
             for position, value in enumerate(node.inputs):
                 source = self._uncast(value)
-                if first is not None and position >= first:
+                if is_cut and position >= first_slice:
                     cuts.setdefault(source, set()).add(self._parts[node.scope])
-                elif not (isinstance(op, Cast) and self._feeds_loops(node)):
+                elif not (isinstance(node.op, Cast) and self._feeds_loops(node)):
                     others.add(source)
         return {
             value
