@@ -214,3 +214,90 @@ def test_replaced_words_do_not_come_back(package: str) -> None:
     names = defined_names(ROOT / package)
     assert len(names) > 100
     assert [(where, name) for where, name in names if name in REPLACED[package]] == []
+
+
+KNOW_LOOPS = {
+    "mithril-core/src/mithril/transform/checkpoint.py": "inlines checkpoints, and their gradient",
+    "mithril-core/src/mithril/transform/repeat.py": "the gradient of loops",
+    "mithril-core/src/mithril/transform/stack.py": "cuts loops into loops",
+    "mithril-core/src/mithril/partition/pipeline/hoist_reductions.py": "takes sums out of loops",
+    "mithril-core/src/mithril/engine/lockstep.py": "a lowering",
+    "mithril-jax/src/mithril_jax/lower.py": "a lowering",
+    "mithril-torch/src/mithril_torch/program/emit.py": "a lowering",
+}
+"""Modules that may ask whether an op is a loop; all others go into bodies by `mithril.ir.rewrite`."""
+
+NESTED = {"Repeat": "repeat", "Checkpoint": "checkpoint"}
+
+
+def asks_for_loops(text: str) -> list[int]:
+    """Return the lines of a module that ask whether an op is a loop or a checkpoint."""
+    tree = ast.parse(text)
+    aliases = {
+        alias.asname
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mithril.ir")
+        for alias in node.names
+        if alias.name in NESTED and alias.asname
+    }
+
+    def is_class(*parts: ast.AST | None) -> bool:
+        inner = [node for part in parts if part is not None for node in ast.walk(part)]
+        found = {node.id for node in inner if isinstance(node, ast.Name)}
+        found |= {node.attr for node in inner if isinstance(node, ast.Attribute)}
+        return not found.isdisjoint({*NESTED, *aliases})
+
+    def is_name(*parts: ast.AST) -> bool:
+        inner = [node for part in parts for node in ast.walk(part)]
+        texts = {node.value for node in inner if isinstance(node, ast.Constant)}
+        is_of_op = any(isinstance(node, ast.Attribute) and node.attr == "name" for node in inner)
+        return is_of_op and not texts.isdisjoint(NESTED.values())
+
+    def asks(node: ast.AST) -> bool:
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
+                return is_class(kinds)
+            case ast.Compare(left=left, comparators=others):
+                return is_class(left, *others) or is_name(left, *others)
+            case ast.MatchClass(cls=kind):
+                return is_class(kind)
+            case ast.Dict(keys=keys):
+                return is_class(*keys)
+        return False
+
+    return [node.lineno for node in ast.walk(tree) if asks(node) and hasattr(node, "lineno")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "isinstance(node.op, Repeat)",
+        "isinstance(node.op, Constant | ir.Repeat)",
+        "isinstance(node.op, (AxisIndex, Checkpoint))",
+        "from mithril.ir import Repeat as Loop\nisinstance(op, Loop)",
+        "type(op) is Repeat",
+        "type(op) in (Constant, Repeat)",
+        "node.op.name == 'repeat'",
+        "op.name in ('repeat', 'constant')",
+        "match op:\n    case Repeat(count=1):\n        pass",
+        "METHODS = {(Reshape,): reshape, (Repeat,): loop}",
+    ],
+)
+def test_asking_for_loops_is_found(text: str) -> None:
+    assert len(asks_for_loops(text)) == 1
+
+
+def test_making_a_loop_is_not_asking_for_one() -> None:
+    assert (
+        asks_for_loops("op = Repeat(body, 3, 1, 0)\nkind == 'repeat'\ndef f(op: Repeat): ...") == []
+    )
+
+
+def test_only_modules_about_loops_ask_for_them() -> None:
+    """A pass reaches what is in a loop by `rewrite`, `walk` or `Op.bodies`, and names no op."""
+    asking = {
+        str(path.relative_to(ROOT)): lines
+        for path in MODULES
+        if (lines := asks_for_loops(path.read_text(encoding="utf-8")))
+    }
+    assert set(asking) == set(KNOW_LOOPS), asking

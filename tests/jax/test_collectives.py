@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.cli.gpt import transformer_block
-from mithril.ir import Node, Repeat
+from mithril.ir import Node
+from mithril.ir.rewrite import unroll
 from mithril.plan import Plan
 from mithril.plan.program import Program, moved_bytes
 from mithril_jax.hlo import UNNAMED, collectives
@@ -28,10 +29,8 @@ def promised(plan: Plan) -> Rows:
 
 def _operands(program: Program, graph) -> list[tuple[str, tuple[str, ...], int]]:
     found = []
-    for node in graph.nodes:
-        if isinstance(node.op, Repeat):
-            found += _operands(program, node.op.body) * node.op.count
-        elif node.op.is_collective:
+    for node in unroll(graph):
+        if node.op.is_collective:
             axes = program.mesh.joined(node.op.attributes["axes"])
             if len(node.inputs) == 1:
                 found.append((node.op.name, axes, moved_bytes(node)))

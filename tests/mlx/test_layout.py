@@ -14,7 +14,7 @@ import pytest
 from mithril import P, ops
 from mithril.engine import Engine
 from mithril.ir import Builder, Graph, Tensor
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh
 from mithril.plan import Program
 from mithril.transform import cotangent_name, differentiate, gradient_of

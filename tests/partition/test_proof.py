@@ -8,7 +8,7 @@ import pytest
 from mithril import ops
 from mithril.errors import PlanError
 from mithril.ir import Builder, Graph, Node, Op
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllGather, AllReduce, Permute
 from mithril.plan import Plan, Stage

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mithril import P, ops
 from mithril.engine.numpy_engine import NumpyEngine
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh
 from mithril.plan import Plan
 from mithril.transform.precision import contracts

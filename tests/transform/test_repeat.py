@@ -14,7 +14,7 @@ from mithril import ops
 from mithril.engine import Engine
 from mithril.errors import GraphError, ShapeError
 from mithril.ir import Builder, Graph, Repeat, Tensor
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.ir.serialize import graph_from_json, graph_to_json
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P

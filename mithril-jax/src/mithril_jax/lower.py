@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from mithril.engine.kernels.registry import Kernel
 from mithril.ir import Graph, Node, Op, Repeat, Value
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes, regions
 from mithril.mesh import carry
 from mithril.ops.control import After
 from mithril.plan import Program, Whole
@@ -34,10 +34,9 @@ Function = Callable[[Arrays, Any], list[Any]]
 
 def needs_flag(program: Program, platform: str) -> bool:
     """Return whether a program takes a flag, false, as one more argument; see `_gate`."""
-    nodes = list(all_nodes(program.graph))
-    bodies = (node.op.body for node in nodes if isinstance(node.op, Repeat))
-    kept_apart = any(isinstance(node.op, After) for node in nodes)
-    return platform == "cpu" and (kept_apart or any(map(find_reissued, (program.graph, *bodies))))
+    kept_apart = any(isinstance(node.op, After) for node in all_nodes(program.graph))
+    is_repeated = any(find_reissued(region.graph) for region in regions(program.graph))
+    return platform == "cpu" and (kept_apart or is_repeated)
 
 
 def function_of(

@@ -24,7 +24,7 @@ from mithril.engine.rank import RankExecutable
 from mithril.engine.shards import host_shards
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan, Program
 from mithril.plan.timetable import Transfer

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mithril import ops
-from mithril.ir import Builder, Graph, Node, Op, Repeat, Tensor, Types, Value
-from mithril.ir.repeat import all_nodes
+from mithril.ir import Builder, Graph, Node, Op, Tensor, Types, Value
+from mithril.ir.rewrite import all_nodes, map_bodies
 from mithril.ops.collective import AllReduce, KeepFirst
 from mithril.ops.control import After
 from mithril.ops.conv import Convolving
@@ -89,12 +89,9 @@ class _Layouts:
 
     def _keep(self, node: Node) -> None:
         operands = [self._get(value, _plain(value)) for value in node.inputs]
-        for value, result in zip(node.outputs, self._builder.copy(node, operands), strict=True):
+        results = self._builder.copy(map_bodies(node, _relayout), operands)
+        for value, result in zip(node.outputs, results, strict=True):
             self._hold(value, _plain(value), result)
-
-    def _loop(self, node: Node) -> None:
-        assert isinstance(node.op, Repeat), "it is called for loops"
-        self._keep(replace(node, op=replace(node.op, body=_relayout(node.op.body))))
 
     def _convolution(self, node: Node) -> None:
         order = _image(node.outputs[0].type.rank)
@@ -254,7 +251,6 @@ _METHODS: dict[tuple[type[Op], ...], Callable[[_Layouts, Node], None]] = {
     (Broadcast,): _Layouts._broadcast,
     (After, KeepFirst): _Layouts._passing,
     (AllReduce,): _Layouts._bucket,
-    (Repeat,): _Layouts._loop,
 }  # fmt: skip
 
 

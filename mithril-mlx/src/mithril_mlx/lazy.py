@@ -10,7 +10,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mithril.engine import Executable, Observer
-from mithril.ir import Graph, Repeat
+from mithril.ir import Graph
+from mithril.ir.rewrite import walk
 
 from mithril_mlx.communicator import Communicator
 from mithril_mlx.tensors import mlx_dtype, to_mlx
@@ -91,11 +92,5 @@ def namespace(graph: Graph, at_once: bool) -> Any:
     The first values of a long program are computed while the graph of the further ones is built,
     unless all of it has to be computed at once.
     """
-    is_early = not at_once and _length(graph) >= LONG
+    is_early = not at_once and sum(times for _, times in walk(graph)) >= LONG
     return SimpleNamespace(**_FUNCTIONS, **({"start": mx.async_eval} if is_early else {}))
-
-
-def _length(graph: Graph) -> int:
-    """Return how many nodes a run goes through."""
-    loops = (node.op for node in graph.nodes if isinstance(node.op, Repeat))
-    return len(graph.nodes) + sum(op.count * _length(op.body) for op in loops)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 from mithril.engine import Executable, Observer
-from mithril.ir import Graph, Node, Repeat
-from mithril.ir.repeat import all_nodes
+from mithril.ir import Graph, Node
+from mithril.ir.rewrite import all_nodes, unroll
 from mithril.mesh import Mesh
 from mithril.plan import Program
 from mithril.types import TensorType
@@ -79,12 +79,8 @@ class RemoteStage:
 
 def _messages(graph: Graph, mesh: Mesh) -> Iterator[Message]:
     """Yield what is sent in the collectives of a program, in order."""
-    for node in graph.nodes:
-        if isinstance(node.op, Repeat):
-            body = list(_messages(node.op.body, mesh))
-            for _ in range(node.op.count):
-                yield from body
-        elif node.op.is_collective:
+    for node in unroll(graph):
+        if node.op.is_collective:
             type = node.inputs[0].type
             if len(node.inputs) > 1:
                 type = type.with_shape((sum(value.type.size for value in node.inputs),))

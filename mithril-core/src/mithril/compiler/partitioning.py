@@ -7,12 +7,12 @@ from collections.abc import Container
 from mithril.compiler.request import Request, constraints
 from mithril.cost import Hardware
 from mithril.ir import Graph, Value
+from mithril.ir.rewrite import regions
 from mithril.mesh import Mesh, common, refine
 from mithril.partition.spmd import localise
 from mithril.plan import Program, TensorReport
 from mithril.plan.proof import check_promises
 from mithril.sharding import Candidates, Choice, Constraints, Resharder, choose, collect
-from mithril.sharding.regions import regions
 from mithril.transform import expand_nodes
 
 COMPUTED_WITH = "the sharding it is computed with"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from mithril.errors import MithrilError
 from mithril.ir import Graph, Value
+from mithril.ir.rewrite import regions
 from mithril.mesh import Mesh, Sharding, carry, coarse, coarsen
 from mithril.mesh.refinement import has_same_layout
 from mithril.ops.constrain import Constrain
 from mithril.sharding import Constraints
-from mithril.sharding.regions import regions
 from mithril.transform import cotangent_name, gradient_of
 from mithril.transform.stack import Slice
 

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mithril.errors import ShapeError
-from mithril.ir.graph import Graph
-from mithril.ir.op import Cost, Op, Types, register
+from mithril.ir.nested import Nested
+from mithril.ir.op import Types, register
 
 
 @register
 @dataclass(frozen=True)
-class Checkpoint(Op):
+class Checkpoint(Nested):
     """A body that is computed again rather than kept; see the module's text."""
 
     name: ClassVar[str] = "checkpoint"
-    body: Graph
 
     def infer(self, inputs: Types) -> Types:
         """Return the types of the body's outputs.
@@ -36,14 +35,6 @@ class Checkpoint(Op):
                 f"{', '.join(map(str, inputs)) or 'nothing'}"
             )
         return [value.type for value in self.body.outputs.values()]
-
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        """Return the work of the body."""
-        work = [
-            node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
-            for node in self.body.nodes
-        ]
-        return Cost(sum(cost.flops for cost in work), sum(cost.bytes for cost in work))
 
     def __str__(self) -> str:
         return "checkpoint"

@@ -126,6 +126,14 @@ class Graph:
         """Return the node that defines each value that is not an input."""
         return {value: node for node in self.nodes for value in node.outputs}
 
+    def uses(self) -> dict[Value, list[tuple[Node, int]]]:
+        """Return which operands each value is: nodes in order, with the operand's position."""
+        uses: dict[Value, list[tuple[Node, int]]] = {}
+        for node in self.nodes:
+            for position, value in enumerate(node.inputs):
+                uses.setdefault(value, []).append((node, position))
+        return uses
+
     def last_uses(self) -> dict[Node, list[Value]]:
         """Return the values that nobody needs after a node; outputs live on."""
         seen = set(self.outputs.values())

@@ -4,6 +4,10 @@ An op is one frozen dataclass; its fields are its attributes. It gives shapes (`
 (`gradient`), sharding rule (`rule`) and cost (`cost`); a fused op also gives its decomposition
 (`expand`), and an op that must know where its shard lies says how it runs there (`localize`).
 Kernels belong to engines. No pass anywhere asks for an op by name.
+
+An op may have graphs among its attributes, its `bodies`. Each body takes the op's operands, first
+those that it hands on from one iteration to the next (`carries`), last those of which it takes one
+slice an iteration (`slices`); the op's results are the last carries, then what it stacks.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from mithril.errors import GraphError
 from mithril.types import TensorType
 
 if TYPE_CHECKING:
+    from mithril.ir.graph import Graph, Value
     from mithril.ir.rule import Rule
     from mithril.ir.tensor import Tensor
 
@@ -152,6 +157,42 @@ class Op:
         """Return the op that computes the same where nothing is said about the mesh."""
         del outputs
         return self
+
+    @property
+    def bodies(self) -> tuple[Graph, ...]:
+        """The graphs that the op runs; see the module's text."""
+        return ()
+
+    def with_bodies(self, bodies: Sequence[Graph]) -> Op:
+        """Return the op with other bodies, one for each it has."""
+        assert not bodies, f"op '{self.name}' has no bodies"
+        return self
+
+    @property
+    def iterations(self) -> int:
+        """How often the bodies run where the op runs once."""
+        return 1
+
+    @property
+    def carries(self) -> tuple[Value, ...]:
+        """The bodies' inputs that an iteration gets as the one before left them."""
+        return ()
+
+    @property
+    def slices(self) -> tuple[Value, ...]:
+        """The bodies' inputs that are slices of stacked operands."""
+        return ()
+
+    def narrow(self, wanted: Sequence[bool]) -> tuple[Op, Sequence[bool]]:
+        """Return the op with as few results as it can have.
+
+        Args:
+            wanted: of each result, whether it is needed.
+
+        Returns:
+            The op, and for each result whether it still makes it.
+        """
+        return self, [True] * len(wanted)
 
     def refusal(self, inputs: Types, axis: str, count: int) -> str:
         """Return why no factor its rule proposes can be split over an axis, and a remedy."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from mithril.ir.checkpoint import Checkpoint
 from mithril.ir.graph import Graph, Node, Phase, Value
-from mithril.ir.repeat import Repeat
 
 
 def print_graph(graph: Graph) -> str:
@@ -24,8 +22,7 @@ def graph_lines(graph: Graph, ports: list[str]) -> list[str]:
             phase = node.phase
             lines.append(f"  # {phase}")
         lines.append(f"  {_node(node, names)}")
-        if isinstance(node.op, Repeat | Checkpoint):
-            body = node.op.body
+        for body in node.op.bodies:
             inner = graph_lines(body, [str(value.type) for value in body.inputs])
             lines += [f"    {line}" for line in inner]
     results = ", ".join(f"{name}={names[value]}" for name, value in graph.outputs.items())

@@ -8,20 +8,20 @@ stacked, one slice an iteration. Results are the last carries and these stacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mithril.errors import GraphError, ShapeError
-from mithril.ir.checkpoint import Checkpoint
-from mithril.ir.graph import Graph, Node, Value
-from mithril.ir.op import Cost, Op, Types, register
+from mithril.ir.graph import Graph, Value
+from mithril.ir.nested import Nested
+from mithril.ir.op import Types, register
 from mithril.types import TensorType
 
 
 @register
 @dataclass(frozen=True)
-class Repeat(Op):
+class Repeat(Nested):
     """A body run `count` times; see the module's text.
 
     Args:
@@ -33,7 +33,6 @@ class Repeat(Op):
     """
 
     name: ClassVar[str] = "repeat"
-    body: Graph
     count: int
     carried: int
     stacked: int
@@ -60,16 +59,17 @@ class Repeat(Op):
                 )
         return [*results[: self.carried], *(stack(t, self.count) for t in results[self.carried :])]
 
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        """Return the work of all iterations."""
-        work = [
-            node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
-            for node in self.body.nodes
-        ]
-        return Cost(
-            self.count * sum(cost.flops for cost in work),
-            self.count * sum(cost.bytes for cost in work),
-        )
+    @property
+    def iterations(self) -> int:
+        """How often the body runs."""
+        return self.count
+
+    def narrow(self, wanted: Sequence[bool]) -> tuple[Repeat, Sequence[bool]]:
+        """Return the loop without the stacks that are not needed; its carries stay."""
+        kept = [position < self.carried or is_wanted for position, is_wanted in enumerate(wanted)]
+        outputs = zip(self.body.outputs.items(), kept, strict=True)
+        fewer = dict(item for item, is_kept in outputs if is_kept)
+        return replace(self, body=Graph(self.body.inputs, self.body.nodes, fewer)), kept
 
     @property
     def carries(self) -> tuple[Value, ...]:
@@ -103,14 +103,6 @@ class Repeat(Op):
     def __str__(self) -> str:
         direction = ", reverse" if self.reverse else ""
         return f"repeat[{self.count} times, {self.carried} carried{direction}]"
-
-
-def all_nodes(graph: Graph) -> Iterator[Node]:
-    """Yield every node of a graph and of the bodies in it; each body once."""
-    for node in graph.nodes:
-        yield node
-        if isinstance(node.op, Repeat | Checkpoint):
-            yield from all_nodes(node.op.body)
 
 
 def part_of(path: str, part: int) -> str:

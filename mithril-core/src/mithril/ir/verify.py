@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from mithril.errors import GraphError
-from mithril.ir.checkpoint import Checkpoint
 from mithril.ir.graph import Graph, Node, Value
-from mithril.ir.repeat import Repeat
 
 
 def verify(graph: Graph) -> Graph:
@@ -37,8 +35,8 @@ def _verify_node(node: Node, defined: set[Value]) -> None:
             raise GraphError(
                 f"op '{node.op.name}' at {node.where()} uses {value!r} before it is made"
             )
-    if isinstance(node.op, Repeat | Checkpoint):
-        verify(node.op.body)
+    for body in node.op.bodies:
+        verify(body)
     expected = tuple(node.op.infer([value.type for value in node.inputs]))
     actual = tuple(value.type for value in node.outputs)
     if expected != actual:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mithril.cost import Hardware, collective_seconds, emulated
-from mithril.ir import Cause, Graph, Node, Phase, Repeat, Value
+from mithril.ir import Cause, Graph, Node, Phase, Value
+from mithril.ir.rewrite import all_nodes
 from mithril.ops.collective import AllReduce
 from mithril.plan import Program
 
@@ -62,9 +63,7 @@ def _deferrable(graph: Graph) -> list[Node]:
 
 
 def _communicates(node: Node) -> bool:
-    if isinstance(node.op, Repeat):
-        return any(map(_communicates, node.op.body.nodes))
-    return node.op.is_collective
+    return any(inner.op.is_collective for inner in all_nodes(node))
 
 
 def _dependents(graph: Graph, sources: set[Node]) -> set[Node]:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 from mithril.errors import listing
 from mithril.ir import Graph, Node, Phase, Value
+from mithril.ir.rewrite import regions
 from mithril.mesh import Sharding
 from mithril.sharding import Choice, Constraints
-from mithril.sharding.regions import regions
 
 
 def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mithril.ir import registry
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.plan import Plan, Port
 
 Map = dict[str, Any]

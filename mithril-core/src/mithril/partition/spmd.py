@@ -8,7 +8,7 @@ at once. Every move over the mesh becomes explicit nodes; a collective carries i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from mithril.cost import emulated
@@ -19,7 +19,6 @@ from mithril.ir import (
     Node,
     Op,
     Phase,
-    Repeat,
     Source,
     Tensor,
     Tensors,
@@ -101,8 +100,8 @@ class _Localiser:
 
     def emit(self, node: Node) -> None:
         """Append the local form of a node, and move its results home."""
-        if isinstance(node.op, Repeat):
-            self._emit_loop(node, node.op)
+        if node.op.bodies:
+            self._emit_loop(node)
             return
         option = self._choice.options[node]
         consumer = _Consumer(label(node), node.phase, node)
@@ -131,22 +130,24 @@ class _Localiser:
         if value in self._first_use and self._choice.home(value):
             self._home(value, _Consumer(self._first_use[value], phase))
 
-    def _emit_loop(self, node: Node, op: Repeat) -> None:
+    def _emit_loop(self, node: Node) -> None:
         """Append a loop: its body localised, its operands as the body takes them."""
-        inputs = {value: self._settle(value) for value in op.body.inputs}
-        homes = [*map(self._settle, op.carries), *map(self._settle, op.made)]
-        outputs = dict(zip(op.body.outputs, homes, strict=True))
+        op, (body,) = node.op, node.op.bodies
+        carried, first_slice = len(op.carries), len(node.inputs) - len(op.slices)
+        inputs = {value: self._settle(value) for value in body.inputs}
+        ends = (*op.carries, *tuple(body.outputs.values())[carried:])
+        homes = list(map(self._settle, ends))
+        outputs = dict(zip(body.outputs, homes, strict=True))
         inside = Constraints(self._mesh, inputs, {}, outputs)
-        body = localise(op.body, inside, self._choice, self._resharder).graph
-        first_slice = len(node.inputs) - op.stacked
+        local = localise(body, inside, self._choice, self._resharder).graph
         consumer = _Consumer(label(node), node.phase, node)
         operands = [
             self._form(value, lifted(lies) if i >= first_slice else lies, consumer)
             for i, (value, lies) in enumerate(zip(node.inputs, inputs.values(), strict=True))
         ]
         with self._builder.at(scope=node.scope, source=node.source, phase=node.phase):
-            results = self.apply(replace(op, body=body), *operands)
-        lying = [*homes[: op.carried], *map(lifted, homes[op.carried :])]
+            results = self.apply(op.with_bodies([local]), *operands)
+        lying = [*homes[:carried], *map(lifted, homes[carried:])]
         for value, sharding, result in zip(node.outputs, lying, results, strict=True):
             self._finish_value(value, sharding, result, node.phase)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mithril.ir import Cause, Graph, Node, Phase, Repeat
+from mithril.ir import Cause, Graph, Node, Phase
+from mithril.ir.rewrite import unroll, walk
 from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType
 
@@ -69,11 +70,15 @@ class Program:
 
     def collectives(self) -> Iterator[Collective]:
         """Yield the collectives in the order every device issues them, those of a loop once."""
-        yield from _rows(self.graph, self.mesh, 1)
+        for node, times in walk(self.graph):
+            if node.op.is_collective:
+                yield _row(node, self.mesh, times)
 
     def issued(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
         """Yield kind, axes and bytes of the collectives as an observer is told them."""
-        yield from _issued(self.graph, self.mesh)
+        for node in unroll(self.graph):
+            if node.op.is_collective:
+                yield observed(node, self.mesh)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,23 +101,6 @@ def observed(node: Node, mesh: Mesh) -> tuple[str, tuple[str, ...], int]:
     axes = node.op.attributes["axes"]
     assert isinstance(axes, tuple), "a collective has axes"
     return node.op.name, mesh.joined(axes), moved_bytes(node)
-
-
-def _rows(graph: Graph, mesh: Mesh, times: int) -> Iterator[Collective]:
-    for node in graph.nodes:
-        if isinstance(node.op, Repeat):
-            yield from _rows(node.op.body, mesh, times * node.op.count)
-        elif node.op.is_collective:
-            yield _row(node, mesh, times)
-
-
-def _issued(graph: Graph, mesh: Mesh) -> Iterator[tuple[str, tuple[str, ...], int]]:
-    for node in graph.nodes:
-        if isinstance(node.op, Repeat):
-            for _ in range(node.op.count):
-                yield from _issued(node.op.body, mesh)
-        elif node.op.is_collective:
-            yield observed(node, mesh)
 
 
 def _row(node: Node, mesh: Mesh, times: int) -> Collective:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mithril.errors import PlanError
 from mithril.ir import Node
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.ops.collective import AllReduce, Collective, Permute
 from mithril.plan import Plan, Program
 

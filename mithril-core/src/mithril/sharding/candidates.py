@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mithril.ir import Graph, Node, Repeat, Rule, Value
+from mithril.ir import Graph, Node, Rule, Value
+from mithril.ir.rewrite import regions
 from mithril.ir.rule import FactorDims
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
-from mithril.sharding.regions import Link, links, lowered, regions
+from mithril.sharding.regions import Link, links, lowered
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     """Return the candidates of a graph under the given shardings."""
     mesh = given.mesh
     parts = list(regions(graph))
-    nodes = [n for part in parts for n in part.graph.nodes if not isinstance(n.op, Repeat)]
+    nodes = [n for part in parts for n in part.graph.nodes if not n.op.bodies]
     rules = {
         node: node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs])
         for node in nodes

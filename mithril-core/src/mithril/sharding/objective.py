@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from mithril.cost import Hardware
-from mithril.ir import Graph, Node, Phase, Repeat, Rule, Value
+from mithril.ir import Graph, Node, Phase, Rule, Value
+from mithril.ir.rewrite import regions
 from mithril.mesh import Sharding
 from mithril.sharding.candidates import Candidates, Constraints
 from mithril.sharding.eliminate import Table
 from mithril.sharding.option import Option, node_options
-from mithril.sharding.regions import Link, lifted, links, lowered, regions
+from mithril.sharding.regions import Link, lifted, links, lowered
 from mithril.sharding.reshard import PICOSECONDS, Resharder
 from mithril.sharding.trial import exchanges, seconds_of
 
@@ -65,7 +66,7 @@ class Objective:
         parts = list(regions(graph))
         for part in parts:
             for node in part.graph.nodes:
-                if not isinstance(node.op, Repeat):
+                if not node.op.bodies:
                     self._add_node(node, part.times)
         uses = [_uses(part.graph, candidates.rules) for part in parts]
         for part, used in zip(parts, uses, strict=True):
@@ -309,13 +310,10 @@ def _promised(graph: Graph, given: Constraints) -> dict[Value, list[Sharding]]:
 
 def _uses(graph: Graph, rules: Mapping[Node, Rule]) -> dict[Value, list[Use]]:
     """Return the operands each value is, without those whose layout does not matter."""
-    uses: dict[Value, list[Use]] = {}
-    for node in graph.nodes:
-        if node in rules:
-            for index, value in enumerate(node.inputs):
-                if index not in rules[node].ignored:
-                    uses.setdefault(value, []).append((node, index))
-    return uses
+    return {
+        value: [use for use in uses if use[0] in rules and use[1] not in rules[use[0]].ignored]
+        for value, uses in graph.uses().items()
+    }
 
 
 def _layouts_after(shardings: Iterable[Sharding], shift: int) -> list[Sharding]:

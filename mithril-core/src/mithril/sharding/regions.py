@@ -1,8 +1,7 @@
-"""A graph with loops as one problem: its regions, and the links between them.
+"""What goes over the borders of loops, where it may have to be moved.
 
-The body of a loop is planned once, together with everything around it. A region is a graph and how
-often it runs; a link says that a value goes over the border of a loop, or from one iteration into
-the next, where it may have to be moved.
+The body of a loop is planned once, together with everything around it. A link says that a value
+goes over the border of a loop, or from one iteration into the next.
 """
 
 from __future__ import annotations
@@ -10,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mithril.ir import Graph, Node, Phase, Repeat, Value
+from mithril.ir import Graph, Node, Phase, Value
+from mithril.ir.rewrite import walk
 from mithril.mesh import Sharding
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A graph and how often it runs."""
-
-    graph: Graph
-    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +46,25 @@ class Link:
         return int(self.stacks) - int(self.slices)
 
 
-def regions(graph: Graph, times: int = 1) -> Iterator[Region]:
-    """Yield the graph and the bodies of its loops, outermost first."""
-    yield Region(graph, times)
-    for node in graph.nodes:
-        if isinstance(node.op, Repeat):
-            yield from regions(node.op.body, times * node.op.count)
-
-
-def links(graph: Graph, times: int = 1) -> Iterator[Link]:
+def links(graph: Graph) -> Iterator[Link]:
     """Yield the links of all loops in a graph."""
-    for node in graph.nodes:
-        op = node.op
-        if not isinstance(op, Repeat):
-            continue
-        inner = times * op.count
-        first_slice = len(node.inputs) - op.stacked
-        for position, (outer, inside) in enumerate(zip(node.inputs, op.body.inputs, strict=True)):
-            yield Link(outer, inside, times, node, slices=position >= first_slice)
-        for after, carry in zip(op.next_carries, op.carries, strict=True):
-            if after is not carry:  # a carry that stays as it is goes nowhere
-                yield Link(after, carry, inner, node)
-        for carry, last in zip(op.carries, node.outputs, strict=False):
-            yield Link(carry, last, times, node, leaves=True)
-        for made, outer in zip(op.made, node.outputs[op.carried :], strict=True):
-            yield Link(made, outer, times, node, stacks=True)
-        yield from links(op.body, inner)
+    for node, times in walk(graph):
+        for body in node.op.bodies:
+            yield from _links_of(node, body, times)
+
+
+def _links_of(node: Node, body: Graph, times: int) -> Iterator[Link]:
+    op, results = node.op, tuple(body.outputs.values())
+    carried, first_slice = len(op.carries), len(node.inputs) - len(op.slices)
+    for position, (outer, inside) in enumerate(zip(node.inputs, body.inputs, strict=True)):
+        yield Link(outer, inside, times, node, slices=position >= first_slice)
+    for after, carry in zip(results, op.carries, strict=False):
+        if after is not carry:  # a carry that stays as it is goes nowhere
+            yield Link(after, carry, times * op.iterations, node)
+    for carry, last in zip(op.carries, node.outputs, strict=False):
+        yield Link(carry, last, times, node, leaves=True)
+    for made, outer in zip(results[carried:], node.outputs[carried:], strict=True):
+        yield Link(made, outer, times, node, stacks=True)
 
 
 def lifted(sharding: Sharding) -> Sharding:

@@ -3,7 +3,6 @@
 from mithril.transform.checkpoint import inline_checkpoints
 from mithril.transform.differentiate import cotangent_name, differentiate, gradient_of
 from mithril.transform.expand import expand, expand_local, expand_nodes
-from mithril.transform.inline import inline
 from mithril.transform.precision import mix
 from mithril.transform.simplify import eliminate_dead, runnable
 
@@ -14,7 +13,6 @@ __all__ = [
     "expand_local",
     "expand_nodes",
     "gradient_of",
-    "inline",
     "inline_checkpoints",
     "mix",
     "runnable",

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mithril.ir import Builder, Checkpoint, Graph, Phase, Repeat, Sweep, Tensor, Value
-from mithril.ir.graph import Node
-from mithril.ir.repeat import all_nodes
+from mithril.ir import Builder, Checkpoint, Graph, Node, Phase, Sweep, Tensor, Tensors
+from mithril.ir.rewrite import all_nodes, inline, rewrite
 from mithril.ops import after
-from mithril.transform.inline import inline
 from mithril.transform.simplify import eliminate_dead
 
 
@@ -39,26 +37,23 @@ def _backward(body: Graph, seeded: Sequence[bool], wanted: Sequence[int]) -> Gra
     joint = differentiate(body, outputs, names)
     gradients = {name: joint.outputs[gradient_of(name)] for name in names}
     again = eliminate_dead(Graph(joint.inputs, joint.nodes, gradients))
-    nodes = tuple(replace(node, phase=Phase.backward) for node in again.nodes)
-    return Graph(again.inputs, nodes, again.outputs)
+    return _in_phase(again, Phase.backward)
 
 
 def inline_checkpoints(graph: Graph) -> Graph:
     """Return the graph in which the bodies of checkpoints have taken their places."""
     if not any(isinstance(node.op, Checkpoint) for node in all_nodes(graph)):
         return graph
-    builder = Builder()
-    made: dict[Value, Tensor] = {v: builder.input(v.type, v.name) for v in graph.inputs}
-    for node in graph.nodes:
-        operands = [made[value] for value in node.inputs]
-        if isinstance(node.op, Checkpoint):
-            inner = inline_checkpoints(node.op.body)
-            results = tuple(inline(inner, builder, operands, phase=node.phase).values())
-        elif isinstance(node.op, Repeat):
-            body = replace(node.op, body=inline_checkpoints(node.op.body))
-            results = builder.copy(replace(node, op=body), operands)
-        else:
-            results = builder.copy(node, operands)
-        for old, new in zip(node.outputs, results, strict=True):
-            made[old] = builder.named(new, old.name)
-    return builder.build({name: made[value] for name, value in graph.outputs.items()})
+
+    def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        if not isinstance(node.op, Checkpoint):
+            return None
+        body = _in_phase(inline_checkpoints(node.op.body), node.phase)
+        return tuple(inline(body, builder, operands).values())
+
+    return rewrite(graph, visit)
+
+
+def _in_phase(graph: Graph, phase: Phase) -> Graph:
+    nodes = tuple(replace(node, phase=phase) for node in graph.nodes)
+    return Graph(graph.inputs, nodes, graph.outputs)

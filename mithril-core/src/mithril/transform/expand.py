@@ -7,12 +7,11 @@ expansion can split.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container
-from dataclasses import replace
 
 from mithril.engine import KernelNames
 from mithril.errors import BackendError, listing
-from mithril.ir import Builder, Checkpoint, Graph, Node, Op, Repeat, Tensor, Tensors, Value
-from mithril.ir.repeat import all_nodes
+from mithril.ir import Builder, Graph, Node, Op, Tensors
+from mithril.ir.rewrite import all_nodes, rewrite
 from mithril.ops.definition import UserOp
 
 
@@ -28,9 +27,7 @@ def expand(graph: Graph, kernels: Container[str]) -> Graph:
     """
 
     def is_wanted(node: Node) -> bool:
-        if isinstance(node.op, Repeat | Checkpoint) or not node.op.has_kernel:
-            return False
-        return node.op.name not in kernels
+        return not node.op.bodies and node.op.has_kernel and node.op.name not in kernels
 
     while any(map(is_wanted, all_nodes(graph))):
         graph = _expand_where(graph, is_wanted, kernels)
@@ -44,9 +41,7 @@ def expand_local(graph: Graph, kernels: Container[str]) -> Graph:
     """
 
     def is_wanted(node: Node) -> bool:
-        if isinstance(node.op, Repeat | Checkpoint) or node.op.name in kernels:
-            return False
-        return type(node.op).expand is not Op.expand
+        return node.op.name not in kernels and type(node.op).expand is not Op.expand
 
     while any(map(is_wanted, all_nodes(graph))):
         graph = _expand_where(graph, is_wanted, kernels)
@@ -61,23 +56,10 @@ def expand_nodes(graph: Graph, nodes: Collection[Node], kernels: Container[str])
 def _expand_where(
     graph: Graph, is_wanted: Callable[[Node], bool], kernels: Container[str]
 ) -> Graph:
-    builder = Builder()
-    made: dict[Value, Tensor] = {}
-    for value in graph.inputs:
-        made[value] = builder.input(value.type, value.name)
-    for node in graph.nodes:
-        operands = [made[value] for value in node.inputs]
-        if isinstance(node.op, Repeat | Checkpoint):
-            body = _expand_where(node.op.body, is_wanted, kernels)
-            results: Tensors = builder.copy(replace(node, op=replace(node.op, body=body)), operands)
-        elif is_wanted(node):
-            with builder.at(scope=node.scope, source=node.source, phase=node.phase):
-                results = _expand(node, operands, kernels)
-        else:
-            results = builder.copy(node, operands)
-        for old, new in zip(node.outputs, results, strict=True):
-            made[old] = builder.named(new, old.name)
-    return builder.build({name: made[v] for name, v in graph.outputs.items()})
+    def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        return _expand(node, operands, kernels) if is_wanted(node) else None
+
+    return rewrite(graph, visit)
 
 
 def _expand(node: Node, operands: Tensors, kernels: Container[str]) -> Tensors:

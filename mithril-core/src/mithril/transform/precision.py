@@ -9,10 +9,11 @@ their parameters. Ops are told apart by their rules and costs, not by their name
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 
-from mithril.ir import Builder, Checkpoint, Graph, Node, Op, Repeat, Tensor, Types, Value
+from mithril.ir import Builder, Graph, Node, Op, Tensor, Tensors, Types, Value
+from mithril.ir.rewrite import inline
 from mithril.ops import Cast, cast
 from mithril.options import Precision
 from mithril.types import DType, TensorType
@@ -26,99 +27,78 @@ def mix(graph: Graph, precision: Precision, parameters: Container[str]) -> Graph
         precision: the policy; `Precision` has its rules.
         parameters: names of the inputs that are parameters.
     """
-    mixer = _Mixer(graph, precision)
-    for value in graph.inputs:
-        tensor = mixer.builder.input(value.type, value.name)
-        mixer.made[value] = tensor
-        if value.name in parameters:
-            mixer.parameters.add(value)
-    mixer.visit_all()
-    outputs = {name: mixer.unrounded(value) for name, value in graph.outputs.items()}
-    return mixer.builder.build(outputs)
+    mixer = _Mixer(precision)
+    mixer.parameters.update(value for value in graph.inputs if value.name in parameters)
+    builder = Builder()
+    inputs = [builder.input(value.type, value.name) for value in graph.inputs]
+    made = mixer.mix(_with_wide_scalars(graph, precision.activations), builder, inputs)
+    names = {name: value.name for name, value in graph.outputs.items()}
+    return builder.build({name: builder.named(x, names[name]) for name, x in made.items()})
 
 
 class _Mixer:
-    """One run over a graph, from first node to last.
+    """One run over a graph, and the bodies in it, from first node to last.
 
-    `made` has the new tensor of an old value in its old type, `raw` that of a parameter, or of a
-    part of one, before its cast to the activation dtype.
+    A value is held in its old type, or, if it is `raw`, a parameter or a part of one, as it is
+    before its cast to the activation dtype.
     """
 
-    def __init__(self, graph: Graph, precision: Precision) -> None:
-        self.graph = graph
-        self.builder = Builder()
-        self.made: dict[Value, Tensor] = {}
-        self.raw: dict[Value, Tensor] = {}
+    def __init__(self, precision: Precision) -> None:
         self.parameters: set[Value] = set()
         self._precision = precision
-        self._producers = graph.producers()
+        self._raw: set[Value] = set()
         self._casts: dict[tuple[Value, DType], Tensor] = {}
 
-    def visit_all(self) -> None:
-        """Copy every node, with casts around it."""
-        for node in self.graph.nodes:
-            with self.builder.at(scope=node.scope, source=node.source, phase=node.phase):
-                self._visit(node)
+    def mix(self, graph: Graph, builder: Builder, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Append the graph with casts to a builder that has its inputs, and return its outputs."""
+        made = inline(graph, builder, inputs, self._visit)
+        return {name: self._whole(value, made[name]) for name, value in graph.outputs.items()}
 
-    def tensor(self, value: Value) -> Tensor:
-        """Return the new tensor of an old value, in its old type."""
-        if value not in self.made:
-            self.made[value] = self._cast(self.raw[value], value.type.dtype)
-            self.builder.named(self.made[value], value.name)
-        return self.made[value]
+    def _visit(self, builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        if node.op.bodies:
+            return self._finish(node, self._inside(builder, node, operands))
+        if isinstance(node.op, Cast) and self._is_kept(node.inputs[0]):
+            if node.op.dtype == self._precision.activations:
+                return [self._put_off(node.outputs[0], operands[0])]
+            return [self._cast(operands[0], node.op.dtype)]
+        if self._only_moves(node):
+            (moved,) = builder.apply(node.op, *operands)
+            return [self._put_off(node.outputs[0], moved)]
+        if self._contracts(node):
+            narrow = [self._narrow(x) if x.dtype.is_float else x for x in operands]
+            return self._finish(node, builder.apply(node.op, *narrow))
+        if self._raw.isdisjoint(node.inputs):
+            return None
+        return builder.copy(node, list(map(self._whole, node.inputs, operands)))
 
-    def unrounded(self, value: Value) -> Tensor:
-        """Return an output; a scalar, such as a loss, as it was before it was rounded."""
-        node = self._producers.get(value)
-        if node is None or not isinstance(node.op, Cast) or value.type.rank:
-            return self.tensor(value)
-        wide = node.inputs[0].type.dtype
-        rounds = wide.is_float and wide.itemsize > value.type.dtype.itemsize
-        if not rounds or value.type.dtype != self._precision.activations:
-            return self.tensor(value)
-        return self.builder.named(self.tensor(node.inputs[0]), value.name)
+    def _whole(self, value: Value, held: Tensor) -> Tensor:
+        """Return an old value in its old type."""
+        if value not in self._raw:
+            return held
+        return held.builder.named(self._cast(held, value.type.dtype), value.name)
 
-    def _visit(self, node: Node) -> None:
-        if isinstance(node.op, Repeat | Checkpoint):
-            self._finish(node, self._inside(node, node.op))
-        elif isinstance(node.op, Cast) and self._is_kept(node.inputs[0]):
-            self._cast_parameter(node, node.op)
-        elif self._only_moves(node):
-            (moved,) = self.builder.apply(node.op, *map(self._source, node.inputs))
-            self._put_off(node.outputs[0], moved)
-        elif self._contracts(node):
-            results = self.builder.apply(node.op, *map(self._operand, node.inputs))
-            self._finish(node, results)
-        else:
-            results = self.builder.copy(node, [self.tensor(value) for value in node.inputs])
-            self.made.update(zip(node.outputs, results, strict=True))
+    def _narrow(self, held: Tensor) -> Tensor:
+        return self._cast(held, self._precision.compute)
 
-    def _finish(self, node: Node, results: Collection[Tensor]) -> None:
-        for old, new in zip(node.outputs, results, strict=True):
-            same = cast(new, old.type.dtype) if old.type.dtype.is_float else new
-            self.made[old] = self.builder.named(same, old.name)
+    def _finish(self, node: Node, results: Collection[Tensor]) -> Tensors:
+        return [
+            cast(new, old.type.dtype) if old.type.dtype.is_float else new
+            for old, new in zip(node.outputs, results, strict=True)
+        ]
 
     def _is_kept(self, value: Value) -> bool:
-        return value in self.raw or value in self.parameters
+        return value in self._raw or value in self.parameters
 
-    def _cast_parameter(self, node: Node, op: Cast) -> None:
-        value, result = node.inputs[0], node.outputs[0]
-        source = self._source(value)
-        if op.dtype == self._precision.activations:
-            self._put_off(result, source)
-        else:
-            self.made[result] = self.builder.named(self._cast(source, op.dtype), result.name)
-
-    def _put_off(self, value: Value, raw: Tensor) -> None:
-        """Remember a value before its cast; one with a name passes between layers: cast."""
+    def _put_off(self, value: Value, raw: Tensor) -> Tensor:
+        """Hold a value as it is before its cast; one with a name passes between layers: cast."""
         if value.name:
-            self.made[value] = self.builder.named(self._cast(raw, value.type.dtype), value.name)
-        else:
-            self.raw[value] = raw
+            return self._cast(raw, value.type.dtype)
+        self._raw.add(value)
+        return raw
 
     def _only_moves(self, node: Node) -> bool:
         floats = [value for value in node.inputs if value.type.dtype.is_float]
-        if len(floats) != 1 or floats[0] not in self.raw or len(node.outputs) != 1:
+        if len(floats) != 1 or floats[0] not in self._raw or len(node.outputs) != 1:
             return False
         return node.op.cost(*_types(node)).flops == 0
 
@@ -130,37 +110,46 @@ class _Mixer:
             mixed and floats == {self._precision.activations} and contracts(node.op, *_types(node))
         )
 
-    def _operand(self, value: Value) -> Tensor:
-        if not value.type.dtype.is_float:
-            return self.made[value]
-        return self._cast(self._source(value), self._precision.compute)
-
-    def _source(self, value: Value) -> Tensor:
-        return self.raw[value] if value in self.raw else self.made[value]
-
     def _cast(self, tensor: Tensor, dtype: DType) -> Tensor:
         key = (tensor.value, dtype)
         if key not in self._casts:
             self._casts[key] = cast(tensor, dtype)
         return self._casts[key]
 
-    def _inside(self, node: Node, op: Repeat | Checkpoint) -> tuple[Tensor, ...]:
-        """Mix the body; what is no carry may be a parameter before its cast."""
-        carried = op.carried if isinstance(op, Repeat) else 0
-        inner = _Mixer(op.body, self._precision)
-        operands = []
-        for position, (outer, value) in enumerate(zip(node.inputs, op.body.inputs, strict=True)):
-            raw = self.raw.get(outer) if position >= carried else None
-            operands.append(self.tensor(outer) if raw is None else raw)
-            dtype = operands[-1].dtype
-            tensor = inner.builder.input(TensorType(value.type.shape, dtype), value.name)
-            (inner.made if raw is None else inner.raw)[value] = tensor
-            if outer in self.parameters:
-                inner.parameters.add(value)
-        inner.visit_all()
-        outputs = {name: inner.tensor(value) for name, value in op.body.outputs.items()}
-        body = replace(op, body=inner.builder.build(outputs))
-        return self.builder.apply(body, *operands)
+    def _inside(self, builder: Builder, node: Node, operands: Tensors) -> Tensors:
+        """Mix the bodies; what is no carry may be a parameter before its cast."""
+        given: list[Tensor] = []
+        bodies = []
+        for body in node.op.bodies:
+            inner, inputs, given = Builder(), [], []
+            for outer, held, value in zip(node.inputs, operands, body.inputs, strict=True):
+                is_raw = outer in self._raw and value not in node.op.carries
+                given.append(held if is_raw else self._whole(outer, held))
+                type = TensorType(value.type.shape, given[-1].dtype)
+                inputs.append(inner.input(type, value.name))
+                if is_raw:
+                    self._raw.add(value)
+                if outer in self.parameters:
+                    self.parameters.add(value)
+            bodies.append(inner.build(self.mix(body, inner, inputs)))
+        return builder.apply(node.op.with_bodies(bodies), *given)
+
+
+def _with_wide_scalars(graph: Graph, activations: DType) -> Graph:
+    """Return the graph with its scalar outputs, such as a loss, as before they were rounded."""
+    producers = graph.producers()
+
+    def wide(value: Value) -> Value:
+        node = producers.get(value)
+        if node is None or not isinstance(node.op, Cast) or value.type.rank:
+            return value
+        (source,) = node.inputs
+        is_wider = source.type.dtype.is_float
+        is_wider &= source.type.dtype.itemsize > value.type.dtype.itemsize
+        return source if is_wider and value.type.dtype == activations else value
+
+    outputs = {name: wide(value) for name, value in graph.outputs.items()}
+    return replace(graph, outputs=outputs)
 
 
 def contracts(op: Op, inputs: Types, outputs: Types) -> bool:

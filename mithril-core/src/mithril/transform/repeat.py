@@ -24,6 +24,7 @@ from mithril.ir import (
     active_values,
 )
 from mithril.ir.repeat import stack
+from mithril.ir.rewrite import inline
 from mithril.ops import broadcast_to
 from mithril.transform.checkpoint import visit_checkpoint
 from mithril.types import TensorType
@@ -204,15 +205,8 @@ def _stacking(node: Node, op: Repeat, saved: Sequence[Value]) -> Node:
 def _copy(graph: Graph) -> Graph:
     """Return the graph with values of its own; inputs get distinct names."""
     builder = Builder()
-    made: dict[Value, Tensor] = {}
-    taken: set[str] = set()
+    inputs = []
     for value in graph.inputs:
-        name = value.name or "residual"
-        while name in taken:
-            name = f"{name}_"
-        taken.add(name)
-        made[value] = builder.input(value.type, name)
-    for node in graph.nodes:
-        copies = builder.copy(node, [made[value] for value in node.inputs])
-        made.update(zip(node.outputs, copies, strict=True))
-    return builder.build({name: made[value] for name, value in graph.outputs.items()})
+        name = builder.free_name(value.name or "residual")
+        inputs.append(builder.input(value.type, name))
+    return builder.build(inline(graph, builder, inputs))

@@ -1,10 +1,16 @@
-"""Remove what no output needs, and what says something without computing."""
+"""Remove what no output needs, and what says something without computing.
+
+Values stay the same ones, so what is known about them holds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
+from itertools import compress
 
-from mithril.ir import Graph, Node, Repeat, Value
+from mithril.ir import Graph, Node, Value
+from mithril.ir.rewrite import map_bodies
 
 
 def eliminate_dead(graph: Graph) -> Graph:
@@ -13,34 +19,28 @@ def eliminate_dead(graph: Graph) -> Graph:
     kept = []
     for node in reversed(graph.nodes):
         if any(value in needed for value in node.outputs):
-            node = _without_dead_stacks(node, needed)
+            node = map_bodies(_narrow(node, needed), eliminate_dead)
             needed.update(node.inputs)
             kept.append(node)
     return Graph(graph.inputs, tuple(reversed(kept)), graph.outputs)
 
 
 def runnable(graph: Graph) -> Graph:
-    """Return the graph for an engine that runs it whole: of ops without kernel, what they compute.
-
-    Values stay the same ones, so what is known about them holds.
-    """
-    nodes = []
-    for node in graph.nodes:
-        if isinstance(node.op, Repeat):
-            node = replace(node, op=replace(node.op, body=runnable(node.op.body)))
-        elif not node.op.has_kernel:
-            node = replace(node, op=node.op.plain([value.type for value in node.outputs]))
-        nodes.append(node)
-    return Graph(graph.inputs, tuple(nodes), graph.outputs)
+    """Return the graph as an engine runs it whole, ops without kernel as what they compute."""
+    return Graph(graph.inputs, tuple(map(_plain, graph.nodes)), graph.outputs)
 
 
-def _without_dead_stacks(node: Node, needed: set[Value]) -> Node:
-    """Return a loop that makes only the stacks that are used; its carries stay."""
-    op = node.op
-    if not isinstance(op, Repeat):
+def _plain(node: Node) -> Node:
+    if node.op.bodies:
+        return map_bodies(node, runnable)
+    if node.op.has_kernel:
         return node
-    outputs = list(zip(op.body.outputs.items(), node.outputs, strict=True))
-    kept = outputs[: op.carried] + [o for o in outputs[op.carried :] if o[1] in needed]
-    body = Graph(op.body.inputs, op.body.nodes, dict(item for item, _ in kept))
-    smaller = replace(op, body=eliminate_dead(body))
-    return replace(node, op=smaller, outputs=tuple(value for _, value in kept))
+    return replace(node, op=node.op.plain([value.type for value in node.outputs]))
+
+
+def _narrow(node: Node, needed: Container[Value]) -> Node:
+    """Return a node without results that nobody needs, as far as its op can leave them out."""
+    op, kept = node.op.narrow([value in needed for value in node.outputs])
+    if all(kept):
+        return node
+    return replace(node, op=op, outputs=tuple(compress(node.outputs, kept)))

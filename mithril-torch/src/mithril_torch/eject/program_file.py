@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from mithril.engine.interop import ModelView
 from mithril.engine.kernels.custom import kernels_for
 from mithril.errors import BackendError, listing
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, carry
 from mithril.ops.definition import UserOp
 from mithril.plan import Plan, Port

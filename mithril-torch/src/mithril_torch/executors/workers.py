@@ -15,7 +15,7 @@ from mithril.engine.kernels.registry import Kernel
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
 from mithril.errors import BackendError, listing
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.definition import UserOp
 from mithril.plan import Plan, Program

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
 
-from mithril.ir import Constant, Graph, Node, Repeat, Value
+from mithril.ir import Constant, Graph, Node, Value
 from mithril.ops.collective import AllReduce, AxisIndex
 
 from mithril_torch.kernels.registry import Direct, dtype
@@ -77,8 +77,8 @@ def plan_buffers(graph: Graph, prefix: str) -> dict[Node, Buffer]:
 
 
 def _can_write_into(node: Node) -> bool:
-    is_special = isinstance(node.op, Constant | Repeat | AxisIndex)
-    return len(node.outputs) == 1 and not node.op.is_collective and not is_special
+    is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex)
+    return len(node.outputs) == 1 and not is_special and not node.op.bodies
 
 
 def write_into(target: str, expression: str) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mithril.ir import Graph, Node, Op, Repeat, Value
+from mithril.ir import Graph, Node, Op, Value
+from mithril.ir.rewrite import map_bodies
 from mithril.ops import LayerNorm, LayerNormGradient, Reshape, RmsNorm, RmsNormGradient, Sum
 from mithril.ops.collective import AllReduce
 from mithril.ops.elementwise import Elementwise
@@ -53,9 +54,7 @@ class _Rewriter:
 
     def _visit(self, node: Node) -> None:
         op, inputs = node.op, node.inputs
-        if isinstance(op, Repeat):
-            self._nodes.append(replace(node, op=replace(op, body=flatten_batch_dims(op.body))))
-        elif isinstance(op, Reshape):
+        if isinstance(op, Reshape):
             self._record_reshape(node)
         elif isinstance(op, Einsum | EinsumAdd):
             self._flatten_product(node, op)
@@ -68,7 +67,7 @@ class _Rewriter:
             shape = node.outputs[0].type.shape
             self._apply_to_rows(node, op, lambda x: x.type.shape == shape)
         else:
-            self._nodes.append(node)
+            self._nodes.append(map_bodies(node, flatten_batch_dims))
         if isinstance(op, Movement) and not isinstance(op, Reshape):
             self._strided.update(node.outputs)
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mithril.ir import Graph, Node, Op, Repeat, Value
+from mithril.ir import Graph, Node, Op, Value
 from mithril.ir.op import Types
+from mithril.ir.rewrite import map_bodies
 from mithril.ops.arithmetic import Add
 from mithril.ops.linalg import Einsum
 
@@ -111,14 +112,8 @@ def fuse(graph: Graph) -> Graph:
             op = EinsumAdd(product.op.equation)  # type: ignore[attr-defined]
             joined[node] = replace(node, op=op, inputs=(*product.inputs, bias))
             absorbed.add(product)
-    nodes = (_fuse_body(joined.get(node, node)) for node in graph.nodes if node not in absorbed)
-    return Graph(graph.inputs, tuple(nodes), graph.outputs)
-
-
-def _fuse_body(node: Node) -> Node:
-    if not isinstance(node.op, Repeat):
-        return node
-    return replace(node, op=replace(node.op, body=fuse(node.op.body)))
+    nodes = (joined.get(node, node) for node in graph.nodes if node not in absorbed)
+    return Graph(graph.inputs, tuple(map_bodies(node, fuse) for node in nodes), graph.outputs)
 
 
 def _match_linear(node: Node, products: Mapping[Value, Node]) -> tuple[Node, Value] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.plan import Plan, Program
 
 from mithril_torch.program.names import describe_cause, port_comment

@@ -6,7 +6,8 @@ sum, only whoever reads the loss.
 
 from __future__ import annotations
 
-from mithril.ir import Graph, Node, Repeat, Value
+from mithril.ir import Graph, Node, Value
+from mithril.ir.rewrite import all_nodes
 
 
 def defer_uncritical(graph: Graph) -> Graph:
@@ -27,6 +28,4 @@ def defer_uncritical(graph: Graph) -> Graph:
 
 
 def _communicates(node: Node) -> bool:
-    if isinstance(node.op, Repeat):
-        return any(map(_communicates, node.op.body.nodes))
-    return node.op.is_collective
+    return any(inner.op.is_collective for inner in all_nodes(node))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial, reduce
 
-from mithril.ir import Builder, Graph, Node, Repeat, Tensor, Value
-from mithril.ir.repeat import all_nodes
+from mithril.ir import Builder, Graph, Node, Tensor, Tensors, Value
+from mithril.ir.rewrite import Visit, all_nodes, inline
 from mithril.mesh import MICRO, Mesh, carry
 from mithril.ops import add, maximum, minimum
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
@@ -26,7 +27,7 @@ def varying(program: Program) -> dict[Value, frozenset[str]]:
         found[value] = frozenset((*sharding.split_axes, *(axis for axis, _ in sharding.partial)))
     for node in program.graph.nodes:
         axes = frozenset().union(*(found[value] for value in node.inputs))
-        for inner in all_nodes(Graph((), (node,), {})):
+        for inner in all_nodes(node):
             if isinstance(inner.op, AxisIndex):
                 axes |= frozenset(inner.op.axes)
         if isinstance(node.op, AllReduce | AllGather):
@@ -42,31 +43,36 @@ def bind_microbatch_index(
 ) -> tuple[list[Node], Value]:
     """Return nodes that take the micro-batch's number as an input, and that input."""
     number = Value(TensorType((), DType.int32), NUMBER)
-    bound, _ = _bind(nodes, number, {**mesh.sizes, MICRO: count})
-    return bound, number
-
-
-def _bind(
-    nodes: Sequence[Node], number: Value, sizes: Mapping[str, int]
-) -> tuple[list[Node], Mapping[Value, Value]]:
-    """Return the nodes, and what has become of values that were the number."""
+    sizes = {**mesh.sizes, MICRO: count}
     bound: list[Node] = []
     renamed: dict[Value, Value] = {}
     for node in nodes:
         inputs = tuple(renamed.get(value, value) for value in node.inputs)
         node = node if inputs == node.inputs else replace(node, inputs=inputs)
-        if isinstance(node.op, Repeat) and _asks(node.op.body):
-            bound.append(_bind_loop(node, node.op, number, sizes))
-        elif not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
-            bound.append(node)
-        elif node.op.axes == (MICRO,):
-            renamed[node.outputs[0]] = number
+        if any(map(_asks, all_nodes(node))):
+            made, results = _bind(node, number, sizes)
+            bound += made
+            renamed |= {old: new for old, new in results.items() if new is number}
         else:
-            builder = Builder.extending(Graph((number,), (), {}))
-            index = _index(builder, node.op.axes, Tensor(builder, number), sizes)
-            *first, last = builder.build({"index": index}).nodes
-            bound += [*first, replace(last, outputs=node.outputs)]
-    return bound, renamed
+            bound.append(node)
+    return bound, number
+
+
+def _bind(
+    node: Node, number: Value, sizes: Mapping[str, int]
+) -> tuple[list[Node], Mapping[Value, Value]]:
+    """Return nodes that take the place of one that asks for the number, and their results."""
+    given = tuple(dict.fromkeys(node.inputs))
+    alone = Graph(given, (node,), {str(i): value for i, value in enumerate(node.outputs)})
+    builder = Builder.extending(Graph((number, *given), (), {}))
+    visit = _put_number(lambda inner: inner.own(Tensor(builder, number)), sizes)
+    made = inline(alone, builder, [Tensor(builder, value) for value in given], visit)
+    olds = {made[name].value: old for name, old in alone.outputs.items()}
+    nodes = [
+        replace(new, outputs=tuple(olds.get(value, value) for value in new.outputs))
+        for new in builder.build({}).nodes
+    ]
+    return nodes, {old: new for new, old in olds.items()}
 
 
 REDUCTIONS = {"sum": add, "max": maximum, "min": minimum}
@@ -89,38 +95,39 @@ def at_once(
         reduction: one of `REDUCTIONS`.
         sizes: of the axes, that of time among them.
     """
-    total = None
-    for number in range(sizes[MICRO]):
-        made: dict[Value, Tensor] = {}
-        for node in nodes:
-            operands = [made[v] if v in made else Tensor(builder, v) for v in node.inputs]
-            if isinstance(node.op, AxisIndex) and MICRO in node.op.axes:
-                now = builder.constant(number, DType.int32)
-                results: Sequence[Tensor] = [_index(builder, node.op.axes, now, sizes)]
-            else:
-                results = builder.copy(node, operands)
-            made.update(zip(node.outputs, results, strict=True))
-        total = made[value] if total is None else REDUCTIONS[reduction](total, made[value])
-    assert total is not None, "there is a micro-batch"
-    return total
+    made = {value for node in nodes for value in node.outputs}
+    given = tuple(dict.fromkeys(v for node in nodes for v in node.inputs if v not in made))
+    graph = Graph(given, tuple(nodes), {"term": value})
+    operands = [Tensor(builder, value) for value in given]
+    terms = [
+        inline(graph, builder, operands, _put_number(partial(_constant, number), sizes))["term"]
+        for number in range(sizes[MICRO])
+    ]
+    return reduce(REDUCTIONS[reduction], terms)
 
 
-def _asks(body: Graph) -> bool:
-    ops = (node.op for node in all_nodes(body))
-    return any(isinstance(op, AxisIndex) and MICRO in op.axes for op in ops)
+def _constant(number: int, builder: Builder) -> Tensor:
+    return builder.constant(number, DType.int32)
 
 
-def _bind_loop(node: Node, op: Repeat, number: Value, sizes: Mapping[str, int]) -> Node:
-    """Return a loop that gets the number as one more operand, the same in every iteration."""
-    inside, at = Value(number.type, NUMBER), len(node.inputs) - op.stacked
-    nodes, renamed = _bind(op.body.nodes, inside, sizes)
-    body = Graph(
-        (*op.body.inputs[:at], inside, *op.body.inputs[at:]),
-        tuple(nodes),
-        {name: renamed.get(value, value) for name, value in op.body.outputs.items()},
-    )
-    inputs = (*node.inputs[:at], number, *node.inputs[at:])
-    return replace(node, op=replace(op, body=body), inputs=inputs)
+def _put_number(number: Callable[[Builder], Tensor], sizes: Mapping[str, int]) -> Visit:
+    """Return a visit that puts a number in the place of the micro-batch's index.
+
+    Args:
+        number: returns it as a tensor of a builder.
+        sizes: of the axes.
+    """
+
+    def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        if not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
+            return None
+        return [_index(builder, node.op.axes, number(builder), sizes)]
+
+    return visit
+
+
+def _asks(node: Node) -> bool:
+    return isinstance(node.op, AxisIndex) and MICRO in node.op.axes
 
 
 def _index(

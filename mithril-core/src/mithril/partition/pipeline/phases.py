@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from mithril.errors import PlanError
-from mithril.ir import Node, Phase, Repeat, Value
-from mithril.ir.repeat import all_nodes
+from mithril.ir import Node, Phase, Value
+from mithril.ir.rewrite import all_nodes
 from mithril.mesh import MICRO
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
 from mithril.partition.pipeline.microbatch_index import REDUCTIONS
@@ -112,7 +112,7 @@ class PhasedProgram:
         given = [v for v in self.local.program.graph.inputs if v in needed]
         if any(value.name in self.local.crossing for value in given):
             return None
-        if any(n.phase != Phase.forward or n.op.is_collective or _is_loop(n) for n in found):
+        if any(n.phase != Phase.forward or n.op.is_collective or n.op.bodies for n in found):
             return None
         work = sum(n.op.cost(_types(n.inputs), _types(n.outputs)).flops for n in found)
         size = sum(value.type.size for n in found for value in n.outputs)
@@ -225,27 +225,17 @@ def check_microbatch_reductions(program: Program) -> None:
         _is_microbatch_reduction(node)
 
 
-def _is_loop(node: Node) -> bool:
-    return isinstance(node.op, Repeat)
-
-
 def _types(values: Sequence[Value]) -> list[TensorType]:
     return [value.type for value in values]
 
 
 def _tells_time(node: Node) -> bool:
-    return any(isinstance(n.op, AxisIndex) and MICRO in n.op.axes for n in _inside(node))
-
-
-def _inside(node: Node) -> list[Node]:
-    return list(all_nodes(node.op.body)) if isinstance(node.op, Repeat) else [node]
+    return any(isinstance(n.op, AxisIndex) and MICRO in n.op.axes for n in all_nodes(node))
 
 
 def _is_microbatch_reduction(node: Node) -> bool:
-    over_time = [n for n in _inside(node) if isinstance(n.op, Collective) and MICRO in n.op.axes]
-    if over_time and (
-        isinstance(node.op, Repeat) or not isinstance(node.op, AllReduce | AllGather)
-    ):
+    over_time = [n for n in all_nodes(node) if isinstance(n.op, Collective) and MICRO in n.op.axes]
+    if over_time and not isinstance(node.op, AllReduce | AllGather):
         raise _waits(over_time[0])
     return bool(over_time)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from mithril.errors import GraphError, OptionError, kind_of
 from mithril.ir import Builder, Tensor
+from mithril.ir.rewrite import inline
 from mithril.ir.running import trace_around
 from mithril.keywords import checked_keywords
 from mithril.runtime.functional.arguments import Signature, name_of
@@ -27,7 +28,7 @@ from mithril.runtime.functional.tracing import (
     trace_inside,
 )
 from mithril.runtime.functional.tree import Structure, flatten, names, rebuild, together
-from mithril.transform import differentiate, gradient_of, inline
+from mithril.transform import differentiate, gradient_of
 
 VALUE = Output("result.0")
 
