@@ -12,6 +12,7 @@ from mithril import P
 from tests.conformance.engines import BACKENDS, name_of, opened, options_of
 from tests.models.layer_cases import CASES, Case
 from tests.models.test_every_layer import SPLIT, agree, on, results
+from tests.profiles import scaled
 from tests.runtime.test_precision import POLICIES, check_training_step, images, transformer
 from tests.runtime.test_random_models import compare
 from tests.tolerances import TOLERANCE
@@ -30,7 +31,7 @@ def test_split_weights(backend: str, case: Case, spec: P) -> None:
     agree(results(case, opened(backend, data=2, tensor=2), spec), on(case, None))
 
 
-@settings(max_examples=15)
+@settings(max_examples=scaled(15))
 @given(st.data())
 def test_random_models_on_random_meshes(backend: str, data: st.DataObject) -> None:
     is_torch = backend == "torch"  # it shows each collective as it is issued

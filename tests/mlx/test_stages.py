@@ -23,6 +23,7 @@ from tests.mlx.test_launch import started
 from tests.pipeline.graphs import entering, graphs
 from tests.pipeline.models import classifier, compared, samples
 from tests.pipeline.test_devices import MESHES
+from tests.profiles import scaled
 from tests.runtime.scripts import ROOT, lines_of, script
 
 STAGES = str(ROOT / "tests/mlx/stages.py")
@@ -47,7 +48,7 @@ def test_every_schedule_in_one_process(
     compared(model, backend, samples(8 * data), spec=P("data"), pipeline_schedule=schedule)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(model=graphs(), mesh=st.sampled_from(MESHES), is_split=st.booleans())
 def test_random_graphs_on_devices_of_one_process(
     model: ml.Model, mesh: ml.Mesh, is_split: bool
