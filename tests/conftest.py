@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from tests.profiles import EXAMPLES, PROFILE, runs_all
+from tests.profiles import EXAMPLES, PROFILE, is_slow, runs_all
 
 GOLDEN = Path(__file__).parent / "golden"
 MAY_TAKE_LONG = ("may take long", True)
@@ -37,10 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave slow tests to `--all`."""
-    slow = [] if runs_all() else [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    if not runs_all():
+        slow = {i for i in items if isinstance(i, pytest.Function) and is_slow(i)}
+        config.hook.pytest_deselected(items=list(slow))
+        items[:] = [item for item in items if item not in slow]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -50,7 +50,8 @@ def pytest_runtest_makereport(
     """Note of a test that it is slow, or that it draws all of its examples now."""
     report = yield
     draws_all = runs_all() and is_hypothesis_test(getattr(item, "obj", None))
-    if item.get_closest_marker("slow") or draws_all:
+    is_long = isinstance(item, pytest.Function) and is_slow(item)
+    if is_long or draws_all:
         report.user_properties.append(MAY_TAKE_LONG)
     return report
 

@@ -1,17 +1,20 @@
 """The two test profiles: `quick`, which `make test` runs, and `all`, which `make test-all` runs.
 
-A test that proves more of what a quick one shows, or that takes long, bears the marker `slow` and
-runs under `--all` only; a property test draws `scaled` numbers of examples. Nothing but the number
-of cases differs: what a quick run tests it tests with the same tolerances.
+A test that takes long, or proves more of what another one shows, bears the marker `slow` and runs
+under `--all` only; where that depends on its parameters, it is `quick` on a condition. A property test draws `scaled` numbers of
+examples. Nothing but the number of cases differs: tolerances are the same.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from inspect import signature
+from typing import TypeVar
 
 import pytest
+
+Case = TypeVar("Case")
 
 PROFILE = "MITHRIL_TEST_PROFILE"
 """The environment variable that names the profile; processes which tests start inherit it."""
@@ -30,22 +33,29 @@ def scaled(examples: int) -> int:
     return examples if runs_all() else max(1, examples // SHARE)
 
 
-def slow(*values: Any, id: str | None = None) -> Any:
-    """Return a case of a parametrized test that runs under `--all` only."""
-    return pytest.param(*values, marks=pytest.mark.slow, id=id)
+def first_of_each(cases: Iterable[Case], kind: Callable[[Case], Hashable]) -> list[Case]:
+    """Return the first case of each kind, in order."""
+    found: dict[Hashable, Case] = {}
+    for case in cases:
+        found.setdefault(kind(case), case)
+    return list(found.values())
 
 
-def first_of_each(cases: Iterable[Any], kind: Callable[[Any], Hashable]) -> list[Any]:
-    """Return cases for a parametrized test: the first of each kind, and slow ones.
+def quick(condition: Callable[..., bool]) -> pytest.MarkDecorator:
+    """Return a decorator by which a test is slow where a condition on its parameters is false.
 
     Args:
-        cases: what the test is given, one value or a tuple of values each.
-        kind: what cases are equal in that show the same; the first of a kind runs in every profile.
+        condition: takes some of the parameters by their names.
     """
-    met: set[Hashable] = set()
-    found = []
-    for case in cases:
-        values = case if isinstance(case, tuple) else (case,)
-        found.append(slow(*values) if kind(case) in met else pytest.param(*values))
-        met.add(kind(case))
-    return found
+    return pytest.mark.quick.with_args(condition)
+
+
+def is_slow(item: pytest.Function) -> bool:
+    """Return whether a test runs under `--all` only: by itself, or with the parameters it has."""
+    if item.get_closest_marker("slow"):
+        return True
+    conditions = [condition for mark in item.iter_markers("quick") for condition in mark.args]
+    return not all(
+        condition(*(item.callspec.params[name] for name in signature(condition).parameters))
+        for condition in conditions
+    )

@@ -38,6 +38,8 @@ ON_ONE_DEVICE = [
     _backend(name, *([pytest.mark.slow] if name == LOCKSTEP else [])) for name in PACKAGES
 ]
 """The same where no devices meet: in lockstep torch runs the very text that it runs anyway."""
+IN_ONE_PROCESS = [_backend(name) for name in PACKAGES if name != "torch"]
+"""The same on meshes larger than a pool of workers may be."""
 
 
 @cache
