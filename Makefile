@@ -5,17 +5,27 @@ VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 DEMO ?=
 TEST_PROCESSES ?= 2
+LONGEST_TEST ?= 10
+OPTIONS ?=
 PACKAGES := $(wildcard mithril-*/pyproject.toml)
 
-.PHONY: demo test check format wheels startup bench bench-jax bench-torch bench-mlx clean
+.PHONY: demo test test-all check format wheels startup bench bench-jax bench-torch bench-mlx clean
 
 # The core alone: trains a small GPT on simulated devices. `make demo DEMO="--mesh data=4"`
 demo: $(DEMO_VENV)/.ready
 	$(DEMO_VENV)/bin/mithril demo $(DEMO)
 
-# Files of tests run side by side; `python -m pytest` runs them one after another.
+# The quick profile of tests/profiles.py, minutes; `python -m pytest` runs one test after another.
+# A process takes tests from the other one's end when it has done its own, so that those which share
+# a pool of workers or a compiled program stay together. `make test OPTIONS="-x tests/torch"`
+PYTEST = $(VENV)/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal --longest $(LONGEST_TEST)
+
 test: $(VENV)/.ready
-	$(VENV)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+	$(PYTEST) $(OPTIONS)
+
+# What CI runs: slow tests, too, and all examples of property tests.
+test-all: $(VENV)/.ready
+	$(PYTEST) --all $(OPTIONS)
 
 check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .

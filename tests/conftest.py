@@ -1,24 +1,84 @@
-"""Shared pytest set-up: hypothesis profile and the golden-file option."""
+"""Shared pytest set-up: the profiles of `tests/profiles.py`, a limit on time, and golden files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=60)
-settings.register_profile("dev", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+from tests.profiles import EXAMPLES, PROFILE, is_slow, runs_all
 
 GOLDEN = Path(__file__).parent / "golden"
+MAY_TAKE_LONG = ("may take long", True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --update-golden."""
+    """Add --all, --longest and --update-golden."""
+    parser.addoption("--all", action="store_true", help="run slow tests, too, and all examples")
+    parser.addoption(
+        "--longest", type=float, metavar="SECONDS", help="fail if a test not marked slow takes more"
+    )
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*.txt")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the profile before modules of tests are imported, which ask for it."""
+    if config.getoption("--all"):
+        os.environ[PROFILE] = "all"
+    name, is_ci = ("all" if runs_all() else "quick"), bool(os.environ.get("CI"))
+    settings.register_profile(name, derandomize=is_ci, deadline=None, max_examples=EXAMPLES[name])
+    settings.load_profile(name)
+    if config.getoption("--longest") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(TimeLimit(config.getoption("--longest")))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests to `--all`."""
+    if not runs_all():
+        slow = {i for i in items if isinstance(i, pytest.Function) and is_slow(i)}
+        config.hook.pytest_deselected(items=list(slow))
+        items[:] = [item for item in items if item not in slow]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note of a test that it is slow, or that it draws all of its examples now."""
+    report = yield
+    draws_all = runs_all() and is_hypothesis_test(getattr(item, "obj", None))
+    is_long = isinstance(item, pytest.Function) and is_slow(item)
+    if is_long or draws_all:
+        report.user_properties.append(MAY_TAKE_LONG)
+    return report
+
+
+class TimeLimit:
+    """Fails a session in which a quick test takes too long: it is to be cut, or marked slow."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.broken: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Look at a test's call; what several tests share is set up before it."""
+        is_call = report.when == "call" and MAY_TAKE_LONG not in map(tuple, report.user_properties)
+        if is_call and report.duration > self.seconds:
+            self.broken.append(f"{report.duration:.1f} s {report.nodeid}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail."""
+        if self.broken and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name the tests."""
+        for test in self.broken:
+            terminalreporter.write_line(f"longer than {self.seconds:g} s: {test}", red=True)
 
 
 @pytest.fixture

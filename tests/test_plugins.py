@@ -15,6 +15,7 @@ import pytest
 from mithril.errors import BackendError, MeshError, OptionError
 from mithril.mesh import Mesh
 from mithril.plugins import published
+from mithril.plugins import hookspecs
 from mithril.plugins.discover import Status, discover, find
 from mithril.plugins.opening import open_engine
 from mithril.plugins.requirements import Requirement, release
@@ -61,6 +62,11 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in set(sys.modules) - before:
         if module.startswith("acme_"):
             del sys.modules[module]
+
+
+def test_a_hook_specification_does_nothing() -> None:
+    with pytest.raises(NotImplementedError, match=r"^a hook specification is not called; imple"):
+        hookspecs.mithril_backends()
 
 
 @pytest.mark.usefixtures("packages")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import mithril as ml
 import numpy as np
@@ -22,16 +23,23 @@ LARGEST_POOL = 4  # each worker is a process; larger meshes run in lockstep
 PACKAGES = {
     "jax": "mithril_jax", "torch": "mithril_torch", LOCKSTEP: "mithril_torch", "mlx": "mithril_mlx",
 }  # fmt: skip
-BACKENDS = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec(package) is None, reason=f"{package} is not installed"
-        ),
-    )
-    for name, package in PACKAGES.items()
-]
+
+
+def _backend(name: str, *marks: pytest.MarkDecorator) -> Any:
+    package = PACKAGES[name]
+    is_missing = importlib.util.find_spec(package) is None
+    missing = pytest.mark.skipif(is_missing, reason=f"{package} is not installed")
+    return pytest.param(name, marks=[missing, *marks])
+
+
+BACKENDS = [_backend(name) for name in PACKAGES]
 """Every backend but numpy, which is what they are compared with."""
+ON_ONE_DEVICE = [
+    _backend(name, *([pytest.mark.slow] if name == LOCKSTEP else [])) for name in PACKAGES
+]
+"""The same where no devices meet: in lockstep torch runs the very text that it runs anyway."""
+IN_ONE_PROCESS = [_backend(name) for name in PACKAGES if name != "torch"]
+"""The same on meshes larger than a pool of workers may be."""
 
 
 @cache

@@ -15,6 +15,7 @@ from mithril.mesh import Mesh
 from tests.conformance.engines import BACKENDS, exact, opened
 from tests.graphs import on_one_device, run, values_for
 from tests.partition.test_properties import Case, cases, compare
+from tests.profiles import scaled
 from tests.transform import test_repeat as loops
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
@@ -24,7 +25,7 @@ def engine_on(backend: str, mesh: Mesh) -> Engine:
     return opened(backend, **mesh.sizes).engine
 
 
-@settings(max_examples=12)
+@settings(max_examples=scaled(12))
 @given(case=cases())
 def test_random_graphs_on_random_meshes(backend: str, case: Case) -> None:
     with exact(backend):
@@ -41,7 +42,7 @@ def test_a_loop_on_a_mesh(backend: str, case: str) -> None:
     loops.close(ran.outputs, on_one_device(graph, values, wanted))
 
 
-@settings(max_examples=6)
+@settings(max_examples=scaled(6))
 @given(loop=loops.random_loops())
 def test_random_loops_on_random_meshes(backend: str, loop: loops.RandomLoop) -> None:
     with exact(backend):

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
 
-from tests.conformance.engines import BACKENDS, name_of, opened, options_of
+from tests.conformance.engines import BACKENDS, LOCKSTEP, name_of, opened, options_of
 from tests.models.layer_cases import CASES, Case
 from tests.models.test_every_layer import SPLIT, agree, on, results
+from tests.profiles import quick, scaled
 from tests.runtime.test_precision import POLICIES, check_training_step, images, transformer
 from tests.runtime.test_random_models import compare
 from tests.tolerances import TOLERANCE
@@ -20,17 +21,32 @@ pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 RTOL, ATOL = TOLERANCE["float32"]
 
 
+DISTINCT = [
+    ml.BatchNorm, ml.Conv2d, ml.CrossEntropy, ml.Dropout, ml.Embedding, ml.Linear, ml.MoE,
+    ml.MultiHeadAttention, ml.Repeat,
+]  # fmt: skip
+"""Layers whose plans differ in kind: those of the others are made of the same."""
+FIRST = {type(c.layer): c for c in reversed(CASES) if type(c.layer) in DISTINCT}
+
+
+def in_quick(backend: str, case: Case) -> bool:
+    """Return whether a layer is tried on a backend at once; XLA takes a second for each."""
+    return backend != LOCKSTEP and (backend != "jax" or case is FIRST.get(type(case.layer)))
+
+
+@quick(in_quick)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_batch_over_an_uneven_number_of_devices(backend: str, case: Case) -> None:
     agree(results(case, opened(backend, data=3)), on(case, None))
 
 
+@quick(in_quick)
 @pytest.mark.parametrize(("case", "spec"), SPLIT, ids=str)
 def test_split_weights(backend: str, case: Case, spec: P) -> None:
     agree(results(case, opened(backend, data=2, tensor=2), spec), on(case, None))
 
 
-@settings(max_examples=15)
+@settings(max_examples=scaled(15))
 @given(st.data())
 def test_random_models_on_random_meshes(backend: str, data: st.DataObject) -> None:
     is_torch = backend == "torch"  # it shows each collective as it is issued
@@ -41,6 +57,8 @@ def test_random_models_on_random_meshes(backend: str, data: st.DataObject) -> No
 NARROW = [policy for policy in POLICIES if "float64" not in policy[1]]
 
 
+@quick(lambda backend: backend != LOCKSTEP)
+@quick(lambda backend, policy: backend != "jax" or policy in NARROW[::3])
 @pytest.mark.parametrize(
     ("policy", "model"),
     [(p, transformer if number % 2 else images) for number, p in enumerate(NARROW)],
@@ -52,6 +70,7 @@ def test_precision(backend: str, policy: tuple, model) -> None:
     check_training_step(given, expected, model, (2, 2), name_of(backend))
 
 
+@quick(lambda backend: backend != LOCKSTEP)
 def test_initial_parameters_are_equal_bit_for_bit(backend: str) -> None:
     def parameters(on: ml.Backend) -> dict[str, np.ndarray]:
         model = transformer()

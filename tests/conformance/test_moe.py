@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from mithril import P
 
-from tests.conformance.engines import BACKENDS, opened
+from tests.conformance.engines import BACKENDS, LOCKSTEP, opened
 from tests.models.test_moe import FEATURES, HIDDEN, MODES, check_all_to_one, trained
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
@@ -27,6 +28,15 @@ LAYOUTS = {
 }
 
 
+QUICK = {
+    ("experts with the data", "capacity"), ("an axis of their own", "dropless"),
+    ("data parallel", "reroute"),
+}  # fmt: skip
+"""On JAX: each layout and each mode once, as XLA takes seconds for each."""
+
+
+@quick(lambda backend: backend != LOCKSTEP)
+@quick(lambda backend, layout, mode: backend != "jax" or (layout, mode) in QUICK)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_any_layout_equals_one_device(backend: str, mode: str, layout: str) -> None:

@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from mithril import ops
 from mithril.engine import Engine
 from mithril.ir import Op
 from mithril.ops.random import RandomBits
-from mithril.transform import cotangent_name, differentiate, gradient_of
 
-from tests.conformance.engines import BACKENDS, held, narrowed, opened, run
+from tests.conformance.engines import ON_ONE_DEVICE, narrowed, opened, run
+from tests.conformance.merged import MergedCases
 from tests.ops.arrays import floats
 from tests.ops.cases import CASES, Case
 from tests.ops.cases_primitive import CHOSEN, infinite
 from tests.ops.evaluate import (
     assert_close,
     coarsest,
-    differentiable,
     evaluate,
-    gradients,
     graph_of,
     inputs_of,
-    seeds,
     type_of,
 )
 from tests.ops.test_forward import FLOATING
 from tests.ops.test_gradients import FLOATING as DIFFERENTIABLE
-from tests.ops.test_gradients import arrays_for
+from tests.profiles import runs_all
 
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = pytest.mark.parametrize("backend", ON_ONE_DEVICE)
+
+
+OPS = sorted({case.op.name for case in CASES})
+SMALL = ("bfloat16", "float16")
+
+
+def cases_of(op: str, chosen: list[Case]) -> list[Case]:
+    return [case for case in chosen if case.op.name == op]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_results_and_gradients_equal_numpy(backend: str, op: str) -> None:
+    """All cases of an op, and one of them with floats of 16 bits; with `--all` each of them."""
+    merged, small = MergedCases(opened(backend).engine), cases_of(op, FLOATING)
+    for case in cases_of(op, CASES):
+        merged.add(case, has_gradient=case in DIFFERENTIABLE)
+    for case, dtype in product(small if runs_all() else small[:1], SMALL):
+        merged.add(case, dtype)
+    merged.check()
+
+
+@pytest.mark.parametrize("kind", ["result", "gradient"])
+def test_a_wrong_case_is_named(backend: str, kind: str) -> None:
+    merged = MergedCases(opened(backend).engine)
+    for case in cases_of("multiply", DIFFERENTIABLE)[:2]:
+        merged.add(case, has_gradient=True)
+    first, second = {name.rpartition(".")[0] for name in merged.values}
+    expected = evaluate(*merged.graph())
+    wrong = f"{second}.y0" if kind == "result" else f"gradients.{second}.x1"
+    with pytest.raises(AssertionError, match=rf"^{wrong}: (?!.*{first}\.)"):
+        merged.compare({**expected, wrong: expected[wrong] + 1}, expected)
 
 
 def check(engine: Engine, op: Op, arrays: tuple[np.ndarray, ...]) -> None:
@@ -37,36 +67,6 @@ def check(engine: Engine, op: Op, arrays: tuple[np.ndarray, ...]) -> None:
     found = run(engine, graph, values)
     for name, expected in evaluate(graph, values).items():
         assert_close(found[name], expected, coarsest(*arrays, expected))
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if c not in DIFFERENTIABLE], ids=str)
-def test_result_equals_numpy(backend: str, case: Case) -> None:
-    engine = opened(backend).engine
-    check(engine, held(case.op, engine), tuple(narrowed(a, engine) for a in case.arrays))
-
-
-@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
-def test_result_and_gradient_equal_numpy(backend: str, case: Case) -> None:
-    engine = opened(backend).engine
-    op = held(case.op, engine)
-    arrays = tuple(narrowed(a, engine) for a in case.arrays)
-    graph, values = graph_of(op, [type_of(a) for a in arrays]), inputs_of(arrays)
-    given = {cotangent_name(name): seed for name, seed in seeds(graph).items()}
-    joint = differentiate(graph, *differentiable(graph))
-    found = run(engine, joint, {**values, **given})
-    results = evaluate(graph, values)
-    slopes = {gradient_of(name): slope for name, slope in gradients(graph, values).items()}
-    assert set(found) == {*results, *slopes}
-    for name, expected in {**results, **slopes}.items():
-        assert_close(found[name], expected, coarsest(*arrays, expected))
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("case", FLOATING, ids=str)
-def test_result_in_16_bits_equals_numpy(backend: str, case: Case, dtype: str) -> None:
-    engine = opened(backend).engine
-    arrays = tuple(narrowed(a, engine) for a in arrays_for(case, dtype))
-    check(engine, held(case.op, engine), arrays)
 
 
 def test_random_bits_are_equal_beyond_32_bits_of_index(backend: str) -> None:

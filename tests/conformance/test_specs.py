@@ -17,10 +17,11 @@ from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan
 from mithril.runtime.backend import plan_on
 
-from tests.conformance.engines import BACKENDS, held, narrowed, opened, run_plan
+from tests.conformance.engines import IN_ONE_PROCESS, held, narrowed, opened, run_plan
 from tests.ops.cases import CASES, Case
 from tests.ops.evaluate import apply, assert_close, coarsest, type_of
 from tests.ops.test_rules import rule_of
+from tests.profiles import first_of_each, quick
 
 MESH = Mesh(a=2, b=3)
 SPLIT = [case for case in CASES if rule_of(case).splittable]
@@ -69,7 +70,12 @@ def runs_on_a_part(plan: Plan, copies: Graph) -> bool:
     return sum(key in whole for key in local) < len(copies.nodes)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+FIRST = first_of_each(SPLIT, lambda case: case.op.name)
+"""The rest is true of the rule whatever runs it: tests/ops/test_every_spec.py tries all."""
+
+
+@quick(lambda case: case in FIRST)
+@pytest.mark.parametrize("backend", IN_ONE_PROCESS)
 @pytest.mark.parametrize("case", SPLIT, ids=str)
 def test_every_way_to_split(backend: str, case: Case) -> None:
     engine, rule, builder = opened(backend, **MESH.sizes).engine, rule_of(case), Builder()

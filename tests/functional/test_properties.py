@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
 
+from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 
 MESHES = ({"x": 2}, {"x": 4}, {"x": 8}, {"x": 2, "y": 2}, {"x": 4, "y": 2}, {"x": 2, "y": 3})
@@ -63,7 +64,7 @@ def body(form: str, inner: P | None) -> object:
     return hidden if form == "plain" or inner is None else placed
 
 
-@settings(max_examples=80)
+@settings(max_examples=scaled(80))
 @given(problems())
 def test_functions_agree_with_numpy_however_their_arrays_lie(problem: tuple) -> None:
     number, shapes, wanted, arrive, inner, out, form = problem

@@ -134,6 +134,7 @@ def test_recompiles_are_counted() -> None:
     assert compiled.recompiles == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["data=4,tensor=2"])
 def test_the_demo_runs(mesh: str) -> None:
     done = subprocess.run(

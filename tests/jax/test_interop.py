@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as JaxP
 from mithril import P
 
 from tests.jax.models import mlp, small_gpt
+from tests.profiles import quick
 from tests.tolerances import DIFFERENCES, TOLERANCE
 
 RTOL, ATOL = TOLERANCE["float32"]
@@ -193,6 +194,7 @@ def test_orbax_saves_and_restores_parameters(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ as_jax
 
 
+@quick(lambda mesh: mesh in MESHES[::2])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_gradient_of_a_loss(mesh: ml.Mesh) -> None:
     compiled, inputs = small_gpt(ml.JaxBackend(mesh))
@@ -284,6 +286,7 @@ def test_several_programs_are_no_pure_function() -> None:
     )
 
 
+@pytest.mark.slow
 def test_optax_in_one_jitted_step() -> None:
     compiled, inputs = small_gpt(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))
     pure, optimizer = compiled.as_jax(), optax.adamw(1e-2)

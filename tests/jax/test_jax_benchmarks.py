@@ -22,6 +22,9 @@ from benchmarks.moe import MoeSizes
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=8)
 VOCABULARY = 7
+pytestmark = (
+    pytest.mark.slow
+)  # XLA compiles every model twice, and what is tried is no part of Mithril
 
 
 @pytest.fixture(params=jax_sides.MESHES, ids="{} devices".format)

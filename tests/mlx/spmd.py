@@ -23,6 +23,7 @@ from mithril_mlx.distributed import Job
 
 from tests.conformance.test_collectives import program
 from tests.engine.programs import execute
+from tests.profiles import scaled
 from tests.runtime.test_precision import transformer
 from tests.runtime.test_random_models import compare
 from tests.tolerances import TOLERANCE
@@ -106,7 +107,10 @@ def check_random_models(mesh: ml.Mesh) -> None:
     """Models and shardings are drawn alike in every rank."""
 
     @settings(
-        max_examples=8 if mesh.size <= 4 else 3, derandomize=True, database=None, deadline=None
+        max_examples=scaled(8 if mesh.size <= 4 else 3),
+        derandomize=True,
+        database=None,
+        deadline=None,
     )
     @given(st.data())
     def check(data: st.DataObject) -> None:

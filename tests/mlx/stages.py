@@ -32,6 +32,7 @@ from tests.pipeline.models import (
     head,
     samples,
 )
+from tests.profiles import scaled
 
 MEGATRON = {"*up.weight": P("tensor", None), "*down.weight": P(None, "tensor")}
 
@@ -195,7 +196,7 @@ def check_loops_and_dropout(mesh: ml.Mesh) -> None:
 def check_graphs(size: int) -> None:
     """Layers on devices, drawn alike in every rank."""
 
-    @settings(max_examples=4, derandomize=True, database=None, deadline=None)
+    @settings(max_examples=scaled(4), derandomize=True, database=None, deadline=None)
     @given(model=graphs())
     def check(model: ml.Model) -> None:
         batch = entering(model)

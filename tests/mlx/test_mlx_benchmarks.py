@@ -24,6 +24,7 @@ def test_both_sides_of_the_mlp_agree() -> None:
     assert [*mlx_mlp.contestants((6, 8, 4, 3), 8)] == ["mithril", "by hand"]
 
 
+@pytest.mark.slow
 def test_both_sides_of_the_gpt_agree_on_two_ranks() -> None:
     times = mlx_sides.in_job(Path(__file__).with_name("tiny_job.py"), 2, [])
     assert times.keys() == {"mithril, data", "average_gradients"}

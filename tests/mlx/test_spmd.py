@@ -1,13 +1,18 @@
-"""One process a device: all that `spmd.py` checks, on each transport."""
+"""One process a device: all that `spmd.py` checks, on each transport.
+
+More processes than two are slow: they spin where a small machine has no core for each.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.mlx.jobs import SPMD, launch, mpirun
+from tests.profiles import quick
 from tests.runtime.scripts import lines_of
 
 
+@quick(lambda mesh: mesh == "data=2")
 @pytest.mark.parametrize("mesh", ["data=2", "a=4", "a=2,b=2", "a=3,b=2"])
 def test_a_ring_gives_what_one_device_gives(mesh: str) -> None:
     """Over all processes natively, over some emulated: two gather, three have a slot a group."""
@@ -18,6 +23,7 @@ def test_a_ring_gives_what_one_device_gives(mesh: str) -> None:
         assert lines_of(rank, done.stdout)[-1].startswith("checked Mesh(")
 
 
+@pytest.mark.slow
 def test_a_library_with_reduce_scatter() -> None:
     """Sums use it in any order of the axes; extremes, of which there is none, an all_reduce."""
     done = launch(4, SPMD, "a=2,b=2", "scatters")
@@ -26,6 +32,7 @@ def test_a_library_with_reduce_scatter() -> None:
         assert lines_of(rank, done.stdout)[-1] == "checked reduce_scatter"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["a=2,b=2"])
 def test_mpi_gives_what_one_device_gives(mesh: str) -> None:
     """Its groups are split off; they are let go of before the end, or the job would abort."""

@@ -23,6 +23,7 @@ from tests.mlx.test_launch import started
 from tests.pipeline.graphs import entering, graphs
 from tests.pipeline.models import classifier, compared, samples
 from tests.pipeline.test_devices import MESHES
+from tests.profiles import quick, scaled
 from tests.runtime.scripts import ROOT, lines_of, script
 
 STAGES = str(ROOT / "tests/mlx/stages.py")
@@ -47,7 +48,7 @@ def test_every_schedule_in_one_process(
     compared(model, backend, samples(8 * data), spec=P("data"), pipeline_schedule=schedule)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(model=graphs(), mesh=st.sampled_from(MESHES), is_split=st.booleans())
 def test_random_graphs_on_devices_of_one_process(
     model: ml.Model, mesh: ml.Mesh, is_split: bool
@@ -131,6 +132,7 @@ def steps_of(plan: Plan) -> tuple:
 # ------------------------------------------------------------------ a process a device
 
 
+@quick(lambda meshes: meshes == ["pipeline=2"])
 @pytest.mark.parametrize(
     "meshes",
     [["pipeline=2"], ["pipeline=4"], ["data=2,pipeline=2", "pipeline=2,tensor=2"]],
@@ -142,6 +144,7 @@ def test_a_ring_gives_what_one_device_gives(meshes: list[str]) -> None:
     check(ranks, launch(ranks, STAGES, *meshes), meshes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meshes", [["data=2,pipeline=2", "tensor=2,pipeline=2"]])
 def test_mpi_gives_what_one_device_gives(meshes: list[str]) -> None:
     done = mpirun(4, STAGES, *meshes)
@@ -183,6 +186,7 @@ if backend.engine.local_devices == (0,):
 """
 
 
+@pytest.mark.slow
 def test_what_is_passed_on_is_priced_and_explained(tmp_path: Path) -> None:
     done = launch(4, script(tmp_path, PRICED))
     assert done.returncode == 0, done.stderr

@@ -72,7 +72,14 @@ def test_what_an_annotation_means(mesh, spec, device_mesh, partition, expected) 
             "names usable mesh dimension 1, and there are 1 on mesh Mesh(data=4): 'data'",
         ),
         (MESH_4_2, (0, None), (4, 2), (False, False), MeshError, "there are 0 on mesh"),
-        (MESH_4_2, (0, None), (4, 2, 1), (True,) * 4, MeshError, "allows 4 dimensions"),
+        (
+            MESH_4_2,
+            (0, None),
+            (4, 2, 1),
+            (True,) * 4,
+            MeshError,
+            " has 3; give one flag per dimension",
+        ),
         (
             MESH_4_2,
             (None, None, 0),
@@ -193,7 +200,7 @@ def test_device_mesh_may_be_a_number() -> None:
         (
             lambda: ml.Linear(4, weight_shard_spec=(0,), device_mesh_partition=(1, 0)),
             OptionError,
-            "give values True or False",
+            "give values True or False, one per dimension of device_mesh",
         ),
         (
             lambda: ml.Linear(4, weight_shard_spec=(0,), device_mesh=(4, 0)),

@@ -241,7 +241,7 @@ def test_the_parts_of_a_layer_are_scopes() -> None:
         (
             ml.Embedding(5, 2),
             {"input": floats(2, 3)},
-            "layer 'embedding' needs integer ids, not float32[2, 3]",
+            "layer 'embedding' needs integer ids, not float32[2, 3]; convert them with astype('int32')",
         ),
         (
             ml.MultiHeadAttention(3),
@@ -278,7 +278,7 @@ def test_the_parts_of_a_layer_are_scopes() -> None:
         (
             ml.CrossEntropy(),
             {"input": floats(2, 5), "target": integers(3)},
-            "must be integers of shape (2,)",
+            "must be integers of shape (2,), one class per position",
         ),
         (
             ml.CrossEntropy(),
@@ -288,7 +288,7 @@ def test_the_parts_of_a_layer_are_scopes() -> None:
         (
             ml.MeanSquaredError(),
             {"input": floats(2, 5), "target": floats(2)},
-            "give both the same shape",
+            "compares input float32[2, 5] with target float32[2]; give both the same shape",
         ),
         (ml.Gelu(name="act"), {"input": integers(2)}, "layer 'act'"),
     ],

@@ -60,7 +60,10 @@ def test_mistakes_that_only_the_input_shows() -> None:
     def compiled(layer: ml.Layer, shape: tuple[int, ...]) -> None:
         ml.compile(layer, ml.NumpyBackend(), shapes={"input": shape})
 
-    with pytest.raises(ShapeError, match=r"layer 'moe' needs an input \[batch, sequence, features"):
+    with pytest.raises(
+        ShapeError,
+        match=r"layer 'moe' needs an input \[batch, sequence, features\] or \[rows, features\], not",
+    ):
         compiled(ml.MoE(4, 8), (2, 3, 4, 6))
     with pytest.raises(ShapeError, match=r"cannot divide 12 tokens into 5 groups; choose groups"):
         compiled(ml.MoE(4, 8, groups=5), (3, 4, 6))

@@ -152,7 +152,10 @@ def test_an_ambiguous_name_lists_what_it_may_mean() -> None:
     model = Model()
     for _ in range(2):
         model |= Linear(4)
-    with pytest.raises(GraphError, match=r"may mean 'linear_0\.output', 'linear_1\.output'"):
+    with pytest.raises(
+        GraphError,
+        match=r"may mean 'linear_0\.output', 'linear_1\.output'; write the full name, or",
+    ):
         model |= Relu()(input="output", output="y")
 
 

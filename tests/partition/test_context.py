@@ -28,6 +28,7 @@ from mithril.types import DType, TensorType
 
 from tests.graphs import Ran, run, values_for
 from tests.partition.test_golden import checked
+from tests.profiles import scaled
 from tests.tolerances import DIFFERENCES
 
 F32, F64 = DType.float32, DType.float64
@@ -200,7 +201,7 @@ def test_zigzag_order_gives_every_device_its_share_of_the_scores(p: int) -> None
 # ------------------------------------------------------------------ equality
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(st.data())
 def test_any_length_on_any_axis_equals_one_device(data: st.DataObject) -> None:
     """Lengths that do not divide, groups of heads, masks that hide whole rows; and gradients."""

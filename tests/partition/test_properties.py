@@ -21,6 +21,7 @@ from mithril.types import DType, TensorType
 
 from tests.graphs import Ran, on_one_device, run, values_for
 from tests.mesh.strategies import specs
+from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 
 F64 = DType.float64
@@ -107,7 +108,7 @@ def fits(mesh: Mesh, spec: P, shape: tuple[int, ...]) -> bool:
     return all(size % mesh.product(spec.axes(d)) == 0 for d, size in enumerate(shape))
 
 
-@settings(max_examples=150)
+@settings(max_examples=scaled(150))
 @given(cases())
 def test_sharded_equals_one_device(
     case: Case,
@@ -150,7 +151,7 @@ def test_plan_does_not_depend_on_the_order_of_annotations(case: Case, random: ob
     assert str(one.plan) == str(two.plan)
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(
     st.lists(
         st.sampled_from(["linear", "bias", "relu", "residual", "swap"]), min_size=1, max_size=2

@@ -11,11 +11,12 @@ from mithril import P
 
 from tests.pipeline.graphs import entering, graphs
 from tests.pipeline.models import FEATURES, compared
+from tests.profiles import scaled
 
 MESHES = [ml.Mesh(data=2), ml.Mesh(data=4), ml.Mesh(data=2, tensor=2)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(model=graphs(), mesh=st.sampled_from(MESHES), is_split=st.booleans())
 def test_random_graphs_on_random_devices_equal_one_device(
     model: ml.Model, mesh: ml.Mesh, is_split: bool

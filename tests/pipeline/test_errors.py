@@ -55,7 +55,7 @@ CASES: dict[str, Case] = {
     "no model": (
         lambda: ml.Pipeline([ml.Linear]),
         ml.OptionError,
-        "give a Model or a layer, such as ml.Linear(dimension=10)",
+        "stage 0 of the pipeline is <class",
     ),
     "more stages than devices": (
         lambda: run(classifier(3, microbatch_size=2), PIPE),
@@ -153,7 +153,7 @@ CASES: dict[str, Case] = {
     "partition of nothing": (
         lambda: classifier(2, device_mesh_partition=(True,)),
         ml.OptionError,
-        "device_mesh_partition=(True,) has no effect without device_mesh",
+        "device_mesh_partition=(True,) has no effect without device_mesh; give that, too, or stage_to",
     ),
     "two dimensions": (
         lambda: run(

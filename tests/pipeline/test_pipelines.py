@@ -27,6 +27,7 @@ from tests.pipeline.models import (
     samples,
     stacked,
 )
+from tests.profiles import scaled
 
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1"]
 CASES = [
@@ -279,7 +280,7 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
         check_order(compiled.plan)
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(
     schedule=st.sampled_from(["gpipe", "1f1b", "zb-h1"]),
     mesh=st.sampled_from(

@@ -172,7 +172,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "names with Mesh": (lambda: ml.NumpyBackend(ml.Mesh(a=2), mesh_axis_names=["a"]), ml.MeshError, r"together with a Mesh"),
     "device_mesh too large": (lambda: backend(2).ones(4, device_mesh=(4,)), ml.MeshError, r"device_mesh=\(4,\) of tensor does not fit the mesh \(2,\) of Mesh\(data=2\)"),
     "tensor_split beyond rank": (lambda: backend(2).ones(4, tensor_split=(1,)), ml.ShardingError, r"names dimension 1 of tensor, which has rank 1"),
-    "tensor_split too long": (lambda: backend(2).ones(4, tensor_split=(0, 0)), ml.ShardingError, r"2 entries for 1 mesh dimensions"),
+    "tensor_split too long": (lambda: backend(2).ones(4, tensor_split=(0, 0)), ml.ShardingError, r"2 entries for 1 mesh dimensions; give at most one per mesh dimension"),
     "two ways to shard": (lambda: backend(2).ones(4, tensor_split=(0,), sharding=P("data")), ml.OptionError, r"give one form"),
     "spec longer than rank": (lambda: backend(2).ones(4, sharding=P("data", None)), ml.ShardingError, r"has 2 entries for tensor of rank 1"),
     "spec with unknown axis": (lambda: backend(2).ones(4, sharding=P("dta")), ml.MeshError, r"no axis 'dta'; axes: 'data'; did you mean 'data'"),
@@ -273,7 +273,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "id beyond a split table": (lambda: split_lookup(8), ml.ShapeError, r"take meets id 8; ids must lie in 0…7; check the ids, .* \(in 'embedding', test_bad_input.py:\d+\)$"),
     "id beyond the table of a layer": (lambda: lookup_in_model(9), ml.ShapeError, r"take meets id 9; .* \(in 'embed', test_bad_input.py:\d+\)$"),
     "axis of another kind": (lambda: ONE.sum(ONE.ones(3), axis="a"), ml.ShapeError, r"sum names dimension 'a' of a tensor of rank 1"),
-    "unknown name": (lambda: ml.Linaer, AttributeError, r"no 'Linaer'; did you mean 'Linear'"),
+    "unknown name": (lambda: ml.Linaer, AttributeError, r"^mithril has no 'Linaer'; did you mean 'Linear'"),
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mithril import P
 
 from tests.mesh.strategies import specs
+from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 
 MESHES = [ml.Mesh(a=2), ml.Mesh(a=3), ml.Mesh(a=4), ml.Mesh(a=2, b=2), ml.Mesh(a=2, b=3)]
@@ -55,7 +56,7 @@ def build(blocks: list[str], vocabulary: int) -> ml.Model:
     return model
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(st.data())
 def test_a_mesh_equals_one_device(data: st.DataObject) -> None:
     compiled, issued = compare(data, ml.NumpyBackend)

@@ -178,3 +178,16 @@ def test_dlpack_on_one_device_shares_memory() -> None:
 def test_a_missing_method_is_named() -> None:
     with pytest.raises(AttributeError, match=r"backend 'torch' has no attribute 'tensor'"):
         ml.TorchBackend().ones(2).tensor()
+
+
+def test_workers_cannot_call_a_kernel_of_the_user() -> None:
+    doubled = ml.define_op(
+        "interop.doubled",
+        shapes=lambda x: x,
+        rule="elementwise",
+        kernels={"torch": lambda x: x * 2},
+    )
+    text = "^ops 'interop.doubled' have kernels of their own for 'torch', which worker processes"
+    with pytest.raises(ml.BackendError, match=text):
+        doubled(OPENED["workers"]().ones(4))
+    assert doubled(OPENED["lockstep"]().ones(2)).numpy().tolist() == [2, 2]

@@ -21,6 +21,7 @@ from mithril_torch.executors.observed import match_plan
 
 from tests.pipeline.graphs import entering, graphs
 from tests.pipeline.models import FEATURES, classifier, compared, samples
+from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 from tests.torch.threads import Ran, run_in_threads
 
@@ -100,7 +101,7 @@ def test_training_with_parameters_on_parts_of_the_mesh() -> None:
     assert [shard.device for shard in params[second].addressable_shards] == ["worker 1", "worker 3"]
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(10), suppress_health_check=[HealthCheck.too_slow])
 @given(model=graphs(), is_split=st.booleans())
 def test_random_graphs_on_random_devices(model: ml.Model, is_split: bool) -> None:
     spec = P("data") if is_split else None
@@ -284,7 +285,7 @@ def test_what_differs_from_the_plan_is_an_error() -> None:
             list(match_plan(plan, seen))
 
 
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(model=graphs())
 def test_random_graphs_leave_no_rank_waiting(model: ml.Model) -> None:
     """Whoever sends waits until it is asked: no order of messages may depend on room for them."""

@@ -26,6 +26,7 @@ def test_both_sides_of_the_gpt_agree():
     assert [*torch_gpt.alone(SIZES, VOCABULARY)] == ["mithril", "eager"]
 
 
+@pytest.mark.slow
 def test_sides_of_the_gpt_agree_on_two_ranks():
     times = torch_sides.in_job("tests.torch.tiny_job", 2, [])
     assert times.keys() == {"mithril, data", "DDP", "mithril, tensor", "DTensor"}
@@ -35,6 +36,7 @@ def test_sides_of_the_gpt_agree_on_two_ranks():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # what inductor imports
+@pytest.mark.slow
 def test_sides_of_the_mlp_agree_compiled_too():
     times = {name: [1.0] for name in torch_mlp.contestants((6, 8, 4, 3), 8)}
     assert times.keys() == {"mithril", "mithril, jit", "eager"}
@@ -47,6 +49,7 @@ def test_both_sides_of_the_mixture_agree(factor: float | None, top_k: int):
     assert [*sides] == ["mithril", "eager"]
 
 
+@pytest.mark.slow
 def test_sides_of_stages_agree_on_four_ranks():
     times = torch_sides.in_job("tests.torch.tiny_stages", 4, [])
     assert times.keys() == {"mithril, 1f1b", "Schedule1F1B", "mithril, placed", "by hand"}

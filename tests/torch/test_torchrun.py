@@ -13,6 +13,7 @@ import pytest
 from mithril.plugins import LaunchRequest, free_port
 from mithril_torch.launch.command import commands
 
+from tests.profiles import quick
 from tests.runtime.jobs import LOOPBACK, listening, wait_until
 from tests.runtime.scripts import (
     LIMIT,
@@ -30,6 +31,7 @@ from tests.torch.jobs import launch, script, torchrun
 MESH = ("--mesh", "data=2,tensor=2", "--steps", "4")
 
 
+@pytest.mark.slow
 def test_four_ranks_train_as_a_plain_script_and_as_numpy() -> None:
     plain = ran([sys.executable, TRAIN, "--backend", "torch", *MESH])
     numpy = ran([sys.executable, TRAIN, "--backend", "numpy", *MESH])
@@ -131,6 +133,7 @@ if given:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs names of threads")
+@quick(lambda arguments: not arguments)
 @pytest.mark.parametrize("arguments", [(), ("given",)])
 def test_threads_of_groups_end_before_the_interpreter(
     arguments: tuple[str, ...], tmp_path: Path
@@ -147,6 +150,7 @@ def steps_of(text: str) -> list[tuple[str, str, str]]:
     return re.findall(r"attempt (\d) step (\d): (\S+)", text)
 
 
+@pytest.mark.slow
 def test_a_job_whose_rank_dies_twice_comes_back_and_trains_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +234,7 @@ float(backend.arange(8.0, sharding=P("data")).sum())
     assert told[0][1:]
 
 
+@pytest.mark.slow
 def test_the_demo_runs_on_a_pool() -> None:
     options = ("--backend", "torch", "--mesh", "data=2,tensor=2", "--steps", "3")
     done = ran([MITHRIL, "demo", *options])
@@ -327,6 +332,7 @@ for ask in (compiled.as_module, away.torch):
 """
 
 
+@pytest.mark.slow
 def test_stages_on_the_ranks_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     done = launch(4, script(tmp_path, STAGES))

@@ -24,6 +24,7 @@ from mithril.types import DType, TensorType
 
 from tests.graphs import Ran, on_one_device, run, values_for
 from tests.mesh.strategies import specs
+from tests.profiles import scaled
 from tests.tolerances import DIFFERENCES, TOLERANCE
 
 F64 = DType.float64
@@ -287,7 +288,7 @@ def compare(loop: RandomLoop, **engine: Callable[[Mesh], Engine]) -> Ran:
     return ran
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(random_loops())
 def test_random_bodies_equal_one_device(loop: RandomLoop) -> None:
     ran = compare(loop)

@@ -1,0 +1,61 @@
+"""The two test profiles: `quick`, which `make test` runs, and `all`, which `make test-all` runs.
+
+A test that takes long, or proves more of what another one shows, bears the marker `slow` and runs
+under `--all` only; where that depends on its parameters, it is `quick` on a condition. A property test draws `scaled` numbers of
+examples. Nothing but the number of cases differs: tolerances are the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterable
+from inspect import signature
+from typing import TypeVar
+
+import pytest
+
+Case = TypeVar("Case")
+
+PROFILE = "MITHRIL_TEST_PROFILE"
+"""The environment variable that names the profile; processes which tests start inherit it."""
+EXAMPLES = {"quick": 25, "all": 100}
+"""Examples of a property test that says no number."""
+SHARE = EXAMPLES["all"] // EXAMPLES["quick"]
+
+
+def runs_all() -> bool:
+    """Return whether every test runs, with all of its examples."""
+    return os.environ.get(PROFILE) == "all"
+
+
+def scaled(examples: int) -> int:
+    """Return how many examples a property test draws, which draws so many under `--all`."""
+    return examples if runs_all() else max(1, examples // SHARE)
+
+
+def first_of_each(cases: Iterable[Case], kind: Callable[[Case], Hashable]) -> list[Case]:
+    """Return the first case of each kind, in order."""
+    found: dict[Hashable, Case] = {}
+    for case in cases:
+        found.setdefault(kind(case), case)
+    return list(found.values())
+
+
+def quick(condition: Callable[..., bool]) -> pytest.MarkDecorator:
+    """Return a decorator by which a test is slow where a condition on its parameters is false.
+
+    Args:
+        condition: takes some of the parameters by their names.
+    """
+    return pytest.mark.quick.with_args(condition)
+
+
+def is_slow(item: pytest.Function) -> bool:
+    """Return whether a test runs under `--all` only: by itself, or with the parameters it has."""
+    if item.get_closest_marker("slow"):
+        return True
+    conditions = [condition for mark in item.iter_markers("quick") for condition in mark.args]
+    return not all(
+        condition(*(item.callspec.params[name] for name in signature(condition).parameters))
+        for condition in conditions
+    )
