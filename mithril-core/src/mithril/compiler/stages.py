@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from mithril.errors import MeshError, PlanError
 from mithril.ir.source import at
 from mithril.mesh import MICRO, Mesh
-from mithril.models.placement import Pipelined, PlacementSpec
+from mithril.models.placement import PlacementSpec
+from mithril.models.stages import Pipelined
 from mithril.options import PipelineOptions
 from mithril.partition.pipeline import Part, Placement
 from mithril.partition.schedule import check, make, read_file, simulate

@@ -8,21 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Never
+from typing import Generic, Never, Protocol, TypeVar
 
 from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.ir import Source
 from mithril.ir.source import user_source
 
-if TYPE_CHECKING:
-    from mithril.models.composition import Composition
-    from mithril.models.layer import Layer
-
 Names = tuple[tuple[str, str], ...]
 
 
+class Connectable(Protocol):
+    """What has ports: a layer, or the snapshot of a model."""
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+
+    @property
+    def input_ports(self) -> tuple[str, ...]:
+        """Names of the inputs that have to be given."""
+
+    @property
+    def optional_ports(self) -> tuple[str, ...]:
+        """Names of the inputs that may be left out."""
+
+    @property
+    def output_ports(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+
+    @property
+    def variadic_input(self) -> str | None:
+        """Name of the input that takes any number of tensors, if there is one."""
+
+
+Target = TypeVar("Target", bound=Connectable)
+"""A layer, or the snapshot of a model."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Connected:
+class Connected(Generic[Target]):
     """A component with the connections it was called with.
 
     Args:
@@ -32,18 +56,18 @@ class Connected:
         source: the user's line.
     """
 
-    component: Layer | Composition
+    component: Target
     inputs: Names
     outputs: Names
     source: Source | None
 
 
-class Component:
+class Component(Generic[Target]):
     """Base of layers and models: calling it names its connections."""
 
     __slots__ = ()
 
-    def __call__(self, *values: Never, **connections: str | Sequence[str]) -> Connected:
+    def __call__(self, *values: Never, **connections: str | Sequence[str]) -> Connected[Target]:
         """Connect inputs and outputs by name: `layer(input="x", output="y")`.
 
         Args:
@@ -73,7 +97,7 @@ class Component:
                 raise _no_port(target, port)
         return Connected(target, tuple(inputs), tuple(outputs), user_source())
 
-    def _component(self) -> Layer | Composition:
+    def _component(self) -> Target:
         raise NotImplementedError
 
 
@@ -104,7 +128,7 @@ def numbered(port: str, count: int) -> tuple[str, ...]:
     return tuple(f"{port}_{index}" for index in range(count))
 
 
-def _several(target: Layer | Composition, port: str, given: object) -> list[tuple[str, str]]:
+def _several(target: Connectable, port: str, given: object) -> list[tuple[str, str]]:
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise GraphError(
             f"input '{port}' of {target.label} takes a list of connection names, not {given!r}; "
@@ -114,7 +138,7 @@ def _several(target: Layer | Composition, port: str, given: object) -> list[tupl
     return list(zip(numbered(port, len(names)), names, strict=True))
 
 
-def _one(target: Layer | Composition, port: str, given: object) -> str:
+def _one(target: Connectable, port: str, given: object) -> str:
     # Full paths of unnamed ports ("linear_0.output") are legal for inputs; the model looks them up.
     what = f"connection for '{port}' of {target.label}"
     if isinstance(given, str) and "." in given and port not in target.output_ports:
@@ -127,7 +151,7 @@ def _one(target: Layer | Composition, port: str, given: object) -> str:
     return check_name(given, what)
 
 
-def _no_names(target: Layer | Composition, given: object) -> GraphError:
+def _no_names(target: Connectable, given: object) -> GraphError:
     several = target.variadic_input
     example = [f'{several}=["a", "b"]'] if several else [f'{p}="x"' for p in target.input_ports[:1]]
     example += [f'{port}="y"' for port in target.output_ports[:1]]
@@ -138,7 +162,7 @@ def _no_names(target: Layer | Composition, given: object) -> GraphError:
     )
 
 
-def _no_port(target: Layer | Composition, port: str) -> GraphError:
+def _no_port(target: Connectable, port: str) -> GraphError:
     variadic = [target.variadic_input] if target.variadic_input else []
     inputs = [*target.input_ports, *target.optional_ports, *variadic]
     known = [*inputs, *target.output_ports]

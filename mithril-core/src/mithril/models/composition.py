@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 from mithril.errors import GraphError, listing
 from mithril.ir import Source
 from mithril.mesh import PartitionSpec
-from mithril.models.component import Names
+from mithril.models.component import Component, Connected, Names
 from mithril.models.layer import Layer
-from mithril.models.placement import Pipelined, StageRule
+from mithril.models.stages import Pipelined, StageRule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,3 +251,7 @@ def _only(name: str, candidates: list[str]) -> str | None:
             f"when you call its layer"
         )
     return candidates[0] if candidates else None
+
+
+AnyComponent: TypeAlias = Component[Layer] | Component[Composition]
+AnyConnected: TypeAlias = Connected[Layer] | Connected[Composition]

@@ -12,12 +12,12 @@ from itertools import count
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Source
 from mithril.ir.source import at
-from mithril.models.component import Connected, Names, check_name, numbered
-from mithril.models.composition import Composition, Link, Member
+from mithril.models.component import Names, check_name, numbered
+from mithril.models.composition import AnyConnected, Composition, Link, Member
 from mithril.models.layer import Layer
 
 
-def joined(state: Composition, added: Connected, *, feed: bool) -> Composition:
+def joined(state: Composition, added: AnyConnected, *, feed: bool) -> Composition:
     """Return the composition with one more member.
 
     Args:
@@ -117,7 +117,7 @@ def _first_free(names: Iterable[str], taken: Container[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _inputs(state: Composition, added: Connected, name: str) -> Names:
+def _inputs(state: Composition, added: AnyConnected, name: str) -> Names:
     component, given = added.component, dict(added.inputs)
     ports = component.input_ports + tuple(p for p in component.optional_ports if p in given)
     if component.variadic_input is not None:
@@ -142,7 +142,7 @@ def _input(state: Composition, given: str | None, own: str, port: str) -> str:
     return found or check_name(given, f"connection for '{port}'")
 
 
-def _outputs(state: Composition, added: Connected, name: str) -> tuple[Names, list[Link]]:
+def _outputs(state: Composition, added: AnyConnected, name: str) -> tuple[Names, list[Link]]:
     """The member's outputs, and links from those named after an input that waits for a value."""
     given, links = dict(added.outputs), []
     outputs: list[tuple[str, str]] = []
@@ -156,7 +156,7 @@ def _outputs(state: Composition, added: Connected, name: str) -> tuple[Names, li
     return tuple(outputs), links
 
 
-def _check_free(state: Composition, wire: str, added: Connected, siblings: list[str]) -> None:
+def _check_free(state: Composition, wire: str, added: AnyConnected, siblings: list[str]) -> None:
     other = state.producers.get(wire)
     if other is not None or wire in siblings:
         holder = "its other output" if other is None else f"output of '{other.name}'"

@@ -48,7 +48,7 @@ from mithril.models.definition import (
 from mithril.models.trace_context import LayerScope, inside
 
 
-class Layer(Component):
+class Layer(Component["Layer"]):
     """Base of all layers; `ml.layer` makes the subclasses.
 
     Args:

@@ -22,15 +22,16 @@ from mithril.ir import Source
 from mithril.ir.source import at, user_source
 from mithril.mesh import PartitionSpec
 from mithril.models.component import Component, Connected, check_name
-from mithril.models.composition import Composition, ShardRule
+from mithril.models.composition import AnyComponent, AnyConnected, Composition, ShardRule
 from mithril.models.joining import joined, linked
 from mithril.models.layer import Layer
-from mithril.models.placement import StageRule
+from mithril.models.stages import StageRule
 from mithril.models.summary import summarize
+from mithril.models.trace import trace
 from mithril.types import TensorType, as_dtype
 
 
-class Model(Component):
+class Model(Component[Composition]):
     """A network of layers, wired by the names of their connections.
 
     `model |= layer(input="x", output="y")` adds a layer with the connections given, and only those.
@@ -49,7 +50,7 @@ class Model(Component):
     def __init__(self, *, name: str | None = None) -> None:
         self._state = Composition(given_name=None if name is None else check_name(name, "name"))
 
-    def __ior__(self, other: Connected | Component) -> Self:
+    def __ior__(self, other: AnyConnected | AnyComponent) -> Self:
         """Add a layer or model with the connections it was called with.
 
         Raises:
@@ -58,7 +59,7 @@ class Model(Component):
         self._state = joined(self._state, self._addable(other), feed=False)
         return self
 
-    def __iadd__(self, other: Connected | Component) -> Self:
+    def __iadd__(self, other: AnyConnected | AnyComponent) -> Self:
         """Add a layer or model, and feed the last output to its first unconnected input.
 
         Raises:
@@ -172,8 +173,6 @@ class Model(Component):
         """
         if shapes is None:
             return summarize(self._state)
-        from mithril.models.trace import trace
-
         types = {name: _type_of(name, given) for name, given in shapes.items()}
         return summarize(self._state, trace(self, types))
 
@@ -187,7 +186,7 @@ class Model(Component):
     def _component(self) -> Composition:
         return self._state
 
-    def _addable(self, other: object) -> Connected:
+    def _addable(self, other: object) -> AnyConnected:
         if isinstance(other, Connected):
             return other
         if other is self:

@@ -14,7 +14,7 @@ from mithril.models.component import Names
 from mithril.models.composition import Composition, Link, Member
 from mithril.models.layer import Layer
 from mithril.models.model import Model
-from mithril.models.placement import Pipelined
+from mithril.models.stages import Pipelined
 
 
 class Pipeline(Model):

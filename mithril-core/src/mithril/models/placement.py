@@ -8,54 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from mithril.errors import OptionError, PlanError, listing
 from mithril.ir import Source
 from mithril.ir.repeat import part_of
 from mithril.ir.source import at
-
-if TYPE_CHECKING:
-    from mithril.models.composition import Composition
-    from mithril.models.layer import Layer
-
-
-@dataclass(frozen=True, slots=True)
-class Pipelined:
-    """How a pipeline lies on a mesh, as it was said.
-
-    Args:
-        stages: how many there are.
-        device_assignment: for each stage its index along the mesh axis of the pipeline.
-        microbatch_size: samples of a micro-batch, per data-parallel replica.
-        data_parallel: whether the batch is split over the other axes of the mesh.
-        data_parallel_devices: how many devices that must be.
-        device_mesh: the shape of the mesh it is for.
-        device_mesh_partition: which of its dimensions it goes along.
-        stage_to_mesh_dim: the mesh dimension of the pipeline.
-        source: the user's line.
-        is_ruled: whether `model.stage` said the stages, and not a `Pipeline`.
-    """
-
-    stages: int
-    device_assignment: tuple[int, ...] | None = None
-    microbatch_size: int | None = None
-    data_parallel: bool = False
-    data_parallel_devices: int | None = None
-    device_mesh: tuple[int, ...] | None = None
-    device_mesh_partition: tuple[bool, ...] | None = None
-    stage_to_mesh_dim: int | None = None
-    source: Source | None = None
-    is_ruled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StageRule:
-    """`model.stage(pattern, number)`, as said at a place; several numbers are for a loop."""
-
-    pattern: str
-    stage: int | tuple[int, ...]
-    place: Source | None
+from mithril.models.composition import Composition
+from mithril.models.layer import Layer
+from mithril.models.stages import Pipelined
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +68,6 @@ class _Walk:
         self._layers: dict[str, Layer] = {}
 
     def component(self, component: Composition | Layer, path: str) -> None:
-        from mithril.models.composition import Composition
-
         if isinstance(component, Composition):
             self._composition(component, path)
             return
@@ -216,9 +174,7 @@ def _count(stages: Mapping[str, int], place: Source | None) -> int:
 
 
 def _paths(composition: Composition, prefix: str) -> Iterator[str]:
-    from mithril.models.composition import Composition as Kind
-
     for member in composition.members:
         yield prefix + member.name
-        if isinstance(member.component, Kind):
+        if isinstance(member.component, Composition):
             yield from _paths(member.component, f"{prefix}{member.name}.")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from mithril.models.composition import Composition, Member
 from mithril.models.layer import Layer
+from mithril.models.trace import Traced
 from mithril.types import TensorType
-
-if TYPE_CHECKING:
-    from mithril.models.trace import Traced
 
 _HEADER = ("name", "layer", "connections", "makes", "parameters", "numbers")
 _BY_SHAPES = (3, 5)

@@ -12,17 +12,17 @@ from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Builder, Graph, Tensor, Value
 from mithril.ir.source import at
 from mithril.models.annotations import Annotation
+from mithril.models.component import Component
 from mithril.models.composition import Composition, Member
 from mithril.models.initializers import Initializer
 from mithril.models.layer import Layer
-from mithril.models.model import Model
 from mithril.models.rules import match_rules
 from mithril.models.trace_context import SEED, LayerScope, Trace
 from mithril.ops import cast
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import TensorType
 
-Traceable = Model | Composition | Layer
+Traceable = Component[Composition] | Composition | Layer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -321,12 +321,12 @@ def component_of(model: Traceable) -> Composition | Layer:
             f"{model.label} takes any number of inputs and cannot stand alone; add it to a Model "
             f'with {model.variadic_input}=["a", "b"]'
         )
-    if not isinstance(model, Model | Composition | Layer):
+    if not isinstance(model, Component | Composition):
         raise GraphError(
             f"{type(model).__name__} is not a model; give a Model or a layer, such as "
             f"ml.Linear(dimension=10)"
         )
-    component = model.freeze() if isinstance(model, Model) else model
+    component = model._component() if isinstance(model, Component) else model
     if isinstance(component, Composition) and not component.members:
         raise GraphError(f"{component.label} has no layers; add one with model += ml.Linear(…)")
     return component
