@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from mithril.errors import BackendError, MeshError, OptionError
 from mithril.mesh import Mesh
-from mithril.plugins import published
-from mithril.plugins import hookspecs
+from mithril.plugins import hookspecs, published
 from mithril.plugins.discover import Status, discover, find
 from mithril.plugins.opening import open_engine
 from mithril.plugins.requirements import Requirement, release
