@@ -47,13 +47,12 @@ def _hoist(node: Node, op: Repeat) -> list[Node]:
 
 def _sum_over_time(body: Graph, made: Value) -> Node | None:
     """Return the sum over micro-batches that a result of a body is, other sums aside."""
-    producers = body.producers()
-    uses = [value for node in body.nodes for value in node.inputs]
+    producers, uses = body.producers(), body.uses()
     value = made
     while value in producers:
         node = producers[value]
         is_sum = isinstance(node.op, AllReduce | ReduceScatter) and node.op.reduction == "sum"
-        if not is_sum or uses.count(value) > (value is not made):
+        if not is_sum or len(uses.get(value, ())) > (value is not made):
             return None
         if isinstance(node.op, AllReduce) and MICRO in node.op.axes:
             return node
