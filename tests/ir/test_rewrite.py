@@ -213,6 +213,21 @@ def test_stamps_and_names_are_those_of_the_node() -> None:
     assert rewrite(graph, keep).nodes[0].cause == cause
 
 
+def test_in_a_body_the_stamp_of_the_op_around_it_does_not_count() -> None:
+    inner, builder = Builder(), Builder()
+    body = inner.build({"y": ops.exp(inner.input(F64, "x"))})
+    with builder.at(scope="blocks", source=Source("m.py", 3), phase=Phase.backward):
+        (y,) = builder.apply(Checkpoint(body), builder.input(F64, "x"))
+
+    def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        return [ops.sin(operands[0])] if isinstance(node.op, ops.Exp) else None
+
+    (node,) = rewrite(builder.build({"y": y}), visit).nodes
+    (inside,) = node.op.bodies[0].nodes
+    assert (node.scope, str(node.source), node.phase) == ("blocks", "m.py:3", Phase.backward)
+    assert (inside.scope, inside.source, inside.phase) == ("", None, Phase.forward)
+
+
 def test_a_pass_may_leave_a_node_out() -> None:
     def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
         return operands if isinstance(node.op, ops.Exp) else None

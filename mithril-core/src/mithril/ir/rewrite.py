@@ -81,7 +81,7 @@ def inline(
     made: dict[Value, Tensor] = dict(zip(graph.inputs, operands, strict=True))
     for node in graph.nodes:
         given = [made[value] for value in node.inputs]
-        with builder.at(scope=node.scope, source=node.source, phase=node.phase, cause=node.cause):
+        with builder.like(node):
             results = visit(builder, node, given)
             if results is None:
                 results = _copy(builder, node, given, visit)

@@ -173,13 +173,25 @@ class Builder:
         cause: Cause | None = None,
     ) -> Iterator[None]:
         """Stamp the nodes made inside with a scope, source, phase or cause."""
-        before = self._stamp
-        self._stamp = _Stamp(
-            before.scope if scope is None else scope,
-            before.source if source is None else source,
-            before.phase if phase is None else phase,
+        now = self._stamp
+        stamp = _Stamp(
+            now.scope if scope is None else scope,
+            now.source if source is None else source,
+            now.phase if phase is None else phase,
             cause,
         )
+        with self._stamp_with(stamp):
+            yield
+
+    @contextmanager
+    def like(self, node: Node) -> Iterator[None]:
+        """Stamp the nodes made inside as another node is stamped, whatever the current stamp is."""
+        with self._stamp_with(_Stamp(node.scope, node.source, node.phase, node.cause)):
+            yield
+
+    @contextmanager
+    def _stamp_with(self, stamp: _Stamp) -> Iterator[None]:
+        before, self._stamp = self._stamp, stamp
         try:
             yield
         finally:
