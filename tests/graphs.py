@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from mithril import ops
@@ -15,6 +15,7 @@ from mithril.ir import Builder, Graph
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
 from mithril.plan import Plan
+from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import cotangent_name, gradient_of
 from mithril.types import DType, TensorType
 
@@ -146,21 +147,21 @@ def run(
             for n, spec in (specs or {}).items()
         }
 
-    request = Request(
-        inputs=placed(inputs, types),
-        outputs=placed(outputs, results),
-        placed=frozenset(inputs or ()),
-        compute=frozenset(compute),
-        free=frozenset(free),
-        at_rest=placed(at_rest, types),
-        output_gradients={
-            **{name: Sharding.replicated(mesh, t.rank) for name, t in results.items()},
-            **placed(gradients, results),
-        }
-        if differentiated
-        else None,
-        differentiated=tuple(differentiated),
-    )
+    lies, rests = placed(inputs, types), placed(at_rest, types)
+    layouts: dict[str, Layout] = {}
+    for name in types:
+        computed = lies.get(name) if name in compute or name in rests else None
+        layouts[name] = Layout(
+            FREE if name in free else rests.get(name, lies.get(name)) if name in lies else None,
+            computed,
+            binds=name in compute,
+            rests=rests.get(name),
+        )
+    for name, leaves in placed(outputs, results).items():
+        layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
+    for name, arrives in placed(gradients, results).items():
+        layouts[cotangent_name(name)] = Layout(arrives)
+    request = Request(layouts, tuple(results) if differentiated else None, tuple(differentiated))
     plan = make_plan(graph, mesh, request, engine.kernels if kernels is None else kernels)
     program = plan.stages[0].program
     verify(program.graph)

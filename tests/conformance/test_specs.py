@@ -16,6 +16,7 @@ from mithril.ir.rule import FactorDims
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan
 from mithril.runtime.backend import plan_on
+from mithril.sharding import Layout
 
 from tests.conformance.engines import IN_ONE_PROCESS, held, narrowed, opened, run_plan
 from tests.ops.cases import CASES, Case
@@ -88,7 +89,9 @@ def test_every_way_to_split(backend: str, case: Case) -> None:
         results |= dict(zip(leaving, made, strict=True))
         inputs, outputs, values = inputs | arriving, outputs | leaving, values | given
     copies = builder.build(results)
-    request = Request(inputs=inputs, outputs=outputs, placed=frozenset(inputs))
+    layouts = {name: Layout(arrives=sharding) for name, sharding in inputs.items()}
+    layouts |= {name: Layout(leaves=sharding) for name, sharding in outputs.items()}
+    request = Request(layouts)
     plan = plan_on(engine, copies, request)
     assert runs_on_a_part(plan, copies)
     found, expected = run_plan(engine, plan, values), apply(op, *arrays)

@@ -9,6 +9,8 @@ from mithril.compiler import Request, make_plan
 from mithril.engine.kernels import KERNELS
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding, refine
+from mithril.sharding import Layout
+from mithril.transform import cotangent_name
 from mithril.types import DType, TensorType
 
 from tests.graphs import (
@@ -171,14 +173,10 @@ def test_sequence_parallel_norms_scatter_and_gather(expanded: set[str]) -> None:
     object.__setattr__(residuals[0].outputs[0], "name", "between")
     types = {value.name: value.type for value in graph.inputs}
     specs = {n: Sharding.of(mesh, spec, types[n].rank) for n, spec in MEGATRON_BLOCK.items()}
-    request = Request(
-        inputs={**specs, "x": between},
-        compute=frozenset(MEGATRON_BLOCK),
-        homes={"between": between},
-        outputs={"y": between},
-        output_gradients={"y": between},
-        differentiated=(*BLOCK_PARAMETERS, "x"),
-    )
+    layouts = {name: Layout(computed=spec) for name, spec in specs.items()}
+    layouts |= {"x": Layout(between), cotangent_name("y"): Layout(between)}
+    layouts |= {"between": Layout(home=between), "y": Layout(leaves=between)}
+    request = Request(layouts, ("y",), (*BLOCK_PARAMETERS, "x"))
     plan = make_plan(graph, mesh, request, frozenset(KERNELS) - expanded)
     found = [(str(row.phase), row.kind, row.bytes) for row in plan.collectives()]
     activation = 4 * 2 * 8 * 32

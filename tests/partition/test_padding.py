@@ -178,14 +178,15 @@ def test_padded_bytes_are_counted() -> None:
 
 def test_uneven_splits_are_not_chosen_where_they_are_refused() -> None:
     from mithril.compiler import Request, make_plan
+    from mithril.sharding import Layout
 
     builder = Builder()
     x = builder.input(TensorType((8, 4), F32), "x")
     weight = builder.input(TensorType((6, 4), F32), "weight")
     graph = builder.build({"y": ops.einsum("bi,oi->bo", x, weight)})
     mesh = Mesh(data=4)
-    inputs = {"weight": Sharding.of(mesh, P("data"), 2)}
+    layouts = {"weight": Layout(computed=Sharding.of(mesh, P("data"), 2))}
     for pads, local in ((True, (8, 2)), (False, (8, 6))):
-        request = Request(inputs=inputs, compute=frozenset(["weight"]), pads=pads)
+        request = Request(layouts, pads=pads)
         (port,) = make_plan(graph, mesh, request, frozenset(KERNELS)).stages[0].program.outputs
         assert port.sharding.local_shape((8, 6)) == local

@@ -9,13 +9,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import ops
-from mithril.compiler.request import Request, constraints
 from mithril.cost import SIMULATED
 from mithril.engine import Engine
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding, carry, refine
 from mithril.mesh.refinement import has_same_layout
-from mithril.sharding import Resharder, choose, collect
+from mithril.sharding import Layout, Resharder, choose, collect, find_constraints
 from mithril.sharding.objective import PRICE_UNIT, Objective
 from mithril.types import DType, TensorType
 
@@ -170,7 +169,7 @@ def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.Da
         spec = data.draw(specs(mesh, value.type.rank))
         if fits(mesh, spec, value.type.shape):
             arriving[value.name] = Sharding.of(mesh, spec, value.type.rank)
-    given_ = constraints(graph, mesh, Request(inputs=arriving))
+    given_ = find_constraints(graph, mesh, {n: Layout(s) for n, s in arriving.items()})
     resharder = Resharder(mesh, SIMULATED)
     candidates = collect(graph, given_)
     objective = Objective(graph, given_, candidates, resharder, SIMULATED)

@@ -16,7 +16,7 @@ from mithril.engine.shards import trimmed
 from mithril.errors import PlanError
 from mithril.ir import Builder
 from mithril.mesh import Mesh, P, Sharding, refine
-from mithril.sharding import Resharder
+from mithril.sharding import Layout, Resharder
 from mithril.types import DType, TensorType
 
 MESH = Mesh(data=4, tensor=2)
@@ -56,7 +56,7 @@ def test_any_spec_reaches_any_other_with_the_same_values(
     """Plan the identity with promised output; the values arrive, by the moves the path names."""
     builder = Builder()
     x = builder.input(type, "x")
-    request = Request(inputs={"x": sharding(start)}, outputs={"y": sharding(goal)})
+    request = Request({"x": Layout(sharding(start)), "y": Layout(leaves=sharding(goal))})
     engine = NumpyEngine(MESH)
     plan = make_plan(builder.build({"y": x}), MESH, request, engine.kernels)
     values = np.arange(type.size, dtype=np.float32).reshape(type.shape)

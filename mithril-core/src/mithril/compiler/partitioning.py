@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from mithril.compiler.request import Request, constraints
+from mithril.compiler.request import Request
 from mithril.cost import Hardware
 from mithril.ir import Graph, Value
 from mithril.ir.rewrite import regions
@@ -12,7 +12,15 @@ from mithril.mesh import Mesh, common, refine
 from mithril.partition.spmd import localise
 from mithril.plan import Program, TensorReport
 from mithril.plan.proof import check_promises
-from mithril.sharding import Candidates, Choice, Constraints, Resharder, choose, collect
+from mithril.sharding import (
+    Candidates,
+    Choice,
+    Constraints,
+    Resharder,
+    choose,
+    collect,
+    find_constraints,
+)
 from mithril.transform import expand_nodes
 
 COMPUTED_WITH = "the sharding it is computed with"
@@ -55,7 +63,7 @@ def open_candidates(
     """
     finer = common([mesh, *request.meshes()])
     while True:
-        given = constraints(graph, finer, request)
+        given = find_constraints(graph, finer, request.layouts, request.pads)
         candidates = collect(graph, given)
         if candidates.expandable:
             graph = expand_nodes(graph, candidates.expandable, kernels)
@@ -72,7 +80,8 @@ def reports_of(
     """Return how each named tensor is computed, and who decided it."""
     reports: dict[str, TensorReport] = {}
     for value in (value for part in regions(graph) for value in part.graph.values()):
-        arrives = None if value in given.free or value in given.homes else given.inputs.get(value)
+        layout = given.of(value)
+        arrives = None if layout.home else layout.existing
         sharding = arrives or choice.home(value)
         if value.name and sharding is not None:
             who = _decider(value, given, request)
@@ -81,12 +90,13 @@ def reports_of(
 
 
 def _decider(value: Value, given: Constraints, request: Request) -> str:
-    if value in given.homes:
+    layout = given.of(value)
+    if layout.home is not None:
         return "the user"
-    if value.name in request.decided_by:
-        return request.decided_by[value.name]
-    if value in given.free:
+    if request.of(value.name).decided_by:
+        return request.of(value.name).decided_by
+    if layout.is_free:
         return COMPUTED_WITH
-    if value in given.inputs:
+    if layout.existing is not None:
         return "the array that was passed in"
     return "the cheapest choice"

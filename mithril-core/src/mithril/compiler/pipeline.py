@@ -61,17 +61,18 @@ def make_plan(
         placement: what runs where, if layers are placed on devices or run as stages.
     """
     slices: Sequence[Slice] = ()
-    arriving = request.arriving()
+    existing = request.existing()
     if placement is not None and placement.loops:
         graph, slices = cut_loops(eliminate_dead(graph), placement.loops)
         request = of_slices(request, slices)
     graph = expand(eliminate_dead(graph), kernels)
-    if request.output_gradients is not None:
-        graph = differentiate(graph, list(request.output_gradients), request.differentiated)
+    if request.cotangents is not None:
+        graph = differentiate(graph, request.cotangents, request.differentiated)
+        request = request.following()
     graph = expand(eliminate_dead(inline_checkpoints(graph)), kernels)
     if placement is not None:
         plan = make_placed_plan(graph, mesh, request, placement, kernels, hardware)
-        return with_stacks(plan, slices, placement.axis, arriving) if slices else plan
+        return with_stacks(plan, slices, placement.axis, existing) if slices else plan
     graph, given, choice = choose_shardings(graph, mesh, request, kernels, hardware)
     program = local_program(graph, given, choice, hardware)
     program = replace(program, graph=expand_local(program.graph, kernels))

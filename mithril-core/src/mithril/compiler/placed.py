@@ -39,8 +39,8 @@ from mithril.partition.pipeline.hoist_reductions import hoist_reductions
 from mithril.partition.pipeline.stage_programs import StageProgram, timeless
 from mithril.plan import Plan, Program, TensorReport
 from mithril.plan.proof import prove_order
-from mithril.sharding import Choice, Constraints
-from mithril.transform import cotangent_name, expand_local, gradient_of
+from mithril.sharding import FREE, UNSAID, Choice, Constraints, Layout
+from mithril.transform import expand_local
 
 
 def make_placed_plan(
@@ -133,7 +133,7 @@ class _Parts:
         stage_programs.sort(key=lambda stage_program: stage_program.of)
         timetable_builder = TimetableBuilder(
             placement, self.graph, stage_graphs, stage_builders, stage_programs,
-            self.request.arriving(), self._leaving(stage_builders), self.hardware,
+            self.request.existing(), self._leaving(stage_builders), self.hardware,
         )  # fmt: skip
         stages, timetable = timetable_builder.timetable()
         notes = (*self.request.notes, *((_EXCHANGED,) if self.time_first else ()))
@@ -151,11 +151,8 @@ class _Parts:
         rank = next(value.type.rank for value in graph.values() if value.name == batch)
         split = Sharding(time, ((MICRO,), *((),) * (rank - 1)))
         inputs = {v.name for v in graph.inputs}
-        request = Request(
-            inputs={batch: split} if batch in inputs else {},
-            compute=frozenset({batch}),
-            homes={} if batch in inputs else {batch: split},
-        )
+        layout = Layout(computed=split) if batch in inputs else Layout(home=split)
+        request = Request({batch: layout})
         graph, _, choice = choose_shardings(graph, time, request, self.kernels, self.hardware)
         homes = ((value, choice.home(value)) for value in graph.values())
         self.graph, self.in_time = graph, {v: home for v, home in homes if home is not None}
@@ -197,41 +194,56 @@ class _Parts:
         self, graph: Graph, part: Part, mesh: Mesh, stage_graphs: StageGraphs
     ) -> Request:
         """Return what is asked of a part."""
-        whole = self.request
         names = {value.name for value in graph.inputs}
-        made = set(graph.outputs)
-        crossing = set(stage_graphs.crossing)
-
-        def on(shardings: Mapping[str, Sharding], known: set[str]) -> dict[str, Sharding]:
-            return {n: onto(s, mesh) for n, s in shardings.items() if n in known}
-
-        asked = (whole.compute - whole.placed) | (set(whole.at_rest) - whole.placed)
-        for name in sorted(asked & names):
-            _check_axes(name, {**whole.inputs, **whole.at_rest}[name], part.name, mesh)
-        seeds = whole.output_gradients
-        mine = {n: onto(s, mesh) for n, s in (seeds or {}).items() if cotangent_name(n) in names}
         handed_on = self._hand_on(mesh, stage_graphs)
-        homes = on(whole.homes, {value.name for value in graph.values()})
-        homes |= {n: s for n, s in handed_on.items() if n in names}
-        batch = self.placement.batch
-        if self.placement.microbatches > 1 and batch not in names:
-            homes |= {v.name: self._batch(v, mesh) for v in graph.values() if v.name == batch}
-        along = self._along(graph, mesh, stage_graphs)
-        return replace(
-            whole,
-            inputs=on(whole.inputs, names),
-            outputs={n: s for n, s in handed_on.items() if n in made},
-            placed=whole.placed & names,
-            compute=(whole.compute & names) | ({batch} & set(along)),
-            output_gradients=None if seeds is None else mine,
-            differentiated=tuple(
-                n for n in whole.differentiated if n in names and gradient_of(n) in made
-            ),
-            homes=homes,
-            free=(whole.free & names) | (crossing & names),
-            at_rest=on(whole.at_rest, names),
-            along=along,
-        )
+        computed = self._computed_as(graph, mesh, stage_graphs)
+        layouts: dict[str, Layout] = {}
+        for value in graph.inputs:
+            layout = self._arriving(value, part, mesh, stage_graphs)
+            if value.name in computed:
+                layout = self._compute_as(computed[value.name], layout, value)
+            layouts[value.name] = layout
+        for value in graph.values():
+            if (home := self._home(value, mesh, names, handed_on)) is not None:
+                layouts[value.name] = replace(layouts.get(value.name, UNSAID), home=home)
+        for name in graph.outputs:
+            source = self.request.of(name).follows
+            if name in handed_on:
+                layouts[name] = replace(layouts.get(name, UNSAID), leaves=handed_on[name])
+            if source is not None and source in names:
+                layouts[name] = replace(layouts.get(name, UNSAID), follows=source)
+        return replace(self.request, layouts=layouts)
+
+    def _arriving(self, value: Value, part: Part, mesh: Mesh, stage_graphs: StageGraphs) -> Layout:
+        """Return what is asked of an input of a part, said on the part's devices."""
+        layout = self.request.of(value.name)
+        if layout.existing is None:
+            asked = layout.rests or (layout.computed if layout.binds else None)
+            if asked is not None:
+                _check_axes(value.name, asked, part.name, mesh)
+        layout = layout.map(lambda sharding: onto(sharding, mesh))
+        if value.name in stage_graphs.crossing:
+            layout = replace(layout, arrives=FREE)
+        return replace(layout, home=None, leaves=None, follows=None)
+
+    def _compute_as(self, computed: Sharding, layout: Layout, value: Value) -> Layout:
+        """Return the layout of an input that is computed with in another sharding."""
+        if not layout.is_free:
+            layout = replace(layout, arrives=layout.arrival(computed.mesh, value.type.rank))
+        binds = value.name == self.placement.batch or (layout.computed is not None and layout.binds)
+        return replace(layout, computed=computed, binds=binds)
+
+    def _home(
+        self, value: Value, mesh: Mesh, names: set[str], handed_on: Mapping[str, Sharding]
+    ) -> Sharding | None:
+        """Return where a value of a part has to lie, if anything says so."""
+        name = value.name
+        if name == self.placement.batch and self.placement.microbatches > 1 and name not in names:
+            return self._batch(value, mesh)
+        if name in handed_on and name in names:
+            return handed_on[name]
+        home = self.request.of(name).home
+        return None if home is None else onto(home, mesh)
 
     def _hand_on(self, mesh: Mesh, stage_graphs: StageGraphs) -> dict[str, Sharding]:
         """Return how stages hand on what differs from micro-batch to micro-batch.
@@ -251,14 +263,16 @@ class _Parts:
         rest = ((),) * (value.type.rank - 1)
         return Sharding(mesh, (self._in_order(self._batch_axes(mesh), (MICRO,)), *rest))
 
-    def _along(self, graph: Graph, mesh: Mesh, stage_graphs: StageGraphs) -> dict[str, Sharding]:
+    def _computed_as(
+        self, graph: Graph, mesh: Mesh, stage_graphs: StageGraphs
+    ) -> dict[str, Sharding]:
         """Return how what arrives is computed with: cut in time, and split as where it was made."""
         found = {}
         for value in graph.inputs:
             name = value.name
             is_crossing = name in stage_graphs.crossing
             in_time = self.in_time.get(stage_graphs.crossing.get(name, value))
-            lies = (self.lies if is_crossing else self.request.inputs).get(name)
+            lies = self.lies.get(name) if is_crossing else self._lies(name)
             whole = Sharding.replicated(mesh, value.type.rank)
             sharding = whole if lies is None else onto(lies, mesh)
             dims = [tuple(a for a in axes if a != MICRO) for axes in sharding.dims]
@@ -269,6 +283,11 @@ class _Parts:
             if is_crossing or tuple(dims) != sharding.dims:
                 found[name] = Sharding(sharding.mesh, tuple(dims))
         return found
+
+    def _lies(self, name: str) -> Sharding | None:
+        """Return how an input lies before it is cut in time, if anything says so."""
+        layout = self.request.of(name)
+        return layout.computed or (None if layout.rests else layout.existing)
 
     def _batch_axes(self, mesh: Mesh) -> tuple[str, ...]:
         return tuple(axis for axis in self.placement.split if mesh.sizes.get(axis, 1) > 1)
@@ -319,19 +338,22 @@ class _Parts:
 
     def _leaving(self, stage_builders: Mapping[int, StageBuilder]) -> dict[str, Sharding]:
         """Return how outputs leave: as was asked for, gradients as what they are gradients of."""
-        found: dict[str, Sharding] = dict(self.request.outputs)
-        arriving = self.request.arriving()
-        for name in self.request.differentiated:
-            gradient = gradient_of(name)
-            if gradient not in self.graph.outputs:
+        found: dict[str, Sharding] = {}
+        for name in self.graph.outputs:
+            layout = self.request.of(name)
+            source = layout.follows
+            if layout.leaves is not None:
+                found[name] = layout.leaves
+            if source is None:
                 continue
-            if name in arriving:
-                found[gradient] = arriving[name]
+            existing = self.request.of(source).existing
+            if existing is not None:
+                found[name] = existing
                 continue
             for stage_builder in stage_builders.values():
-                own = next((v for v in stage_builder.graph.inputs if v.name == name), None)
+                own = next((v for v in stage_builder.graph.inputs if v.name == source), None)
                 if own is not None:
-                    found[gradient] = stage_builder.arriving_port(own).sharding
+                    found[name] = stage_builder.arriving_port(own).sharding
                     break
         return found
 
@@ -350,7 +372,7 @@ class _Parts:
             if name in arrives:
                 continue
             who = report.decided_by
-            if name == self.placement.batch and name not in self.request.homes:
+            if name == self.placement.batch and self.request.of(name).home is None:
                 who = "the pipeline, which cuts it into micro-batches"
             sharding = timeless(report.sharding, part.mesh)
             found = replace(report, sharding=sharding, decided_by=who)

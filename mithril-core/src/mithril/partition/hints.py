@@ -18,8 +18,8 @@ from mithril.sharding import Choice, Constraints
 
 def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
     """Return a remark for every parameter that was probably meant to be kept another way."""
-    weights = {value: given.computed[value] for value in given.compute if value in given.computed}
-    made = dict(given.inputs)
+    weights = given.binding()
+    made = {v: layout.arrival(given.mesh, v.type.rank) for v, layout in given.layouts.items()}
     found: dict[str, None] = {}
     for part in regions(graph):
         for node in part.graph.nodes:
@@ -33,10 +33,10 @@ def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
 
 def _dropped(given: Constraints) -> Iterator[str]:
     """Yield a remark where a parameter at rest is not split over an axis it is computed with."""
-    for value in given.inputs:
-        if value not in given.at_rest or value not in given.computed:
+    for value, layout in given.layouts.items():
+        rest, used = layout.resting, layout.computed
+        if rest is None or used is None:
             continue
-        rest, used = given.inputs[value], given.computed[value]
         dropped = tuple(axis for axis in used.split_axes if axis not in rest.split_axes)
         if dropped:
             both = [

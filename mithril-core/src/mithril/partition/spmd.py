@@ -135,10 +135,9 @@ class _Localiser:
         op, (body,) = node.op, node.op.bodies
         carried, first_slice = len(op.carries), len(node.inputs) - len(op.slices)
         inputs = {value: self._settle(value) for value in body.inputs}
-        ends = (*op.carries, *tuple(body.outputs.values())[carried:])
-        homes = list(map(self._settle, ends))
+        homes = [self._settle(v) for v in (*op.carries, *tuple(body.outputs.values())[carried:])]
         outputs = dict(zip(body.outputs, homes, strict=True))
-        inside = Constraints(self._mesh, inputs, {}, outputs)
+        inside = Constraints.of_border(self._mesh, inputs, outputs)
         local = localise(body, inside, self._choice, self._resharder).graph
         consumer = _Consumer(label(node), node.phase, node)
         operands = [
@@ -164,16 +163,17 @@ class _Localiser:
             sharding = self._promised(name, value)
             consumer = _Consumer(f"output '{name}'", self._phase(value))
             form = self._form(value, sharding, consumer)
-            port = self._given.exits.get(name) or coarsen(sharding, value.type.shape)
+            port = self._given.of_output(name).exit or coarsen(sharding, value.type.shape)
             outputs[name] = self._leave(form, sharding, port)
             ports.append(Port(name, value.type, port))
         local = self._builder.build(outputs)
         return Program(self._mesh, local, tuple(self._ports), tuple(ports))
 
     def _promised(self, name: str, value: Value) -> Sharding:
-        if name in self._given.tied:
-            value = self._given.tied[name]
-        sharding = self._given.outputs.get(name) or self._choice.home(value)
+        layout = self._given.of_output(name)
+        if layout.follows is not None:
+            value = self._graph.input(layout.follows)
+        sharding = layout.leaves or self._choice.home(value)
         assert sharding is not None, "every output has a home"
         return sharding
 
@@ -231,10 +231,10 @@ class _Localiser:
     # -------------------------------------------------------------- values in other shardings
 
     def _add_input(self, value: Value) -> None:
-        sharding = self._given.inputs[value]
-        if value in self._given.free:
-            sharding = self._choice.home(value) or sharding
-        port = self._given.ports.get(value) or coarsen(sharding, value.type.shape)
+        layout = self._given.of(value)
+        home = self._choice.home(value) if layout.is_free else None
+        sharding = home or layout.arrival(self._mesh, value.type.rank)
+        port = layout.entry or coarsen(sharding, value.type.shape)
         local = value.type.with_shape(port.local_shape(value.type.shape))
         x = self._builder.input(local, value.name)
         self._ports.append(Port(value.name, value.type, port))
@@ -303,7 +303,7 @@ class _Localiser:
 
     def _span(self, value: Value, consumer: _Consumer) -> Phase:
         """Return how long moved forms are kept: one of a value at rest only through its phase."""
-        return consumer.phase if value in self._given.at_rest else Phase.forward
+        return Phase.forward if self._given.of(value).rests is None else consumer.phase
 
     def _step(
         self, value: Value, move: Move, start: Sharding, goal: Sharding, consumer: _Consumer

@@ -32,6 +32,7 @@ from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.submesh import colocate, move_to
+from mithril.sharding import Layout
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
@@ -218,9 +219,7 @@ class Backend(Creation):
         if step is None:
             builder = Builder()
             graph = builder.build({"result": builder.input(x.type, "x")})
-            request = Request(
-                inputs={"x": x.sharding}, outputs={"result": wanted}, placed=frozenset("x")
-            )
+            request = Request({"x": Layout(arrives=x.sharding), "result": Layout(leaves=wanted)})
             engine = self.engine_on(wanted.mesh)
             plan = plan_on(engine, graph, request)
             step = _EagerStep(plan, lower(engine, plan))
@@ -254,12 +253,8 @@ class Backend(Creation):
         operands = [builder.input(x.type, f"operand_{i}") for i, x in enumerate(arrays)]
         results = builder.apply(op, *operands)
         graph = builder.build({f"result_{i}": x for i, x in enumerate(results)})
-        arrive = {f"operand_{i}": x.sharding for i, x in enumerate(arrays)}
-        plan = plan_on(
-            engine,
-            graph,
-            Request(inputs=arrive, placed=frozenset(arrive), pads=self.uneven == "pad"),
-        )
+        arrive = {f"operand_{i}": Layout(arrives=x.sharding) for i, x in enumerate(arrays)}
+        plan = plan_on(engine, graph, Request(arrive, pads=self.uneven == "pad"))
         return _EagerStep(plan, lower(engine, plan))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

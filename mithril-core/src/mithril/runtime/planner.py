@@ -26,6 +26,7 @@ from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend, lower, plan_on
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.settings import Settings, engine_with
+from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import cotangent_name, mix
 from mithril.types import TensorType
 
@@ -154,7 +155,8 @@ class Planner:
         placement = self._placement(traced, signature)
         plan = plan_on(self._backend.engine, traced.graph, request, placement)
         if self._settings.max_reshard_bytes is not None:
-            check_moves(plan, self._settings.max_reshard_bytes, request.at_rest)
+            rests = [name for name, layout in request.layouts.items() if layout.rests]
+            check_moves(plan, self._settings.max_reshard_bytes, rests)
         return Step(plan, traced, self.engine)
 
     def _placement(self, traced: Traced, signature: Signature) -> Placement | None:
@@ -191,92 +193,84 @@ class Planner:
         )
 
     def _request(self, traced: Traced, signature: Signature) -> Request:
-        inputs = {
-            name: self._check(sharding, type, f"input '{name}'")
-            for name, (type, sharding) in signature.inputs
-            if type is not None and sharding is not None
-        }
-        decided = dict.fromkeys(inputs, PASSED_IN)
-        at_rest = self._resting(traced, signature.parameters, decided)
-        parameters = self._parameters(traced, signature.parameters, at_rest, decided)
-        outputs = {name: value.type for name, value in traced.graph.outputs.items()}
-        seeds = dict(signature.gradients or ())
-        arrays = (*signature.inputs, *signature.parameters)
-        placed = {name for name, (_, sharding) in arrays if sharding is not None}
-        placed |= {
-            cotangent_name(name) for name, (_, sharding) in seeds.items() if sharding is not None
-        }
-        known = {*parameters, *at_rest}
-        free = {name for name, _ in signature.parameters if name not in known}
-        free |= {cotangent_name(name) for name, (_, sharding) in seeds.items() if sharding is None}
-        arriving = {
-            name: sharding or self._sharding(PartitionSpec(), outputs[name], name)
-            for name, (_, sharding) in seeds.items()
-        }
+        layouts = self._layouts(traced, signature)
+        for name, spec in self._settings.out_shardings.items():
+            type = traced.graph.outputs[name].type
+            leaves = self._sharding(spec, type, f"output '{name}'")
+            layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
+        for name, home in self._homes(traced).items():
+            layouts[name] = replace(layouts.get(name, UNSAID), home=home)
+        seeds = signature.gradients
+        for name, (_, sharding) in seeds or ():
+            layouts[cotangent_name(name)] = Layout(arrives=FREE if sharding is None else sharding)
         return Request(
-            inputs={**inputs, **parameters},
-            outputs={
-                name: self._sharding(spec, outputs[name], f"output '{name}'")
-                for name, spec in self._settings.out_shardings.items()
-            },
-            compute=frozenset(name for name in parameters if decided[name] != COMPUTED_WITH),
-            placed=frozenset(placed),
-            decided_by=decided,
-            output_gradients=None if signature.gradients is None else arriving,
+            layouts,
+            cotangents=None if seeds is None else tuple(name for name, _ in seeds),
             differentiated=self._differentiate(traced, signature),
-            homes=self._homes(traced),
-            free=frozenset(free),
-            at_rest=at_rest,
             pads=self._settings.uneven == "pad",
             notes=self._notes(traced),
         )
+
+    def _layouts(self, traced: Traced, signature: Signature) -> dict[str, Layout]:
+        """Return the layouts of inputs and parameters, and who decided them."""
+        layouts = {
+            name: Layout(
+                arrives=self._check(sharding, type, f"input '{name}'"), decided_by=PASSED_IN
+            )
+            for name, (type, sharding) in signature.inputs
+            if type is not None and sharding is not None
+        }
+        for name, (_, sharding) in signature.parameters:
+            layouts[name] = self._parameter(name, sharding, traced)
+        return layouts
+
+    def _parameter(self, name: str, sharding: Sharding | None, traced: Traced) -> Layout:
+        """Return the layout of a parameter: an array keeps its sharding, else annotations count."""
+        if self._backend.mesh.size > 1 and (resting := self._resting(name, sharding, traced)):
+            return resting
+        if sharding is not None:
+            type = traced.graph.input(name).type
+            arrives = self._check(sharding, type, f"parameter '{name}'")
+            who = self._decisions.get((name, sharding), PASSED_IN)
+            # A sharding that an earlier plan chose is one candidate, another one a wish.
+            computed = None if who == COMPUTED_WITH else arrives
+            return Layout(arrives, computed, decided_by=who)
+        computed = self._computed(name, traced)
+        if computed is None:
+            return Layout(FREE)
+        annotation = traced.annotations[name]
+        return Layout(
+            computed=computed, decided_by=f"the annotation {annotation}{annotation.place}"
+        )
+
+    def _resting(self, name: str, sharding: Sharding | None, traced: Traced) -> Layout | None:
+        """Return the layout of a parameter kept at rest; an array that lies otherwise stays so."""
+        annotation = traced.at_rest.get(name)
+        if annotation is None:
+            return None
+        resting = self._annotated(annotation, traced.graph.input(name).type, name, "parameter")
+        before = "" if sharding is None else self._decisions.get((name, sharding), "")
+        if sharding not in (None, resting) and not before.startswith(AT_REST):
+            return None
+        return Layout(
+            sharding,
+            self._computed(name, traced),
+            rests=sharding or resting,
+            decided_by=f"{AT_REST} {annotation}{annotation.place}",
+        )
+
+    def _computed(self, name: str, traced: Traced) -> Sharding | None:
+        """Return what an annotation says a parameter is computed with; one device says nothing."""
+        annotation = traced.annotations.get(name)
+        if annotation is None or self._backend.mesh.size == 1:
+            return None
+        return self._annotated(annotation, traced.graph.input(name).type, name, "parameter")
 
     def _differentiate(self, traced: Traced, signature: Signature) -> tuple[str, ...]:
         """Return what gradients are wanted of: float parameters, and the inputs that were named."""
         names = [name for name, _ in signature.parameters]
         floats = (n for n in names if traced.graph.input(n).type.dtype.is_float)
         return (*floats, *self._settings.differentiable)
-
-    def _parameters(
-        self,
-        traced: Traced,
-        parameters: Arguments,
-        at_rest: Mapping[str, Sharding],
-        decided: dict[str, str],
-    ) -> dict[str, Sharding]:
-        """Return the shardings of the parameters that have one, and note who decided each.
-
-        Of a parameter kept at rest it is the one it is computed with.
-        """
-        found = {}
-        for name, (_, sharding) in parameters:
-            annotation = traced.annotations.get(name)
-            if sharding is not None and name not in at_rest:
-                type = traced.graph.input(name).type
-                found[name] = self._check(sharding, type, f"parameter '{name}'")
-                decided[name] = self._decisions.get((name, sharding), PASSED_IN)
-            elif annotation is not None and self._backend.mesh.size > 1:
-                type = traced.graph.input(name).type
-                found[name] = self._annotated(annotation, type, name, "parameter")
-                decided.setdefault(name, f"the annotation {annotation}{annotation.place}")
-        return found
-
-    def _resting(
-        self, traced: Traced, parameters: Arguments, decided: dict[str, str]
-    ) -> dict[str, Sharding]:
-        """Return where parameters live between uses; an array that lies otherwise stays so."""
-        found = {}
-        for name, (_, sharding) in parameters:
-            annotation = traced.at_rest.get(name)
-            if annotation is None or self._backend.mesh.size == 1:
-                continue
-            type = traced.graph.input(name).type
-            resting = self._annotated(annotation, type, name, "parameter")
-            before = "" if sharding is None else self._decisions.get((name, sharding), "")
-            if sharding in (None, resting) or before.startswith(AT_REST):
-                found[name] = sharding or resting
-                decided[name] = f"{AT_REST} {annotation}{annotation.place}"
-        return found
 
     def _homes(self, traced: Traced) -> dict[str, Sharding]:
         """Return where the user wants inputs and intermediate values to lie, by name."""

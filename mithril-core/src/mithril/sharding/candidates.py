@@ -16,6 +16,7 @@ from mithril.ir import Graph, Node, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.ir.rule import FactorDims
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
+from mithril.sharding.constraints import Constraints
 from mithril.sharding.regions import Link, links, lowered
 
 
@@ -40,41 +41,6 @@ class Candidates:
     expandable: frozenset[Node] = frozenset()
     cuts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     asked: Mapping[Node, frozenset[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Constraints:
-    """The shardings that are given before anything is chosen.
-
-    Args:
-        mesh: the devices, with the sub-axes that are needed.
-        inputs: how each graph input arrives.
-        computed: how inputs are computed with, for candidates; none for those merely kept at rest.
-        outputs: how an output must leave, where that is promised.
-        compute: inputs whose sharding is a compute spec: consumers must use its factors.
-        homes: how an intermediate value must lie, where the user says so.
-        free: inputs that arrive in whatever sharding they are computed with.
-        tied: outputs that must leave in the home of a free input: its gradient, say.
-        at_rest: inputs that live between uses as they arrive, and are fetched anew in each phase.
-        resting: outputs that leave as an input lives at rest; no candidates either.
-        ports: inputs that arrive in the layout of a coarser mesh, which padding makes another one.
-        exits: outputs that must leave in such a layout.
-        pads: whether a dimension may be split that does not divide.
-    """
-
-    mesh: Mesh
-    inputs: Mapping[Value, Sharding]
-    computed: Mapping[Value, Sharding]
-    outputs: Mapping[str, Sharding] = field(default_factory=dict)
-    compute: frozenset[Value] = frozenset()
-    homes: Mapping[Value, Sharding] = field(default_factory=dict)
-    free: frozenset[Value] = frozenset()
-    tied: Mapping[str, Value] = field(default_factory=dict)
-    at_rest: frozenset[Value] = frozenset()
-    resting: frozenset[str] = frozenset()
-    ports: Mapping[Value, Sharding] = field(default_factory=dict)
-    exits: Mapping[str, Sharding] = field(default_factory=dict)
-    pads: bool = True
 
 
 def collect(graph: Graph, given: Constraints) -> Candidates:
@@ -237,11 +203,10 @@ def _barred(
 
     Key and value heads laid over `tensor.0` are wanted on every device of `tensor.1`.
     """
-    promised = [(graph.outputs[n], s) for n, s in given.outputs.items() if n not in given.resting]
     siblings = [a.name for a in given.mesh.axes if a.origin == axis.origin and a != axis]
     return frozenset(
         value
-        for value, sharding in (*computed.items(), *promised)
+        for value, sharding in (*computed.items(), *_proposing(graph, given))
         if sharding.dimension_of(axis.name) is None
         and any(sharding.dimension_of(name) is not None for name in siblings)
     )
@@ -283,16 +248,25 @@ def _touching(nodes: Sequence[Node]) -> dict[Value, list[tuple[Node, int, bool]]
 
 
 def _seeds(graph: Graph, given: Constraints, axis: str) -> Iterator[tuple[Value, int]]:
-    promised = [(graph.outputs[n], s) for n, s in given.outputs.items() if n not in given.resting]
-    for value, sharding in (*given.computed.items(), *given.homes.items(), *promised):
+    said = given.layouts.items()
+    computed = ((value, lies.computed) for value, lies in said if lies.computed is not None)
+    homes = ((value, lies.home) for value, lies in said if lies.home is not None)
+    for value, sharding in (*computed, *homes, *_proposing(graph, given)):
         dimension = sharding.dimension_of(axis)
         if dimension is not None:
             yield value, dimension
 
 
+def _proposing(graph: Graph, given: Constraints) -> Iterator[tuple[Value, Sharding]]:
+    """Yield the promised outputs whose shardings propose candidates: not how a tensor rests."""
+    for value, layout in given.promises(graph):
+        if layout.leaves is not None and layout.rests is None:
+            yield value, layout.leaves
+
+
 def _computed_inside(given: Constraints, joints: Sequence[Link]) -> dict[Value, Sharding]:
     """Return the compute specs, those of values that loops take in included."""
-    found = {value: given.computed[value] for value in given.compute & set(given.computed)}
+    found = given.binding()
     for link in joints:  # outer loops come first
         if link.source in found and link.shift() <= 0 and not link.leaves:
             spec = found[link.source]

@@ -16,7 +16,8 @@ from mithril.cost import Hardware
 from mithril.errors import ShardingError
 from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.mesh import Sharding
-from mithril.sharding.candidates import Candidates, Constraints
+from mithril.sharding.candidates import Candidates
+from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import minimise
 from mithril.sharding.objective import PRICE_UNIT, Objective, ValueUse
 from mithril.sharding.option import Option

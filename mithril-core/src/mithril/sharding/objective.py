@@ -11,7 +11,8 @@ from mithril.cost import Hardware
 from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Sharding
-from mithril.sharding.candidates import Candidates, Constraints
+from mithril.sharding.candidates import Candidates
+from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
 from mithril.sharding.option import Option, node_options
 from mithril.sharding.regions import Link, lifted, links, lowered
@@ -62,7 +63,7 @@ class Objective:
         self._joined = {value_use for link in self._links for value_use in self._ends(link)}
         self._arrives = {link.target for link in self._links}
         self._promised = _promised(graph, given)
-        self._resting = {graph.outputs[name] for name in given.resting}
+        self._resting = {value for value, layout in given.promises(graph) if layout.rests}
         parts = list(regions(graph))
         for part in parts:
             for node in part.graph.nodes:
@@ -76,8 +77,9 @@ class Objective:
             self._price_values(part.graph, used, part.times)
         for link in self._links:
             self._price_link(link)
-        for name, source in given.tied.items():
-            self._tie(graph.outputs[name], source)
+        for name, layout in given.outputs.items():
+            if layout.follows is not None:
+                self._tie(graph.outputs[name], graph.input(layout.follows))
 
     # -------------------------------------------------------------- nodes
 
@@ -108,7 +110,7 @@ class Objective:
         producers = graph.producers()
         for value in graph.values():
             for phase, users in self._phases(value, uses.get(value, [])):
-                if users or value in self._promised or value in self._given.free:
+                if users or value in self._promised or self._given.of(value).is_free:
                     produced = self._produced(value, producers.get(value))
                     needs = map(self._needs, users)
                     self.homes[value, phase] = self._home_candidates(value, produced, needs)
@@ -118,7 +120,7 @@ class Objective:
 
     def _phases(self, value: Value, uses: list[Use]) -> list[tuple[Phase, list[Use]]]:
         """Return the uses of a value by phase; one that is kept at rest is fetched in each."""
-        if value not in self._given.at_rest:
+        if self._given.of(value).rests is None:
             return [(Phase.forward, uses)]
         return [(phase, [use for use in uses if use[0].phase == phase]) for phase in Phase]
 
@@ -127,32 +129,33 @@ class Objective:
         return [option.operands[position] for option in self.options[node]]
 
     def _produced(self, value: Value, producer: Node | None) -> list[Sharding]:
-        if value in self._given.free:
+        if self._given.of(value).is_free:
             return [Sharding.replicated(self._given.mesh, value.type.rank)]
         if value in self._arrives:
             return []
         if producer is None:
-            return [self._given.inputs[value]]
+            return [self._given.of(value).arrival(self._given.mesh, value.type.rank)]
         position = producer.outputs.index(value)
         return [option.results[position] for option in self.options[producer]]
 
     def _home_candidates(
         self, value: Value, produced: Sequence[Sharding], needs: Iterable[Sequence[Sharding]]
     ) -> tuple[Sharding, ...]:
-        if value in self._given.homes:
-            return (self._given.homes[value],)
+        given = self._given.of(value)
+        if given.home is not None:
+            return (given.home,)
         needed = itertools.chain.from_iterable(needs)
         reduced = (sharding.reduced() for sharding in produced)
         goals = self._promised.get(value, ())
         found = dict.fromkeys((*produced, *reduced, *needed, *goals))
-        if value in self._given.free:  # an array is never a partial sum
-            wished = filter(None, [self._given.computed.get(value)])
+        if given.is_free:  # an array is never a partial sum
+            wished = filter(None, [given.computed])
             found = dict.fromkeys(sharding.reduced() for sharding in (*found, *wished))
         return tuple(found)
 
     def _share_homes(self) -> None:
         """Let values on both sides of a loop's border live alike."""
-        fixed = set(self._given.homes) | set(self._given.free)
+        fixed = {v for v, given in self._given.layouts.items() if given.home or given.is_free}
         for link in self._links:
             fixed |= self._fix(link)
         size = -1
@@ -175,9 +178,8 @@ class Objective:
 
     def _fix(self, link: Link) -> set[Value]:
         """Keep what lives at rest there: it is fetched, and given back, slice by slice."""
-        given = self._given
-        if link.slices and link.source in given.at_rest:
-            resting = given.inputs[link.source]
+        resting = self._given.of(link.source).resting
+        if link.slices and resting is not None:
             self.homes[link.source, link.phase] = (resting,)
             self.homes[link.target, Phase.forward] = (lowered(resting),)
             return {link.source, link.target}
@@ -230,7 +232,7 @@ class Objective:
     def _arrival(
         self, value: Value, produced: Sequence[Sharding], homes: Sequence[Sharding]
     ) -> np.ndarray:
-        if value in self._given.free:  # arrives where it is needed; the smaller the better
+        if self._given.of(value).is_free:  # arrives where it is needed; the smaller the better
             return np.array([[MEMORY_TIE / h.mesh.product(h.split_axes) for h in homes]])
         return np.array([[self._move(value, p, h) for h in homes] for p in produced])
 
@@ -259,7 +261,7 @@ class Objective:
     # -------------------------------------------------------------- prices of links
 
     def _ends(self, link: Link) -> tuple[ValueUse, ValueUse]:
-        is_kept = link.source in self._given.at_rest
+        is_kept = self._given.of(link.source).rests is not None
         there = link.phase if is_kept else Phase.forward
         return (link.source, there), (link.target, Phase.forward)
 
@@ -303,8 +305,9 @@ class Objective:
 def _promised(graph: Graph, given: Constraints) -> dict[Value, list[Sharding]]:
     """Return the outputs, with the shardings they must leave in."""
     promised: dict[Value, list[Sharding]] = {value: [] for value in graph.outputs.values()}
-    for name, sharding in given.outputs.items():
-        promised[graph.outputs[name]].append(sharding)
+    for value, layout in given.promises(graph):
+        if layout.leaves is not None:
+            promised[value].append(layout.leaves)
     return promised
 
 

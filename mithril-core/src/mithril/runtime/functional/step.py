@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
 from mithril.runtime.specification import TensorSpec
 from mithril.runtime.submesh import placement_by
+from mithril.sharding import FREE, UNSAID, Layout
 from mithril.types import DType, TensorType, check_number
 
 Specs = list[PartitionSpec | None]
@@ -301,19 +302,17 @@ def _request(
 ) -> Request:
     arrive = [*kinds, *(taken.array.kind for taken in builder.taken)]
     free = frozenset(t.tensor.value.name for t in builder.taken if t.is_free)
-    arriving = {v.name: k.sharding for v, k in zip(graph.inputs, arrive, strict=True)}
-    inputs = {name: sharding for name, sharding in arriving.items() if name not in free}
-    outputs: dict[str, Sharding] = {}
+    layouts = {
+        value.name: Layout(arrives=FREE if value.name in free else kind.sharding)
+        for value, kind in zip(graph.inputs, arrive, strict=True)
+    }
     for (name, value), spec in zip(graph.outputs.items(), specs, strict=True):
         if spec is not None:
             what = f"'{name}' of function '{builder.name}'"
-            outputs[name] = sharding_of(builder.backend, spec, value.type, what)
+            leaves = sharding_of(builder.backend, spec, value.type, what)
         elif value in builder.lies:
-            outputs[name] = builder.lies[value]
-    return Request(
-        inputs=inputs,
-        outputs=outputs,
-        placed=frozenset(inputs),
-        free=free,
-        pads=builder.backend.uneven == "pad",
-    )
+            leaves = builder.lies[value]
+        else:
+            continue
+        layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
+    return Request(layouts, pads=builder.backend.uneven == "pad")

@@ -1,0 +1,164 @@
+"""What is said of a graph's own values before anything is chosen: layouts on one mesh.
+
+Layouts come by name, each on the mesh of the backend or a refinement of it. Here they are said of
+values and on one mesh, the common refinement; what the user's code constrains is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from mithril.errors import MithrilError
+from mithril.ir import Graph, Value
+from mithril.ir.rewrite import regions
+from mithril.mesh import Mesh, Sharding, carry, coarse, coarsen
+from mithril.mesh.refinement import has_same_layout
+from mithril.ops.constrain import Constrain
+from mithril.sharding.layout import UNSAID, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """The layouts that are given before anything is chosen.
+
+    Args:
+        mesh: the devices, with the sub-axes that are needed.
+        layouts: of every graph input, and of other values of which something is said.
+        outputs: of outputs that something is promised of, by name.
+        pads: whether a dimension may be split that does not divide; its parts are then padded.
+    """
+
+    mesh: Mesh
+    layouts: Mapping[Value, Layout]
+    outputs: Mapping[str, Layout] = field(default_factory=dict)
+    pads: bool = True
+
+    @staticmethod
+    def of_border(
+        mesh: Mesh, inputs: Mapping[Value, Sharding], outputs: Mapping[str, Sharding]
+    ) -> Constraints:
+        """Return constraints that say how inputs arrive and outputs leave, and nothing else."""
+        arriving = {value: Layout(arrives=lies) for value, lies in inputs.items()}
+        leaving = {name: Layout(leaves=lies) for name, lies in outputs.items()}
+        return Constraints(mesh, arriving, leaving)
+
+    def of(self, value: Value) -> Layout:
+        """Return what is said of a value."""
+        return self.layouts.get(value, UNSAID)
+
+    def of_output(self, name: str) -> Layout:
+        """Return what is promised of an output."""
+        return self.outputs.get(name, UNSAID)
+
+    def binding(self) -> dict[Value, Sharding]:
+        """Return what inputs are computed with where that binds whoever takes them."""
+        return {
+            value: layout.computed
+            for value, layout in self.layouts.items()
+            if layout.computed is not None and layout.binds
+        }
+
+    def promises(self, graph: Graph) -> Iterator[tuple[Value, Layout]]:
+        """Yield the outputs of a graph that must leave in a given sharding."""
+        for name, layout in self.outputs.items():
+            if layout.leaves is not None:
+                yield graph.outputs[name], layout
+
+
+def find_constraints(
+    graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], pads: bool = True
+) -> Constraints:
+    """Return what is said of the values of a graph.
+
+    Args:
+        graph: the global graph.
+        mesh: a refinement of the mesh of every layout.
+        layouts: what is said, by name of an input, an output or a value between.
+        pads: whether a dimension may be split that does not divide.
+
+    Raises:
+        MeshError: a line of the user's code constrains a value to an axis that the mesh lacks.
+        ShardingError: it splits a dimension that does not divide, and padding is refused.
+    """
+    found = {value: _enter(value, layouts.get(value.name, UNSAID), mesh) for value in graph.inputs}
+    outputs: dict[str, Layout] = {}
+    for name, layout in layouts.items():
+        if layout.follows is not None and name in graph.outputs:
+            outputs[name] = _follow(layout, found[graph.input(layout.follows)])
+        elif layout.leaves is not None:
+            outputs[name] = _leave(graph.outputs[name], layout.leaves, mesh)
+    for value, home in _homes(graph, mesh, layouts, pads):
+        found[value] = replace(found.get(value, UNSAID), home=home)
+    return Constraints(mesh, found, outputs, pads)
+
+
+def _enter(value: Value, given: Layout, mesh: Mesh) -> Layout:
+    """Return what is said of an input: how it arrives, and what it is computed with."""
+    layout = replace(given.carry(mesh), home=None, leaves=None, follows=None)
+    if layout.is_free:
+        return layout
+    arrives, entry = layout.arrival(mesh, value.type.rank), None
+    if layout.computed is None and layout.rests is None:
+        # What merely lives at rest proposes nothing; any other input proposes to stay as it lies.
+        layout = replace(layout, computed=arrives, binds=False)
+    if given.existing is not None:
+        met = _meet(given.existing, arrives, value)
+        arrives, entry = met, None if met == arrives else given.existing
+    return replace(layout, arrives=arrives, entry=entry)
+
+
+def _leave(value: Value, leaves: Sharding, mesh: Mesh) -> Layout:
+    """Return how an output must leave."""
+    wanted = carry(leaves, mesh)
+    met = _meet(leaves, wanted, value)
+    return Layout(leaves=met, exit=None if met == wanted else leaves)
+
+
+def _follow(layout: Layout, source: Layout) -> Layout:
+    """Return how an output must leave that follows an input: as that arrives, if that is known."""
+    if source.is_free:
+        return layout
+    return Layout(leaves=source.existing, rests=source.rests, exit=source.entry)
+
+
+def _homes(
+    graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], pads: bool
+) -> Iterator[tuple[Value, Sharding]]:
+    """Yield where values must lie: as a layout says, or a line of the user's code."""
+    graphs = [region.graph for region in regions(graph)]
+    for inner in graphs:
+        for value in inner.values():
+            home = layouts.get(value.name, UNSAID).home
+            if home is not None:
+                yield value, carry(home, mesh)
+    yield from _find_constrained(graphs, mesh, pads)
+
+
+def _find_constrained(
+    graphs: Iterable[Graph], mesh: Mesh, pads: bool
+) -> Iterator[tuple[Value, Sharding]]:
+    """Yield where the user's code constrains values to lie; on one device there is no choice."""
+    given = coarse(mesh)
+    for graph in graphs if mesh.size > 1 else ():
+        for node in graph.nodes:
+            if isinstance(node.op, Constrain):
+                (value,) = node.outputs
+                try:
+                    sharding = Sharding.of(given, node.op.spec, value.type.rank)
+                    if not pads:
+                        sharding.check_even(value.type.shape, "tensor")
+                except MithrilError as error:
+                    raise type(error)(f"{error} (constrained at {node.where()})") from None
+                yield value, carry(coarsen(sharding, value.type.shape), mesh)
+
+
+def _meet(given: Sharding, wanted: Sharding, value: Value) -> Sharding:
+    """Return how an array that exists can be met on a finer mesh: padded parts only as a whole."""
+    if has_same_layout(given, wanted, value.type.shape):
+        return wanted
+    dims = tuple(
+        () if size % wanted.shards_along(d) else wanted.dims[d]
+        for d, size in enumerate(value.type.shape)
+    )
+    return Sharding(wanted.mesh, dims)
