@@ -124,7 +124,7 @@ def test_stages_are_started_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def steps_of(plan: Plan) -> tuple:
-    assert plan.timetable is not None
+    assert plan.only_stage is None
     assert any(isinstance(step, Run) for step in plan.timetable.steps)
     return plan.timetable.steps
 

@@ -57,12 +57,20 @@ def test_a_collective_that_does_not_fit_is_refused(op: Op, text: str) -> None:
         prove_order(with_op(plan(), op))
 
 
-def test_stages_without_an_order_or_of_other_devices_are_refused() -> None:
+def test_stages_out_of_order_or_of_other_devices_are_refused() -> None:
     made = plan()
     (stage,) = made.stages
     twice = replace(made, stages=(stage, Stage("again", stage.program, stage.devices)))
-    with pytest.raises(PlanError, match="plan of 2 stages has no timetable"):
+    with pytest.raises(PlanError, match="stage 'again' is in no step of the timetable"):
         prove_order(twice)
+    table = made.timetable
+    (step,) = table.steps
+    early = replace(step, inputs=step.outputs)
+    with pytest.raises(PlanError, match="step 0 of the timetable takes what no earlier step makes"):
+        prove_order(replace(made, timetable=replace(table, steps=(early,))))
+    lost = replace(table, steps=(replace(step, outputs=step.inputs),))
+    with pytest.raises(PlanError, match="no step of the timetable makes an output of the plan"):
+        prove_order(replace(made, timetable=lost))
     fewer = replace(made, stages=(replace(stage, devices=stage.devices[1:]),))
     with pytest.raises(PlanError, match="stage 'main' runs on devices"):
         prove_order(fewer)

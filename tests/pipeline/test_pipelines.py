@@ -245,7 +245,7 @@ def test_a_batch_is_split_when_data_parallel_is_asked_for() -> None:
     options = {"microbatch_size": 2, "data_parallel": True, "data_parallel_devices": 2}
     backend = ml.NumpyBackend((2, 4))
     compiled = compared(classifier(4, **options), backend, samples(16))
-    assert compiled.plan.timetable is not None and compiled.plan.timetable.schedule is not None
+    assert compiled.plan.only_stage is None and compiled.plan.timetable.schedule is not None
     assert compiled.plan.timetable.schedule.microbatches == 4
     forward = [
         row for row in compiled.plan.collectives() if row.kind == "send" and row.phase == "forward"
@@ -255,14 +255,14 @@ def test_a_batch_is_split_when_data_parallel_is_asked_for() -> None:
 
 def test_without_microbatches_stages_run_once() -> None:
     compiled = compared(classifier(2), ml.NumpyBackend(ml.Mesh(pipeline=2)), samples(6))
-    assert compiled.plan.timetable is not None and compiled.plan.timetable.schedule is None
+    assert compiled.plan.only_stage is None and compiled.plan.timetable.schedule is None
 
 
 def test_inference_runs_forwards_only() -> None:
     model = classifier(3, microbatch_size=2)
     compiled = ml.compile(model, ml.NumpyBackend(ml.Mesh(pipeline=3)), inference=True)
     compiled.evaluate(compiled.randomize_params(), samples(8))
-    assert compiled.plan.timetable is not None and compiled.plan.timetable.schedule is not None
+    assert compiled.plan.only_stage is None and compiled.plan.timetable.schedule is not None
     works = {action.work for action in compiled.plan.timetable.schedule.actions}
     assert works == {Work.forward}
 

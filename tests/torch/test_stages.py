@@ -294,7 +294,7 @@ def test_random_graphs_leave_no_rank_waiting(model: ml.Model) -> None:
     outputs = compiled.evaluate(params, inputs)
     slopes = {name: np.ones(x.shape, np.float32) for name, x in outputs.items()}
     outputs, gradients = compiled.evaluate(params, inputs, slopes)
-    if compiled.plan.timetable is None:
+    if compiled.plan.only_stage is not None:
         return
     arrays = {**{n: x.numpy() for n, x in params.items()}, **inputs, "seed": np.uint32(0)}
     arrays |= {f"output_gradients.{name}": x for name, x in slopes.items()}

@@ -119,7 +119,7 @@ def _single(program: ProgramView) -> ProgramView:
         BackendError: it is several, on parts of the mesh.
     """
     stages = program.plan.stages
-    if program.plan.timetable is not None:
+    if program.plan.only_stage is None:
         raise BackendError(
             f"model runs as {len(stages)} programs on parts of the mesh and is no single function "
             f"of JAX; call evaluate(), or remove device_id, Pipeline and model.stage"

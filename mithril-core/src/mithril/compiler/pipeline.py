@@ -24,7 +24,7 @@ from mithril.partition.buckets import bucket_gradients
 from mithril.partition.hints import hints
 from mithril.partition.pipeline import Placement
 from mithril.partition.pipeline.stacked_parameters import with_stacks
-from mithril.plan import Plan, Stage, Whole
+from mithril.plan import Plan, Whole
 from mithril.plan.proof import prove_order
 from mithril.transform import (
     differentiate,
@@ -79,9 +79,8 @@ def make_plan(
     program = bucket_gradients(program, hardware)
     inexact = () if choice.is_exact else (_INEXACT,)
     notes = (*request.notes, *inexact, *hints(graph, given, choice))
-    stage = Stage("main", program, tuple(range(mesh.size)))
     homes = {value: home for value in graph.values() if (home := choice.home(value)) is not None}
     reports = reports_of(graph, choice, given, request)
-    plan = Plan(mesh, (stage,), reports, notes, Whole(runnable(graph), homes))
+    plan = Plan.of_program(mesh, program, reports, notes, Whole(runnable(graph), homes))
     prove_order(plan)
     return plan

@@ -137,7 +137,7 @@ class _Parts:
         )  # fmt: skip
         stages, timetable = timetable_builder.timetable()
         notes = (*self.request.notes, *((_EXCHANGED,) if self.time_first else ()))
-        plan = Plan(self.mesh, stages, self.reports, notes, None, timetable)
+        plan = Plan(self.mesh, stages, timetable, self.reports, notes)
         prove_order(plan)
         return plan
 

@@ -210,9 +210,9 @@ class Engine(ABC):
             plan: what runs.
             donate: positions of the plan's inputs that are given up.
         """
-        if plan.timetable is not None:
+        stage = plan.only_stage
+        if stage is None:
             return self.lower_stages(plan, donate)
-        (stage,) = plan.stages
         if plan.whole is not None:
             return self.lower_whole(plan.whole, stage.program, donate)
         return self.lower(stage.program, donate)
@@ -241,7 +241,7 @@ class Engine(ABC):
             plan: stages and their timetable.
             donate: positions of the plan's inputs that may be given up; by default they are kept.
         """
-        table = _timetable(plan)
+        table = plan.timetable
         here = set(self.local_devices)
         return StagedExecutable(
             table,
@@ -264,11 +264,6 @@ class Engine(ABC):
             f"partition_hooks=True of compile() is not available on backend '{self.name}'; its "
             f"programs have no ranges for a profiler; leave it out"
         )
-
-
-def _timetable(plan: Plan) -> Timetable:
-    assert plan.timetable is not None, "a plan of several stages has a timetable"
-    return plan.timetable
 
 
 def _reused(plan: Plan, table: Timetable, number: int) -> list[int]:

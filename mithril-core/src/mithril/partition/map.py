@@ -69,13 +69,13 @@ def _is_op(scope: str) -> bool:
 
 
 def _stages(plan: Plan) -> list[Map]:
-    times = None if plan.timetable is None else plan.timetable.times()
+    times = plan.timetable.times()
     return [
         {
             "name": stage.name,
             "devices": list(stage.devices),
             "layers": _scopes(plan, number),
-            "runs": 1 if times is None else times[number],
+            "runs": times[number],
         }
         for number, stage in enumerate(plan.stages)
     ]

@@ -1,7 +1,7 @@
 """Plan: everything that runs for one input signature, as data.
 
-A plan is the stages in the order they run, and, where there are several, the timetable that says
-when each runs and what is sent between them.
+A plan is stages and the timetable that says when each runs and what is sent between them. The plan
+of a model that is not placed has one stage, which runs once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from mithril.ir import Graph, Value
 from mithril.mesh import Mesh, Sharding
-from mithril.plan.program import Collective, Port, Stage
-from mithril.plan.timetable import Run, Send, Timetable, Transfer
+from mithril.plan.program import Collective, Port, Program, Stage
+from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
 from mithril.types import TensorType
 
 
@@ -37,33 +37,54 @@ class Plan:
     Args:
         mesh: the mesh of the backend.
         stages: programs in the order they start.
+        timetable: in which order the stages run, and what they send.
         specs: how each named tensor of the model is computed, and who decided it.
         notes: facts a reader of the plan should know, such as ignored annotations.
         whole: the same on whole tensors, for an engine that leaves collectives to its compiler.
-        timetable: in which order the stages run and what they send, if there are several.
     """
 
     mesh: Mesh
     stages: tuple[Stage, ...]
+    timetable: Timetable
     specs: Mapping[str, TensorReport] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     whole: Whole | None = None
-    timetable: Timetable | None = None
+
+    @staticmethod
+    def of_program(
+        mesh: Mesh,
+        program: Program,
+        specs: Mapping[str, TensorReport] | None = None,
+        notes: tuple[str, ...] = (),
+        whole: Whole | None = None,
+    ) -> Plan:
+        """Return the plan that runs one program once, on all devices of the mesh."""
+        stage = Stage("main", program, tuple(range(mesh.size)))
+        table = run_once(program.inputs, program.outputs)
+        return Plan(mesh, (stage,), table, specs or {}, notes, whole)
 
     @property
     def inputs(self) -> tuple[Port, ...]:
         """What the plan takes."""
-        return self.stages[0].program.inputs if self.timetable is None else self.timetable.inputs
+        return self.timetable.inputs
 
     @property
     def outputs(self) -> tuple[Port, ...]:
         """What the plan makes."""
-        return self.stages[0].program.outputs if self.timetable is None else self.timetable.outputs
+        return self.timetable.outputs
+
+    @property
+    def only_stage(self) -> Stage | None:
+        """The stage that is all of the plan, if one is: it runs once, on all devices."""
+        if len(self.stages) != 1 or not self.timetable.runs_once:
+            return None
+        program = self.stages[0].program
+        is_everywhere = program.mesh.devices == self.mesh.devices
+        is_all = (self.inputs, self.outputs) == (program.inputs, program.outputs)
+        return self.stages[0] if is_everywhere and is_all else None
 
     def collectives(self) -> tuple[Collective, ...]:
         """Return every collective of every stage, in order, and what is sent between stages."""
-        if self.timetable is None:
-            return tuple(self.stages[0].program.collectives())
         times = self.timetable.times()
         within = tuple(
             replace(row, times=row.times * times[number])
@@ -80,9 +101,7 @@ class Plan:
         Args:
             device: flat index of a device: only that in which it takes part.
         """
-        if self.timetable is None:
-            return tuple(self.stages[0].program.issued())
-        return tuple(_issued_by(self, self.timetable, device))
+        return tuple(_issued_by(self, device))
 
     def bytes_by_axis(self) -> dict[str, int]:
         """Return the bytes each device moves per mesh axis (or axes, joined by `+`).
@@ -123,16 +142,14 @@ def observed_send(transfer: Transfer) -> tuple[str, tuple[str, ...], int]:
     return "send", (), transfer.bytes
 
 
-def _issued_by(
-    plan: Plan, timetable: Timetable, device: int | None
-) -> Iterator[tuple[str, tuple[str, ...], int]]:
-    for step in timetable.steps:
+def _issued_by(plan: Plan, device: int | None) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    for step in plan.timetable.steps:
         if isinstance(step, Run):
             stage = plan.stages[step.stage]
             if device is None or device in stage.devices:
                 yield from stage.program.issued()
             continue
-        transfer = timetable.transfers[step.transfer]
+        transfer = plan.timetable.transfers[step.transfer]
         if transfer.bytes and (device is None or device in transfer.devices):
             yield observed_send(transfer)
 

@@ -90,7 +90,7 @@ def over(row: Collective) -> str:
 
 def _stages(plan: Plan) -> list[str]:
     """Return what the stages are and how often they run, and the schedule of a pipeline."""
-    if plan.timetable is None:
+    if plan.only_stage is not None:
         return []
     times = plan.timetable.times()
     lines = ["stages"]

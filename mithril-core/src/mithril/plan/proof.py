@@ -18,20 +18,34 @@ from mithril.plan import Plan, Program
 def prove_order(plan: Plan) -> None:
     """Raise unless all devices of each group issue the same collectives in the same order.
 
-    Stages run, and values are sent, in the one order of the plan's timetable.
+    Stages run, and values are sent, in the one order of the plan's timetable, in which every step
+    needs only what earlier ones have made.
 
     Raises:
-        PlanError: a collective does not fit its mesh, or stages run in no order that is written
-            down; a fault of Mithril.
+        PlanError: a collective does not fit its mesh, or a step comes before what it needs, or a
+            stage never runs; a fault of Mithril.
     """
-    if len(plan.stages) != 1 and plan.timetable is None:
-        raise _fault(f"plan of {len(plan.stages)} stages has no timetable")
+    _check_steps(plan)
     for stage in plan.stages:
         if len(set(stage.devices)) != stage.program.mesh.size:
             raise _fault(f"stage '{stage.name}' runs on devices {stage.devices}")
         for node in all_nodes(stage.program.graph):
             if isinstance(node.op, Collective):
                 _check(node, node.op, stage.program)
+
+
+def _check_steps(plan: Plan) -> None:
+    table = plan.timetable
+    filled = {*table.given, *(index.slot for index in table.indices)}
+    for number, step in enumerate(table.steps):
+        if not filled.issuperset(step.takes):
+            raise _fault(f"step {number} of the timetable takes what no earlier step makes")
+        filled.update(step.makes)
+    if not filled.issuperset(table.made):
+        raise _fault("no step of the timetable makes an output of the plan")
+    missing = [s.name for n, s in enumerate(plan.stages) if n not in table.times()]
+    if missing:
+        raise _fault(f"stage '{missing[0]}' is in no step of the timetable")
 
 
 def _check(node: Node, op: Collective, program: Program) -> None:

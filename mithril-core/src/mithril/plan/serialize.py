@@ -20,7 +20,7 @@ from mithril.mesh import Axis, Mesh, Sharding
 from mithril.plan.plan import Plan, TensorReport
 from mithril.plan.program import Port, Program, Stage
 from mithril.plan.schedule import Action, read_table
-from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer
+from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer, run_once
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -60,7 +60,7 @@ def _plan_out(plan: Plan) -> Json:
             for name, report in plan.specs.items()
         },
         "notes": list(plan.notes),
-        "timetable": None if plan.timetable is None else _timetable_out(plan.timetable),
+        "timetable": None if plan.only_stage else _timetable_out(plan.timetable),
     }
 
 
@@ -72,14 +72,12 @@ def _plan_in(content: Json) -> Plan:
     }
     stages = tuple(map(_stage_in, content["stages"]))
     table = content["timetable"]
-    return Plan(
-        mesh,
-        stages,
-        specs,
-        tuple(content["notes"]),
-        None,
-        None if table is None else _timetable_in(table),
-    )
+    if table is None:  # one stage that runs once
+        program = stages[0].program
+        timetable = run_once(program.inputs, program.outputs)
+    else:
+        timetable = _timetable_in(table)
+    return Plan(mesh, stages, timetable, specs, tuple(content["notes"]))
 
 
 def _stage_in(item: Json) -> Stage:

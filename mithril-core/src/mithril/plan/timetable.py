@@ -1,6 +1,6 @@
 """Timetable: the stages of a plan in the order in which they run, and what is sent between them.
 
-A plan of several stages is a program of programs: a `Run` runs the program of a stage on values in
+A plan is a program of programs: a `Run` runs the program of a stage on values in
 numbered slots, a `Send` brings a value from the devices that made it to those that need it. The
 steps stand in one order for all devices. A device that keeps to it, leaving out what is not its
 own, never waits for ever: what it waits for was started by an earlier step.
@@ -116,6 +116,16 @@ class Run:
     action: Action | None = None
 
     @property
+    def takes(self) -> tuple[int, ...]:
+        """The slots it reads."""
+        return self.inputs
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        """The slots it fills."""
+        return self.outputs
+
+    @property
     def slots(self) -> tuple[int, ...]:
         """All slots it touches."""
         return (*self.inputs, *self.outputs)
@@ -136,6 +146,16 @@ class Send:
     source: int
     target: int
     action: Action | None = None
+
+    @property
+    def takes(self) -> tuple[int, ...]:
+        """The slot it reads."""
+        return (self.source,)
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        """The slot it fills."""
+        return (self.target,)
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -180,6 +200,11 @@ class Timetable:
     indices: tuple[Index, ...] = ()
     schedule: Schedule | None = None
 
+    @property
+    def runs_once(self) -> bool:
+        """Whether one run is all there is: it takes every input and makes every output."""
+        return self.steps == (Run(0, self.given, self.made),)
+
     def last_uses(self) -> list[list[int]]:
         """Return for each step the slots that nobody needs after it; inputs and outputs live on."""
         kept = {*self.given, *self.made, *(index.slot for index in self.indices)}
@@ -208,6 +233,18 @@ class Timetable:
     def times(self) -> Counter[int]:
         """Return how often each stage runs."""
         return Counter(step.stage for step in self.steps if isinstance(step, Run))
+
+
+def run_once(inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> Timetable:
+    """Return the timetable of a plan whose one stage runs once.
+
+    Args:
+        inputs: of the stage, and of the plan.
+        outputs: likewise.
+    """
+    given = tuple(range(len(inputs)))
+    made = tuple(range(len(inputs), len(inputs) + len(outputs)))
+    return Timetable(inputs, given, outputs, made, (Run(0, given, made),), ())
 
 
 def _chunks(transfer: Transfer) -> Iterator[Chunk]:

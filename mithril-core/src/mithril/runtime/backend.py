@@ -24,7 +24,7 @@ from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.pipeline import Placement
-from mithril.plan import Plan, Port, Program, Stage
+from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import declared_options, open_engine
 from mithril.runtime.array import Array, PendingArray
 from mithril.runtime.creation import Creation
@@ -336,8 +336,7 @@ def _plan_in_place(op: Op, arrays: Sequence[Array], lying: Sharding) -> Plan:
     outputs = {f"result_{i}": x for i, x in enumerate(results)}
     ports = tuple(Port(name, x.type.with_shape(shape), lying) for name, x in outputs.items())
     program = Program(lying.mesh, builder.build(outputs), tuple(inputs), ports)
-    devices = tuple(range(lying.mesh.size))
-    return Plan(coarse(lying.mesh), (Stage("main", program, devices),))
+    return Plan.of_program(coarse(lying.mesh), program)
 
 
 class _EagerStep:

@@ -116,9 +116,9 @@ def _generate(compiled: ModelView[TorchEngine], plan: Plan) -> ProgramText:
     engine = compiled.engine
     kernels = kernels_for(engine.name, kernels_on(engine.device))
     codegen = replace(engine.codegen, tracks_steps=False)
-    if plan.timetable is not None:
+    if plan.only_stage is None:
         return write_plan(plan, kernels, codegen)
-    return write(plan.stages[0].program, kernels, codegen=codegen)
+    return write(plan.only_stage.program, kernels, codegen=codegen)
 
 
 def _direction(compiled: ModelView[TorchEngine], plan: Plan) -> str:
@@ -198,8 +198,8 @@ def _rows(
 ) -> Iterator[str]:
     for port in ports:
         sharding = port.sharding
-        if plan.timetable is None:
-            sharding = carry(sharding, plan.stages[0].program.mesh)
+        if plan.only_stage is not None:
+            sharding = carry(sharding, plan.only_stage.program.mesh)
         axes = {axis.name: axis.size for axis in sharding.mesh.axes if axis.size > 1}
         is_of = f"{kind(compiled, port)!r}, {port.type.shape}, {dtype(port.type)}"
         where = f"{sharding.dims}, {axes}, {sharding.mesh.flat}"

@@ -13,12 +13,6 @@ from mithril_torch.program.module import Aliases
 from mithril_torch.program.names import Names
 
 
-def timetable_of(plan: Plan) -> Timetable:
-    """Return the timetable of a plan of several stages."""
-    assert plan.timetable is not None, "a plan of several stages has a timetable"
-    return plan.timetable
-
-
 @dataclass(eq=False)
 class RankSteps:
     """What the ranks of a plan do, as far as it is the same for all of them.
@@ -37,7 +31,7 @@ class RankSteps:
     @cached_property
     def table(self) -> Timetable:
         """The timetable."""
-        return timetable_of(self.plan)
+        return self.plan.timetable
 
     @cached_property
     def descriptions(self) -> list[str]:

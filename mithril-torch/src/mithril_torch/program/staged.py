@@ -22,7 +22,7 @@ from mithril_torch.program.codegen_options import CodegenOptions, in_range
 from mithril_torch.program.emit import Line, indent
 from mithril_torch.program.module import Module, ProgramText
 from mithril_torch.program.names import comment, one_a_line, port_comment
-from mithril_torch.program.rank_steps import RankSteps, timetable_of
+from mithril_torch.program.rank_steps import RankSteps
 from mithril_torch.program.runtime_library.point_to_point import SENDS
 
 
@@ -42,7 +42,7 @@ def write_plan(
     for number, stage in enumerate(plan.stages):
         title = f"{stage.name}, on devices {', '.join(map(str, stage.devices))}"
         with module.on_devices(stage.program.mesh, title):
-            donated = timetable_of(plan).given_up(number)
+            donated = plan.timetable.given_up(number)
             aliases.append(module.write_stage(f"stage_{number}", stage.program, donated))
     rank_steps = RankSteps(plan, aliases, len(module.steps))
     module.steps += rank_steps.descriptions
@@ -68,7 +68,7 @@ def transfer_plan(mesh: Mesh, transfer: Transfer) -> Plan:
     held = Port("x", transfer.type, transfer.source)
     wanted = Port("x", transfer.arriving, transfer.target)
     table = Timetable((held,), (0,), (wanted,), (1,), (Send(0, 0, 1),), (transfer,))
-    return Plan(mesh, (), timetable=table)
+    return Plan(mesh, (), table)
 
 
 class _RankEmitter:

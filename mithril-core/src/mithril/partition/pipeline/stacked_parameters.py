@@ -29,7 +29,6 @@ def with_stacks(
         axis: the mesh axis the stages go along.
         arriving: how stacks lie that exist already, by name.
     """
-    assert plan.timetable is not None, "stages have a timetable"
     walk = _Stacks(plan, plan.timetable, slices, axis, arriving)
     return walk.plan()
 
