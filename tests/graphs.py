@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from mithril import ops
-from mithril.compiler import Request, make_plan
+from mithril.compiler import Request, Target, make_plan
 from mithril.engine import Engine
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.shards import trimmed
@@ -162,7 +162,8 @@ def run(
     for name, arrives in placed(gradients, results).items():
         layouts[cotangent_name(name)] = Layout(arrives)
     request = Request(layouts, tuple(results) if differentiated else None, tuple(differentiated))
-    plan = make_plan(graph, mesh, request, engine.kernels if kernels is None else kernels)
+    target = Target.of(engine) if kernels is None else replace(Target.of(engine), kernels=kernels)
+    plan = make_plan(graph, request, target)
     program = plan.stages[0].program
     verify(program.graph)
     handles = [

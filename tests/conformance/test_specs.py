@@ -10,12 +10,11 @@ import itertools
 import random
 
 import pytest
-from mithril.compiler import Request
+from mithril.compiler import Request, Target, make_plan
 from mithril.ir import Builder, Graph, Rule
 from mithril.ir.rule import FactorDims
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan
-from mithril.runtime.backend import plan_on
 from mithril.sharding import Layout
 
 from tests.conformance.engines import IN_ONE_PROCESS, held, narrowed, opened, run_plan
@@ -92,7 +91,7 @@ def test_every_way_to_split(backend: str, case: Case) -> None:
     layouts = {name: Layout(arrives=sharding) for name, sharding in inputs.items()}
     layouts |= {name: Layout(leaves=sharding) for name, sharding in outputs.items()}
     request = Request(layouts)
-    plan = plan_on(engine, copies, request)
+    plan = make_plan(copies, request, Target.of(engine))
     assert runs_on_a_part(plan, copies)
     found, expected = run_plan(engine, plan, values), apply(op, *arrays)
     for number, way in enumerate(ways(case)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mithril import ops
-from mithril.compiler import Request, make_plan
+from mithril.compiler import Request, Target, make_plan
 from mithril.engine.kernels import KERNELS
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding, refine
@@ -177,7 +177,7 @@ def test_sequence_parallel_norms_scatter_and_gather(expanded: set[str]) -> None:
     layouts |= {"x": Layout(between), cotangent_name("y"): Layout(between)}
     layouts |= {"between": Layout(home=between), "y": Layout(leaves=between)}
     request = Request(layouts, ("y",), (*BLOCK_PARAMETERS, "x"))
-    plan = make_plan(graph, mesh, request, frozenset(KERNELS) - expanded)
+    plan = make_plan(graph, request, Target("numpy", mesh, frozenset(KERNELS) - expanded))
     found = [(str(row.phase), row.kind, row.bytes) for row in plan.collectives()]
     activation = 4 * 2 * 8 * 32
     for phase in ("forward", "backward"):

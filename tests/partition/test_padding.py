@@ -177,7 +177,7 @@ def test_padded_bytes_are_counted() -> None:
 
 
 def test_uneven_splits_are_not_chosen_where_they_are_refused() -> None:
-    from mithril.compiler import Request, make_plan
+    from mithril.compiler import PlanOptions, Request, Target, make_plan
     from mithril.sharding import Layout
 
     builder = Builder()
@@ -185,8 +185,9 @@ def test_uneven_splits_are_not_chosen_where_they_are_refused() -> None:
     weight = builder.input(TensorType((6, 4), F32), "weight")
     graph = builder.build({"y": ops.einsum("bi,oi->bo", x, weight)})
     mesh = Mesh(data=4)
+    target = Target("numpy", mesh, frozenset(KERNELS))
     layouts = {"weight": Layout(computed=Sharding.of(mesh, P("data"), 2))}
     for pads, local in ((True, (8, 2)), (False, (8, 6))):
-        request = Request(layouts, pads=pads)
-        (port,) = make_plan(graph, mesh, request, frozenset(KERNELS)).stages[0].program.outputs
+        plan = make_plan(graph, Request(layouts), target, PlanOptions(pads=pads))
+        (port,) = plan.outputs
         assert port.sharding.local_shape((8, 6)) == local

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mithril.compiler import Request, make_plan
+from mithril.compiler import Request, Target, make_plan
 from mithril.cost import SIMULATED
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.shards import trimmed
@@ -58,7 +58,7 @@ def test_any_spec_reaches_any_other_with_the_same_values(
     x = builder.input(type, "x")
     request = Request({"x": Layout(sharding(start)), "y": Layout(leaves=sharding(goal))})
     engine = NumpyEngine(MESH)
-    plan = make_plan(builder.build({"y": x}), MESH, request, engine.kernels)
+    plan = make_plan(builder.build({"y": x}), request, Target.of(engine))
     values = np.arange(type.size, dtype=np.float32).reshape(type.shape)
     program = plan.stages[0].program
     moved: list[str] = []

@@ -1,8 +1,12 @@
 """The way from a traced graph to a plan, and the translation of the guides' flat options."""
 
-from mithril.compiler.partitioning import COMPUTED_WITH
-from mithril.compiler.pipeline import make_plan
-from mithril.compiler.request import Request
-from mithril.compiler.stages import Batch, check_schedule, placement_of
+from mithril.compiler.pipeline import CHECKS, GRAPH_PASSES, PROGRAM_PASSES, make_plan
+from mithril.compiler.request import PlanOptions, Request
+from mithril.cost import Target
+from mithril.partition.pipeline.model_placement import Batch, check_schedule, placement_of
+from mithril.partition.search import COMPUTED_WITH
 
-__all__ = ["COMPUTED_WITH", "Batch", "Request", "check_schedule", "make_plan", "placement_of"]
+__all__ = [
+    "CHECKS", "COMPUTED_WITH", "GRAPH_PASSES", "PROGRAM_PASSES", "Batch", "PlanOptions", "Request",
+    "Target", "check_schedule", "make_plan", "placement_of",
+]  # fmt: skip

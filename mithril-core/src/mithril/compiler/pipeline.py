@@ -1,86 +1,182 @@
-"""The passes, in the order in which they run.
+"""The compiler: from a graph to a plan, pass by pass.
 
-    expand -> differentiate -> inline checkpoints -> candidates (expand more) -> choose -> localise
-    -> bucket -> prove
+A graph on whole tensors goes through GRAPH_PASSES, which decide what is computed: in which dtypes,
+by which kernels, with which gradients. `partition` decides where: it lays out every tensor, and
+makes a local program for every stage. PROGRAM_PASSES change how those programs run. CHECKS refuse a
+plan that cannot run, or breaks a limit that the user has set.
 
-Every step is a pure function of frozen data; `make_plan` is their composition. Before them a model
-is traced, and casts are put in where it mixes precisions (`transform.precision.mix`). Where layers
-are placed on devices, or run as stages, what follows the candidates is done for each part of the
-mesh (`compiler.placed`).
+Every step is a pure function of frozen data. To add a pass, write it in a file of its own (of
+`transform`, or `partition`), call it here from a function of the one signature, add that to the
+tuple, and its option to `PlanOptions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from mithril.compiler.partitioning import choose_shardings, local_program, reports_of
-from mithril.compiler.placed import make_placed_plan
-from mithril.compiler.request import Request, of_slices
-from mithril.cost import SIMULATED, Hardware
+from mithril.compiler.request import PlanOptions, Request
+from mithril.cost import Target
 from mithril.ir import Graph
-from mithril.mesh import Mesh
 from mithril.partition.buckets import bucket_gradients
-from mithril.partition.hints import hints
-from mithril.partition.pipeline import Placement
-from mithril.partition.pipeline.stacked_parameters import with_stacks
-from mithril.plan import Plan, Whole
+from mithril.partition.limits import check_capabilities, check_moves
+from mithril.partition.partition import partition
+from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
+from mithril.plan import Plan, Program
 from mithril.plan.proof import prove_order
+from mithril.sharding import Layout
 from mithril.transform import (
     differentiate,
     eliminate_dead,
     expand,
-    expand_local,
+    gradient_of,
     inline_checkpoints,
-    runnable,
+    mix,
 )
-from mithril.transform.stack import Slice, cut_loops
+from mithril.transform.stack import cut_loops
 
-_INEXACT = (
-    "the choice is not proved to be the cheapest: a cost table outgrew its cap and some choices "
-    "were made one at a time"
-)
+Asked = tuple[Graph, Request]
+"""A graph, and what is asked of its plan."""
+GraphPass = Callable[[Graph, Request, Target, PlanOptions], Asked]
+ProgramPass = Callable[[Program, Target, PlanOptions], Program]
+PlanCheck = Callable[[Plan, Request, Target, PlanOptions], None]
 
 
 def make_plan(
-    graph: Graph,
-    mesh: Mesh,
-    request: Request,
-    kernels: Container[str],
-    hardware: Hardware = SIMULATED,
-    placement: Placement | None = None,
+    graph: Graph, request: Request, target: Target, options: PlanOptions | None = None
 ) -> Plan:
-    """Return the plan of a graph on a mesh.
+    """Return the plan of a graph.
 
     Args:
-        graph: the forward graph.
-        mesh: the devices.
-        request: shardings given and gradients wanted.
-        kernels: names of the ops the engine runs itself.
-        hardware: the profile that prices the choices.
-        placement: what runs where, if layers are placed on devices or run as stages.
+        graph: what is computed, on whole tensors, forward only.
+        request: how its tensors lie, which gradients are wanted, and what runs where.
+        target: where it will run.
+        options: of the passes.
+
+    Raises:
+        BackendError: the target lacks a kernel or a collective that the plan needs.
+        GraphError: a gradient is wanted that does not exist.
+        MeshError: a sharding names an axis that the mesh lacks.
+        PlanError: stages wait for each other, or a hidden move is too large.
+        ShardingError: a dimension cannot be split as was asked for.
+
+    >>> from mithril.ir import Builder
+    >>> from mithril.mesh import Mesh, P, Sharding
+    >>> from mithril.types import DType, TensorType
+    >>> mesh, builder = Mesh(data=2), Builder()
+    >>> x = builder.input(TensorType((4,), DType.float32), "x")
+    >>> split, whole = Sharding.of(mesh, P("data"), 1), Sharding.of(mesh, P(), 1)
+    >>> request = Request({"x": Layout(arrives=split), "y": Layout(leaves=whole)})
+    >>> plan = make_plan(builder.build({"y": x}), request, Target("any", mesh, frozenset()))
+    >>> [row.kind for row in plan.collectives()]
+    ['all_gather']
     """
-    slices: Sequence[Slice] = ()
-    existing = request.existing()
-    if placement is not None and placement.loops:
-        graph, slices = cut_loops(eliminate_dead(graph), placement.loops)
-        request = of_slices(request, slices)
-    graph = expand(eliminate_dead(graph), kernels)
-    if request.cotangents is not None:
-        graph = differentiate(graph, request.cotangents, request.differentiated)
-        request = request.following()
-    graph = expand(eliminate_dead(inline_checkpoints(graph)), kernels)
-    if placement is not None:
-        plan = make_placed_plan(graph, mesh, request, placement, kernels, hardware)
-        return with_stacks(plan, slices, placement.axis, existing) if slices else plan
-    graph, given, choice = choose_shardings(graph, mesh, request, kernels, hardware)
-    program = local_program(graph, given, choice, hardware)
-    program = replace(program, graph=expand_local(program.graph, kernels))
-    program = bucket_gradients(program, hardware)
-    inexact = () if choice.is_exact else (_INEXACT,)
-    notes = (*request.notes, *inexact, *hints(graph, given, choice))
-    homes = {value: home for value in graph.values() if (home := choice.home(value)) is not None}
-    reports = reports_of(graph, choice, given, request)
-    plan = Plan.of_program(mesh, program, reports, notes, Whole(runnable(graph), homes))
-    prove_order(plan)
+    options = options or PlanOptions()
+    for change in GRAPH_PASSES:
+        graph, request = change(graph, request, target, options)
+    plan = partition(graph, request.layouts, target, request.placement, pads=options.pads)
+    plan = replace(
+        plan,
+        stages=tuple(
+            replace(stage, program=_finish(stage.program, target, options)) for stage in plan.stages
+        ),
+        notes=(*request.notes, *plan.notes),
+    )
+    for check in CHECKS:
+        check(plan, request, target, options)
     return plan
+
+
+def _finish(program: Program, target: Target, options: PlanOptions) -> Program:
+    """Return the program of a stage after all passes over it."""
+    own = target.within(program.mesh)
+    for change in PROGRAM_PASSES:
+        program = change(program, own, options)
+    return program
+
+
+# ------------------------------------------------------------------ passes over the graph
+
+
+def mix_precision(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
+    """Put in the casts of a precision policy; gradients follow from them."""
+    if not options.precision.is_given:
+        return graph, request
+    return mix(graph, options.precision, request.parameters), request
+
+
+def cut_stacks(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
+    """Cut loops over stacked parameters that run on several stages, one loop for each."""
+    placement = request.placement
+    if placement is None or not placement.loops:
+        return graph, request
+    graph, slices = cut_loops(eliminate_dead(graph), placement.loops)
+    return graph, replace(
+        request,
+        layouts=cut_layouts(request.layouts, slices),
+        differentiated=cut_names(request.differentiated, slices),
+        placement=replace(placement, slices=slices),
+    )
+
+
+def expand_fused(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
+    """Expand what the target has no kernel for."""
+    return expand(eliminate_dead(graph), target.kernel_names), request
+
+
+def add_gradients(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
+    """Add the backward computation; a gradient leaves as the input arrives that it is of."""
+    if request.cotangents is None:
+        return graph, request
+    follow = {gradient_of(name): Layout(follows=name) for name in request.differentiated}
+    joint = differentiate(graph, request.cotangents, request.differentiated)
+    return joint, replace(request, layouts={**request.layouts, **follow})
+
+
+def open_checkpoints(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
+    """Put the bodies of checkpoints in their places, where the backward runs them again."""
+    return inline_checkpoints(graph), request
+
+
+GRAPH_PASSES: tuple[GraphPass, ...] = (
+    mix_precision,
+    cut_stacks,
+    expand_fused,
+    add_gradients,
+    open_checkpoints,
+    expand_fused,
+)
+
+
+# ------------------------------------------------------------------ passes over the programs
+
+
+def bucket(program: Program, target: Target, options: PlanOptions) -> Program:
+    """Gather the all-reduces of gradients into buckets."""
+    return bucket_gradients(program, target.hardware)
+
+
+PROGRAM_PASSES: tuple[ProgramPass, ...] = (bucket,)
+
+
+# ------------------------------------------------------------------ checks of the plan
+
+
+def check_order(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
+    """Prove that no device waits for ever."""
+    prove_order(plan)
+
+
+def check_collectives(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
+    """Refuse a collective that the target does not offer."""
+    check_capabilities(plan, target)
+
+
+def check_hidden_moves(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
+    """Refuse a move that is larger than the user allows, unless it was asked for."""
+    if options.max_reshard_bytes is not None:
+        rests = [name for name, layout in request.layouts.items() if layout.rests]
+        check_moves(plan, options.max_reshard_bytes, rests)
+
+
+CHECKS: tuple[PlanCheck, ...] = (check_order, check_collectives, check_hidden_moves)

@@ -13,8 +13,9 @@ from mithril.cost.hardware import (
     hardware_under,
     hardware_within,
 )
+from mithril.cost.target import Target
 
 __all__ = [
-    "SIMULATED", "Hardware", "collective_seconds", "emulated", "hardware_of", "hardware_under",
-    "hardware_within", "relayed", "transfer_seconds",
+    "SIMULATED", "Hardware", "Target", "collective_seconds", "emulated", "hardware_of",
+    "hardware_under", "hardware_within", "relayed", "transfer_seconds",
 ]  # fmt: skip

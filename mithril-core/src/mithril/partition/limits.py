@@ -1,14 +1,29 @@
-"""Limits a user puts on a plan."""
+"""What a plan must keep to: what its target offers, and limits that a user sets."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from mithril.errors import PlanError
+from mithril.cost import Target
+from mithril.errors import BackendError, PlanError
 from mithril.plan import Plan
 
 HIDDEN = ("all_gather", "all_to_all", "permute")
 """Moves that reduce nothing: two shardings did not fit together."""
+
+
+def check_capabilities(plan: Plan, target: Target) -> None:
+    """Raise unless the target offers every collective of a plan.
+
+    Raises:
+        BackendError: it lacks one.
+    """
+    for row in plan.collectives():
+        if row.kind not in target.capabilities and row.kind != "send":
+            raise BackendError(
+                f"backend '{target.backend}' has no {row.kind}, and {row.cause.value} needs one "
+                f"over {' x '.join(row.axes)}; split it otherwise, or use another backend"
+            )
 
 
 def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = ()) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mithril.compiler import Request, make_plan
+from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.compiler.options import (
     BACKEND_LATER,
     check_precision,
@@ -15,15 +15,13 @@ from mithril.compiler.options import (
     read_precision,
     refuse_later,
 )
-from mithril.cost import hardware_under
-from mithril.engine import Engine, Executable, KernelNames
+from mithril.engine import Engine, Executable
 from mithril.errors import BackendError, MeshError, kind_of, nearest
-from mithril.ir import Builder, Graph, Op, Operand
+from mithril.ir import Builder, Op, Operand
 from mithril.keywords import checked_keywords, named
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
-from mithril.partition.pipeline import Placement
 from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import declared_options, open_engine
 from mithril.runtime.array import Array, PendingArray
@@ -221,11 +219,11 @@ class Backend(Creation):
             graph = builder.build({"result": builder.input(x.type, "x")})
             request = Request({"x": Layout(arrives=x.sharding), "result": Layout(leaves=wanted)})
             engine = self.engine_on(wanted.mesh)
-            plan = plan_on(engine, graph, request)
+            plan = make_plan(graph, request, Target.of(engine))
             step = _EagerStep(plan, lower(engine, plan))
             self._eager.put(key, step)
         (shards,) = step.run([x.shards])
-        (port,) = step.plan.stages[0].program.outputs
+        (port,) = step.plan.outputs
         return Array(self, x.type, port.sharding, shards)
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
@@ -237,10 +235,9 @@ class Backend(Creation):
             step = self._plan_op(op, arrays)
             self._eager.put(key, step)
         results = step.run([x.shards for x in arrays])
-        program = step.plan.stages[0].program
         return tuple(
             Array(self, port.type, port.sharding, shards)
-            for port, shards in zip(program.outputs, results, strict=True)
+            for port, shards in zip(step.plan.outputs, results, strict=True)
         )
 
     def _plan_op(self, op: Op, arrays: Sequence[Array]) -> _EagerStep:
@@ -254,7 +251,8 @@ class Backend(Creation):
         results = builder.apply(op, *operands)
         graph = builder.build({f"result_{i}": x for i, x in enumerate(results)})
         arrive = {f"operand_{i}": Layout(arrives=x.sharding) for i, x in enumerate(arrays)}
-        plan = plan_on(engine, graph, Request(arrive, pads=self.uneven == "pad"))
+        options = PlanOptions(pads=self.uneven == "pad")
+        plan = make_plan(graph, Request(arrive), Target.of(engine), options)
         return _EagerStep(plan, lower(engine, plan))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -272,26 +270,6 @@ class Backend(Creation):
 
     def __repr__(self) -> str:
         return f"Backend('{self.name}', {self.mesh!r})"
-
-
-def plan_on(
-    engine: Engine, graph: Graph, request: Request, placement: Placement | None = None
-) -> Plan:
-    """Return the plan of a graph for an engine: its mesh, its kernels, its speed.
-
-    Raises:
-        BackendError: the plan needs a collective the engine does not offer.
-    """
-    kernels = KernelNames(engine.name, engine.kernels)
-    hardware = hardware_under(engine)
-    plan = make_plan(graph, engine.mesh, request, kernels, hardware, placement)
-    for row in plan.collectives():
-        if row.kind not in engine.capabilities and row.kind != "send":
-            raise BackendError(
-                f"backend '{engine.name}' has no {row.kind}, and {row.cause.value} needs one over "
-                f"{' x '.join(row.axes)}; split it otherwise, or use another backend"
-            )
-    return plan
 
 
 def lower(engine: Engine, plan: Plan, donate: Collection[int] = ()) -> Executable:

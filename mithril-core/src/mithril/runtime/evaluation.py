@@ -194,9 +194,9 @@ class Evaluator:
         if not self._settings.precision.is_given:
             return gradients
         types = tuple((name, x.type) for name, x in inputs.items())
-        outputs = self._planner.trace(types).graph.outputs
+        outputs = self._planner.output_types(types)
         return {
-            name: x.astype(outputs[name].type.dtype) if x.dtype.is_float else x
+            name: x.astype(outputs[name].dtype) if x.dtype.is_float else x
             for name, x in gradients.items()
         }
 

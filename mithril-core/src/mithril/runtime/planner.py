@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mithril.compiler import COMPUTED_WITH, Batch, Request, placement_of
+from mithril.compiler import (
+    COMPUTED_WITH,
+    Batch,
+    PlanOptions,
+    Request,
+    Target,
+    make_plan,
+    placement_of,
+)
 from mithril.engine import Engine, Executable
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.mesh import PartitionSpec, Sharding, coarsen
@@ -19,15 +27,14 @@ from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
 from mithril.models.trace import Traced, check_patterns, component_of, trace
-from mithril.partition.limits import check_moves
 from mithril.partition.pipeline import Placement
 from mithril.plan import Plan
 from mithril.runtime.array import Array
-from mithril.runtime.backend import Backend, lower, plan_on
+from mithril.runtime.backend import Backend, lower
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.settings import Settings, engine_with
 from mithril.sharding import FREE, UNSAID, Layout
-from mithril.transform import cotangent_name, mix
+from mithril.transform import cotangent_name, output_types
 from mithril.types import TensorType
 
 Placed = tuple[TensorType | None, Sharding | None]  # None: as the plan needs it
@@ -135,11 +142,12 @@ class Planner:
                 inference=settings.inference,
                 precision=settings.precision,
             )
-            if settings.precision.is_given:
-                mixed = mix(traced.graph, settings.precision, traced.parameter_names)
-                traced = replace(traced, graph=mixed)
             self._traces.put(types, traced)
         return traced
+
+    def output_types(self, types: tuple[tuple[str, TensorType], ...]) -> dict[str, TensorType]:
+        """Return the types of the outputs for inputs of some types, as the precision has them."""
+        return output_types(self.trace(types).graph, self._settings.precision)
 
     def remember(self, name: str, step: Step) -> Sharding:
         """Return the sharding a plan takes a parameter in, and remember who decided it."""
@@ -150,13 +158,13 @@ class Planner:
     def _make(self, signature: Signature) -> Step:
         types = tuple((name, type) for name, (type, _) in signature.inputs if type is not None)
         traced = self.trace(types)
-        _check_types(traced, signature)
+        _check_types(traced, signature, self.output_types(types))
+        settings = self._settings
+        options = PlanOptions(
+            settings.precision, settings.uneven == "pad", settings.max_reshard_bytes
+        )
         request = self._request(traced, signature)
-        placement = self._placement(traced, signature)
-        plan = plan_on(self._backend.engine, traced.graph, request, placement)
-        if self._settings.max_reshard_bytes is not None:
-            rests = [name for name, layout in request.layouts.items() if layout.rests]
-            check_moves(plan, self._settings.max_reshard_bytes, rests)
+        plan = make_plan(traced.graph, request, Target.of(self._backend.engine), options)
         return Step(plan, traced, self.engine)
 
     def _placement(self, traced: Traced, signature: Signature) -> Placement | None:
@@ -207,7 +215,8 @@ class Planner:
             layouts,
             cotangents=None if seeds is None else tuple(name for name, _ in seeds),
             differentiated=self._differentiate(traced, signature),
-            pads=self._settings.uneven == "pad",
+            parameters=tuple(traced.parameter_names),
+            placement=self._placement(traced, signature),
             notes=self._notes(traced),
         )
 
@@ -331,7 +340,7 @@ def _settle(signature: Signature, step: Step) -> Signature:
     )
 
 
-def _check_types(traced: Traced, signature: Signature) -> None:
+def _check_types(traced: Traced, signature: Signature, outputs: Mapping[str, TensorType]) -> None:
     for name, (type, _) in signature.parameters:
         expected = traced.graph.input(name).type
         if type is not None and type != expected:
@@ -341,7 +350,7 @@ def _check_types(traced: Traced, signature: Signature) -> None:
                 f"with randomize_params()"
             )
     for name, (type, _) in signature.gradients or ():
-        expected = traced.graph.outputs[name].type
+        expected = outputs[name]
         if type is not None and type != expected:
             raise ShapeError(
                 f"gradient of output '{name}' is {type}; the output is {expected}; give one of its "

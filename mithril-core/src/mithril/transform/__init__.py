@@ -3,7 +3,7 @@
 from mithril.transform.checkpoint import inline_checkpoints
 from mithril.transform.differentiate import cotangent_name, differentiate, gradient_of
 from mithril.transform.expand import expand, expand_local, expand_nodes
-from mithril.transform.precision import mix
+from mithril.transform.precision import mix, output_types
 from mithril.transform.simplify import eliminate_dead, runnable
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "gradient_of",
     "inline_checkpoints",
     "mix",
+    "output_types",
     "runnable",
     "cotangent_name",
 ]

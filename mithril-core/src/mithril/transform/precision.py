@@ -36,6 +36,17 @@ def mix(graph: Graph, precision: Precision, parameters: Container[str]) -> Graph
     return builder.build({name: builder.named(x, names[name]) for name, x in made.items()})
 
 
+def output_types(graph: Graph, precision: Precision) -> dict[str, TensorType]:
+    """Return the types of the outputs that a graph has after `mix`.
+
+    Args:
+        graph: a forward graph, traced in `precision.activations`.
+        precision: the policy.
+    """
+    wide = _with_wide_scalars(graph, precision.activations) if precision.is_given else graph
+    return {name: value.type for name, value in wide.outputs.items()}
+
+
 class _Mixer:
     """One run over a graph, and the bodies in it, from first node to last.
 

@@ -16,6 +16,7 @@ from mithril.errors import PlanError
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.mesh import Mesh
 from mithril.plan.schedule import Schedule
+from mithril.transform.stack import Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Placement:
         inputs: the part where an input lies, for what runs where its operands are.
         axis: the mesh axis the stages go along.
         loops: into how many parts loops are cut, by path, one after another on several stages.
+        slices: the parts of stacked parameters that these loops read.
     """
 
     parts: tuple[Part, ...]
@@ -62,6 +64,17 @@ class Placement:
     inputs: Mapping[str, int] = field(default_factory=dict)
     axis: str = ""
     loops: Mapping[str, int] = field(default_factory=dict)
+    slices: tuple[Slice, ...] = ()
+
+    @staticmethod
+    def whole(mesh: Mesh) -> Placement:
+        """Return the placement of a model that is not placed: one part, on all devices."""
+        return Placement((Part("main", mesh),), {}, 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all layers run together on all devices, on the whole batch."""
+        return len(self.parts) == 1 and self.parts[0].stage is None
 
     @property
     def is_of_function(self) -> bool:

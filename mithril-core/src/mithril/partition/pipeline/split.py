@@ -27,6 +27,11 @@ class StageGraphs:
     crossing: Mapping[str, Value]
     made_on: Mapping[str, int]
 
+    @staticmethod
+    def whole(graph: Graph) -> StageGraphs:
+        """Return a graph that is one part, inputs that nobody reads included."""
+        return StageGraphs({0: graph}, {}, dict.fromkeys(graph.outputs, 0))
+
 
 def split_by_stage(graph: Graph, parts: Mapping[Node, int | None], rest: int) -> StageGraphs:
     """Return the graph of each part.

@@ -14,8 +14,50 @@ from mithril.ir import Builder, Cause, Phase
 from mithril.mesh import Sharding, carry, coarse, common, onto
 from mithril.plan import Plan, Port, Program, Stage, TensorReport
 from mithril.plan.timetable import Run, Send, Timetable, Transfer
+from mithril.sharding import Layout
 from mithril.transform import gradient_of
 from mithril.transform.stack import Slice
+
+
+def cut_names(names: Sequence[str], slices: Sequence[Slice]) -> tuple[str, ...]:
+    """Return names of parameters, with those of the parts in place of those of stacks.
+
+    >>> cut_names(["bias", "stack"], [Slice("stack.0", "stack", 0, 2, 0)])
+    ('bias', 'stack.0')
+    """
+    parts = _parts_of(slices)
+    return tuple(part for name in names for part in parts.get(name, [name]))
+
+
+def cut_layouts(layouts: Mapping[str, Layout], slices: Sequence[Slice]) -> dict[str, Layout]:
+    """Return what is said of tensors, said of the parts of stacks, too.
+
+    Args:
+        layouts: what is said, by name.
+        slices: the parts.
+    """
+    found = dict(layouts)
+    for stack, names in _parts_of(slices).items():
+        if stack in layouts:
+            found |= dict.fromkeys(names, _layout_of_part(layouts[stack]))
+    return found
+
+
+def _parts_of(slices: Sequence[Slice]) -> dict[str, list[str]]:
+    parts: dict[str, list[str]] = {}
+    for part in slices:
+        parts.setdefault(part.stack, []).append(part.name)
+    return parts
+
+
+def _layout_of_part(stack: Layout) -> Layout:
+    """Return the layout of a part of a stack: the stack may exist, its parts do not."""
+    lies = stack.existing
+    if lies is not None:
+        stack = replace(stack, arrives=None)
+        if stack.computed is None and stack.rests is None:
+            stack = replace(stack, computed=lies, binds=False)
+    return stack.map(lambda whole: Sharding(whole.mesh, ((), *whole.dims[1:])))
 
 
 def with_stacks(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mithril.compiler import Request
+from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.engine import Executable
 from mithril.errors import BackendError, GraphError, kind_of
 from mithril.ir import Graph, Tensor
@@ -19,7 +19,7 @@ from mithril.mesh import PartitionSpec, Sharding
 from mithril.ops.constrain import constrained
 from mithril.plan import Plan
 from mithril.runtime.array import Array, Kind
-from mithril.runtime.backend import Backend, as_array, lower, plan_on
+from mithril.runtime.backend import Backend, as_array, lower
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
@@ -263,10 +263,11 @@ def make_step(
     graph = builder.build(dict(zip(called, tensors, strict=True)))
     builder.is_done = True
     specs = list(spread(options.outputs, structure, "result"))
-    request = _request(builder, graph, kinds, specs)
     arrive = [*kinds, *(taken.array.kind for taken in builder.taken)]
     placement = placement_by(backend.mesh, arrive, [value.name for value in graph.inputs])
-    plan = plan_on(backend.engine, graph, request, placement)
+    request = replace(_request(builder, graph, kinds, specs), placement=placement)
+    planning = PlanOptions(pads=backend.uneven == "pad")
+    plan = make_plan(graph, request, Target.of(backend.engine), planning)
     known = [value.name for value in graph.inputs]
     limits = [
         (i, dtype, arriving.what(arriving.names[i]))
@@ -315,4 +316,4 @@ def _request(
         else:
             continue
         layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
-    return Request(layouts, pads=builder.backend.uneven == "pad")
+    return Request(layouts)

@@ -1,0 +1,49 @@
+"""Target: what an engine is to the compiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mithril.cost.hardware import SIMULATED, Hardware, hardware_under, hardware_within
+from mithril.engine import Capability, KernelNames
+from mithril.mesh import Mesh
+
+if TYPE_CHECKING:
+    from mithril.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a plan will run, as far as planning has to know.
+
+    Args:
+        backend: name of the backend, for messages.
+        mesh: the devices.
+        kernels: names of the ops it runs itself; others are expanded.
+        capabilities: the collectives it offers.
+        hardware: the profile that prices choices.
+    """
+
+    backend: str
+    mesh: Mesh
+    kernels: frozenset[str]
+    capabilities: frozenset[Capability] = frozenset(Capability)
+    hardware: Hardware = SIMULATED
+
+    @staticmethod
+    def of(engine: Engine) -> Target:
+        """Return the target that an engine is."""
+        return Target(
+            engine.name, engine.mesh, engine.kernels, engine.capabilities, hardware_under(engine)
+        )
+
+    @property
+    def kernel_names(self) -> KernelNames:
+        """The ops it runs itself, and who they are of."""
+        return KernelNames(self.backend, self.kernels)
+
+    def within(self, mesh: Mesh) -> Target:
+        """Return the target that some of the devices are."""
+        hardware = hardware_within(self.hardware, mesh.flat)
+        return replace(self, mesh=mesh, hardware=hardware)

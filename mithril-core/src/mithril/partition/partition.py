@@ -1,0 +1,240 @@
+"""From a graph, and what is said of its tensors, to a plan: local programs and when they run.
+
+    cut the batch in time -> split the graph by stage -> lay out, solve and localise each part
+    -> programs that run without a break -> a timetable
+
+Every part is planned like a model of its own, on its own devices. A model that is not placed is one
+part, on all devices, and its batch one micro-batch: its program is its plan, which runs it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mithril.cost import Target
+from mithril.errors import PlanError
+from mithril.ir import Graph
+from mithril.mesh import Sharding
+from mithril.partition.pipeline import (
+    Local,
+    Placement,
+    StageBuilder,
+    StageGraphs,
+    TimetableBuilder,
+    assign_stages,
+    check_microbatch_reductions,
+    hoist,
+    split_by_stage,
+)
+from mithril.partition.pipeline.hoist_reductions import hoist_reductions
+from mithril.partition.pipeline.microbatches import TimeAxis, cut_batch, gather_batches
+from mithril.partition.pipeline.part_layouts import PartLayouts
+from mithril.partition.pipeline.stacked_parameters import with_stacks
+from mithril.partition.pipeline.stage_programs import timeless
+from mithril.partition.search import Solution, local_program, solve, with_kernels
+from mithril.plan import Plan, Stage, TensorReport, Timetable
+from mithril.plan.schedule import Work
+from mithril.sharding import UNSAID, Layout
+
+_EXCHANGED = (
+    "a micro-batch is the same samples for all replicas, because they exchange samples inside a "
+    "stage; the batch is gathered for that at the start"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """What is partitioned; the fields are the arguments of `partition`."""
+
+    graph: Graph
+    layouts: Mapping[str, Layout]
+    placement: Placement
+    target: Target
+    pads: bool
+
+    def of(self, name: str) -> Layout:
+        return self.layouts.get(name, UNSAID)
+
+    def existing(self) -> dict[str, Sharding]:
+        """Return how the arrays lie that exist already, by name."""
+        given = ((name, layout.existing) for name, layout in self.layouts.items())
+        return {name: sharding for name, sharding in given if sharding is not None}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A part, planned.
+
+    Args:
+        local: its program.
+        solution: how its graph is partitioned.
+        reports: how the tensors are computed that it makes.
+    """
+
+    local: Local
+    solution: Solution
+    reports: Mapping[str, TensorReport]
+
+    def lies(self) -> dict[str, Sharding]:
+        """Return how what it takes and makes lies, by name."""
+        program = self.local.program
+        return {port.name: port.sharding for port in (*program.inputs, *program.outputs)}
+
+
+def partition(
+    graph: Graph,
+    layouts: Mapping[str, Layout],
+    target: Target,
+    placement: Placement | None = None,
+    *,
+    pads: bool = True,
+) -> Plan:
+    """Return the plan of a graph.
+
+    Args:
+        graph: forward, and backward where gradients are wanted.
+        layouts: how its tensors lie, as far as that is said, by name.
+        target: where it will run.
+        placement: what runs where, if layers are placed on devices or run as stages.
+        pads: whether a dimension may be split that does not divide.
+
+    Raises:
+        PlanError: a layer needs all micro-batches at once, or stages wait for each other.
+        ShardingError: a parameter shall be split over an axis along which its layer has one device.
+    """
+    placement = placement or Placement.whole(target.mesh)
+    task = _Task(graph, layouts, placement, target, pads)
+    try:
+        return _partition(task, time_is_major=False)
+    except PlanError as error:
+        # What a replica has is cut by itself, which nobody notices unless samples are exchanged
+        # between replicas inside a stage. Then a micro-batch is the same samples for all of them.
+        if not placement.split:
+            raise
+        try:
+            plan = _partition(task, time_is_major=True)
+        except PlanError:
+            raise error from None
+        return replace(plan, notes=(*plan.notes, _EXCHANGED))
+
+
+def _partition(task: _Task, *, time_is_major: bool) -> Plan:
+    placement, mesh = task.placement, task.target.mesh
+    graph, time = cut_batch(task.graph, placement, task.target, is_major=time_is_major)
+    stage_graphs = _split(graph, placement)
+    parts = _plan_parts(task, stage_graphs, time)
+    reports: dict[str, TensorReport] = {}
+    for part in parts:
+        reports |= {name: of for name, of in part.reports.items() if name not in reports}
+    if placement.is_whole:
+        (part,) = parts
+        solution = part.solution
+        return Plan.of_program(
+            mesh, part.local.program, reports, solution.remarks(), solution.whole()
+        )
+    stages, timetable = _schedule(replace(task, graph=graph), stage_graphs, parts)
+    plan = Plan(mesh, stages, timetable, reports)
+    if not placement.slices:
+        return plan
+    return with_stacks(plan, placement.slices, placement.axis, task.existing())
+
+
+def _split(graph: Graph, placement: Placement) -> StageGraphs:
+    if placement.is_whole:
+        return StageGraphs.whole(graph)
+    return split_by_stage(graph, assign_stages(graph, placement), placement.rest)
+
+
+# ------------------------------------------------------------------ parts
+
+
+def _plan_parts(task: _Task, stage_graphs: StageGraphs, time: TimeAxis) -> list[_Part]:
+    """Return the parts, planned one after another: a later one takes what earlier ones make."""
+    parts: list[_Part] = []
+    lies: dict[str, Sharding] = {}
+    for number, graph in stage_graphs.graphs.items():
+        said = PartLayouts(task.layouts, task.placement, stage_graphs, time, lies)
+        part = _plan_part(task, number, graph, said)
+        lies = {**lies, **part.lies()}
+        parts.append(part)
+    return parts
+
+
+def _plan_part(task: _Task, number: int, graph: Graph, said: PartLayouts) -> _Part:
+    """Return one part, planned on its own devices and the axis of time."""
+    part, crossing = task.placement.parts[number], frozenset(said.stage_graphs.crossing)
+    mesh, target = said.time.add_to(part.mesh), task.target.within(part.mesh)
+    solution = solve(graph, mesh, said.of_part(graph, part, mesh), target, task.pads)
+    program = hoist_reductions(local_program(solution, target))
+    check_microbatch_reductions(program)
+    program = gather_batches(with_kernels(program, target), crossing)
+    reports = _report(task, solution, number, crossing)
+    return _Part(Local(number, program, crossing), solution, reports)
+
+
+def _report(
+    task: _Task, solution: Solution, number: int, crossing: frozenset[str]
+) -> dict[str, TensorReport]:
+    """Return how the tensors are computed that a part makes."""
+    arriving = crossing & {value.name for value in solution.graph.inputs}
+    mesh, found = task.placement.parts[number].mesh, {}
+    for name, report in solution.reports().items():
+        if name in arriving:
+            continue
+        who = report.decided_by
+        if name == task.placement.batch and task.of(name).home is None:
+            who = "the pipeline, which cuts it into micro-batches"
+        found[name] = replace(report, sharding=timeless(report.sharding, mesh), decided_by=who)
+    return found
+
+
+# ------------------------------------------------------------------ order
+
+
+def _schedule(
+    task: _Task, stage_graphs: StageGraphs, parts: Sequence[_Part]
+) -> tuple[tuple[Stage, ...], Timetable]:
+    """Return the programs that run without a break, and when each runs."""
+    placement, schedule = task.placement, task.placement.schedule
+    halves = (Work.input_gradient, Work.weight_gradient)
+    is_halved = schedule is not None and any(a.work in halves for a in schedule.actions)
+    builders = {
+        item.local.part: StageBuilder(
+            item, placement.parts[item.local.part].mesh, placement.microbatches
+        )
+        for item in hoist([part.local for part in parts], is_halved)
+    }
+    programs = [program for builder in builders.values() for program in builder.stage_programs()]
+    programs.sort(key=lambda program: program.of)
+    leaving = _leaving(task, builders)
+    return TimetableBuilder(
+        placement, task.graph, stage_graphs, builders, programs,
+        task.existing(), leaving, task.target.hardware,
+    ).timetable()  # fmt: skip
+
+
+def _leaving(task: _Task, builders: Mapping[int, StageBuilder]) -> dict[str, Sharding]:
+    """Return how outputs leave: as was asked for, gradients as what they are gradients of."""
+    found: dict[str, Sharding] = {}
+    for name in task.graph.outputs:
+        layout = task.of(name)
+        if layout.follows is not None:
+            lies = _lies(layout.follows, task, builders)
+        else:
+            lies = layout.leaves
+        if lies is not None:
+            found[name] = lies
+    return found
+
+
+def _lies(name: str, task: _Task, builders: Mapping[int, StageBuilder]) -> Sharding | None:
+    """Return how an input of the whole lies: as it exists, or as the first part takes it."""
+    existing = task.of(name).existing
+    if existing is not None:
+        return existing
+    for builder in builders.values():
+        for value in builder.graph.inputs:
+            if value.name == name:
+                return builder.arriving_port(value).sharding
+    return None

@@ -1,0 +1,146 @@
+"""Partition one graph over one mesh: find candidates, choose among them, make the local program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mithril.cost import Target
+from mithril.ir import Graph, Value
+from mithril.ir.rewrite import regions
+from mithril.mesh import Mesh, Sharding, common, refine
+from mithril.partition.hints import hints
+from mithril.partition.spmd import localise
+from mithril.plan import Program, TensorReport, Whole
+from mithril.plan.proof import check_promises
+from mithril.sharding import (
+    UNSAID,
+    Candidates,
+    Choice,
+    Constraints,
+    Layout,
+    Resharder,
+    choose,
+    collect,
+    find_constraints,
+)
+from mithril.transform import expand_local, expand_nodes, runnable
+
+COMPUTED_WITH = "the sharding it is computed with"
+"""Who decided where an array lies that the plan was free to place."""
+
+_INEXACT = (
+    "the choice is not proved to be the cheapest: a cost table outgrew its cap and some choices "
+    "were made one at a time"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """How a graph is partitioned.
+
+    Args:
+        graph: the graph, expanded where that was needed.
+        given: what was given, said of its values.
+        choice: how each node runs and where each value lives.
+        layouts: what was given, by name.
+    """
+
+    graph: Graph
+    given: Constraints
+    choice: Choice
+    layouts: Mapping[str, Layout]
+
+    def homes(self) -> dict[Value, Sharding]:
+        """Return where values live that somebody uses."""
+        homes = ((value, self.choice.home(value)) for value in self.graph.values())
+        return {value: home for value, home in homes if home is not None}
+
+    def whole(self) -> Whole:
+        """Return what is computed on whole tensors."""
+        return Whole(runnable(self.graph), self.homes())
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what a reader of the plan should know about the choice."""
+        inexact = () if self.choice.is_exact else (_INEXACT,)
+        return (*inexact, *hints(self.graph, self.given, self.choice))
+
+    def reports(self) -> dict[str, TensorReport]:
+        """Return how each named tensor is computed, and who decided it."""
+        found: dict[str, TensorReport] = {}
+        for value in (value for part in regions(self.graph) for value in part.graph.values()):
+            layout = self.given.of(value)
+            arrives = None if layout.home else layout.existing
+            sharding = arrives or self.choice.home(value)
+            if value.name and sharding is not None:
+                report = TensorReport(value.type, sharding, self._decider(value))
+                found.setdefault(value.name, report)
+        return found
+
+    def _decider(self, value: Value) -> str:
+        layout = self.given.of(value)
+        decided_by = self.layouts.get(value.name, UNSAID).decided_by
+        if layout.home is not None:
+            return "the user"
+        if decided_by:
+            return decided_by
+        if layout.is_free:
+            return COMPUTED_WITH
+        if layout.existing is not None:
+            return "the array that was passed in"
+        return "the cheapest choice"
+
+
+def solve(
+    graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], target: Target, pads: bool
+) -> Solution:
+    """Return the cheapest way to partition a graph.
+
+    Args:
+        graph: forward, and backward where gradients are wanted.
+        mesh: its devices, or other axes that its tensors may be split over.
+        layouts: what is given, by name.
+        target: whose kernels run it, and whose hardware prices the choices.
+        pads: whether a dimension may be split that does not divide.
+    """
+    graph, given, candidates = _open_candidates(graph, mesh, layouts, target, pads)
+    resharder = Resharder(given.mesh, target.hardware, pads)
+    choice = choose(graph, given, candidates, resharder, target.hardware)
+    return Solution(graph, given, choice, layouts)
+
+
+def _open_candidates(
+    graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], target: Target, pads: bool
+) -> tuple[Graph, Constraints, Candidates]:
+    """Return the graph and the constraints after what stood in the way is gone, and candidates.
+
+    Fused ops are expanded whose dimension shall be split (the cross-entropy of a split vocabulary,
+    say), and mesh axes are cut into sub-axes where a factor is smaller than its axis (key and value
+    heads, say) or where the user laid out a tensor on another factorisation of the devices.
+    """
+    said = (sharding for layout in layouts.values() for sharding in layout.shardings())
+    finer = common([mesh, *(sharding.mesh for sharding in said)])
+    while True:
+        given = find_constraints(graph, finer, layouts, pads)
+        candidates = collect(graph, given)
+        if candidates.expandable:
+            graph = expand_nodes(graph, candidates.expandable, target.kernel_names)
+        elif candidates.cuts:
+            cut = (refine(mesh, {axis: sizes}) for axis, sizes in candidates.cuts.items())
+            finer = common([finer, *cut])
+        else:
+            return graph, given, candidates
+
+
+def local_program(solution: Solution, target: Target) -> Program:
+    """Return the program that every device runs."""
+    given = solution.given
+    resharder = Resharder(given.mesh, target.hardware, given.pads)
+    program = localise(solution.graph, given, solution.choice, resharder)
+    check_promises(program)
+    return program
+
+
+def with_kernels(program: Program, target: Target) -> Program:
+    """Return the program with what the partitioner put in expanded where no kernel runs it."""
+    return replace(program, graph=expand_local(program.graph, target.kernel_names))
