@@ -17,7 +17,6 @@ from mithril.mesh import Mesh
 from mithril.plugins import hookspecs, published
 from mithril.plugins.discover import Status, discover, find
 from mithril.plugins.opening import open_engine
-from mithril.plugins.requirements import Requirement, release
 
 from tests.plugin_packages import ALONE, FAULTY, installed, python, write_plugin
 
@@ -402,24 +401,3 @@ class TestMethodsOfFrameworks:
         with pytest.raises(AttributeError, match=r"has no attribute 'as_netlist'$"):
             ml.NumpyBackend().ones(2).as_netlist()
         assert published.suggest_attribute("nunpy", ["numpy"]) == "; did you mean 'numpy'?"
-
-
-class TestRequirements:
-    @pytest.mark.parametrize("text", ["jax", "jax>=0.4.35", "  jax >= 0.4.35 ", "a.b-c_d>=1"])
-    def test_the_two_forms_are_read(self, text: str) -> None:
-        assert str(Requirement.parse(text)) == text.replace(" ", "")
-
-    @pytest.mark.parametrize("text", ["", "jax==1", "jax>=1,<2", "jax>=1.*", "jax[cuda]", 3])
-    def test_other_forms_are_refused(self, text: object) -> None:
-        with pytest.raises(BackendError, match=r"is not understood; write 'name' or 'name>="):
-            Requirement.parse(text)
-
-    @pytest.mark.parametrize(
-        ("smaller", "larger"),
-        [("0.4.9", "0.4.35"), ("1.9", "1.10"), ("2", "2.0.1"), ("1.0rc1", "1.1")],
-    )
-    def test_versions_compare_by_numbers(self, smaller: str, larger: str) -> None:
-        assert release(smaller) < release(larger)
-
-    def test_trailing_zeros_and_local_parts_do_not_count(self) -> None:
-        assert release("2.0") == release("2") == release("2.0.0+cpu")

@@ -36,7 +36,7 @@ from mithril_mlx.devices import device_of, is_compiled
 from mithril_mlx.distributed import Job, join, library_of
 from mithril_mlx.interop import MLXInterop
 from mithril_mlx.kernels import KERNELS
-from mithril_mlx.kernels.window import of_images
+from mithril_mlx.kernels.conv import of_images
 from mithril_mlx.layout import OfImages, channels_last
 from mithril_mlx.lazy import LazyExecutable, Shards, namespace
 from mithril_mlx.options import MLXOptions

@@ -2,7 +2,9 @@
 
 from mithril_jax.kernels import (
     bucket,
-    collective,
+    collectives,
+    control,
+    conv,
     elementwise,
     fused,
     grouped,
@@ -10,16 +12,19 @@ from mithril_jax.kernels import (
     linalg,
     loss,
     moe,
-    movement,
+    order,
+    pool,
     random,
-    reduction,
-    window,
+    reduce,
+    shape,
+    shard,
 )
-from mithril_jax.kernels.registry import KERNELS, kernels_on
+from mithril_jax.kernels.table import KERNELS, kernels_on
 
 fused.register_fused()
 
 __all__ = [
-    "KERNELS", "bucket", "collective", "elementwise", "fused", "grouped", "index", "kernels_on",
-    "linalg", "loss", "moe", "movement", "random", "reduction", "window",
+    "KERNELS", "kernels_on", "bucket", "collectives", "control", "conv", "elementwise", "fused",
+    "grouped", "index", "linalg", "loss", "moe", "order", "pool", "random", "reduce", "shape",
+    "shard",
 ]  # fmt: skip

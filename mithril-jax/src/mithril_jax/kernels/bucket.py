@@ -12,11 +12,11 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from jax import lax
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.collective import AllReduce
 
-from mithril_jax.kernels.collective import all_reduce
-from mithril_jax.kernels.registry import CPU_KERNELS, Types, kernel
+from mithril_jax.kernels.collectives import all_reduce
+from mithril_jax.kernels.table import CPU_KERNELS
 
 SMALL_BYTES = 16 << 10
 """Up to here copying takes less time than another meeting of the devices."""
@@ -27,7 +27,7 @@ def small_operands(types: Types) -> list[int]:
     return [i for i, type in enumerate(types) if type.nbytes <= SMALL_BYTES]
 
 
-@kernel(AllReduce, table=CPU_KERNELS)
+@CPU_KERNELS.register(AllReduce)
 def bucket(op: AllReduce, types: Types) -> Run:
     """The reduction of each operand over a group; all operands are of one dtype."""
     small, reduce = small_operands(types), all_reduce(op, types)

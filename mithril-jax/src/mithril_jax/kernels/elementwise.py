@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from mithril import ops
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ir import Constant
 from mithril.types import Shape, TensorType
 
-from mithril_jax.kernels.registry import Types, kernel, same
+from mithril_jax.kernels.table import kernel, same
 
 same({
     ops.Negate: lax.neg, ops.Exp: lax.exp, ops.Log: lax.log, ops.Sqrt: lax.sqrt, ops.Rsqrt:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ir import Builder, Graph, Op, registry
 from mithril.ops.definition import UserOp
 
-from mithril_jax.kernels.registry import KERNELS, Types, kernel
+from mithril_jax.kernels.table import KERNELS, kernel
 
 
 def register_fused() -> None:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.precision import accumulator
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops import grouped
 from mithril.types import TensorType
 
-from mithril_jax.kernels.reduction import wide
-from mithril_jax.kernels.registry import Types, kernel
+from mithril_jax.kernels.table import kernel
 
 CHUNK_ROWS = 128
 """Rows of a chunk, if a block has fewer: enough that taking its matrix costs little."""
@@ -42,7 +42,7 @@ class _Chunks(NamedTuple):
 def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
     """A loop over chunks, each multiplied by its matrix."""
     (result,) = op.infer(types)
-    dtype, accumulate = result.dtype.numpy, wide(result)
+    dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)
     groups, count, rows, features = types[0].shape
     stack_type = types[2]
     if not all(type.size for type in (*types, result)):
@@ -75,7 +75,7 @@ def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
 def grouped_outer(op: grouped.GroupedOuter, types: Types) -> Run:
     """A loop over chunks, each added to its entry."""
     (result,) = op.infer(types)
-    dtype, accumulate = result.dtype.numpy, wide(result)
+    dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)
     rows, flat = types[0].shape[2], [_flat(x) for x in types[:2]]
     if not all(type.size for type in (*types, result)):
         return lambda left, right, ids: jnp.zeros(result.shape, dtype)

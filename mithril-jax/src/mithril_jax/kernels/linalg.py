@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from jax import lax
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.precision import accumulator
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.linalg import Einsum
 
-from mithril_jax.kernels.reduction import wide
-from mithril_jax.kernels.registry import Types, kernel
+from mithril_jax.kernels.table import kernel
 
 
 @kernel(Einsum)
@@ -27,7 +27,7 @@ def einsum(op: Einsum, types: Types) -> Run:
     order = tuple([*batch, *rows, *columns].index(c) for c in result)
     in_order = order == tuple(range(len(order)))
     (made,) = op.infer(types)
-    dtype, accumulate = made.dtype.numpy, wide(made)
+    dtype, accumulate = made.dtype.numpy, accumulator(made.dtype)
 
     def run(x: Any, y: Any) -> Any:
         product = lax.dot_general(x, y, dimensions, preferred_element_type=accumulate)

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from jax import lax
 from mithril import ops
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.precision import accumulator
+from mithril.engine.kernels.registry import Run, Types
 
-from mithril_jax.kernels.reduction import wide
-from mithril_jax.kernels.registry import Types, kernel
+from mithril_jax.kernels.table import kernel
 
 
 @kernel(ops.CrossEntropy)
 def cross_entropy(op: ops.CrossEntropy, types: Types) -> Run:
     """log sum exp minus the logit of the target; NaN where the target is no class."""
-    logits, accumulate = types[0], wide(types[0])
+    logits, accumulate = types[0], accumulator(types[0].dtype)
     last, rows = logits.rank - 1, logits.shape[:-1]
     leading = tuple(range(last))
 

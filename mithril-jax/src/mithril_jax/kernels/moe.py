@@ -6,11 +6,11 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.precision import accumulator
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops import moe
 
-from mithril_jax.kernels.reduction import wide
-from mithril_jax.kernels.registry import Types, kernel
+from mithril_jax.kernels.table import kernel
 
 
 @kernel(moe.MoeDispatch)
@@ -23,7 +23,7 @@ def moe_dispatch(op: moe.MoeDispatch, types: Types) -> Run:
 def moe_combine(op: moe.MoeCombine, types: Types) -> Run:
     """Rows of each round added up; of 16-bit floats in float32."""
     (result,) = op.infer(types)
-    accumulate, rows = wide(result), op.rows
+    accumulate, rows = accumulator(result.dtype), op.rows
 
     def run(x: Any, ids: Any, back: Any) -> Any:
         rounds = ids.shape[1] // max(rows, 1)

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from mithril.engine.kernels.random import PARITY, ROTATIONS
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.random import RandomBits
 
-from mithril_jax.kernels.registry import Types, kernel
+from mithril_jax.kernels.table import kernel
 
 MASK = 0xFFFFFFFF
 Words = tuple[Any, Any]  # high, low

@@ -2,28 +2,28 @@
 
 from mithril_mlx.kernels import (
     attention,
-    choice,
+    control,
+    conv,
     elementwise,
     grouped,
     index,
     linalg,
     loss,
     moe,
-    movement,
     nn,
     normalization,
     order,
     pool,
     position,
     random,
-    reduction,
+    reduce,
+    shape,
     shard,
-    window,
 )
-from mithril_mlx.kernels.registry import KERNELS
+from mithril_mlx.kernels.table import KERNELS
 
 __all__ = [
-    "KERNELS", "attention", "choice", "elementwise", "grouped", "index", "linalg", "loss", "moe",
-    "movement", "nn", "normalization", "order", "pool", "position", "random", "reduction", "shard",
-    "window",
+    "KERNELS", "attention", "control", "conv", "elementwise", "grouped", "index", "linalg", "loss",
+    "moe", "nn", "normalization", "order", "pool", "position", "random", "reduce", "shape",
+    "shard",
 ]  # fmt: skip

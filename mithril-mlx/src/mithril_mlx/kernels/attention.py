@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.attention import UNSEEN, Attention, AttentionGradient
 from mithril.types import TensorType
 
+from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.exponential import Change, exponential
 from mithril_mlx.kernels.precision import in_float32, on_gpu
-from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
+from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
 HEADS_FIRST = (0, 2, 1, 3)

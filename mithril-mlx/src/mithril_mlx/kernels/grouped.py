@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops import grouped
 from mithril.types import DType
 
+from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
+from mithril_mlx.kernels.table import kernel
 
 
 @kernel(grouped.GroupedMatmul)

@@ -12,13 +12,14 @@ import math
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops import index
 from mithril.types import Shape, TensorType
 
 from mithril_mlx.kernels.elementwise import number
-from mithril_mlx.kernels.movement import fill
-from mithril_mlx.kernels.registry import Types, kernel, wide
+from mithril_mlx.kernels.precision import accumulator
+from mithril_mlx.kernels.shape import fill
+from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
 FEW = 1 << 18
@@ -85,7 +86,7 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> Run:
     """Sums of the updates that go to the same row; what goes nowhere meets in a row of its own."""
     ids, updates = types[:2]
     (result,) = op.infer(types)
-    dtype, accumulate, counted = mlx_dtype(result.dtype), wide(result), unsigned(ids)
+    dtype, accumulate, counted = mlx_dtype(result.dtype), accumulator(result.dtype), unsigned(ids)
     rows, count = op.rows, ids.size
     flat = (count, math.prod(result.shape[1:]))
     zero = mx.array(0, dtype=accumulate)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.linalg import Einsum
 from mithril.types import Shape
 
-from mithril_mlx.kernels.movement import fill
 from mithril_mlx.kernels.precision import in_float32, on_gpu
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.shape import fill
+from mithril_mlx.kernels.table import kernel
 
 Sizes = dict[str, int]
 

@@ -10,11 +10,12 @@ import math
 
 import mlx.core as mx
 from mithril import ops
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 
+from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.exponential import Change, exponential, log_sum_exp
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
+from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
 

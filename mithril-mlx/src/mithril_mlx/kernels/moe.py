@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops import moe
 from mithril.types import TensorType
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.index import unsigned
-from mithril_mlx.kernels.movement import fill
-from mithril_mlx.kernels.registry import Types, kernel, wide
+from mithril_mlx.kernels.precision import accumulator
+from mithril_mlx.kernels.shape import fill
+from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
 
@@ -34,7 +35,11 @@ def moe_combine(op: moe.MoeCombine, types: Types) -> Run:
         return fill(0, result)
     groups, rows, features = result.shape
     shape = (groups, types[1].shape[1] // rows, rows, features)
-    rows_of, accumulate, dtype = _rows(types[0], types[1]), wide(result), mlx_dtype(result.dtype)
+    rows_of, accumulate, dtype = (
+        _rows(types[0], types[1]),
+        accumulator(result.dtype),
+        mlx_dtype(result.dtype),
+    )
 
     def run(x: Any, ids: Any, back: Any) -> Any:
         found = mx.reshape(rows_of(x, ids), shape)

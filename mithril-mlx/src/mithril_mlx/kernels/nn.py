@@ -10,12 +10,13 @@ import math
 
 import mlx.core as mx
 from mithril import ops
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.nn import SQRT_HALF, TANH_CUBE, TANH_SCALE
 
+from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.exponential import error_function, exponential, softmax_along
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
+from mithril_mlx.kernels.table import kernel
 
 FAR = -100.0
 """Below, silu is 0 to the last digit; -inf itself would become NaN."""

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import mlx.core as mx
 from mithril import ops
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 
+from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.precision import in_float32, on_gpu
-from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
+from mithril_mlx.kernels.table import kernel
 
 Sum = Callable[[mx.array], mx.array]
 

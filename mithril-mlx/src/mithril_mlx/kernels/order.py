@@ -6,14 +6,15 @@ import math
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops import order
 from mithril.types import TensorType
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.index import add_along, unsigned
-from mithril_mlx.kernels.movement import fill
-from mithril_mlx.kernels.registry import Types, kernel, wide
+from mithril_mlx.kernels.precision import accumulator
+from mithril_mlx.kernels.shape import fill
+from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
 
@@ -78,7 +79,11 @@ def take_along(op: order.TakeAlong, types: Types) -> Run:
 def scatter_along(op: order.ScatterAlong, types: Types) -> Run:
     """Sums of the updates that go to one place."""
     (result,) = op.infer(types)
-    dtype, accumulate, counted = mlx_dtype(result.dtype), wide(result), unsigned(types[0])
+    dtype, accumulate, counted = (
+        mlx_dtype(result.dtype),
+        accumulator(result.dtype),
+        unsigned(types[0]),
+    )
     size, zero = op.size, mx.array(0, dtype=accumulate)
     if not result.size or not types[0].size:
         return fill(0, result)

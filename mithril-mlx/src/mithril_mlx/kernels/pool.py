@@ -9,14 +9,15 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mithril import ops
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops import pool
 from mithril.types import DType, TensorType
 
-from mithril_mlx.kernels.choice import bits_of, mask
+from mithril_mlx.kernels.bits import bits_of, mask
 from mithril_mlx.kernels.elementwise import number
+from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Types, kernel, zero_without_elements
+from mithril_mlx.kernels.table import kernel
 from mithril_mlx.kernels.taps import Window
 from mithril_mlx.tensors import to_mlx
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.position import Rope
 
 from mithril_mlx.kernels import double
 from mithril_mlx.kernels.precision import in_float32, on_gpu
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype, to_mlx
 
 Rotation = Callable[[mx.array, mx.array, mx.array], mx.array]

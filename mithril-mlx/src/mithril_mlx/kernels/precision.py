@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Kernel, Run, Types
 from mithril.types import DType, TensorType
 
-from mithril_mlx.kernels.registry import Factory, Types
 from mithril_mlx.tensors import mlx_dtype
 
 
@@ -24,7 +23,7 @@ def is_vectorized() -> bool:
     return on_gpu() or sys.platform == "darwin"
 
 
-def in_float32(factory: Factory) -> Factory:
+def in_float32(factory: Kernel) -> Kernel:
     """Return the factory of a kernel that is given float32 for 16-bit floats, and rounded."""
 
     def make(op: Any, types: Types) -> Run:
@@ -57,3 +56,9 @@ def is_narrow(type: TensorType) -> bool:
 def widen(type: TensorType) -> TensorType:
     """Return the type in which a tensor is computed with."""
     return replace(type, dtype=DType.float32) if is_narrow(type) else type
+
+
+def accumulator(dtype: DType) -> mx.Dtype:
+    """Return the dtype to accumulate in: float32 for 16-bit floats."""
+    small = dtype.is_float and dtype.itemsize == 2
+    return mx.float32 if small else mlx_dtype(dtype)

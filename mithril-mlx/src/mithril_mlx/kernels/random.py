@@ -7,11 +7,11 @@ from typing import Any
 
 import mlx.core as mx
 from mithril.engine.kernels.random import MASK, PARITY, ROTATIONS
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.random import RandomBits
 
 from mithril_mlx.kernels.precision import on_gpu
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.table import kernel
 
 BLOCK = 1 << 17
 """Blocks of this size take a third of the time that a large tensor takes in one go."""

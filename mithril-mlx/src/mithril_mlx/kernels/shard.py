@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.collective import KeepFirst, TakeShard
 
 from mithril_mlx.kernels.elementwise import number
-from mithril_mlx.kernels.registry import Types, kernel
+from mithril_mlx.kernels.table import kernel
 
 
 @kernel(TakeShard)

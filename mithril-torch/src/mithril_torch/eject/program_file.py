@@ -25,7 +25,7 @@ from mithril.plan import Plan, Port
 
 from mithril_torch.eject.dependency_closure import DependencyClosure, names_in
 from mithril_torch.kernels.callable import kernels_on
-from mithril_torch.kernels.registry import dtype
+from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.module import ProgramText, write
 from mithril_torch.program.staged import write_plan
 

@@ -1,21 +1,29 @@
 """How every op is written in PyTorch; importing this package fills `EXPRESSIONS`."""
 
 from mithril_torch.kernels import (
-    basic,
+    attention,
+    control,
+    conv,
     elementwise,
     grouped,
     index,
     linalg,
+    loss,
     moe,
-    movement,
-    neural,
+    nn,
+    normalization,
+    order,
+    pool,
+    position,
     random,
-    reduction,
-    window,
+    reduce,
+    shape,
+    shard,
 )
-from mithril_torch.kernels.registry import EXPRESSIONS
+from mithril_torch.kernels.table import EXPRESSIONS
 
 __all__ = [
-    "EXPRESSIONS", "basic", "elementwise", "grouped", "index", "linalg", "moe", "movement",
-    "neural", "random", "reduction", "window",
+    "EXPRESSIONS", "attention", "control", "conv", "elementwise", "grouped", "index", "linalg",
+    "loss", "moe", "nn", "normalization", "order", "pool", "position", "random", "reduce", "shape",
+    "shard",
 ]  # fmt: skip

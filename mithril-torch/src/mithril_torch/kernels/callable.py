@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mithril.engine.kernels.registry import Kernel, Run
+from mithril.engine.kernels.registry import Kernel, Run, Types
 
-from mithril_torch.kernels.registry import EXPRESSIONS, EmitExpression, Types
+from mithril_torch.kernels.table import EXPRESSIONS, EmitExpression
 from mithril_torch.program import runtime_library
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from mithril import ops
+from mithril.engine.kernels.registry import Types
+from mithril.ir import Constant
 from mithril.types import DType
 
-from mithril_torch.kernels.registry import EmitExpression, Types, dtype, kernel, same
+from mithril_torch.kernels.expression import dtype, number
+from mithril_torch.kernels.table import EmitExpression, kernel, same
 from mithril_torch.kernels.unsigned import as_signed, in_order, wide
 
 same({
@@ -22,6 +25,7 @@ same({
     ops.IsNan: "torch.isnan({0})", ops.IsInf: "torch.isinf({0})",
     ops.IsFinite: "torch.isfinite({0})",
     ops.LogicalAnd: "torch.logical_and({0}, {1})", ops.LogicalOr: "torch.logical_or({0}, {1})",
+    ops.Sigmoid: "torch.sigmoid({0})", ops.StopGradient: "{0}",
     ops.LogicalXor: "torch.logical_xor({0}, {1})", ops.LogicalNot: "torch.logical_not({0})",
 })  # fmt: skip
 
@@ -95,3 +99,18 @@ def rounding(op: ops.Rounding, types: Types) -> str:
 def cast(op: Any, types: Types) -> str:
     """x in another dtype."""
     return "{0}" if op.dtype == types[0].dtype else f"{{0}}.to({dtype(op.dtype)})"
+
+
+_UNSIGNED = {DType.uint8, DType.uint16, DType.uint32}
+
+
+@kernel(ops.Relu)
+def relu(op: ops.Relu, types: Types) -> str:
+    """max(x, 0)."""
+    return "{0}" if types[0].dtype in _UNSIGNED else "torch.relu({0})"
+
+
+@kernel(Constant)
+def constant(op: Constant, types: Types) -> str:
+    """A scalar; programs make it once, when they are loaded."""
+    return f"torch.full((), {number(op.value)}, dtype={dtype(op.dtype)}, device=device)"

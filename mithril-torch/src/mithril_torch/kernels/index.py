@@ -1,4 +1,4 @@
-"""Ops that choose by integers, and order.
+"""Ops that choose by integers.
 
 A program cannot refuse an id that names no row: such rows are NaN (0 of integers), and what is
 added there is dropped. With an offset an operand holds only a part of the rows, and ids that lie
@@ -8,13 +8,14 @@ elsewhere give zeros.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from mithril.ops import index, order
+from mithril.engine.kernels.registry import Types
+from mithril.ops import index
 from mithril.types import DType, TensorType
 
-from mithril_torch.kernels.reduction import accumulator, convert
-from mithril_torch.kernels.registry import Types, dtype, kernel, number
+from mithril_torch.kernels.expression import dtype, number
+from mithril_torch.kernels.reduce import accumulator, convert
+from mithril_torch.kernels.table import kernel
 from mithril_torch.kernels.unsigned import wide
 
 
@@ -24,7 +25,7 @@ def take(op: index.Take, types: Types) -> str:
     """Rows copied out of the table."""
     (result,) = op.infer(types)
     if not types[0].size:
-        return _full(result, math.nan if len(types) == 2 and result.dtype.is_float else 0)
+        return fill(result, math.nan if len(types) == 2 and result.dtype.is_float else 0)
     ids = _to_index(types, 1)
     return f"take_part({{0}}, {ids}, {{2}}, {op.rows})" if len(types) > 2 else f"take({{0}}, {ids})"
 
@@ -35,7 +36,7 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> str:
     """Sums of the updates that go to the same row."""
     (result,) = op.infer(types)
     if not result.size or not types[1].size:
-        return _full(result, 0)
+        return fill(result, 0)
     ids = _local(types, 2) + ("" if types[0].rank == 1 else ".reshape(-1)")
     width = math.prod(result.shape[1:])
     flat = TensorType((types[0].size, width), accumulator(result).dtype)
@@ -69,78 +70,24 @@ def iota(op: index.Iota, types: Types) -> str:
     return text if rank == 1 else f"{text}.expand({list(op.shape)})"
 
 
-@kernel(order.TakeAlong)
-@wide
-def take_along(op: order.TakeAlong, types: Types) -> str:
-    """Elements by position, row by row."""
-    (result,) = op.infer(types)
-    if not types[0].size:
-        return _full(result, math.nan if result.dtype.is_float else 0)
-    return f"take_along({{0}}, {_long(types[1], 1)}, {op.axis})"
-
-
-@kernel(order.ScatterAlong)
-@wide
-def scatter_along(op: order.ScatterAlong, types: Types) -> str:
-    """Sums of the updates that go to one place."""
-    (result,) = op.infer(types)
-    if not result.size:
-        return _full(result, 0)
-    kind = accumulator(result)
-    updates = convert("{1}", types[1], kind)
-    text = f"scatter_along({_long(types[0], 0)}, {updates}, {op.axis}, {op.size})"
-    return convert(text, kind, result)
-
-
-@kernel(order.Sort)
-@wide
-def sort(op: order.Sort, types: Types) -> str:
-    """Sorted rows, NaN last."""
-    text = f"{_sort(op, types)}[0]"
-    return f"torch.neg({text})" if _negates(op, types) else text
-
-
-@kernel(order.Argsort)
-@wide
-def argsort(op: order.Argsort, types: Types) -> str:
-    """Positions by a stable sort, NaN last."""
-    return f"{_sort(op, types)}[1].to(torch.int32)"
-
-
-@kernel(order.TopK)
-def top_k(op: order.TopK, types: Types) -> str:
-    """The first k of a stable descending sort."""
-    return f"top_k({{0}}, {op.k}, {op.axis})"
-
-
-def _sort(op: Any, types: Types) -> str:
-    """Return a stable sort; a descending one of floats is an ascending one of their opposites."""
-    if _negates(op, types):
-        return f"torch.sort(torch.neg({{0}}), dim={op.axis}, stable=True)"
-    descending = ", descending=True" if op.descending else ""
-    return f"torch.sort({{0}}, dim={op.axis}, stable=True{descending})"
-
-
-def _negates(op: Any, types: Types) -> bool:
-    return bool(op.descending and types[0].dtype.is_float)
-
-
 def _to_index(types: Types, place: int) -> str:
     """Return ids in a type that PyTorch takes rows by."""
     known = types[place].dtype in (DType.int32, DType.int64)
     return f"{{{place}}}" if known else f"{{{place}}}.to(torch.int64)"
 
 
-def _long(ids: TensorType, place: int) -> str:
+def to_int64(ids: TensorType, place: int) -> str:
+    """Return the operand at a place, which holds ids, as int64."""
     return f"{{{place}}}" if ids.dtype == DType.int64 else f"{{{place}}}.to(torch.int64)"
 
 
 def _local(types: Types, offset: int) -> str:
     """Return ids counted from the offset, if there is an operand in its place."""
-    ids = _long(types[0], 0)
+    ids = to_int64(types[0], 0)
     return f"torch.sub({ids}, {{{offset}}})" if len(types) > offset else ids
 
 
-def _full(result: TensorType, value: float) -> str:
+def fill(result: TensorType, value: float) -> str:
+    """Return a tensor of one value."""
     shape = list(result.shape)
     return f"torch.full({shape}, {number(value)}, dtype={dtype(result)}, device=device)"

@@ -9,10 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mithril.engine.kernels.registry import Types
 from mithril.ops.linalg import Einsum
 from mithril.types import Shape
 
-from mithril_torch.kernels.registry import Direct, Types, kernel
+from mithril_torch.kernels.expression import Direct
+from mithril_torch.kernels.table import kernel
 from mithril_torch.program.fusing import AddInto, EinsumAdd, EinsumInto
 
 

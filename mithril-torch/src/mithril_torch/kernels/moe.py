@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from mithril.engine.kernels.registry import Types
 from mithril.ops import moe
 from mithril.types import TensorType
 
-from mithril_torch.kernels.registry import Types, dtype, kernel
+from mithril_torch.kernels.expression import dtype
+from mithril_torch.kernels.table import kernel
 from mithril_torch.kernels.unsigned import wide
 
 

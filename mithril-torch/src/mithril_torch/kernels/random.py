@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from mithril.engine.kernels.registry import Types
 from mithril.ops.random import RandomBits
 
-from mithril_torch.kernels.registry import Types, kernel
+from mithril_torch.kernels.table import kernel
 
 
 @kernel(RandomBits)

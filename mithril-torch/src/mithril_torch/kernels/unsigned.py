@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from mithril.engine.kernels.registry import Types
 from mithril.types import DType, TensorType
 
-from mithril_torch.kernels.registry import EmitExpression, Types, dtype
+from mithril_torch.kernels.expression import dtype
+from mithril_torch.kernels.table import EmitExpression
 
 SIGNED = {DType.uint16: DType.int16, DType.uint32: DType.int32}
 _OPERAND = re.compile(r"\{(\d+)\}")

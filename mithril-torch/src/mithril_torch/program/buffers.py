@@ -14,7 +14,7 @@ from itertools import accumulate
 from mithril.ir import Constant, Graph, Node, Value
 from mithril.ops.collective import AllReduce, AxisIndex
 
-from mithril_torch.kernels.registry import Direct, dtype
+from mithril_torch.kernels.expression import Direct, dtype
 
 _HAS_OUT_ARGUMENT = (
     "torch.add(", "torch.sub(", "torch.mul(", "torch.div(", "torch.neg(", "torch.sum(",

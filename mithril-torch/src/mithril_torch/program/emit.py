@@ -18,7 +18,7 @@ from mithril.ops.definition import UserOp
 from mithril.types import TensorType
 
 from mithril_torch.kernels import EXPRESSIONS
-from mithril_torch.kernels.registry import dtype
+from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.buffers import Buffer, plan_buffers, write_into
 from mithril_torch.program.codegen_options import in_range
 from mithril_torch.program.names import Names, cause_comment, comment, describe_node, layer_of

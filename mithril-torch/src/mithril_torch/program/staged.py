@@ -17,7 +17,7 @@ from mithril.plan import Plan, Port
 from mithril.plan.timetable import Chunk, Run, Send, Timetable, Transfer
 from mithril.types import Shape
 
-from mithril_torch.kernels.registry import dtype
+from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.codegen_options import CodegenOptions, in_range
 from mithril_torch.program.emit import Line, indent
 from mithril_torch.program.module import Module, ProgramText

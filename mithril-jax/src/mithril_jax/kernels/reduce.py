@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from jax import lax
 from mithril import ops
-from mithril.engine.kernels.registry import Run
-from mithril.types import TensorType
+from mithril.engine.kernels.precision import accumulator
+from mithril.engine.kernels.registry import Run, Types
 
-from mithril_jax.kernels.registry import Types, kernel
+from mithril_jax.kernels.table import kernel
 
 _REDUCE: dict[type[Any], Run] = {
     ops.Sum: lax.reduce_sum, ops.Prod: lax.reduce_prod, ops.Max: lax.reduce_max, ops.Min:
@@ -18,18 +18,12 @@ _REDUCE: dict[type[Any], Run] = {
 }  # fmt: skip
 
 
-def wide(type: TensorType) -> np.dtype[Any]:
-    """Return the dtype to accumulate in."""
-    small = type.dtype.is_float and type.dtype.itemsize == 2
-    return np.dtype(np.float32) if small else type.dtype.numpy
-
-
 @kernel(*_REDUCE)
 def reduction(op: ops.Reduction, types: Types) -> Run:
     """One of the reductions over some dimensions."""
     (result,) = op.infer(types)
     reduce, dtype = _REDUCE[type(op)], result.dtype.numpy
-    accumulate = wide(result) if isinstance(op, ops.Sum | ops.Prod) else dtype
+    accumulate = accumulator(result.dtype) if isinstance(op, ops.Sum | ops.Prod) else dtype
 
     def run(x: Any) -> Any:
         y = reduce(lax.convert_element_type(x, accumulate), op.axes)
@@ -49,7 +43,7 @@ def arg_extremum(op: ops.ArgExtremum, types: Types) -> Run:
 def cumsum(op: ops.Cumsum, types: Types) -> Run:
     """A running sum."""
     (result,) = op.infer(types)
-    dtype, accumulate = result.dtype.numpy, wide(result)
+    dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)
 
     def run(x: Any) -> Any:
         total = lax.cumsum(lax.convert_element_type(x, accumulate), op.axis, reverse=op.reverse)

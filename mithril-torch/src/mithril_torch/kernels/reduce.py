@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from mithril import ops
+from mithril.engine.kernels.registry import Types
 from mithril.types import DType, TensorType
 
-from mithril_torch.kernels.registry import Types, dtype, kernel
+from mithril_torch.kernels.expression import dtype
+from mithril_torch.kernels.table import kernel
 from mithril_torch.kernels.unsigned import wide
 
 

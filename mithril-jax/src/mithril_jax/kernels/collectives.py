@@ -1,4 +1,4 @@
-"""Kernels of the collectives, and of what turns a device's index into a part of a value."""
+"""Kernels of the collectives, and of the index of a device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops import collective as ops
 
-from mithril_jax.kernels.registry import Types, kernel
+from mithril_jax.kernels.table import kernel
 
 _REDUCE: dict[str, Run] = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
 
@@ -127,16 +127,3 @@ def _empty(op: ops.Collective, types: Types) -> Run | None:
 def axis_index(op: ops.AxisIndex, types: Types) -> Run:
     """The device's row-major index over some axes."""
     return lambda: lax.axis_index(op.axes)
-
-
-@kernel(ops.TakeShard)
-def take_shard(op: ops.TakeShard, types: Types) -> Run:
-    """Part number `index`."""
-    size = types[0].shape[op.dimension] // op.count
-    return lambda x, index: lax.dynamic_slice_in_dim(x, index * size, size, op.dimension)
-
-
-@kernel(ops.KeepFirst)
-def keep_first(op: ops.KeepFirst, types: Types) -> Run:
-    """The operand on index 0, zeros elsewhere."""
-    return lambda x, index: lax.select(index == 0, x, jnp.zeros_like(x))

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from jax import lax
 from mithril import ops
-from mithril.engine.kernels.registry import Run
-from mithril.ops.control import After
+from mithril.engine.kernels.registry import Run, Types
 
 from mithril_jax.kernels.elementwise import broadcast_to
-from mithril_jax.kernels.registry import Types, kernel
+from mithril_jax.kernels.table import kernel
 
 
 @kernel(ops.Reshape)
@@ -54,12 +53,6 @@ def concatenate(op: ops.Concatenate, types: Types) -> Run:
         return lax.concatenate(parts, op.axis)
 
     return run
-
-
-@kernel(After)
-def after(op: After, types: Types) -> Run:
-    """The operand itself: what keeps it apart is put in when a whole program is lowered."""
-    return lambda x, dependency: x
 
 
 @kernel(ops.Flip)

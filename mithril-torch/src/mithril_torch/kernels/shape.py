@@ -1,15 +1,12 @@
-"""Ops that move elements: shapes, parts, and which part belongs to a device.
-
-Most results are views of an operand.
-"""
+"""Ops that move elements; most results are views of an operand."""
 
 from __future__ import annotations
 
 from mithril import ops
-from mithril.ops.collective import KeepFirst, TakeShard
+from mithril.engine.kernels.registry import Types
 from mithril.types import Shape
 
-from mithril_torch.kernels.registry import Types, kernel, same
+from mithril_torch.kernels.table import kernel
 
 
 def numbers(shape: Shape) -> str:
@@ -19,9 +16,6 @@ def numbers(shape: Shape) -> str:
     ('2, 3', '()')
     """
     return ", ".join(map(str, shape)) or "()"
-
-
-same({KeepFirst: "keep_first({0}, {1})"})
 
 
 @kernel(ops.Reshape)
@@ -89,11 +83,3 @@ def pad(op: ops.Pad, types: Types) -> str:
 def flip(op: ops.Flip, types: Types) -> str:
     """The elements from the other end."""
     return f"torch.flip({{0}}, {op.axes})" if op.axes else "{0}"
-
-
-@kernel(TakeShard)
-def take_shard(op: TakeShard, types: Types) -> str:
-    """Part number {1}."""
-    if op.count == 1:
-        return "{0}"
-    return f"take_shard({{0}}, {{1}}, {op.dimension}, {op.count})"

@@ -1,26 +1,21 @@
-"""Convolution and pooling: PyTorch's kernels where they fit, else windows of a padded input."""
+"""Convolution: PyTorch's kernels where they fit, else windows of a padded input."""
 
 from __future__ import annotations
 
-import math
+from mithril.engine.kernels.registry import Types
+from mithril.ops import conv
 
-from mithril.ops import conv, pool
-from mithril.types import DType, Shape
+from mithril_torch.kernels.table import kernel
 
-from mithril_torch.kernels.registry import Types, kernel, number
-
-_DIMENSIONS = 3
+DIMENSIONS = 3
 """How many spatial dimensions PyTorch's kernels take at most."""
-
-
-# ------------------------------------------------------------------ convolution
 
 
 @kernel(conv.Convolution)
 def convolution(op: conv.Convolution, types: Types) -> str:
     """Padding that differs between the sides is stored around the input."""
     rank = len(op.stride)
-    if rank > _DIMENSIONS:
+    if rank > DIMENSIONS:
         out = op.infer(types)[0].shape[2:]
         return f"convolve_windows({{0}}, {{1}}, {_attributes(op)}, {list(out)})"
     zeros, (outer, inner) = [0] * rank, _split(op.padding)
@@ -32,7 +27,7 @@ def convolution(op: conv.Convolution, types: Types) -> str:
 @kernel(conv.ConvolutionInputGradient)
 def input_gradient(op: conv.ConvolutionInputGradient, types: Types) -> str:
     """The kernel looks at the shape of the input only, so it gets memory nobody has written to."""
-    if len(op.stride) > _DIMENSIONS:
+    if len(op.stride) > DIMENSIONS:
         return f"convolve_windows_input_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
     (result,) = op.infer(types)
     outer, _ = _split(op.padding)
@@ -48,7 +43,7 @@ def input_gradient(op: conv.ConvolutionInputGradient, types: Types) -> str:
 @kernel(conv.ConvolutionWeightGradient)
 def weight_gradient(op: conv.ConvolutionWeightGradient, types: Types) -> str:
     """The kernel looks at the shape of the weight only, so it gets memory nobody has written to."""
-    if len(op.stride) > _DIMENSIONS:
+    if len(op.stride) > DIMENSIONS:
         return f"convolve_windows_weight_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
     (result,) = op.infer(types)
     outer, _ = _split(op.padding)
@@ -82,65 +77,3 @@ def _split(padding: conv.Padding) -> tuple[conv.Padding, list[int]]:
 
 def _pad(text: str, padding: conv.Padding) -> str:
     return f"pad({text}, {list(padding)}, 0)" if any(map(any, padding)) else text
-
-
-# ------------------------------------------------------------------ pooling
-
-
-@kernel(pool.MaxPool)
-def max_pool(op: pool.MaxPool, types: Types) -> str:
-    """The largest element of each window."""
-    if _fits(op, types):
-        return f"max_pool({{0}}, {_pooling(op)})"
-    lowest = number(_lowest(types[0].dtype))
-    return f"max_windows({{0}}, {_format_window(op)}, {lowest})"
-
-
-@kernel(pool.MaxPoolGradient)
-def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> str:
-    """Each gradient handed to the first element that equals the maximum."""
-    if _fits(op, types):
-        return f"max_pool_gradient({{0}}, {{2}}, {_pooling(op)})"
-    return f"max_windows_gradient({{0}}, {{1}}, {{2}}, {_format_window(op)})"
-
-
-@kernel(pool.AvgPool)
-def avg_pool(op: pool.AvgPool, types: Types) -> str:
-    """The mean of each window."""
-    if _fits(op, types):
-        return f"avg_pool({{0}}, {_pooling(op)}, {op.count_padding})"
-    return f"mean_windows({{0}}, {_format_window(op)}, {op.count_padding})"
-
-
-@kernel(pool.AvgPoolGradient)
-def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> str:
-    """Each gradient handed to the elements of its window in equal parts."""
-    size = list(op.size)
-    if _fits(op, types):
-        return f"avg_pool_gradient({{0}}, {size}, {_pooling(op)}, {op.count_padding})"
-    return f"mean_windows_gradient({{0}}, {size}, {_format_window(op)}, {op.count_padding})"
-
-
-def _fits(op: pool.Pooling, types: Types) -> bool:
-    """Whether PyTorch has a kernel: of floats, and padded evenly by at most half a window."""
-    even = all(before == after for before, after in op.padding)
-    small = all(2 * pad <= size for (pad, _), size in zip(op.padding, op.window, strict=True))
-    return types[0].dtype.is_float and even and small and len(op.window) <= _DIMENSIONS
-
-
-def _pooling(op: pool.Pooling) -> str:
-    """Return window, stride and padding for a kernel; one dimension is the last of two."""
-    one: Shape = (1,) if len(op.window) == 1 else ()
-    pads = [0] * len(one) + [before for before, _ in op.padding]
-    return f"{[*one, *op.window]}, {[*one, *op.stride]}, {pads}"
-
-
-def _format_window(op: pool.Pooling) -> str:
-    return f"{list(op.window)}, {list(op.stride)}, {list(op.padding)}"
-
-
-def _lowest(of: DType) -> float:
-    """Return what every number of a dtype is at least."""
-    if of.is_float:
-        return -math.inf
-    return 0 if "u" in of else -(2 ** (8 * of.itemsize - 1))

@@ -11,12 +11,13 @@ from typing import Any
 
 import mlx.core as mx
 from mithril import ops
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Kernel, Run, Types
 
 from mithril_mlx.kernels import pool
 from mithril_mlx.kernels.convolution import geometry
+from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.precision import in_float32
-from mithril_mlx.kernels.registry import Factory, Types, kernel, zero_without_elements
+from mithril_mlx.kernels.table import kernel
 from mithril_mlx.layout import OfImages, channels_second
 
 
@@ -36,12 +37,12 @@ def _weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> Run:
     return geometry(op, (x.shape[2:], op.size, dy.shape[2:]), x.dtype).weight_gradient()
 
 
-_CONVOLUTIONS: dict[type[Any], Factory] = {
+_CONVOLUTIONS: dict[type[Any], Kernel] = {
     ops.Convolution: _forward,
     ops.ConvolutionInputGradient: _input_gradient,
     ops.ConvolutionWeightGradient: _weight_gradient,
 }
-_POOLS: dict[type[Any], Factory] = {
+_POOLS: dict[type[Any], Kernel] = {
     ops.MaxPool: partial(pool.max_pool_from, 1),
     ops.MaxPoolGradient: partial(pool.max_pool_gradient_from, 1),
     ops.AvgPool: partial(pool.avg_pool_from, 1),

@@ -7,12 +7,13 @@ from typing import Any
 
 import mlx.core as mx
 from mithril import ops
-from mithril.engine.kernels.registry import Run
+from mithril.engine.kernels.registry import Run, Types
 from mithril.ops import reduce
 from mithril.types import Shape
 
-from mithril_mlx.kernels.movement import fill
-from mithril_mlx.kernels.registry import Types, kernel, wide
+from mithril_mlx.kernels.precision import accumulator
+from mithril_mlx.kernels.shape import fill
+from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
 _REDUCE: dict[type[Any], Run] = {
@@ -77,7 +78,11 @@ def _accumulate(op: Any, types: Types, run: Run) -> Run:
     (result,) = op.infer(types)
     if not types[0].size:
         return _reduce_nothing(op, types)
-    given, made, accumulate = mlx_dtype(types[0].dtype), mlx_dtype(result.dtype), wide(result)
+    given, made, accumulate = (
+        mlx_dtype(types[0].dtype),
+        mlx_dtype(result.dtype),
+        accumulator(result.dtype),
+    )
     if given == made == accumulate:
         return run
     if made == accumulate:

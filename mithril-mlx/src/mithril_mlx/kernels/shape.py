@@ -6,14 +6,11 @@ from typing import Any
 
 import mlx.core as mx
 from mithril import ops
-from mithril.engine.kernels.registry import Run
-from mithril.ops.control import After
+from mithril.engine.kernels.registry import Run, Types
 from mithril.types import TensorType
 
 from mithril_mlx.kernels.elementwise import number
-from mithril_mlx.kernels.registry import Types, kernel, same
-
-same({After: mx.depends})
+from mithril_mlx.kernels.table import kernel
 
 
 def fill(value: object, type: TensorType) -> Run:

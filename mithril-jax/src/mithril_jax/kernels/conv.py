@@ -1,0 +1,72 @@
+"""Kernels of convolution; gradients are transposes of the local forward kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import lax
+from mithril import ops
+from mithril.engine.kernels.precision import accumulator
+from mithril.engine.kernels.registry import Run, Types
+from mithril.ops import conv
+from mithril.types import TensorType, as_dtype
+
+from mithril_jax.kernels.table import kernel
+
+
+@kernel(ops.Convolution)
+def convolution(op: conv.Convolving, types: Types) -> Run:
+    """[batch, channels, *spatial] with [out, channels / groups, *window]."""
+    dtype, accumulate = types[0].dtype.numpy, accumulator(types[0].dtype)
+
+    def run(x: Any, w: Any) -> Any:
+        y = lax.conv_general_dilated(
+            x,
+            w,
+            window_strides=op.stride,
+            padding=op.padding,
+            rhs_dilation=op.dilation,
+            feature_group_count=op.groups,
+            preferred_element_type=accumulate,
+        )
+        return lax.convert_element_type(y, dtype)
+
+    return run
+
+
+@kernel(ops.ConvolutionInputGradient)
+def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> Run:
+    """The convolution, linear in its image, transposed; operands (dy, w)."""
+    (result,) = op.infer(types)
+    forward = convolution(op, [_wide(result), _wide(types[1])])
+
+    def run(dy: Any, w: Any) -> Any:
+        w = lax.convert_element_type(w, accumulator(result.dtype))
+        return transpose_linear(lambda x: forward(x, w), result, dy)
+
+    return run
+
+
+@kernel(ops.ConvolutionWeightGradient)
+def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> Run:
+    """The convolution, linear in its weight, transposed; operands (x, dy)."""
+    (result,) = op.infer(types)
+    forward = convolution(op, [_wide(types[0]), _wide(result)])
+
+    def run(x: Any, dy: Any) -> Any:
+        x = lax.convert_element_type(x, accumulator(result.dtype))
+        return transpose_linear(lambda w: forward(x, w), result, dy)
+
+    return run
+
+
+def transpose_linear(linear: Run, of: TensorType, g: Any) -> Any:
+    """Return the transpose of a linear function of a tensor, applied to g, in at least float32."""
+    like = jax.ShapeDtypeStruct(of.shape, accumulator(of.dtype))
+    (found,) = jax.linear_transpose(linear, like)(lax.convert_element_type(g, like.dtype))
+    return lax.convert_element_type(found, of.dtype.numpy)
+
+
+def _wide(type: TensorType) -> TensorType:
+    return TensorType(type.shape, as_dtype(accumulator(type.dtype)))

@@ -1,0 +1,84 @@
+"""Kernels of the ops along one dimension: order, picking by position, adding by position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from mithril.engine.kernels.precision import accumulator
+from mithril.engine.kernels.registry import Run, Types
+from mithril.ops import order
+
+from mithril_jax.kernels.index import missing_value
+from mithril_jax.kernels.table import kernel
+
+
+@kernel(order.Sort)
+def sort(op: order.Sort, types: Types) -> Run:
+    """Sorted rows, NaN last."""
+    return lambda x: _sort(op.axis, op.descending, x)[0]
+
+
+@kernel(order.Argsort)
+def argsort(op: order.Argsort, types: Types) -> Run:
+    """Positions by a stable sort."""
+    return lambda x: _sort(op.axis, op.descending, x)[1]
+
+
+@kernel(order.TopK)
+def top_k(op: order.TopK, types: Types) -> Run:
+    """The first k of a stable descending sort."""
+
+    def run(x: Any) -> Any:
+        return tuple(lax.slice_in_dim(y, 0, op.k, axis=op.axis) for y in _sort(op.axis, True, x))
+
+    return run
+
+
+def _sort(axis: int, descending: bool, x: Any) -> tuple[Any, Any]:
+    """Return sorted rows and where they come from; equal elements stay in their order."""
+    places = lax.broadcasted_iota(np.int32, x.shape, axis)
+    if not descending:
+        values, positions = lax.sort((x, places), dimension=axis, is_stable=True, num_keys=1)
+        return values, positions
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    key = lax.neg(x) if is_float else lax.bitwise_not(x)  # both turn the order around
+    _, values, positions = lax.sort((key, x, places), dimension=axis, is_stable=True, num_keys=1)
+    return values, positions
+
+
+@kernel(order.TakeAlong)
+def take_along(op: order.TakeAlong, types: Types) -> Run:
+    """Elements by position, row by row."""
+    nowhere = missing_value(types[0])
+
+    def run(x: Any, indices: Any) -> Any:
+        at = x.at[_grid(indices, op.axis)]
+        return at.get(mode="fill", fill_value=nowhere, wrap_negative_indices=False)
+
+    return run
+
+
+@kernel(order.ScatterAlong)
+def scatter_along(op: order.ScatterAlong, types: Types) -> Run:
+    """Sums of the updates that go to one place."""
+    (result,) = op.infer(types)
+    dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)
+
+    def run(indices: Any, updates: Any) -> Any:
+        at = jnp.zeros(result.shape, accumulate).at[_grid(indices, op.axis)]
+        updates = lax.convert_element_type(updates, accumulate)
+        total = at.add(updates, mode="drop", wrap_negative_indices=False)
+        return lax.convert_element_type(total, dtype)
+
+    return run
+
+
+def _grid(indices: Any, axis: int) -> tuple[Any, ...]:
+    """Return an index that goes its own way along one dimension and straight along the others."""
+    shape = indices.shape
+    grid = [lax.broadcasted_iota(np.int32, shape, i) for i in range(len(shape))]
+    grid[axis] = indices
+    return tuple(grid)

@@ -1,0 +1,10 @@
+"""The kernel of `after`: what keeps a value from being computed before another."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from mithril.ops.control import After
+
+from mithril_mlx.kernels.table import same
+
+same({After: mx.depends})
