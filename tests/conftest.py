@@ -28,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the profile before modules of tests are imported, which ask for it."""
     if config.getoption("--all"):
         os.environ[PROFILE] = "all"
+    if not runs_all():  # XLA's time goes into compilation, also in processes that tests start
+        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     name, is_ci = ("all" if runs_all() else "quick"), bool(os.environ.get("CI"))
     settings.register_profile(name, derandomize=is_ci, deadline=None, max_examples=EXAMPLES[name])
     settings.load_profile(name)

@@ -1,8 +1,9 @@
 """The two test profiles: `quick`, which `make test` runs, and `all`, which `make test-all` runs.
 
 A test that takes long, or proves more of what another one shows, bears the marker `slow` and runs
-under `--all` only; where that depends on its parameters, it is `quick` on a condition. A property test draws `scaled` numbers of
-examples. Nothing but the number of cases differs: tolerances are the same.
+under `--all` only; where that depends on its parameters, it is `quick` on a condition. A property
+test draws `scaled` numbers of examples. What XLA compiles it optimises in the whole run only.
+Tolerances are the same.
 """
 
 from __future__ import annotations

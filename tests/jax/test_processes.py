@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from mithril.plugins import free_port
 
+from tests.profiles import quick
 from tests.runtime.jobs import LOOPBACK, listening
 from tests.runtime.scripts import (
     MITHRIL,
@@ -31,6 +32,7 @@ LIMIT = 15  # seconds in which a job with a dead process has to end
 launch = partial(launched, "jax", 2)
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_does() -> None:
     options = ("--backend", "jax", "--mesh", "data=4,tensor=2", "--steps", "4")
     alone = ran([sys.executable, TRAIN, *options])
@@ -88,6 +90,7 @@ def test_a_backend_opened_after_jax_has_started_says_so(tmp_path: Path) -> None:
     )
 
 
+@quick(lambda answer: "raise" in answer)
 @pytest.mark.parametrize("answer", ["return '192.0.2.1'", "raise socket.gaierror('no such name')"])
 def test_loopback_is_kept_to_where_the_machine_has_another_name(
     answer: str, tmp_path: Path
@@ -135,6 +138,7 @@ def job():
         yield running
 
 
+@quick(lambda victim: victim == 1)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_process_ends_the_job_and_is_named(job: Training, victim: int) -> None:
     assert sorted(job.processes()) == ["0", "1"]

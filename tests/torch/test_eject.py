@@ -150,6 +150,7 @@ class TestFile:
         (line,) = (line for line in others if line.startswith("gradients.up.weight [7, 5] norm "))
         assert float(line.split()[-1]) == pytest.approx(norm, rel=1e-5)
 
+    @pytest.mark.slow
     def test_four_ranks_of_which_one_is_killed_at_first(self, grid: Case, tmp_path: Path) -> None:
         file = grid.compiled.eject(tmp_path / "step.py")
         assert "4 gradients" in file.read_text()  # in one buffer

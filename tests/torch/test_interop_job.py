@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.torch.test_module import RTOL, train_by_hand
 
@@ -23,6 +24,7 @@ REFUSALS = {
 """What is refused, and by how many ranks."""
 
 
+@pytest.mark.slow
 def test_four_ranks(tmp_path: Path) -> None:
     job = subprocess.run(
         [

@@ -258,6 +258,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_effects_in_the_ranks_of_a_job(tmp_path: Path) -> None:
     done = launch(2, script(tmp_path, RANKS))
     assert done.returncode == 0, done.stderr

@@ -41,6 +41,7 @@ def test_the_text_has_a_function_for_each_stage_and_a_run_for_each_rank() -> Non
     assert mine.index(".wait()") > mine.index("0F1"), "it goes on while its message is under way"
 
 
+@pytest.mark.slow
 def test_a_file_runs_without_mithril(tmp_path: Path) -> None:
     backend, inputs = opened(), samples(8)
     compiled = ml.compile(classifier(2, microbatch_size=2), backend)
@@ -83,7 +84,7 @@ def test_a_module_of_stages_is_trained_in_a_script() -> None:
         {"use_module_hooks": True},
         {"allow_tf32": False},
         {"gradient_as_bucket_view": False},
-        {"jit": True},
+        pytest.param({"jit": True}, marks=pytest.mark.slow),
     ],
     ids=lambda options: next(iter(options)),
 )

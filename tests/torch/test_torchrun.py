@@ -13,7 +13,6 @@ import pytest
 from mithril.plugins import LaunchRequest, free_port
 from mithril_torch.launch.command import commands
 
-from tests.profiles import quick
 from tests.runtime.jobs import LOOPBACK, listening, wait_until
 from tests.runtime.scripts import (
     LIMIT,
@@ -133,7 +132,7 @@ if given:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs names of threads")
-@quick(lambda arguments: not arguments)
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("given",)])
 def test_threads_of_groups_end_before_the_interpreter(
     arguments: tuple[str, ...], tmp_path: Path
@@ -172,7 +171,16 @@ def test_a_job_whose_rank_dies_twice_comes_back_and_trains_on(
     assert [value for *_, value in steps_of(never.stdout)] == [value for *_, value in found]
 
 
-def test_a_failed_rank_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "how", "exit_code"),
+    [
+        ("sys.exit(5)", "with exit code 5", 5),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGKILL)", "by SIGKILL", 137, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_failed_rank_is_named(tmp_path: Path, end: str, how: str, exit_code: int) -> None:
     code = """
 import signal
 backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu")
@@ -181,13 +189,9 @@ if rank == 1:
     END
 backend.ones(2, sharding=P("data")).sum().item()
 """
-    for end, how, exit_code in (
-        ("sys.exit(5)", "with exit code 5", 5),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "by SIGKILL", 137),
-    ):
-        done = launch(2, script(tmp_path, code.replace("END", end)))
-        assert done.returncode == exit_code
-        assert re.search(rf"torchrun: rank 1 ended {how} \(pid \d+\); all ranks", done.stderr)
+    done = launch(2, script(tmp_path, code.replace("END", end)))
+    assert done.returncode == exit_code
+    assert re.search(rf"torchrun: rank 1 ended {how} \(pid \d+\); all ranks", done.stderr)
 
 
 def test_a_job_needs_a_place_to_meet(tmp_path: Path) -> None:
@@ -242,6 +246,7 @@ def test_the_demo_runs_on_a_pool() -> None:
     assert "equal within" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_two_nodes_meet_at_the_coordinator(tmp_path: Path) -> None:
     code = """
 backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu")
