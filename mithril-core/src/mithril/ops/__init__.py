@@ -5,7 +5,9 @@ array API standard; `mithril.models` and a backend's eager functions are built o
 """
 
 from mithril.ir.constant import Constant as Constant
+from mithril.ops.arg_reduce import *
 from mithril.ops.arithmetic import *
+from mithril.ops.arrange import *
 from mithril.ops.attention import *
 from mithril.ops.choice import *
 from mithril.ops.collective import *
@@ -26,11 +28,14 @@ from mithril.ops.nn import *
 from mithril.ops.normalization import *
 from mithril.ops.numbers import *
 from mithril.ops.order import *
+from mithril.ops.order_functions import *
 from mithril.ops.pool import *
 from mithril.ops.position import *
 from mithril.ops.random import *
 from mithril.ops.reduce import *
 from mithril.ops.ring import *
+from mithril.ops.rounding import *
 from mithril.ops.shape import *
 from mithril.ops.slicing import *
 from mithril.ops.ulysses import *
+from mithril.ops.variance import *

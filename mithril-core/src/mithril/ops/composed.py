@@ -1,4 +1,4 @@
-"""Functions of the Python array API standard that are short compositions of other ops.
+"""Matrices, products and logaddexp: functions that are short compositions of other ops.
 
 They have no op of their own: rules, gradients and kernels are those of their pieces.
 """
@@ -13,89 +13,14 @@ from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand, Operand
 from mithril.ops.arithmetic import maximum
 from mithril.ops.choice import equal, greater_equal, logical_not, where
-from mithril.ops.elementwise import broadcast_shape, meet
+from mithril.ops.elementwise import meet
 from mithril.ops.functions import abs, exp
 from mithril.ops.index import iota
 from mithril.ops.linalg import matmul
 from mithril.ops.numbers import log1p
 from mithril.ops.reduce import sum
-from mithril.ops.shape import broadcast_to, concatenate, normalize_axis, reshape, transpose
+from mithril.ops.shape import normalize_axis, reshape, transpose
 from mithril.types import DType
-
-Axis = int | Sequence[int]
-
-
-def expand_dims(x: AnyOperand, axis: Axis = 0) -> AnyOperand:
-    """Return x with new dimensions of size 1 at these positions of the result."""
-    given = _several(axis)
-    rank = x.ndim + len(given)
-    new = _distinct([normalize_axis(i, rank, "expand_dims") for i in given], "expand_dims")
-    sizes = iter(x.shape)
-    return reshape(x, [1 if i in new else next(sizes) for i in range(rank)])
-
-
-def squeeze(x: AnyOperand, axis: Axis | None = None) -> AnyOperand:
-    """Return x without these dimensions, which have size 1; without all such ones by default.
-
-    Raises:
-        ShapeError: a dimension has another size.
-    """
-    if axis is None:
-        return reshape(x, [size for size in x.shape if size != 1])
-    gone = _distinct([normalize_axis(i, x.ndim, "squeeze") for i in _several(axis)], "squeeze")
-    for i in gone:
-        if x.shape[i] != 1:
-            raise ShapeError(
-                f"cannot squeeze dimension {i} of {x.type}; only one of size 1 can be left out"
-            )
-    return reshape(x, [size for i, size in enumerate(x.shape) if i not in gone])
-
-
-def stack(operands: Sequence[AnyOperand], axis: int = 0) -> AnyOperand:
-    """Return operands of one shape side by side along a new dimension.
-
-    Raises:
-        ShapeError: there are none, or shapes differ.
-    """
-    if not operands:
-        raise ShapeError("cannot stack no tensors; pass at least one")
-    for x in operands:
-        if x.shape != operands[0].shape:
-            raise ShapeError(
-                f"cannot stack {operands[0].type} and {x.type}; the shapes must be equal"
-            )
-    return concatenate([expand_dims(x, axis) for x in operands], axis)
-
-
-def unstack(x: AnyOperand, axis: int = 0) -> tuple[AnyOperand, ...]:
-    """Return the slices of x along a dimension."""
-    at = normalize_axis(axis, x.ndim, "unstack")
-    before = (slice(None),) * at
-    return tuple(x[(*before, i)] for i in range(x.shape[at]))
-
-
-def moveaxis(x: AnyOperand, source: Axis, destination: Axis) -> AnyOperand:
-    """Return x with dimensions moved to new positions; the others keep their order.
-
-    Raises:
-        ShapeError: there are not as many positions as dimensions, or one is named twice.
-    """
-    old = [normalize_axis(i, x.ndim, "moveaxis") for i in _several(source)]
-    new = [normalize_axis(i, x.ndim, "moveaxis") for i in _several(destination)]
-    if len(old) != len(new):
-        raise ShapeError(
-            f"moveaxis moves {len(old)} dimensions to {len(new)} positions; give one position each"
-        )
-    _distinct(old, "moveaxis")
-    order = [i for i in range(x.ndim) if i not in old]
-    for to, dimension in sorted(zip(_distinct(new, "moveaxis"), old, strict=True)):
-        order.insert(to, dimension)
-    return transpose(x, order)
-
-
-def matrix_transpose(x: AnyOperand) -> AnyOperand:
-    """Return x with its last two dimensions swapped."""
-    return x.T
 
 
 def tril(x: AnyOperand, k: int = 0) -> AnyOperand:
@@ -106,39 +31,6 @@ def tril(x: AnyOperand, k: int = 0) -> AnyOperand:
 def triu(x: AnyOperand, k: int = 0) -> AnyOperand:
     """Return the upper triangles of matrices, zeros below the k-th diagonal."""
     return where(logical_not(_is_lower(x, k - 1, "triu")), x, _zero(x))
-
-
-def roll(x: AnyOperand, shift: int, axis: int) -> AnyOperand:
-    """Return x moved on along a dimension; what leaves at the end enters at the front."""
-    at = normalize_axis(axis, x.ndim, "roll")
-    start = -shift % x.shape[at] if x.shape[at] else 0
-    if not start:
-        return x
-    before = (slice(None),) * at
-    return concatenate([x[(*before, slice(start, None))], x[(*before, slice(None, start))]], at)
-
-
-def tile(x: AnyOperand, repetitions: Sequence[int]) -> AnyOperand:
-    """Return x repeated as a whole along each dimension, as in `numpy.tile`.
-
-    Raises:
-        ShapeError: a number of repetitions is negative.
-    """
-    counts = tuple(repetitions)
-    if any(count < 0 for count in counts):
-        raise ShapeError(f"tile repeats {counts} times; numbers of repetitions are 0 or more")
-    rank = max(len(counts), x.ndim)
-    shape = (1,) * (rank - x.ndim) + x.shape
-    counts = (1,) * (rank - len(counts)) + counts
-    pairs = [n for pair in zip(counts, shape, strict=True) for n in pair]
-    wide = broadcast_to(reshape(x, [n for size in shape for n in (1, size)]), pairs)
-    return reshape(wide, [count * size for count, size in zip(counts, shape, strict=True)])
-
-
-def broadcast_arrays(*operands: AnyOperand) -> tuple[AnyOperand, ...]:
-    """Return all operands in the shape they broadcast to."""
-    shape = broadcast_shape([x.shape for x in operands], "broadcast_arrays")
-    return tuple(broadcast_to(x, shape) for x in operands)
 
 
 def outer(x: Any, y: Any) -> Any:
@@ -231,18 +123,4 @@ def _require_matrix(x: Operand, what: str) -> None:
         raise ShapeError(f"{what} takes matrices, not {x.type}; it needs two dimensions")
 
 
-def _several(axis: Axis) -> Sequence[int]:
-    return (axis,) if isinstance(axis, int) else tuple(axis)
-
-
-def _distinct(axes: list[int], what: str) -> list[int]:
-    if len(set(axes)) < len(axes):
-        raise ShapeError(f"{what} names a position twice in {tuple(axes)}; name each once")
-    return axes
-
-
-__all__ = [
-    "broadcast_arrays", "expand_dims", "logaddexp", "matrix_transpose", "moveaxis", "outer",
-    "positive", "roll", "squeeze", "stack", "tensordot", "tile", "trace", "tril", "triu",
-    "unstack", "vecdot",
-]  # fmt: skip
+__all__ = ["logaddexp", "outer", "positive", "tensordot", "trace", "tril", "triu", "vecdot"]

@@ -11,7 +11,7 @@ from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import Logical, logical_and, logical_not, logical_or
 from mithril.ops.elementwise import Elementwise, binary, given, sum_to
-from mithril.ops.numbers import floor
+from mithril.ops.rounding import floor
 from mithril.types import DType
 
 

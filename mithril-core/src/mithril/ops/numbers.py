@@ -213,41 +213,6 @@ def cosh(x: AnyOperand) -> AnyOperand:
     return apply_one(Cosh(), x)
 
 
-def floor(x: AnyOperand) -> AnyOperand:
-    """Return the largest whole number not above x."""
-    return apply_one(Floor(), x)
-
-
-def ceil(x: AnyOperand) -> AnyOperand:
-    """Return the smallest whole number not below x."""
-    return apply_one(Ceil(), x)
-
-
-def round(x: AnyOperand) -> AnyOperand:
-    """Return the nearest whole number; the even one of two equally near ones."""
-    return apply_one(Round(), x)
-
-
-def trunc(x: AnyOperand) -> AnyOperand:
-    """Return the whole part of x."""
-    return apply_one(Trunc(), x)
-
-
-def isnan(x: AnyOperand) -> AnyOperand:
-    """Return whether x is not a number."""
-    return apply_one(IsNan(), x)
-
-
-def isinf(x: AnyOperand) -> AnyOperand:
-    """Return whether x is infinite."""
-    return apply_one(IsInf(), x)
-
-
-def isfinite(x: AnyOperand) -> AnyOperand:
-    """Return whether x is a number and not infinite."""
-    return apply_one(IsFinite(), x)
-
-
 def square(x: AnyOperand) -> AnyOperand:
     """Return x * x."""
     result: AnyOperand = multiply(x, x)
@@ -275,7 +240,6 @@ def clip(x: Any, min: Scalar | None = None, max: Scalar | None = None) -> Any:
 
 __all__ = [
     "Arctan", "Ceil", "Cosh", "Expm1", "Floor", "IsFinite", "IsInf", "IsNan", "Kind", "Log1p",
-    "Round", "Rounding", "Sigmoid", "Sinh", "Tan", "Trunc", "arctan", "ceil", "clip", "cosh",
-    "expm1", "floor", "isfinite", "isinf", "isnan", "log1p", "reciprocal", "round", "sigmoid",
-    "sinh", "square", "tan", "trunc",
+    "Round", "Rounding", "Sigmoid", "Sinh", "Tan", "Trunc", "arctan", "clip", "cosh", "expm1",
+    "log1p", "reciprocal", "sigmoid", "sinh", "square", "tan",
 ]  # fmt: skip

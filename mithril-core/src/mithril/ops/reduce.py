@@ -235,16 +235,6 @@ def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     return cast(average, x.dtype) if x.dtype.is_float else average
 
 
-def argmax(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the int32 index of the first largest element along a dimension, or of all."""
-    return _arg_extremum(Argmax, x, axis, keepdims)
-
-
-def argmin(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the int32 index of the first smallest element along a dimension, or of all."""
-    return _arg_extremum(Argmin, x, axis, keepdims)
-
-
 def total_dtype(dtype: DType) -> DType:
     """Return the dtype of sums and products: int32 for booleans and smaller integers."""
     small = dtype == DType.bool_ or (dtype.is_integer and dtype.itemsize < 4)
@@ -254,18 +244,6 @@ def total_dtype(dtype: DType) -> DType:
 def accumulator(dtype: DType) -> DType:
     """Return the dtype in which long sums of a dtype are kept: float32 for 16-bit floats."""
     return DType.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
-
-
-def _arg_extremum(
-    op: type[ArgExtremum], x: AnyOperand, axis: int | None, keepdims: bool
-) -> AnyOperand:
-    if axis is None:
-        found = apply_one(op(0), reshape(x, (x.size,)))
-        return reshape(found, (1,) * x.ndim) if keepdims else found
-    chosen = normalize_axis(axis, x.ndim, op.name)
-    found = apply_one(op(chosen), x)
-    shape = tuple(1 if i == chosen else size for i, size in enumerate(x.shape))
-    return reshape(found, shape) if keepdims else found
 
 
 def _truth(x: AnyOperand) -> AnyOperand:
@@ -314,7 +292,6 @@ def _reduction_rule(
 
 
 __all__ = [
-    "AllTrue", "AnyTrue", "ArgExtremum", "Argmax", "Argmin", "Extremum", "Max", "Min",
-    "Quantifier", "Reduction", "Sum", "accumulator", "all", "any", "argmax", "argmin", "max",
-    "mean", "min", "sum",
+    "AllTrue", "AnyTrue", "ArgExtremum", "Argmax", "Argmin", "Extremum", "Max", "Min", "Quantifier",
+    "Reduction", "Sum", "accumulator", "all", "any", "max", "mean", "min", "sum",
 ]  # fmt: skip

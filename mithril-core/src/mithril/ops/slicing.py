@@ -15,7 +15,7 @@ from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.choice import equal, not_equal, where
 from mithril.ops.index import take
-from mithril.ops.order import flip
+from mithril.ops.order_functions import flip
 from mithril.ops.shape import Movement, legal, reshape
 from mithril.types import Scalar, TensorType
 

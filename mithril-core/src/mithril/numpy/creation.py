@@ -1,115 +1,26 @@
-"""A namespace like NumPy's, on arrays of any backend and on values inside a traced function.
+"""Functions that make arrays from nothing, or like another one: on a backend, or in a trace.
 
-Names and meanings are those of the Python array API standard, and of NumPy where that has another
-name; besides them there are functions of neural networks, such as `softmax`. A function works where
-its arguments live: on arrays at once, inside a function that is traced as a part of it. NumPy
-arrays may stand among the arguments.
-
-    import mithril.numpy as mnp
-
-Functions that make arrays from nothing take `backend=` outside of a traced function. Inside, they
-make constants of the plan.
+Outside of a traced function they take `backend=`; inside, they make constants of the plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as _np
+import numpy as np
 
-from mithril import ops as _ops
-from mithril.errors import BackendError, ShapeError, kind_of, nearest
+from mithril import ops
+from mithril.errors import BackendError, ShapeError, kind_of
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
 from mithril.keywords import checked_keywords
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.functional.tracing import lift
-from mithril.runtime.functions import ALIASES, EAGER, attempt, call_eager
-from mithril.runtime.host import read_number as _read_number
-from mithril.runtime.host import read_shape as _read_shape
+from mithril.runtime.host import read_number, read_shape
 from mithril.types import DType, Scalar, Shape, as_dtype
-
-pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
-bool_, int8, int16, int32, int64 = (DType(n) for n in ("bool", "int8", "int16", "int32", "int64"))
-uint8, uint16, uint32, uint64 = (DType(n) for n in ("uint8", "uint16", "uint32", "uint64"))
-bfloat16, float16 = DType.bfloat16, DType.float16
-float32, float64 = DType.float32, DType.float64
-
-_MADE = (
-    "arange", "array", "asarray", "empty", "empty_like", "eye", "full", "full_like", "linspace",
-    "ones", "ones_like", "zeros", "zeros_like",
-)  # fmt: skip
-_CONSTANTS = (
-    "bfloat16", "bool_", "e", "float16", "float32", "float64", "inf", "int16", "int32", "int64",
-    "int8", "nan", "newaxis", "pi", "uint16", "uint32", "uint64", "uint8",
-)  # fmt: skip
-
-__all__ = [*EAGER, *_MADE, *_CONSTANTS]  # noqa: PLE0604 - tuples of strings
-
-
-def __getattr__(name: str) -> Any:
-    if name not in EAGER:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise AttributeError(f"mithril.numpy has no '{name}'{nearest(name, __all__)}")
-    return _function(name)  # never put among the globals: `max` here is Python's
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
-
-
-@cache
-def _function(name: str) -> Callable[..., Any]:
-    """Return a function of `mithril.ops` that takes arrays, NumPy arrays and traced values."""
-    source = getattr(_ops, ALIASES.get(name, name))
-
-    @wraps(source)
-    def function(*arguments: Any, **options: Any) -> Any:
-        given = list(_operands((*arguments, *options.values())))
-        builder = trace_around(given)
-        if builder is None:
-            arrays = [x for x in given if isinstance(x, Array)]
-            if arrays:
-                return call_eager(arrays[0].backend, name, *arguments, **options)
-            builder = running_trace()
-        if builder is None:
-            raise BackendError(
-                f"mithril.numpy.{name} is called without an array of a backend; pass one, such as "
-                f"backend.array(…)"
-            )
-        taken = [_lift(builder, x) for x in arguments]
-        named = {key: _lift(builder, x) for key, x in options.items()}
-        return builder.attempt(attempt, name, taken, named)
-
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-def _operands(arguments: Sequence[Any]) -> Any:
-    for x in arguments:
-        if isinstance(x, Operand):
-            yield x
-        elif isinstance(x, list | tuple):
-            yield from _operands(x)
-
-
-def _lift(builder: Builder, x: Any) -> Any:
-    """Return an argument with arrays of values as tensors of a trace, those in lists too."""
-    if isinstance(x, list | tuple) and any(_is_values(item) for item in x):
-        return [_lift(builder, item) for item in x]
-    return lift(builder, x, "argument") if _is_values(x) else x
-
-
-def _is_values(x: Any) -> bool:
-    return isinstance(x, _np.ndarray | Array)
-
-
-# ------------------------------------------------------------------ making arrays
 
 
 @checked_keywords()
@@ -125,13 +36,13 @@ def array(values: object, dtype: object = None, *, backend: Backend | None = Non
         BackendError: there is no backend.
     """
     if isinstance(values, Operand):
-        return values if dtype is None else _ops.cast(values, dtype)
+        return values if dtype is None else ops.cast(values, dtype)
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "array").array(values, dtype=dtype)
-    host = _np.asarray(values)
+    host = np.asarray(values)
     tensor = lift(builder, host, "argument")
-    return tensor if dtype is None else _ops.cast(tensor, dtype)
+    return tensor if dtype is None else ops.cast(tensor, dtype)
 
 
 asarray = array
@@ -163,7 +74,7 @@ def full(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "full").full(shape, value, dtype=dtype)
-    return _constant(builder, _read_shape((shape,), "full((2, 3), 1)"), value, dtype)
+    return _constant(builder, read_shape((shape,), "full((2, 3), 1)"), value, dtype)
 
 
 @checked_keywords()
@@ -309,9 +220,9 @@ def eye(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "eye").eye(rows, columns, k=k, dtype=dtype)
-    shape = _read_shape((rows, rows if columns is None else columns), "eye(2, 3)")
+    shape = read_shape((rows, rows if columns is None else columns), "eye(2, 3)")
     row, column = (_indices(builder, shape, axis) for axis in (0, 1))
-    return _ops.cast(_ops.equal(row + k, column), dtype or DType.float32)
+    return ops.cast(ops.equal(row + k, column), dtype or DType.float32)
 
 
 def _backend(backend: Backend | None, function: str) -> Backend:
@@ -334,7 +245,7 @@ def _fill(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return getattr(_backend(backend, name), name)(shape, dtype=dtype)
-    sizes = _read_shape((shape,), f"{name}((2, 3))")
+    sizes = read_shape((shape,), f"{name}((2, 3))")
     return _constant(builder, sizes, value, dtype or DType.float32)
 
 
@@ -344,21 +255,27 @@ def _constant(builder: Builder, shape: Shape, value: object, dtype: object) -> A
             "mithril.numpy.full takes a number that is known while the function is traced, not a "
             "traced one; write ones(shape) * number"
         )
-    value = _read_number(value)
+    value = read_number(value)
     if dtype is None:
         kinds = {bool: DType.bool_, int: DType.int32, float: DType.float32}
         dtype = kinds[type(value)]
-    return _ops.broadcast_to(builder.constant(value, as_dtype(dtype)), shape)
+    return ops.broadcast_to(builder.constant(value, as_dtype(dtype)), shape)
 
 
 def _line(
     builder: Builder, count: int, first: float, step: float, computed: DType, dtype: DType
 ) -> Any:
     """Return `first + i * step` for i up to a count, computed in one dtype and cast to another."""
-    index = _ops.cast(_indices(builder, (count,), 0), computed)
-    return _ops.cast(index * step + first, dtype)
+    index = ops.cast(_indices(builder, (count,), 0), computed)
+    return ops.cast(index * step + first, dtype)
 
 
 def _indices(builder: Builder, shape: Shape, axis: int) -> Any:
-    (made,) = builder.apply(_ops.Iota(shape, axis, DType.int32))
+    (made,) = builder.apply(ops.Iota(shape, axis, DType.int32))
     return made
+
+
+__all__ = [
+    "arange", "array", "asarray", "empty", "empty_like", "eye", "full", "full_like", "linspace",
+    "ones", "ones_like", "zeros", "zeros_like",
+]  # fmt: skip

@@ -1,0 +1,57 @@
+"""Variance and standard deviation: compositions of means, in at least float32."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mithril.errors import ShapeError
+from mithril.ir.operand import AnyOperand
+from mithril.ops.elementwise import cast
+from mithril.ops.functions import sqrt
+from mithril.ops.reduce import Axes, accumulator, mean, read_axes
+from mithril.types import DType
+
+
+def var(
+    x: AnyOperand, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
+) -> AnyOperand:
+    """Return the mean squared distance from the mean over some dimensions, all by default.
+
+    Args:
+        x: numbers; integers are taken as float32.
+        axis: the dimensions.
+        correction: what is taken off the number of elements that is divided by.
+        keepdims: whether they stay, with size 1.
+
+    Raises:
+        ShapeError: there are not more elements than `correction`.
+    """
+    result = _wide_var(x, axis, correction, keepdims)
+    return cast(result, x.dtype) if x.dtype.is_float else result
+
+
+def std(
+    x: AnyOperand, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
+) -> AnyOperand:
+    """Return the square root of the variance; see `var`."""
+    result = sqrt(_wide_var(x, axis, correction, keepdims))
+    return cast(result, x.dtype) if x.dtype.is_float else result
+
+
+def _wide_var(x: AnyOperand, axis: Axes, correction: float, keepdims: bool) -> AnyOperand:
+    """Return the variance in at least float32: its root may be in range where it is not."""
+    axes = read_axes(axis, x.ndim, "var")
+    count = math.prod(x.shape[i] for i in axes)
+    if count <= correction:
+        raise ShapeError(
+            f"cannot take the variance of {count} elements with correction {correction}; it needs "
+            f"more of them"
+        )
+    wide: Any = cast(x, accumulator(x.dtype) if x.dtype.is_float else DType.float32)
+    away = wide - mean(wide, axes, keepdims=True)
+    result: AnyOperand = mean(away * away, axes, keepdims=keepdims) * (count / (count - correction))
+    return result
+
+
+__all__ = ["std", "var"]
