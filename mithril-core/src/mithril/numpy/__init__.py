@@ -8,7 +8,7 @@ arrays may stand among the arguments.
     import mithril.numpy as mnp
 
 Functions that make arrays from nothing take `backend=` outside of a traced function. Inside, they
-make constants of the plan.
+make constants of the plan. In the examples `backend` is `ml.NumpyBackend()`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mithril.errors import BackendError, nearest
 from mithril.ir import Builder, Operand
 from mithril.ir.running import running_trace, trace_around
 from mithril.numpy.creation import *
-from mithril.numpy.creation import __all__ as _MADE
+from mithril.numpy.creation import __all__ as _made
 from mithril.runtime.array import Array
 from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functions import ALIASES, EAGER, attempt, call_eager
@@ -42,7 +42,7 @@ _CONSTANTS = (
     "int8", "nan", "newaxis", "pi", "uint16", "uint32", "uint64", "uint8",
 )  # fmt: skip
 
-__all__ = [*EAGER, *_MADE, *_CONSTANTS]  # noqa: PLE0604 - tuples of strings
+__all__ = [*EAGER, *_made, *_CONSTANTS]  # noqa: PLE0604 - tuples of strings
 
 
 def __getattr__(name: str) -> Any:

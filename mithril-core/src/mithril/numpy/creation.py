@@ -32,8 +32,16 @@ def array(values: object, dtype: object = None, *, backend: Backend | None = Non
         dtype: element type; see `Backend.array`.
         backend: where; needed outside of a traced function unless `values` is an array.
 
+    Returns:
+        The shape of the values; the dtype given, or that of the values as `Backend.array` takes it.
+
     Raises:
         BackendError: there is no backend.
+        ShapeError: the values form no array, or there is no such dtype.
+
+    >>> array([[1, 2], [3, 4]], backend=backend).numpy()
+    array([[1, 2],
+           [3, 4]], dtype=int32)
     """
     if isinstance(values, Operand):
         return values if dtype is None else ops.cast(values, dtype)
@@ -59,16 +67,19 @@ def full(
     """Return an array that holds one value everywhere.
 
     Args:
-        shape: sizes.
+        shape: sizes, or one size.
         value: a Python number.
         dtype: by default float32, int32 or bool, as the value is.
         backend: where; needed outside of a traced function.
 
+    Returns:
+        That shape and dtype.
+
     Raises:
         BackendError: there is no backend.
+        ShapeError: a size is negative, the dtype cannot hold the value, or the value is traced.
 
-    >>> import mithril as ml
-    >>> full((2,), 7, backend=ml.NumpyBackend()).numpy()
+    >>> full((2,), 7, backend=backend).numpy()
     array([7, 7], dtype=int32)
     """
     builder = None if backend is not None else running_trace()
@@ -81,7 +92,24 @@ def full(
 def zeros(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
-    """Return zeros, float32 by default; see `full`."""
+    """Return zeros.
+
+    Args:
+        shape: sizes, or one size.
+        dtype: float32 by default.
+        backend: where; needed outside of a traced function.
+
+    Returns:
+        That shape and dtype.
+
+    Raises:
+        BackendError: there is no backend.
+        ShapeError: a size is negative, or there is no such dtype.
+
+    >>> zeros((2, 3), backend=backend).numpy()
+    array([[0., 0., 0.],
+           [0., 0., 0.]], dtype=float32)
+    """
     return _fill("zeros", shape, 0, dtype, backend)
 
 
@@ -89,7 +117,24 @@ def zeros(
 def ones(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
-    """Return ones, float32 by default; see `full`."""
+    """Return ones.
+
+    Args:
+        shape: sizes, or one size.
+        dtype: float32 by default.
+        backend: where; needed outside of a traced function.
+
+    Returns:
+        That shape and dtype.
+
+    Raises:
+        BackendError: there is no backend.
+        ShapeError: a size is negative, or there is no such dtype.
+
+    >>> ones((2, 3), backend=backend).numpy()
+    array([[1., 1., 1.],
+           [1., 1., 1.]], dtype=float32)
+    """
     return _fill("ones", shape, 1, dtype, backend)
 
 
@@ -98,10 +143,22 @@ empty = zeros
 
 @checked_keywords()
 def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
-    """Return one value in the shape of an array, and in its dtype unless given.
+    """Return one value in the shape of an array.
+
+    Args:
+        x: an array or a traced value.
+        value: a Python number.
+        dtype: that of x by default.
+
+    Returns:
+        The shape of x, in that dtype.
 
     Raises:
         BackendError: `x` is no array.
+        ShapeError: the dtype cannot hold the value.
+
+    >>> full_like(backend.array([1, 2, 3]), 7).numpy()
+    array([7, 7, 7], dtype=int32)
     """
     if isinstance(x, Array):
         return x.backend.full_like(x, value, dtype=dtype)
@@ -115,13 +172,41 @@ def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
 
 @checked_keywords()
 def zeros_like(x: Any, dtype: object = None) -> Any:
-    """Return zeros in the shape of an array, and in its dtype unless given."""
+    """Return zeros in the shape of an array.
+
+    Args:
+        x: an array or a traced value.
+        dtype: that of x by default.
+
+    Returns:
+        The shape of x, in that dtype.
+
+    Raises:
+        BackendError: `x` is no array.
+
+    >>> zeros_like(backend.array([1, 2, 3])).numpy()
+    array([0, 0, 0], dtype=int32)
+    """
     return full_like(x, 0, dtype)
 
 
 @checked_keywords()
 def ones_like(x: Any, dtype: object = None) -> Any:
-    """Return ones in the shape of an array, and in its dtype unless given."""
+    """Return ones in the shape of an array.
+
+    Args:
+        x: an array or a traced value.
+        dtype: that of x by default.
+
+    Returns:
+        The shape of x, in that dtype.
+
+    Raises:
+        BackendError: `x` is no array.
+
+    >>> ones_like(backend.array([1, 2, 3])).numpy()
+    array([1, 1, 1], dtype=int32)
+    """
     return full_like(x, 1, dtype)
 
 
@@ -146,9 +231,15 @@ def arange(
         dtype: by default int32, or float32 when a number is a float.
         backend: where; needed outside of a traced function.
 
+    Returns:
+        A vector of that dtype, of length ceil((stop - start) / step), or empty.
+
     Raises:
         BackendError: there is no backend.
         ShapeError: the step is 0.
+
+    >>> arange(2, 10, 3, backend=backend).numpy()
+    array([2, 5, 8], dtype=int32)
     """
     builder = None if backend is not None else running_trace()
     if builder is None:
@@ -184,8 +275,15 @@ def linspace(
         endpoint: whether `stop` is one of them.
         backend: where; needed outside of a traced function.
 
+    Returns:
+        A vector of `num` numbers of that dtype.
+
     Raises:
         BackendError: there is no backend.
+        ShapeError: there is a negative number of them, or the dtype is not of floats.
+
+    >>> linspace(0, 1, 5, backend=backend).numpy()
+    array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
     builder = None if backend is not None else running_trace()
     if builder is None:
@@ -214,8 +312,16 @@ def eye(
         dtype: float32 by default.
         backend: where; needed outside of a traced function.
 
+    Returns:
+        [rows, columns], of that dtype.
+
     Raises:
         BackendError: there is no backend.
+        ShapeError: a size is negative, or there is no such dtype.
+
+    >>> eye(2, 3, k=1, backend=backend).numpy()
+    array([[0., 1., 0.],
+           [0., 0., 1.]], dtype=float32)
     """
     builder = None if backend is not None else running_trace()
     if builder is None:

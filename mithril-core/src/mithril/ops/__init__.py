@@ -1,7 +1,8 @@
 """All ops, and functions that apply them to traced tensors and concrete arrays alike.
 
 Importing this package fills the registry. The functions bear the names of NumPy and the Python
-array API standard; `mithril.models` and a backend's eager functions are built on them.
+array API standard; `mithril.models` and a backend's eager functions are built on them. In their
+examples `backend` is `ml.NumpyBackend()`.
 """
 
 from mithril.ir.constant import Constant as Constant

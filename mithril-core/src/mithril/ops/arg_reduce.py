@@ -8,12 +8,42 @@ from mithril.ops.shape import normalize_axis, reshape
 
 
 def argmax(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the int32 index of the first largest element along a dimension, or of all."""
+    """Return the index of the first largest element along a dimension, or in the whole tensor.
+
+    Args:
+        x: numbers or booleans of any shape.
+        axis: the dimension; None for the flat index into all elements, row-major.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        int32, counted from 0; the shape of x without the dimension.
+
+    Raises:
+        ShapeError: there are no elements, or no such dimension.
+
+    >>> argmax(backend.array([[1.0, 5.0], [4.0, 2.0]]), 1).numpy()
+    array([1, 0], dtype=int32)
+    """
     return _arg_extremum(Argmax, x, axis, keepdims)
 
 
 def argmin(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the int32 index of the first smallest element along a dimension, or of all."""
+    """Return the index of the first smallest element along a dimension, or in the whole tensor.
+
+    Args:
+        x: numbers or booleans of any shape.
+        axis: the dimension; None for the flat index into all elements, row-major.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        int32, counted from 0; the shape of x without the dimension.
+
+    Raises:
+        ShapeError: there are no elements, or no such dimension.
+
+    >>> argmin(backend.array([[1.0, 5.0], [4.0, 2.0]]), 1).numpy()
+    array([0, 1], dtype=int32)
+    """
     return _arg_extremum(Argmin, x, axis, keepdims)
 
 

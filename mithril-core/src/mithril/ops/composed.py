@@ -24,20 +24,62 @@ from mithril.types import DType
 
 
 def tril(x: AnyOperand, k: int = 0) -> AnyOperand:
-    """Return the lower triangles of matrices, zeros above the k-th diagonal."""
+    """Return the lower triangles of matrices, zeros above the k-th diagonal.
+
+    Args:
+        x: [..., rows, columns], of any dtype.
+        k: the last diagonal to keep: 0 for the main one, positive above it.
+
+    Returns:
+        The shape and dtype of x.
+
+    Raises:
+        ShapeError: x has less than two dimensions.
+
+    >>> tril(backend.array([[1, 2], [3, 4]])).numpy()
+    array([[1, 0],
+           [3, 4]], dtype=int32)
+    """
     return where(_is_lower(x, k, "tril"), x, _zero(x))
 
 
 def triu(x: AnyOperand, k: int = 0) -> AnyOperand:
-    """Return the upper triangles of matrices, zeros below the k-th diagonal."""
+    """Return the upper triangles of matrices, zeros below the k-th diagonal.
+
+    Args:
+        x: [..., rows, columns], of any dtype.
+        k: the first diagonal to keep: 0 for the main one, positive above it.
+
+    Returns:
+        The shape and dtype of x.
+
+    Raises:
+        ShapeError: x has less than two dimensions.
+
+    >>> triu(backend.array([[1, 2], [3, 4]])).numpy()
+    array([[1, 2],
+           [0, 4]], dtype=int32)
+    """
     return where(logical_not(_is_lower(x, k - 1, "triu")), x, _zero(x))
 
 
 def outer(x: Any, y: Any) -> Any:
     """Return the products of every element of vector x with every element of vector y.
 
+    Args:
+        x: numbers [rows].
+        y: numbers [columns].
+
+    Returns:
+        [rows, columns], of the dtype that x and y are promoted to.
+
     Raises:
-        ShapeError: an operand is no vector.
+        ShapeError: an operand is no vector, or dtypes are of different kinds (int32 and float32,
+            say).
+
+    >>> outer(backend.array([1, 2]), backend.array([10, 20, 30])).numpy()
+    array([[10, 20, 30],
+           [20, 40, 60]], dtype=int32)
     """
     for operand in (x, y):
         if not isinstance(operand, Operand) or operand.ndim != 1:
@@ -47,7 +89,24 @@ def outer(x: Any, y: Any) -> Any:
 
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
-    """Return the sum over products of x and y along a dimension."""
+    """Return the sum over products of x and y along a dimension.
+
+    Args:
+        x: numbers of at least one dimension.
+        y: the same; shapes are broadcast.
+        axis: the dimension of the broadcast shape; a negative one counts from the end.
+
+    Returns:
+        The broadcast shape without the dimension; the dtype that x and y are promoted to, int32 of
+        booleans and integers of less than 32 bits.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or there is no such dimension.
+
+    >>> vecdot(backend.array([[1.0, 2.0], [3.0, 4.0]]), backend.array([1.0, 10.0])).numpy()
+    array([21., 43.], dtype=float32)
+    """
     return sum(x * y, axis)
 
 
@@ -55,12 +114,19 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
     """Return the sum over products of x and y over pairs of dimensions, as in `numpy.tensordot`.
 
     Args:
-        x: left operand, of a float dtype.
-        y: right operand.
+        x: floats of any shape.
+        y: floats; both are promoted to one dtype.
         axes: how many of the last dimensions of x meet the first ones of y, or both lists.
 
+    Returns:
+        The dimensions of x that are not summed over, then those of y.
+
     Raises:
-        ShapeError: the lists differ in length, or the sizes do not fit.
+        ShapeError: the lists differ in length, sizes do not fit, or x and y are not of floats.
+
+    >>> x, y = backend.ones((2, 3, 4)), backend.ones((4, 3, 5))
+    >>> tensordot(x, y, 1).shape, tensordot(x, y, ([2, 1], [0, 1])).shape
+    ((2, 3, 3, 5), (2, 5))
     """
     if isinstance(axes, int):
         left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
@@ -82,21 +148,58 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
 
 
 def logaddexp(x: Any, y: Any) -> Any:
-    """Return log(exp(x) + exp(y)), without overflow; of two infinities of one sign that one."""
+    """Return log(exp(x) + exp(y)), without overflow; of two infinities of one sign that one.
+
+    Args:
+        x: floats of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Floats of the shape that x and y broadcast to, of the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, or an operand is not of floats.
+
+    >>> logaddexp(backend.array([0.0, 100.0]), 0.0).numpy().round(4)
+    array([  0.6931, 100.    ], dtype=float32)
+    """
     left, right = meet(x, y)
     apart = where(equal(left, right), 0.0, left - right)
     return maximum(left, right) + log1p(exp(-abs(apart)))
 
 
 def trace(x: Any) -> Any:
-    """Return the sums of the diagonals of matrices, over their last two dimensions."""
+    """Return the sums of the diagonals of matrices.
+
+    Args:
+        x: numbers or booleans [..., rows, columns].
+
+    Returns:
+        [...], of the dtype of x, int32 of booleans and integers of less than 32 bits.
+
+    Raises:
+        ShapeError: x has less than two dimensions.
+
+    >>> trace(backend.array([[1, 2], [3, 4]])).numpy().item()
+    5
+    """
     _require_matrix(x, "trace")
     row, column = _places(x)
     return sum(where(row == column, x, _zero(x)), (-2, -1))
 
 
 def positive(x: AnyOperand) -> AnyOperand:
-    """Return x."""
+    """Return x.
+
+    Args:
+        x: any tensor.
+
+    Returns:
+        x itself.
+
+    >>> positive(backend.array([-1, 2])).numpy()
+    array([-1,  2], dtype=int32)
+    """
     return x
 
 

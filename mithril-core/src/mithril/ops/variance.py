@@ -19,13 +19,19 @@ def var(
     """Return the mean squared distance from the mean over some dimensions, all by default.
 
     Args:
-        x: numbers; integers are taken as float32.
-        axis: the dimensions.
-        correction: what is taken off the number of elements that is divided by.
-        keepdims: whether they stay, with size 1.
+        x: numbers or booleans of any shape; computed in at least float32.
+        axis: the dimension, or several; None for all.
+        correction: what is taken off the number of elements that is divided by; 1 for a sample.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        The dtype of x, float32 of integers and booleans; the shape of x without these dimensions.
 
     Raises:
-        ShapeError: there are not more elements than `correction`.
+        ShapeError: there are not more elements than `correction`, or no such dimension.
+
+    >>> var(backend.array([1.0, 2.0, 3.0, 6.0])).numpy().item()
+    3.5
     """
     result = _wide_var(x, axis, correction, keepdims)
     return cast(result, x.dtype) if x.dtype.is_float else result
@@ -34,7 +40,23 @@ def var(
 def std(
     x: AnyOperand, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> AnyOperand:
-    """Return the square root of the variance; see `var`."""
+    """Return the square root of the variance over some dimensions, all by default; see `var`.
+
+    Args:
+        x: numbers or booleans of any shape; computed in at least float32.
+        axis: the dimension, or several; None for all.
+        correction: what is taken off the number of elements that is divided by; 1 for a sample.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        The dtype of x, float32 of integers and booleans; the shape of x without these dimensions.
+
+    Raises:
+        ShapeError: there are not more elements than `correction`, or no such dimension.
+
+    >>> std(backend.array([1.0, 1.0, 5.0, 5.0])).numpy().item()
+    2.0
+    """
     result = sqrt(_wide_var(x, axis, correction, keepdims))
     return cast(result, x.dtype) if x.dtype.is_float else result
 
