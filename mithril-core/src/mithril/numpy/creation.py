@@ -280,7 +280,7 @@ def linspace(
 
     Raises:
         BackendError: there is no backend.
-        ShapeError: there is a negative number of them, or the dtype is not of floats.
+        ShapeError: there is a negative number of them, or the dtype is none of floats.
 
     >>> linspace(0, 1, 5, backend=backend).numpy()
     array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)

@@ -13,7 +13,7 @@ def argmax(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) ->
     Args:
         x: numbers or booleans of any shape.
         axis: the dimension; None for the flat index into all elements, row-major.
-        keepdims: whether these dimensions stay, with size 1.
+        keepdims: whether what is searched stays, with size 1.
 
     Returns:
         int32, counted from 0; the shape of x without the dimension.
@@ -33,7 +33,7 @@ def argmin(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) ->
     Args:
         x: numbers or booleans of any shape.
         axis: the dimension; None for the flat index into all elements, row-major.
-        keepdims: whether these dimensions stay, with size 1.
+        keepdims: whether what is searched stays, with size 1.
 
     Returns:
         int32, counted from 0; the shape of x without the dimension.

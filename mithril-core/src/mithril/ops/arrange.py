@@ -23,7 +23,7 @@ def expand_dims(x: AnyOperand, axis: Axis = 0) -> AnyOperand:
         axis: their position in the result, or several.
 
     Returns:
-        The elements and dtype of x, with a 1 more in the shape for each position.
+        The elements and dtype of x, with one more size of 1 for each position.
 
     Raises:
         ShapeError: a position does not exist, or is named twice.
@@ -154,7 +154,7 @@ def matrix_transpose(x: AnyOperand) -> AnyOperand:
         [..., columns, rows], of the dtype of x.
 
     Raises:
-        ShapeError: x has less than two dimensions.
+        ShapeError: x has fewer than two dimensions.
 
     >>> matrix_transpose(backend.array([[1, 2, 3], [4, 5, 6]])).numpy()
     array([[1, 4],

@@ -266,7 +266,7 @@ def logical_and(x: Any, y: Any) -> Any:
         Booleans of the shape that x and y broadcast to.
 
     Raises:
-        ShapeError: shapes do not broadcast, or an operand is not of booleans.
+        ShapeError: shapes do not broadcast, or an operand is not boolean.
 
     >>> logical_and(backend.array([True, True, False]), backend.array([True, False, False])).numpy()
     array([ True, False, False])
@@ -285,7 +285,7 @@ def logical_or(x: Any, y: Any) -> Any:
         Booleans of the shape that x and y broadcast to.
 
     Raises:
-        ShapeError: shapes do not broadcast, or an operand is not of booleans.
+        ShapeError: shapes do not broadcast, or an operand is not boolean.
 
     >>> logical_or(backend.array([True, True, False]), backend.array([True, False, False])).numpy()
     array([ True,  True, False])
@@ -303,7 +303,7 @@ def logical_not(x: AnyOperand) -> AnyOperand:
         Booleans of the shape of x.
 
     Raises:
-        ShapeError: x is not of booleans.
+        ShapeError: x is not boolean.
 
     >>> logical_not(backend.array([True, False])).numpy()
     array([False,  True])
@@ -323,8 +323,8 @@ def where(condition: AnyOperand, x: Any, y: Any) -> AnyOperand:
         The shape that all three broadcast to, the dtype that x and y are promoted to.
 
     Raises:
-        ShapeError: shapes do not broadcast, the condition is not of booleans, or the dtypes of x
-            and y are of different kinds (int32 and float32, say).
+        ShapeError: shapes do not broadcast, the condition is not boolean, or the dtypes of x and y
+            are of different kinds (int32 and float32, say).
 
     >>> x = backend.array([-1.0, 2.0, -3.0])
     >>> where(x < 0, 0.0, x).numpy()

@@ -34,7 +34,7 @@ def tril(x: AnyOperand, k: int = 0) -> AnyOperand:
         The shape and dtype of x.
 
     Raises:
-        ShapeError: x has less than two dimensions.
+        ShapeError: x has fewer than two dimensions.
 
     >>> tril(backend.array([[1, 2], [3, 4]])).numpy()
     array([[1, 0],
@@ -54,7 +54,7 @@ def triu(x: AnyOperand, k: int = 0) -> AnyOperand:
         The shape and dtype of x.
 
     Raises:
-        ShapeError: x has less than two dimensions.
+        ShapeError: x has fewer than two dimensions.
 
     >>> triu(backend.array([[1, 2], [3, 4]])).numpy()
     array([[1, 2],
@@ -122,7 +122,8 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
         The dimensions of x that are not summed over, then those of y.
 
     Raises:
-        ShapeError: the lists differ in length, sizes do not fit, or x and y are not of floats.
+        ShapeError: the lists differ in length, sizes do not fit, or an operand does not hold
+            floats.
 
     >>> x, y = backend.ones((2, 3, 4)), backend.ones((4, 3, 5))
     >>> tensordot(x, y, 1).shape, tensordot(x, y, ([2, 1], [0, 1])).shape
@@ -158,7 +159,7 @@ def logaddexp(x: Any, y: Any) -> Any:
         Floats of the shape that x and y broadcast to, of the dtype they are promoted to.
 
     Raises:
-        ShapeError: shapes do not broadcast, or an operand is not of floats.
+        ShapeError: shapes do not broadcast, or an operand does not hold floats.
 
     >>> logaddexp(backend.array([0.0, 100.0]), 0.0).numpy().round(4)
     array([  0.6931, 100.    ], dtype=float32)
@@ -178,7 +179,7 @@ def trace(x: Any) -> Any:
         [...], of the dtype of x, int32 of booleans and integers of less than 32 bits.
 
     Raises:
-        ShapeError: x has less than two dimensions.
+        ShapeError: x has fewer than two dimensions.
 
     >>> trace(backend.array([[1, 2], [3, 4]])).numpy().item()
     5

@@ -206,7 +206,7 @@ def convolution(
         dilation * (window - 1) - 1) // stride + 1.
 
     Raises:
-        ShapeError: input, weight and attributes do not fit, or are not of floats.
+        ShapeError: input, weight and attributes do not fit, or do not hold floats.
 
     >>> x, w = backend.array([[[1.0, 2.0, 4.0, 8.0]]]), backend.array([[[1.0, -1.0]]])
     >>> convolution(x, w).numpy()

@@ -102,8 +102,8 @@ def cast(x: AnyOperand, dtype: object) -> AnyOperand:
             Python's.
 
     Returns:
-        The shape of x, in that dtype. Floats lose what is behind the point in integers; as booleans
-        they say whether they are not 0.
+        The shape of x, in that dtype. Floats are cut off at the point in integers; numbers other
+        than 0 are true.
 
     Raises:
         ShapeError: there is no such dtype.

@@ -173,7 +173,7 @@ def bitwise_and(x: Any, y: Any) -> Any:
         The shape that x and y broadcast to, the dtype they are promoted to.
 
     Raises:
-        ShapeError: shapes do not broadcast, an operand is of floats, or dtypes are of different
+        ShapeError: shapes do not broadcast, an operand holds floats, or dtypes are of different
             kinds (int32 and bool, say).
 
     >>> bitwise_and(backend.array([5, 6]), 3).numpy()
@@ -193,7 +193,7 @@ def bitwise_or(x: Any, y: Any) -> Any:
         The shape that x and y broadcast to, the dtype they are promoted to.
 
     Raises:
-        ShapeError: shapes do not broadcast, an operand is of floats, or dtypes are of different
+        ShapeError: shapes do not broadcast, an operand holds floats, or dtypes are of different
             kinds (int32 and bool, say).
 
     >>> bitwise_or(backend.array([5, 6]), 3).numpy()
@@ -213,7 +213,7 @@ def bitwise_xor(x: Any, y: Any) -> Any:
         The shape that x and y broadcast to, the dtype they are promoted to.
 
     Raises:
-        ShapeError: shapes do not broadcast, an operand is of floats, or dtypes are of different
+        ShapeError: shapes do not broadcast, an operand holds floats, or dtypes are of different
             kinds (int32 and bool, say).
 
     >>> bitwise_xor(backend.array([5, 6]), 3).numpy()
@@ -232,7 +232,7 @@ def bitwise_invert(x: AnyOperand) -> AnyOperand:
         The shape and dtype of x.
 
     Raises:
-        ShapeError: x is of floats.
+        ShapeError: x holds floats.
 
     >>> bitwise_invert(backend.array([0, 5])).numpy()
     array([-1, -6], dtype=int32)
@@ -251,7 +251,7 @@ def bitwise_left_shift(x: Any, y: Any) -> Any:
         The shape that x and y broadcast to, the dtype they are promoted to.
 
     Raises:
-        ShapeError: shapes do not broadcast, or an operand is not of integers.
+        ShapeError: shapes do not broadcast, or an operand does not hold integers.
 
     >>> bitwise_left_shift(backend.array([1, 5]), 2).numpy()
     array([ 4, 20], dtype=int32)
@@ -270,7 +270,7 @@ def bitwise_right_shift(x: Any, y: Any) -> Any:
         The shape that x and y broadcast to, the dtype they are promoted to.
 
     Raises:
-        ShapeError: shapes do not broadcast, or an operand is not of integers.
+        ShapeError: shapes do not broadcast, or an operand does not hold integers.
 
     >>> bitwise_right_shift(backend.array([20, -20]), 2).numpy()
     array([ 5, -5], dtype=int32)
@@ -289,7 +289,7 @@ def logical_xor(x: Any, y: Any) -> Any:
         Booleans of the shape that x and y broadcast to.
 
     Raises:
-        ShapeError: shapes do not broadcast, or an operand is not of booleans.
+        ShapeError: shapes do not broadcast, or an operand is not boolean.
 
     >>> logical_xor(backend.array([True, True, False]), backend.array([True, False, False])).numpy()
     array([False,  True, False])

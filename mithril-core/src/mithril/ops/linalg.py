@@ -103,7 +103,7 @@ def einsum(equation: str, x: Any, y: Any) -> Any:
         That dtype; the sizes that the letters behind `->` stand for.
 
     Raises:
-        ShapeError: the equation does not fit the operands, or they are not of floats.
+        ShapeError: the equation does not fit the operands, or they do not hold floats.
 
     >>> x, y = backend.array([[1.0, 2.0], [3.0, 4.0]]), backend.array([1.0, 10.0])
     >>> einsum("ij,j->i", x, y).numpy()
@@ -129,7 +129,7 @@ def matmul(x: Any, y: Any) -> Any:
         vector.
 
     Raises:
-        ShapeError: an operand is a scalar or not of floats, or sizes do not fit.
+        ShapeError: an operand is a scalar or does not hold floats, or sizes do not fit.
 
     >>> x, y = backend.array([[1.0, 2.0], [3.0, 4.0]]), backend.array([[0.0, 1.0], [1.0, 0.0]])
     >>> matmul(x, y).numpy()

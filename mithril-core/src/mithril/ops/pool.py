@@ -228,7 +228,7 @@ def avg_pool(
         [batch, channels, *spatial], of the dtype of x; sizes are those of `max_pool`.
 
     Raises:
-        ShapeError: input and attributes do not fit, or x is not of floats.
+        ShapeError: input and attributes do not fit, or x does not hold floats.
 
     >>> avg_pool(backend.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).numpy()
     array([[[3., 3.]]], dtype=float32)

@@ -16,7 +16,7 @@ def floor(x: AnyOperand) -> AnyOperand:
         The shape and dtype of x; integers as they are.
 
     Raises:
-        ShapeError: x is of booleans.
+        ShapeError: x is boolean.
 
     >>> floor(backend.array([-1.5, 0.5, 2.5])).numpy()
     array([-2.,  0.,  2.], dtype=float32)
@@ -34,7 +34,7 @@ def ceil(x: AnyOperand) -> AnyOperand:
         The shape and dtype of x; integers as they are.
 
     Raises:
-        ShapeError: x is of booleans.
+        ShapeError: x is boolean.
 
     >>> ceil(backend.array([-1.5, 0.5, 2.5])).numpy()
     array([-1.,  1.,  3.], dtype=float32)
@@ -52,7 +52,7 @@ def round(x: AnyOperand) -> AnyOperand:
         The shape and dtype of x; integers as they are.
 
     Raises:
-        ShapeError: x is of booleans.
+        ShapeError: x is boolean.
 
     >>> round(backend.array([0.5, 1.5, 2.6])).numpy()
     array([0., 2., 3.], dtype=float32)
@@ -70,7 +70,7 @@ def trunc(x: AnyOperand) -> AnyOperand:
         The shape and dtype of x; integers as they are.
 
     Raises:
-        ShapeError: x is of booleans.
+        ShapeError: x is boolean.
 
     >>> trunc(backend.array([-1.5, 2.5])).numpy()
     array([-1.,  2.], dtype=float32)
