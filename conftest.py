@@ -1,12 +1,14 @@
 """Runs the documentation: Python blocks of Markdown files, what they print, and docstring examples.
 
-In a Markdown file a `text` block holds exactly what the Python block before it prints.
+In a Markdown file a `text` block holds exactly what the Python block before it prints. The examples
+of a module's docstrings see its own names, and `backend`, a NumPy backend of one device.
 """
 
 from __future__ import annotations
 
 import io
 from contextlib import redirect_stdout
+from functools import cache
 
 from sybil import Document, Example, Sybil
 from sybil.document import PythonDocStringDocument
@@ -30,11 +32,12 @@ def compare_text(example: Example) -> None:
 
 
 class PythonDocument(PythonDocStringDocument):
-    """A module whose docstring examples see its own names."""
+    """A module whose docstring examples see its own names, and a backend."""
 
     def __init__(self, text: str, path: str) -> None:
         super().__init__(text, path)
         self.namespace.update(_names_of(path))
+        self.namespace.setdefault("backend", _open_backend())
 
 
 def _names_of(path: str) -> dict[str, object]:
@@ -42,6 +45,13 @@ def _names_of(path: str) -> dict[str, object]:
 
     module = path.split("/src/", 1)[1].removesuffix(".py").removesuffix("/__init__")
     return dict(vars(import_module(module.replace("/", "."))))
+
+
+@cache
+def _open_backend() -> object:
+    from mithril.backends import NumpyBackend
+
+    return NumpyBackend()
 
 
 MARKDOWN = Sybil(

@@ -1,11 +1,14 @@
 """All ops, and functions that apply them to traced tensors and concrete arrays alike.
 
 Importing this package fills the registry. The functions bear the names of NumPy and the Python
-array API standard; `mithril.models` and a backend's eager functions are built on them.
+array API standard; `mithril.models` and a backend's eager functions are built on them. In their
+examples `backend` is `ml.NumpyBackend()`.
 """
 
 from mithril.ir.constant import Constant as Constant
+from mithril.ops.arg_reduce import *
 from mithril.ops.arithmetic import *
+from mithril.ops.arrange import *
 from mithril.ops.attention import *
 from mithril.ops.choice import *
 from mithril.ops.collective import *
@@ -26,11 +29,14 @@ from mithril.ops.nn import *
 from mithril.ops.normalization import *
 from mithril.ops.numbers import *
 from mithril.ops.order import *
+from mithril.ops.order_functions import *
 from mithril.ops.pool import *
 from mithril.ops.position import *
 from mithril.ops.random import *
 from mithril.ops.reduce import *
 from mithril.ops.ring import *
+from mithril.ops.rounding import *
 from mithril.ops.shape import *
 from mithril.ops.slicing import *
 from mithril.ops.ulysses import *
+from mithril.ops.variance import *

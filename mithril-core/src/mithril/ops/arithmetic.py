@@ -130,42 +130,160 @@ class Negate(Elementwise):
 
 
 def add(x: Any, y: Any) -> Any:
-    """Return x + y."""
+    """Return x + y, element by element; of booleans, whether one is true.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> add(backend.array([1.0, 2.0]), backend.array([[10.0], [20.0]])).numpy()
+    array([[11., 12.],
+           [21., 22.]], dtype=float32)
+    """
     return binary(Add(), x, y)
 
 
 def subtract(x: Any, y: Any) -> Any:
-    """Return x - y."""
+    """Return x - y, element by element.
+
+    Args:
+        x: numbers of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> subtract(backend.array([1.0, 2.0]), 0.5).numpy()
+    array([0.5, 1.5], dtype=float32)
+    """
     return binary(Subtract(), x, y)
 
 
 def multiply(x: Any, y: Any) -> Any:
-    """Return x * y."""
+    """Return x * y, element by element; of booleans, whether both are true.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> multiply(backend.array([1, 2, 3]), 10).numpy()
+    array([10, 20, 30], dtype=int32)
+    """
     return binary(Multiply(), x, y)
 
 
 def divide(x: Any, y: Any) -> Any:
-    """Return x / y; integers are divided as float32."""
+    """Return x / y, element by element; integers and booleans are divided as float32.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Floats of the shape that x and y broadcast to; infinite or NaN where y is 0.
+
+    Raises:
+        ShapeError: shapes do not broadcast.
+
+    >>> divide(backend.array([1, 2]), 4).numpy()
+    array([0.25, 0.5 ], dtype=float32)
+    """
     return binary(Divide(), *floating(x, y))
 
 
 def power(x: Any, y: Any) -> Any:
-    """Return x ** y; of two integers the result is an integer, cut off at the point."""
+    """Return x ** y, element by element.
+
+    Of two integers the result is an integer, cut off at the point.
+
+    Args:
+        x: numbers of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to; NaN where a negative
+        float has a fractional exponent.
+
+    Raises:
+        ShapeError: both are booleans, shapes do not broadcast, dtypes are of different kinds (int32
+            and float32, say), or a Python number does not fit the dtype of the tensor.
+
+    >>> power(backend.array([1.0, 2.0, 3.0]), 2).numpy()
+    array([1., 4., 9.], dtype=float32)
+    """
     return binary(Power(), x, y)
 
 
 def maximum(x: Any, y: Any) -> Any:
-    """Return the larger of x and y, element by element."""
+    """Return the larger of x and y, element by element.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> maximum(backend.array([-1.0, 0.5, 2.0]), 0.0).numpy()
+    array([0. , 0.5, 2. ], dtype=float32)
+    """
     return binary(Maximum(), x, y)
 
 
 def minimum(x: Any, y: Any) -> Any:
-    """Return the smaller of x and y, element by element."""
+    """Return the smaller of x and y, element by element.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> minimum(backend.array([-1.0, 0.5, 2.0]), 1.0).numpy()
+    array([-1. ,  0.5,  1. ], dtype=float32)
+    """
     return binary(Minimum(), x, y)
 
 
 def negate(x: AnyOperand) -> AnyOperand:
-    """Return -x."""
+    """Return -x, element by element.
+
+    Args:
+        x: numbers of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    >>> negate(backend.array([1.0, -2.0])).numpy()
+    array([-1.,  2.], dtype=float32)
+    """
     return apply_one(Negate(), x)
 
 

@@ -136,58 +136,217 @@ class StopGradient(Elementwise):
 
 
 def equal(x: Any, y: Any) -> Any:
-    """Return x == y, element by element."""
+    """Return x == y, element by element.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Booleans of the shape that x and y broadcast to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> equal(backend.array([1, 2, 3]), 2).numpy()
+    array([False,  True, False])
+    """
     return binary(Equal(), x, y)
 
 
 def not_equal(x: Any, y: Any) -> Any:
-    """Return x != y, element by element."""
+    """Return x != y, element by element.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Booleans of the shape that x and y broadcast to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> not_equal(backend.array([1, 2, 3]), 2).numpy()
+    array([ True, False,  True])
+    """
     return binary(NotEqual(), x, y)
 
 
 def less(x: Any, y: Any) -> Any:
-    """Return x < y, element by element."""
+    """Return x < y, element by element.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Booleans of the shape that x and y broadcast to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> less(backend.array([1.0, 2.0, 3.0]), 2.0).numpy()
+    array([ True, False, False])
+    """
     return binary(Less(), x, y)
 
 
 def less_equal(x: Any, y: Any) -> Any:
-    """Return x <= y, element by element."""
+    """Return x <= y, element by element.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Booleans of the shape that x and y broadcast to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> less_equal(backend.array([1.0, 2.0, 3.0]), 2.0).numpy()
+    array([ True,  True, False])
+    """
     return binary(LessEqual(), x, y)
 
 
 def greater(x: Any, y: Any) -> Any:
-    """Return x > y, element by element."""
+    """Return x > y, element by element.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Booleans of the shape that x and y broadcast to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> greater(backend.array([1.0, 2.0, 3.0]), 2.0).numpy()
+    array([False, False,  True])
+    """
     return binary(Greater(), x, y)
 
 
 def greater_equal(x: Any, y: Any) -> Any:
-    """Return x >= y, element by element."""
+    """Return x >= y, element by element.
+
+    Args:
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Booleans of the shape that x and y broadcast to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or a Python number does not fit the dtype of the tensor.
+
+    >>> greater_equal(backend.array([1.0, 2.0, 3.0]), 2.0).numpy()
+    array([False,  True,  True])
+    """
     return binary(GreaterEqual(), x, y)
 
 
 def logical_and(x: Any, y: Any) -> Any:
-    """Return x and y, element by element."""
+    """Return whether both x and y are true, element by element.
+
+    Args:
+        x: booleans of any shape, or a Python bool.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Booleans of the shape that x and y broadcast to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, or an operand is not boolean.
+
+    >>> logical_and(backend.array([True, True, False]), backend.array([True, False, False])).numpy()
+    array([ True, False, False])
+    """
     return binary(LogicalAnd(), x, y)
 
 
 def logical_or(x: Any, y: Any) -> Any:
-    """Return x or y, element by element."""
+    """Return whether one of x and y is true, element by element.
+
+    Args:
+        x: booleans of any shape, or a Python bool.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Booleans of the shape that x and y broadcast to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, or an operand is not boolean.
+
+    >>> logical_or(backend.array([True, True, False]), backend.array([True, False, False])).numpy()
+    array([ True,  True, False])
+    """
     return binary(LogicalOr(), x, y)
 
 
 def logical_not(x: AnyOperand) -> AnyOperand:
-    """Return not x, element by element."""
+    """Return whether x is false, element by element.
+
+    Args:
+        x: booleans of any shape.
+
+    Returns:
+        Booleans of the shape of x.
+
+    Raises:
+        ShapeError: x is not boolean.
+
+    >>> logical_not(backend.array([True, False])).numpy()
+    array([False,  True])
+    """
     return apply_one(LogicalNot(), x)
 
 
 def where(condition: AnyOperand, x: Any, y: Any) -> AnyOperand:
-    """Return x where the condition holds and y elsewhere."""
+    """Return x where the condition holds and y elsewhere.
+
+    Args:
+        condition: booleans of any shape.
+        x: numbers or booleans of any shape, or a Python number.
+        y: the same; of two Python numbers both become float32, or int32 without a float.
+
+    Returns:
+        The shape that all three broadcast to, the dtype that x and y are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, the condition is not boolean, or the dtypes of x and y
+            are of different kinds (int32 and float32, say).
+
+    >>> x = backend.array([-1.0, 2.0, -3.0])
+    >>> where(x < 0, 0.0, x).numpy()
+    array([0., 2., 0.], dtype=float32)
+    """
     chosen: AnyOperand = apply_one(Where(), condition, *meet(x, y, like=condition))
     return chosen
 
 
 def stop_gradient(x: AnyOperand) -> AnyOperand:
-    """Return x, through which no gradient flows."""
+    """Return x, through which no gradient flows.
+
+    Args:
+        x: any tensor.
+
+    Returns:
+        The elements, shape and dtype of x.
+
+    >>> import mithril as ml
+    >>> ml.grad(lambda x: x * stop_gradient(x))(backend.array(3.0)).numpy().item()
+    3.0
+    """
     return apply_one(StopGradient(), x)
 
 

@@ -1,4 +1,4 @@
-"""Functions of the Python array API standard that are short compositions of other ops.
+"""Matrices, products and logaddexp: functions that are short compositions of other ops.
 
 They have no op of their own: rules, gradients and kernels are those of their pieces.
 """
@@ -13,139 +13,73 @@ from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand, Operand
 from mithril.ops.arithmetic import maximum
 from mithril.ops.choice import equal, greater_equal, logical_not, where
-from mithril.ops.elementwise import broadcast_shape, meet
+from mithril.ops.elementwise import meet
 from mithril.ops.functions import abs, exp
 from mithril.ops.index import iota
 from mithril.ops.linalg import matmul
 from mithril.ops.numbers import log1p
 from mithril.ops.reduce import sum
-from mithril.ops.shape import broadcast_to, concatenate, normalize_axis, reshape, transpose
+from mithril.ops.shape import normalize_axis, reshape, transpose
 from mithril.types import DType
-
-Axis = int | Sequence[int]
-
-
-def expand_dims(x: AnyOperand, axis: Axis = 0) -> AnyOperand:
-    """Return x with new dimensions of size 1 at these positions of the result."""
-    given = _several(axis)
-    rank = x.ndim + len(given)
-    new = _distinct([normalize_axis(i, rank, "expand_dims") for i in given], "expand_dims")
-    sizes = iter(x.shape)
-    return reshape(x, [1 if i in new else next(sizes) for i in range(rank)])
-
-
-def squeeze(x: AnyOperand, axis: Axis | None = None) -> AnyOperand:
-    """Return x without these dimensions, which have size 1; without all such ones by default.
-
-    Raises:
-        ShapeError: a dimension has another size.
-    """
-    if axis is None:
-        return reshape(x, [size for size in x.shape if size != 1])
-    gone = _distinct([normalize_axis(i, x.ndim, "squeeze") for i in _several(axis)], "squeeze")
-    for i in gone:
-        if x.shape[i] != 1:
-            raise ShapeError(
-                f"cannot squeeze dimension {i} of {x.type}; only one of size 1 can be left out"
-            )
-    return reshape(x, [size for i, size in enumerate(x.shape) if i not in gone])
-
-
-def stack(operands: Sequence[AnyOperand], axis: int = 0) -> AnyOperand:
-    """Return operands of one shape side by side along a new dimension.
-
-    Raises:
-        ShapeError: there are none, or shapes differ.
-    """
-    if not operands:
-        raise ShapeError("cannot stack no tensors; pass at least one")
-    for x in operands:
-        if x.shape != operands[0].shape:
-            raise ShapeError(
-                f"cannot stack {operands[0].type} and {x.type}; the shapes must be equal"
-            )
-    return concatenate([expand_dims(x, axis) for x in operands], axis)
-
-
-def unstack(x: AnyOperand, axis: int = 0) -> tuple[AnyOperand, ...]:
-    """Return the slices of x along a dimension."""
-    at = normalize_axis(axis, x.ndim, "unstack")
-    before = (slice(None),) * at
-    return tuple(x[(*before, i)] for i in range(x.shape[at]))
-
-
-def moveaxis(x: AnyOperand, source: Axis, destination: Axis) -> AnyOperand:
-    """Return x with dimensions moved to new positions; the others keep their order.
-
-    Raises:
-        ShapeError: there are not as many positions as dimensions, or one is named twice.
-    """
-    old = [normalize_axis(i, x.ndim, "moveaxis") for i in _several(source)]
-    new = [normalize_axis(i, x.ndim, "moveaxis") for i in _several(destination)]
-    if len(old) != len(new):
-        raise ShapeError(
-            f"moveaxis moves {len(old)} dimensions to {len(new)} positions; give one position each"
-        )
-    _distinct(old, "moveaxis")
-    order = [i for i in range(x.ndim) if i not in old]
-    for to, dimension in sorted(zip(_distinct(new, "moveaxis"), old, strict=True)):
-        order.insert(to, dimension)
-    return transpose(x, order)
-
-
-def matrix_transpose(x: AnyOperand) -> AnyOperand:
-    """Return x with its last two dimensions swapped."""
-    return x.T
 
 
 def tril(x: AnyOperand, k: int = 0) -> AnyOperand:
-    """Return the lower triangles of matrices, zeros above the k-th diagonal."""
+    """Return the lower triangles of matrices, zeros above the k-th diagonal.
+
+    Args:
+        x: [..., rows, columns], of any dtype.
+        k: the last diagonal to keep: 0 for the main one, positive above it.
+
+    Returns:
+        The shape and dtype of x.
+
+    Raises:
+        ShapeError: x has fewer than two dimensions.
+
+    >>> tril(backend.array([[1, 2], [3, 4]])).numpy()
+    array([[1, 0],
+           [3, 4]], dtype=int32)
+    """
     return where(_is_lower(x, k, "tril"), x, _zero(x))
 
 
 def triu(x: AnyOperand, k: int = 0) -> AnyOperand:
-    """Return the upper triangles of matrices, zeros below the k-th diagonal."""
-    return where(logical_not(_is_lower(x, k - 1, "triu")), x, _zero(x))
+    """Return the upper triangles of matrices, zeros below the k-th diagonal.
 
+    Args:
+        x: [..., rows, columns], of any dtype.
+        k: the first diagonal to keep: 0 for the main one, positive above it.
 
-def roll(x: AnyOperand, shift: int, axis: int) -> AnyOperand:
-    """Return x moved on along a dimension; what leaves at the end enters at the front."""
-    at = normalize_axis(axis, x.ndim, "roll")
-    start = -shift % x.shape[at] if x.shape[at] else 0
-    if not start:
-        return x
-    before = (slice(None),) * at
-    return concatenate([x[(*before, slice(start, None))], x[(*before, slice(None, start))]], at)
-
-
-def tile(x: AnyOperand, repetitions: Sequence[int]) -> AnyOperand:
-    """Return x repeated as a whole along each dimension, as in `numpy.tile`.
+    Returns:
+        The shape and dtype of x.
 
     Raises:
-        ShapeError: a number of repetitions is negative.
+        ShapeError: x has fewer than two dimensions.
+
+    >>> triu(backend.array([[1, 2], [3, 4]])).numpy()
+    array([[1, 2],
+           [0, 4]], dtype=int32)
     """
-    counts = tuple(repetitions)
-    if any(count < 0 for count in counts):
-        raise ShapeError(f"tile repeats {counts} times; numbers of repetitions are 0 or more")
-    rank = max(len(counts), x.ndim)
-    shape = (1,) * (rank - x.ndim) + x.shape
-    counts = (1,) * (rank - len(counts)) + counts
-    pairs = [n for pair in zip(counts, shape, strict=True) for n in pair]
-    wide = broadcast_to(reshape(x, [n for size in shape for n in (1, size)]), pairs)
-    return reshape(wide, [count * size for count, size in zip(counts, shape, strict=True)])
-
-
-def broadcast_arrays(*operands: AnyOperand) -> tuple[AnyOperand, ...]:
-    """Return all operands in the shape they broadcast to."""
-    shape = broadcast_shape([x.shape for x in operands], "broadcast_arrays")
-    return tuple(broadcast_to(x, shape) for x in operands)
+    return where(logical_not(_is_lower(x, k - 1, "triu")), x, _zero(x))
 
 
 def outer(x: Any, y: Any) -> Any:
     """Return the products of every element of vector x with every element of vector y.
 
+    Args:
+        x: numbers [rows].
+        y: numbers [columns].
+
+    Returns:
+        [rows, columns], of the dtype that x and y are promoted to.
+
     Raises:
-        ShapeError: an operand is no vector.
+        ShapeError: an operand is no vector, or dtypes are of different kinds (int32 and float32,
+            say).
+
+    >>> outer(backend.array([1, 2]), backend.array([10, 20, 30])).numpy()
+    array([[10, 20, 30],
+           [20, 40, 60]], dtype=int32)
     """
     for operand in (x, y):
         if not isinstance(operand, Operand) or operand.ndim != 1:
@@ -155,7 +89,24 @@ def outer(x: Any, y: Any) -> Any:
 
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
-    """Return the sum over products of x and y along a dimension."""
+    """Return the sum over products of x and y along a dimension.
+
+    Args:
+        x: numbers of at least one dimension.
+        y: the same; shapes are broadcast.
+        axis: the dimension of the broadcast shape; a negative one counts from the end.
+
+    Returns:
+        The broadcast shape without the dimension; the dtype that x and y are promoted to, int32 of
+        booleans and integers of less than 32 bits.
+
+    Raises:
+        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
+            or there is no such dimension.
+
+    >>> vecdot(backend.array([[1.0, 2.0], [3.0, 4.0]]), backend.array([1.0, 10.0])).numpy()
+    array([21., 43.], dtype=float32)
+    """
     return sum(x * y, axis)
 
 
@@ -163,12 +114,20 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
     """Return the sum over products of x and y over pairs of dimensions, as in `numpy.tensordot`.
 
     Args:
-        x: left operand, of a float dtype.
-        y: right operand.
+        x: floats of any shape.
+        y: floats; both are promoted to one dtype.
         axes: how many of the last dimensions of x meet the first ones of y, or both lists.
 
+    Returns:
+        The dimensions of x that are not summed over, then those of y.
+
     Raises:
-        ShapeError: the lists differ in length, or the sizes do not fit.
+        ShapeError: the lists differ in length, sizes do not fit, or an operand does not hold
+            floats.
+
+    >>> x, y = backend.ones((2, 3, 4)), backend.ones((4, 3, 5))
+    >>> tensordot(x, y, 1).shape, tensordot(x, y, ([2, 1], [0, 1])).shape
+    ((2, 3, 3, 5), (2, 5))
     """
     if isinstance(axes, int):
         left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
@@ -190,21 +149,58 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
 
 
 def logaddexp(x: Any, y: Any) -> Any:
-    """Return log(exp(x) + exp(y)), without overflow; of two infinities of one sign that one."""
+    """Return log(exp(x) + exp(y)), without overflow; of two infinities of one sign that one.
+
+    Args:
+        x: floats of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Floats of the shape that x and y broadcast to, of the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, or an operand does not hold floats.
+
+    >>> logaddexp(backend.array([0.0, 100.0]), 0.0).numpy().round(4)
+    array([  0.6931, 100.    ], dtype=float32)
+    """
     left, right = meet(x, y)
     apart = where(equal(left, right), 0.0, left - right)
     return maximum(left, right) + log1p(exp(-abs(apart)))
 
 
 def trace(x: Any) -> Any:
-    """Return the sums of the diagonals of matrices, over their last two dimensions."""
+    """Return the sums of the diagonals of matrices.
+
+    Args:
+        x: numbers or booleans [..., rows, columns].
+
+    Returns:
+        [...], of the dtype of x, int32 of booleans and integers of less than 32 bits.
+
+    Raises:
+        ShapeError: x has fewer than two dimensions.
+
+    >>> trace(backend.array([[1, 2], [3, 4]])).numpy().item()
+    5
+    """
     _require_matrix(x, "trace")
     row, column = _places(x)
     return sum(where(row == column, x, _zero(x)), (-2, -1))
 
 
 def positive(x: AnyOperand) -> AnyOperand:
-    """Return x."""
+    """Return x.
+
+    Args:
+        x: any tensor.
+
+    Returns:
+        x itself.
+
+    >>> positive(backend.array([-1, 2])).numpy()
+    array([-1,  2], dtype=int32)
+    """
     return x
 
 
@@ -231,18 +227,4 @@ def _require_matrix(x: Operand, what: str) -> None:
         raise ShapeError(f"{what} takes matrices, not {x.type}; it needs two dimensions")
 
 
-def _several(axis: Axis) -> Sequence[int]:
-    return (axis,) if isinstance(axis, int) else tuple(axis)
-
-
-def _distinct(axes: list[int], what: str) -> list[int]:
-    if len(set(axes)) < len(axes):
-        raise ShapeError(f"{what} names a position twice in {tuple(axes)}; name each once")
-    return axes
-
-
-__all__ = [
-    "broadcast_arrays", "expand_dims", "logaddexp", "matrix_transpose", "moveaxis", "outer",
-    "positive", "roll", "squeeze", "stack", "tensordot", "tile", "trace", "tril", "triu",
-    "unstack", "vecdot",
-]  # fmt: skip
+__all__ = ["logaddexp", "outer", "positive", "tensordot", "trace", "tril", "triu", "vecdot"]

@@ -71,8 +71,16 @@ def constrained(x: AnyOperand, spec: PartitionSpec, *, cotangent: bool = True) -
         spec: the mesh axes that split each dimension.
         cotangent: whether its gradient shall lie so, too.
 
+    Returns:
+        The elements, shape and dtype of x.
+
     Raises:
         ShardingError: the spec has more entries than x has dimensions.
+
+    >>> import mithril as ml
+    >>> x = ml.NumpyBackend(device_mesh=2).ones((4, 3))
+    >>> constrained(x, PartitionSpec("data")).sharding.spec
+    P('data', None)
     """
     entries = tuple(spec.axes(dimension) for dimension in range(len(spec)))
     return apply_one(Constrain(entries, cotangent), x)

@@ -58,8 +58,6 @@ def attention(
         OptionError: there is no such `context_parallel`.
         ShardingError: when planned: the heads cannot be exchanged for the sequence ("ulysses").
 
-    >>> import mithril as ml
-    >>> backend = ml.NumpyBackend()
     >>> q, v = backend.ones((1, 2, 1, 4)), backend.array([2.0, 4.0]).reshape(1, 2, 1, 1)
     >>> attention(q, q, v, causal=True).numpy().ravel().tolist()
     [2.0, 3.0]

@@ -44,7 +44,18 @@ class After(Op):
 
 
 def after(x: Any, dependency: Any) -> Any:
-    """Return x, made no earlier than `dependency`; see `After`."""
+    """Return x, made no earlier than `dependency`; see `After`.
+
+    Args:
+        x: any tensor.
+        dependency: any tensor; its values are not used.
+
+    Returns:
+        The elements, shape and dtype of x.
+
+    >>> after(backend.array([1, 2]), backend.ones(3)).numpy()
+    array([1, 2], dtype=int32)
+    """
     return apply_one(After(), x, dependency)
 
 
@@ -77,8 +88,7 @@ def repeat(
         GraphError: the number of iterations is not known, or the function returns too few tensors.
         ShapeError: a carry changes its shape or dtype, or leading sizes differ.
 
-    >>> import mithril as ml
-    >>> x = ml.NumpyBackend().ones(3)
+    >>> x = backend.ones(3)
     >>> repeat(lambda x: x * 2.0, x, count=4).numpy().tolist()
     [16.0, 16.0, 16.0]
     """
@@ -99,7 +109,29 @@ def trace_body(
     stacked: Sequence[Any],
     outer: Builder | None,
 ) -> tuple[Graph, tuple[Tensor, ...]]:
-    """Return the graph of one call of a function, and the outer tensors it uses."""
+    """Return the graph of one call of a function, and the outer tensors it uses.
+
+    Args:
+        function: as that of `repeat`.
+        carries: the tensors that the first iteration starts from; only their types count.
+        stacked: tensors with a leading dimension of one slice an iteration.
+        outer: the trace around the loop, None for none.
+
+    Returns:
+        The graph, its inputs in the order carries, outer tensors, slices; and these outer tensors.
+
+    Raises:
+        GraphError: the function does not return a tensor for every carry.
+
+    >>> graph, captured = trace_body(lambda x: x * 2.0, [backend.ones(3)], [], None)
+    >>> print(graph)
+    graph(
+      carry_0: float32[3],
+    )
+      %1: float32[] = constant[value=2.0, dtype='float32']()
+      %2: float32[3] = multiply(carry_0, %1)
+      return carry_0=%2
+    """
     builder = Builder(inside=outer)
     inner = [builder.input(x.type, f"carry_{i}") for i, x in enumerate(carries)]
     slices = [

@@ -201,8 +201,16 @@ def convolution(
         dilation: step between the elements of the window.
         groups: number of groups of channels that are convolved separately.
 
+    Returns:
+        [batch, out, *spatial], of that dtype; each spatial size is (size + before + after -
+        dilation * (window - 1) - 1) // stride + 1.
+
     Raises:
-        ShapeError: input, weight and attributes do not fit.
+        ShapeError: input, weight and attributes do not fit, or do not hold floats.
+
+    >>> x, w = backend.array([[[1.0, 2.0, 4.0, 8.0]]]), backend.array([[[1.0, -1.0]]])
+    >>> convolution(x, w).numpy()
+    array([[[-1., -2., -4.]]], dtype=float32)
     """
     dtype, rank = promote(x.dtype, w.dtype), x.ndim - 2
     op = Convolution(

@@ -92,7 +92,6 @@ def define_op(
         GraphError: the name belongs to another op.
         OptionError: the definition contradicts itself.
 
-    >>> import mithril as ml
     >>> import numpy as np
     >>> squash = define_op(
     ...     "squash",
@@ -100,7 +99,7 @@ def define_op(
     ...     rule="elementwise",
     ...     kernels={"numpy": lambda x: x / (1 + np.abs(x))},
     ... )
-    >>> squash(ml.NumpyBackend().array([1.0, -3.0])).numpy().tolist()
+    >>> squash(backend.array([1.0, -3.0])).numpy().tolist()
     [0.5, -0.75]
     """
     given = dict(attributes or {})

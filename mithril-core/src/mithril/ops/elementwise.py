@@ -94,7 +94,23 @@ class Cast(Elementwise):
 
 
 def cast(x: AnyOperand, dtype: object) -> AnyOperand:
-    """Return x in another dtype; x itself when it has that dtype."""
+    """Return x in another dtype; x itself when it has that dtype.
+
+    Args:
+        x: any tensor.
+        dtype: a dtype: `mithril.numpy.float16`, its name `"float16"`, or one of NumPy's or
+            Python's.
+
+    Returns:
+        The shape of x, in that dtype. Floats are cut off at the point in integers; numbers other
+        than 0 are true.
+
+    Raises:
+        ShapeError: there is no such dtype.
+
+    >>> cast(backend.array([1.7, -1.7]), "int32").numpy()
+    array([ 1, -1], dtype=int32)
+    """
     wanted = as_dtype(dtype)
     return x if x.dtype == wanted else apply_one(Cast(wanted), x)
 

@@ -138,57 +138,191 @@ class Relu(Elementwise):
 
 
 def exp(x: AnyOperand) -> AnyOperand:
-    """Return e ** x."""
+    """Return e ** x, element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> exp(backend.array([0.0, 1.0])).numpy().round(4)
+    array([1.    , 2.7183], dtype=float32)
+    """
     return apply_one(Exp(), x)
 
 
 def log(x: AnyOperand) -> AnyOperand:
-    """Return the natural logarithm of x."""
+    """Return the natural logarithm of x, element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x; -inf where x is 0, NaN where it is negative.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> log(backend.array([1.0, 2.0])).numpy().round(4)
+    array([0.    , 0.6931], dtype=float32)
+    """
     return apply_one(Log(), x)
 
 
 def sqrt(x: AnyOperand) -> AnyOperand:
-    """Return the square root of x."""
+    """Return the square root of x, element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x; NaN where x is negative.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> sqrt(backend.array([4.0, 9.0])).numpy()
+    array([2., 3.], dtype=float32)
+    """
     return apply_one(Sqrt(), x)
 
 
 def rsqrt(x: AnyOperand) -> AnyOperand:
-    """Return 1 / sqrt(x)."""
+    """Return 1 / sqrt(x), element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x; inf where x is 0, NaN where it is negative.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> rsqrt(backend.array([4.0, 0.25])).numpy().round(4)
+    array([0.5, 2. ], dtype=float32)
+    """
     return apply_one(Rsqrt(), x)
 
 
 def tanh(x: AnyOperand) -> AnyOperand:
-    """Return the hyperbolic tangent of x."""
+    """Return the hyperbolic tangent of x, element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x, from -1 to 1.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> tanh(backend.array([-1.0, 0.0, 1.0])).numpy().round(4)
+    array([-0.7616,  0.    ,  0.7616], dtype=float32)
+    """
     return apply_one(Tanh(), x)
 
 
 def sin(x: AnyOperand) -> AnyOperand:
-    """Return the sine of x, in radians."""
+    """Return the sine of x, element by element.
+
+    Args:
+        x: floats of any shape, in radians.
+
+    Returns:
+        The shape and dtype of x, from -1 to 1.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> sin(backend.array([0.0, 0.5 * math.pi])).numpy().round(4)
+    array([0., 1.], dtype=float32)
+    """
     return apply_one(Sin(), x)
 
 
 def cos(x: AnyOperand) -> AnyOperand:
-    """Return the cosine of x, in radians."""
+    """Return the cosine of x, element by element.
+
+    Args:
+        x: floats of any shape, in radians.
+
+    Returns:
+        The shape and dtype of x, from -1 to 1.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> cos(backend.array([0.0, math.pi])).numpy().round(4)
+    array([ 1., -1.], dtype=float32)
+    """
     return apply_one(Cos(), x)
 
 
 def erf(x: AnyOperand) -> AnyOperand:
-    """Return the error function of x."""
+    """Return the error function of x, element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x, from -1 to 1.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> erf(backend.array([-1.0, 0.0, 1.0])).numpy().round(4)
+    array([-0.8427,  0.    ,  0.8427], dtype=float32)
+    """
     return apply_one(Erf(), x)
 
 
 def abs(x: AnyOperand) -> AnyOperand:
-    """Return the magnitude of x."""
+    """Return the magnitude of x, element by element.
+
+    Args:
+        x: numbers or booleans of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    >>> abs(backend.array([-1.5, 2.0])).numpy()
+    array([1.5, 2. ], dtype=float32)
+    """
     return apply_one(Abs(), x)
 
 
 def sign(x: AnyOperand) -> AnyOperand:
-    """Return -1, 0 or 1 by the sign of x."""
+    """Return -1, 0 or 1 by the sign of x, element by element.
+
+    Args:
+        x: numbers of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    >>> sign(backend.array([-1.5, 0.0, 2.0])).numpy()
+    array([-1.,  0.,  1.], dtype=float32)
+    """
     return apply_one(Sign(), x)
 
 
 def relu(x: AnyOperand) -> AnyOperand:
-    """Return max(x, 0)."""
+    """Return max(x, 0), element by element.
+
+    Args:
+        x: numbers of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    >>> relu(backend.array([-1.5, 0.0, 2.0])).numpy()
+    array([0., 0., 2.], dtype=float32)
+    """
     return apply_one(Relu(), x)
 
 

@@ -117,16 +117,21 @@ def grouped_matmul(x: Any, ids: Any, stack: Any, *, aligned: bool = False) -> An
     """Return each block of rows times the transposed matrix that its id names.
 
     Args:
-        x: [groups, blocks, rows, in].
+        x: [groups, blocks, rows, in], of a float dtype.
         ids: [groups, blocks], integers; a block whose id names no matrix gives zeros.
         stack: [entries, out, in], of the dtype of x.
         aligned: whether groups are those of the entries, so that ids of group i are i, or none.
 
     Returns:
-        [groups, blocks, rows, out].
+        [groups, blocks, rows, out], of the dtype of x.
 
     Raises:
         ShapeError: shapes or dtypes do not fit.
+
+    >>> x, ids = backend.ones((1, 2, 1, 2)), backend.array([[1, 0]])
+    >>> stack = backend.array([[[1.0, 2.0]], [[3.0, 4.0]]])
+    >>> grouped_matmul(x, ids, stack).numpy().tolist()
+    [[[[7.0]], [[3.0]]]]
     """
     return apply_one(GroupedMatmul(aligned=aligned), x, ids, stack)
 

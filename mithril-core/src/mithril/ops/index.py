@@ -161,8 +161,21 @@ class Iota(Op):
 def take(x: AnyOperand, indices: AnyOperand, axis: int = 0) -> AnyOperand:
     """Return the rows of x that integer indices name, along a dimension, the first by default.
 
-    The dimensions of the indices take the place of that one. An index outside 0…rows-1 is an error
-    when the rows are run: ShapeError.
+    Args:
+        x: a table of at least one dimension.
+        indices: integers of any shape, from 0 to less than the size of the dimension.
+        axis: the dimension; a negative one counts from the end.
+
+    Returns:
+        The dtype of x and its shape, the dimensions of the indices in the place of that one.
+
+    Raises:
+        ShapeError: x is a scalar, the indices are not integers, there is no such dimension, or,
+            when the rows are run, an index lies outside of it.
+
+    >>> take(backend.array([[1, 2], [3, 4], [5, 6]]), backend.array([2, 0])).numpy()
+    array([[5, 6],
+           [1, 2]], dtype=int32)
     """
     at = normalize_axis(axis, x.ndim, "take") if x.ndim else 0
     if not at:
@@ -175,12 +188,44 @@ def take(x: AnyOperand, indices: AnyOperand, axis: int = 0) -> AnyOperand:
 
 
 def scatter_add(ids: AnyOperand, updates: AnyOperand, rows: int) -> AnyOperand:
-    """Return `rows` rows of zeros with updates added into the rows that ids name."""
+    """Return rows of zeros with updates added into the rows that ids name.
+
+    Args:
+        ids: integers of any shape, from 0 to less than `rows`.
+        updates: [*ids.shape, ...], of any dtype.
+        rows: number of rows of the result.
+
+    Returns:
+        [rows, ...], of the dtype of the updates.
+
+    Raises:
+        ShapeError: the ids are not integers, the leading sizes of the updates are not those of the
+            ids, or, when run, an id names no row.
+
+    >>> scatter_add(backend.array([0, 2, 0]), backend.array([1.0, 2.0, 3.0]), 3).numpy()
+    array([4., 0., 2.], dtype=float32)
+    """
     return apply_one(ScatterAdd(rows), ids, updates)
 
 
 def one_hot(ids: AnyOperand, classes: int, dtype: object = DType.float32) -> AnyOperand:
-    """Return vectors with 1 at the place an id names; an id outside 0…classes-1 gives zeros."""
+    """Return vectors with 1 at the place an id names; an id outside 0…classes-1 gives zeros.
+
+    Args:
+        ids: integers of any shape.
+        classes: length of the vectors, at least 1.
+        dtype: dtype of the result.
+
+    Returns:
+        [*ids.shape, classes], of that dtype.
+
+    Raises:
+        ShapeError: the ids are not integers, or there are no classes or no such dtype.
+
+    >>> one_hot(backend.array([0, 2]), 3).numpy()
+    array([[1., 0., 0.],
+           [0., 0., 1.]], dtype=float32)
+    """
     return apply_one(OneHot(classes, as_dtype(dtype)), ids)
 
 
@@ -193,7 +238,17 @@ def iota(
         like: any tensor of the graph, or array of the backend, in which the result is made.
         shape: shape of the result.
         axis: the dimension that is counted.
-        dtype: element type of the result.
+        dtype: dtype of the result.
+
+    Returns:
+        That shape and dtype, counted from 0.
+
+    Raises:
+        ShapeError: there is no such dimension or dtype.
+
+    >>> iota(backend.ones(1), (2, 3), 1).numpy()
+    array([[0, 1, 2],
+           [0, 1, 2]], dtype=int32)
     """
     chosen = normalize_axis(axis, len(shape), "iota")
     (result,) = like._apply(Iota(tuple(shape), chosen, as_dtype(dtype)), ())

@@ -11,7 +11,7 @@ from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import Logical, logical_and, logical_not, logical_or
 from mithril.ops.elementwise import Elementwise, binary, given, sum_to
-from mithril.ops.numbers import floor
+from mithril.ops.rounding import floor
 from mithril.types import DType
 
 
@@ -123,47 +123,177 @@ class LogicalXor(Logical):
 
 
 def floor_divide(x: Any, y: Any) -> Any:
-    """Return the largest whole number not above x / y."""
+    """Return the largest whole number not above x / y, element by element.
+
+    Args:
+        x: numbers of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: both are booleans, shapes do not broadcast, dtypes are of different kinds (int32
+            and float32, say), or a Python number does not fit the dtype of the tensor.
+
+    >>> floor_divide(backend.array([7, -7]), 2).numpy()
+    array([ 3, -4], dtype=int32)
+    """
     return binary(FloorDivide(), x, y)
 
 
 def remainder(x: Any, y: Any) -> Any:
-    """Return what floor_divide leaves of x; it has the sign of y."""
+    """Return what `floor_divide` leaves of x; it has the sign of y, as in Python.
+
+    Args:
+        x: numbers of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: both are booleans, shapes do not broadcast, dtypes are of different kinds (int32
+            and float32, say), or a Python number does not fit the dtype of the tensor.
+
+    >>> remainder(backend.array([7, -7]), 3).numpy()
+    array([1, 2], dtype=int32)
+    """
     return binary(Remainder(), x, y)
 
 
 def bitwise_and(x: Any, y: Any) -> Any:
-    """Return the bits of both integers; of booleans, whether both are true."""
+    """Return the bits of both integers; of booleans, whether both are true.
+
+    Args:
+        x: integers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, an operand holds floats, or dtypes are of different
+            kinds (int32 and bool, say).
+
+    >>> bitwise_and(backend.array([5, 6]), 3).numpy()
+    array([1, 2], dtype=int32)
+    """
     return logical_and(x, y) if _are_bool(x, y) else binary(BitwiseAnd(), x, y)
 
 
 def bitwise_or(x: Any, y: Any) -> Any:
-    """Return the bits of either integer; of booleans, whether one is true."""
+    """Return the bits of either integer; of booleans, whether one is true.
+
+    Args:
+        x: integers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, an operand holds floats, or dtypes are of different
+            kinds (int32 and bool, say).
+
+    >>> bitwise_or(backend.array([5, 6]), 3).numpy()
+    array([7, 7], dtype=int32)
+    """
     return logical_or(x, y) if _are_bool(x, y) else binary(BitwiseOr(), x, y)
 
 
 def bitwise_xor(x: Any, y: Any) -> Any:
-    """Return the bits of one of two integers; of booleans, whether they differ."""
+    """Return the bits of one of two integers; of booleans, whether they differ.
+
+    Args:
+        x: integers or booleans of any shape, or a Python number.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, an operand holds floats, or dtypes are of different
+            kinds (int32 and bool, say).
+
+    >>> bitwise_xor(backend.array([5, 6]), 3).numpy()
+    array([6, 5], dtype=int32)
+    """
     return logical_xor(x, y) if _are_bool(x, y) else binary(BitwiseXor(), x, y)
 
 
 def bitwise_invert(x: AnyOperand) -> AnyOperand:
-    """Return the bits an integer does not have; of booleans, the opposite."""
+    """Return the bits an integer does not have; of booleans, the opposite.
+
+    Args:
+        x: integers or booleans of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    Raises:
+        ShapeError: x holds floats.
+
+    >>> bitwise_invert(backend.array([0, 5])).numpy()
+    array([-1, -6], dtype=int32)
+    """
     return logical_not(x) if _are_bool(x) else apply_one(BitwiseInvert(), x)
 
 
 def bitwise_left_shift(x: Any, y: Any) -> Any:
-    """Return the bits of x moved up by y places, from 0 to less than their number."""
+    """Return the bits of x moved up by y places; zeros come in below.
+
+    Args:
+        x: integers of any shape, or a Python number.
+        y: numbers of places, from 0 to less than the bits of the dtype; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, or an operand does not hold integers.
+
+    >>> bitwise_left_shift(backend.array([1, 5]), 2).numpy()
+    array([ 4, 20], dtype=int32)
+    """
     return binary(LeftShift(), x, y)
 
 
 def bitwise_right_shift(x: Any, y: Any) -> Any:
-    """Return the bits of x moved down by y places, from 0 to less than their number."""
+    """Return the bits of x moved down by y places; the sign comes in above.
+
+    Args:
+        x: integers of any shape, or a Python number.
+        y: numbers of places, from 0 to less than the bits of the dtype; one of the two is a tensor.
+
+    Returns:
+        The shape that x and y broadcast to, the dtype they are promoted to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, or an operand does not hold integers.
+
+    >>> bitwise_right_shift(backend.array([20, -20]), 2).numpy()
+    array([ 5, -5], dtype=int32)
+    """
     return binary(RightShift(), x, y)
 
 
 def logical_xor(x: Any, y: Any) -> Any:
-    """Return whether one of two booleans is true, but not both."""
+    """Return whether one of x and y is true, but not both, element by element.
+
+    Args:
+        x: booleans of any shape, or a Python bool.
+        y: the same; one of the two is a tensor.
+
+    Returns:
+        Booleans of the shape that x and y broadcast to.
+
+    Raises:
+        ShapeError: shapes do not broadcast, or an operand is not boolean.
+
+    >>> logical_xor(backend.array([True, True, False]), backend.array([True, False, False])).numpy()
+    array([False,  True, False])
+    """
     return binary(LogicalXor(), x, y)
 
 

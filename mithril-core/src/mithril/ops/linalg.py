@@ -95,11 +95,19 @@ def einsum(equation: str, x: Any, y: Any) -> Any:
 
     Args:
         equation: as in `numpy.einsum`, with `->` and without ellipsis, such as `"bsd,hd->bsh"`.
-        x: left operand, of a float dtype.
-        y: right operand; both are promoted to one dtype.
+            Every letter stands in two of the three terms, once in each.
+        x: floats, a dimension for each letter of the first term.
+        y: floats, for the second term; both are promoted to one dtype.
+
+    Returns:
+        That dtype; the sizes that the letters behind `->` stand for.
 
     Raises:
-        ShapeError: the equation does not fit the operands.
+        ShapeError: the equation does not fit the operands, or they do not hold floats.
+
+    >>> x, y = backend.array([[1.0, 2.0], [3.0, 4.0]]), backend.array([1.0, 10.0])
+    >>> einsum("ij,j->i", x, y).numpy()
+    array([21., 43.], dtype=float32)
     """
     text = equation.replace(" ", "")
     if "->" not in text or text.count(",") != 1:
@@ -111,8 +119,22 @@ def einsum(equation: str, x: Any, y: Any) -> Any:
 def matmul(x: Any, y: Any) -> Any:
     """Return the matrix product x @ y, batched over leading dimensions as in NumPy.
 
+    Args:
+        x: floats [..., rows, inner], or a vector [inner].
+        y: floats [..., inner, columns], or a vector [inner]; leading dimensions are broadcast, and
+            both are promoted to one dtype.
+
+    Returns:
+        That dtype; [..., rows, columns], without rows where x and without columns where y is a
+        vector.
+
     Raises:
-        ShapeError: an operand is a scalar, or the contracted sizes differ.
+        ShapeError: an operand is a scalar or does not hold floats, or sizes do not fit.
+
+    >>> x, y = backend.array([[1.0, 2.0], [3.0, 4.0]]), backend.array([[0.0, 1.0], [1.0, 0.0]])
+    >>> matmul(x, y).numpy()
+    array([[2., 1.],
+           [4., 3.]], dtype=float32)
     """
     for operand in (x, y):
         if not isinstance(operand, Operand) or not operand.ndim:

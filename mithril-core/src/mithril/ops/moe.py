@@ -95,16 +95,20 @@ def moe_dispatch(x: AnyOperand, ids: AnyOperand, back: AnyOperand) -> AnyOperand
     """Return rows of x by id inside each group, and zeros where an id is -1.
 
     Args:
-        x: [groups, rows, features].
+        x: [groups, rows, features], of any dtype.
         ids: [groups, places], integers: the row each place gets, or -1.
         back: [groups, rounds * rows], integers: the place each row goes to, or -1. A row goes to
             one place a round.
 
     Returns:
-        [groups, places, features].
+        [groups, places, features], of the dtype of x.
 
     Raises:
         ShapeError: the shapes do not fit, or ids are not integers.
+
+    >>> x, ids = backend.array([[[1.0], [2.0]]]), backend.array([[1, -1, 0]])
+    >>> moe_dispatch(x, ids, back=backend.array([[2, 0]])).numpy().tolist()
+    [[[2.0], [0.0], [1.0]]]
     """
     return apply_one(MoeDispatch(), x, ids, back)
 
@@ -113,16 +117,20 @@ def moe_combine(x: AnyOperand, ids: AnyOperand, back: AnyOperand, rows: int) -> 
     """Return for each row the sum of the rows of x that its ids name: what moe_dispatch undoes.
 
     Args:
-        x: [groups, places, features].
+        x: [groups, places, features], of any dtype.
         ids: [groups, rounds * rows], integers: the place of a row in each round, or -1.
         back: [groups, places], integers: the row each place belongs to, or -1.
         rows: rows of a group of the result.
 
     Returns:
-        [groups, rows, features].
+        [groups, rows, features], of the dtype of x.
 
     Raises:
         ShapeError: the shapes do not fit, or ids are not integers.
+
+    >>> x, ids = backend.array([[[2.0], [0.0], [1.0]]]), backend.array([[2, 0]])
+    >>> moe_combine(x, ids, back=backend.array([[1, -1, 0]]), rows=2).numpy().tolist()
+    [[[1.0], [2.0]]]
     """
     return apply_one(MoeCombine(rows), x, ids, back)
 

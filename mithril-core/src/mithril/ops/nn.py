@@ -240,8 +240,7 @@ def softmax(x: AnyOperand, axis: int = -1) -> AnyOperand:
     Raises:
         ShapeError: the dimension is empty or missing.
 
-    >>> import mithril as ml
-    >>> softmax(ml.NumpyBackend().array([[5.0, 5.0], [0.0, 1000.0]])).numpy().tolist()
+    >>> softmax(backend.array([[5.0, 5.0], [0.0, 1000.0]])).numpy().tolist()
     [[0.5, 0.5], [0.0, 1.0]]
     """
     return apply_one(Softmax(normalize_axis(axis, x.ndim, "softmax")), x)
@@ -260,8 +259,7 @@ def log_softmax(x: AnyOperand, axis: int = -1) -> AnyOperand:
     Raises:
         ShapeError: the dimension is empty or missing.
 
-    >>> import mithril as ml
-    >>> log_softmax(ml.NumpyBackend().array([0.0, -200.0])).numpy().tolist()
+    >>> log_softmax(backend.array([0.0, -200.0])).numpy().tolist()
     [0.0, -200.0]
     """
     return apply_one(LogSoftmax(normalize_axis(axis, x.ndim, "log_softmax")), x)
@@ -282,8 +280,7 @@ def gelu(x: AnyOperand, *, approximate: bool = False) -> AnyOperand:
     Raises:
         ShapeError: x is not of a float dtype.
 
-    >>> import mithril as ml
-    >>> gelu(ml.NumpyBackend().array([-1.0, 0.0, 1.0])).numpy().round(4)
+    >>> gelu(backend.array([-1.0, 0.0, 1.0])).numpy().round(4)
     array([-0.1587,  0.    ,  0.8413], dtype=float32)
     """
     return apply_one(Gelu(bool(approximate)), x)
@@ -304,8 +301,7 @@ def silu(x: AnyOperand) -> AnyOperand:
     Raises:
         ShapeError: x is not of a float dtype.
 
-    >>> import mithril as ml
-    >>> silu(ml.NumpyBackend().array([0.0, 1000.0])).numpy().tolist()
+    >>> silu(backend.array([0.0, 1000.0])).numpy().tolist()
     [0.0, 1000.0]
     """
     return apply_one(Silu(), x)

@@ -197,8 +197,6 @@ def layer_norm(x: Any, gain: Any, bias: Any, epsilon: float = 1e-5) -> Any:
     Raises:
         ShapeError: gain or bias does not fit x.
 
-    >>> import mithril as ml
-    >>> backend = ml.NumpyBackend()
     >>> x, one, zero = backend.array([[1.0, 3.0]]), backend.ones(2), backend.zeros(2)
     >>> layer_norm(x, one, zero, epsilon=0.0).numpy().tolist()
     [[-1.0, 1.0]]
@@ -223,8 +221,6 @@ def rms_norm(x: Any, gain: Any, epsilon: float = 1e-6) -> Any:
     Raises:
         ShapeError: gain does not fit x.
 
-    >>> import mithril as ml
-    >>> backend = ml.NumpyBackend()
     >>> rms_norm(backend.array([[1.0, -7.0]]), backend.ones(2), epsilon=0.0).numpy().round(3)
     array([[ 0.2, -1.4]], dtype=float32)
     """

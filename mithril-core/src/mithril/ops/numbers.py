@@ -179,83 +179,159 @@ class IsFinite(Kind):
 
 
 def sigmoid(x: AnyOperand) -> AnyOperand:
-    """Return 1 / (1 + e ** -x)."""
+    """Return 1 / (1 + e ** -x), the logistic function, element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x, from 0 to 1.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> sigmoid(backend.array([-2.0, 0.0, 2.0])).numpy().round(4)
+    array([0.1192, 0.5   , 0.8808], dtype=float32)
+    """
     return apply_one(Sigmoid(), x)
 
 
 def expm1(x: AnyOperand) -> AnyOperand:
-    """Return e ** x - 1."""
+    """Return e ** x - 1, element by element; exact where x is small.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> expm1(backend.array([0.0, 1.0])).numpy().round(4)
+    array([0.    , 1.7183], dtype=float32)
+    """
     return apply_one(Expm1(), x)
 
 
 def log1p(x: AnyOperand) -> AnyOperand:
-    """Return the natural logarithm of 1 + x."""
+    """Return the natural logarithm of 1 + x, element by element; exact where x is small.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x; -inf where x is -1, NaN where it is less.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> log1p(backend.array([0.0, 1.0])).numpy().round(4)
+    array([0.    , 0.6931], dtype=float32)
+    """
     return apply_one(Log1p(), x)
 
 
 def tan(x: AnyOperand) -> AnyOperand:
-    """Return the tangent of x, in radians."""
+    """Return the tangent of x, element by element.
+
+    Args:
+        x: floats of any shape, in radians.
+
+    Returns:
+        The shape and dtype of x.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> tan(backend.array([0.0, 1.0])).numpy().round(4)
+    array([0.    , 1.5574], dtype=float32)
+    """
     return apply_one(Tan(), x)
 
 
 def arctan(x: AnyOperand) -> AnyOperand:
-    """Return the angle whose tangent is x, in radians."""
+    """Return the angle whose tangent is x, element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x, in radians from -pi / 2 to pi / 2.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> arctan(backend.array([0.0, 1.0])).numpy().round(4)
+    array([0.    , 0.7854], dtype=float32)
+    """
     return apply_one(Arctan(), x)
 
 
 def sinh(x: AnyOperand) -> AnyOperand:
-    """Return the hyperbolic sine of x."""
+    """Return the hyperbolic sine of x, element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> sinh(backend.array([0.0, 1.0])).numpy().round(4)
+    array([0.    , 1.1752], dtype=float32)
+    """
     return apply_one(Sinh(), x)
 
 
 def cosh(x: AnyOperand) -> AnyOperand:
-    """Return the hyperbolic cosine of x."""
+    """Return the hyperbolic cosine of x, element by element.
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    Raises:
+        ShapeError: x is not of a float dtype.
+
+    >>> cosh(backend.array([0.0, 1.0])).numpy().round(4)
+    array([1.    , 1.5431], dtype=float32)
+    """
     return apply_one(Cosh(), x)
 
 
-def floor(x: AnyOperand) -> AnyOperand:
-    """Return the largest whole number not above x."""
-    return apply_one(Floor(), x)
-
-
-def ceil(x: AnyOperand) -> AnyOperand:
-    """Return the smallest whole number not below x."""
-    return apply_one(Ceil(), x)
-
-
-def round(x: AnyOperand) -> AnyOperand:
-    """Return the nearest whole number; the even one of two equally near ones."""
-    return apply_one(Round(), x)
-
-
-def trunc(x: AnyOperand) -> AnyOperand:
-    """Return the whole part of x."""
-    return apply_one(Trunc(), x)
-
-
-def isnan(x: AnyOperand) -> AnyOperand:
-    """Return whether x is not a number."""
-    return apply_one(IsNan(), x)
-
-
-def isinf(x: AnyOperand) -> AnyOperand:
-    """Return whether x is infinite."""
-    return apply_one(IsInf(), x)
-
-
-def isfinite(x: AnyOperand) -> AnyOperand:
-    """Return whether x is a number and not infinite."""
-    return apply_one(IsFinite(), x)
-
-
 def square(x: AnyOperand) -> AnyOperand:
-    """Return x * x."""
+    """Return x * x, element by element.
+
+    Args:
+        x: numbers or booleans of any shape.
+
+    Returns:
+        The shape and dtype of x.
+
+    >>> square(backend.array([-2, 3])).numpy()
+    array([4, 9], dtype=int32)
+    """
     result: AnyOperand = multiply(x, x)
     return result
 
 
 def reciprocal(x: AnyOperand) -> AnyOperand:
-    """Return 1 / x."""
+    """Return 1 / x, element by element; integers and booleans are taken as float32.
+
+    Args:
+        x: numbers or booleans of any shape.
+
+    Returns:
+        Floats of the shape of x; infinite where x is 0.
+
+    >>> reciprocal(backend.array([2, -4])).numpy()
+    array([ 0.5 , -0.25], dtype=float32)
+    """
     result: AnyOperand = divide(1.0, x)
     return result
 
@@ -264,9 +340,20 @@ def clip(x: Any, min: Scalar | None = None, max: Scalar | None = None) -> Any:
     """Return x held between two bounds; at a bound the gradient still flows, as in PyTorch.
 
     Args:
-        x: any numbers.
-        min: the lower bound, a number or a tensor; None for none.
-        max: the upper bound.
+        x: numbers of any shape.
+        min: the lower bound, a Python number or a tensor that broadcasts with x; None for none.
+        max: the upper bound, likewise; it wins where the lower one is above it.
+
+    Returns:
+        The shape that x and the bounds broadcast to, the dtype they are promoted to; x itself
+        without bounds.
+
+    Raises:
+        ShapeError: shapes do not broadcast, or dtypes are of different kinds (int32 and float32,
+            say).
+
+    >>> clip(backend.array([-1.0, 0.5, 2.0]), 0.0, 1.0).numpy()
+    array([0. , 0.5, 1. ], dtype=float32)
     """
     if min is not None:
         x = where(less(x, min), min, x)
@@ -275,7 +362,6 @@ def clip(x: Any, min: Scalar | None = None, max: Scalar | None = None) -> Any:
 
 __all__ = [
     "Arctan", "Ceil", "Cosh", "Expm1", "Floor", "IsFinite", "IsInf", "IsNan", "Kind", "Log1p",
-    "Round", "Rounding", "Sigmoid", "Sinh", "Tan", "Trunc", "arctan", "ceil", "clip", "cosh",
-    "expm1", "floor", "isfinite", "isinf", "isnan", "log1p", "reciprocal", "round", "sigmoid",
-    "sinh", "square", "tan", "trunc",
+    "Round", "Rounding", "Sigmoid", "Sinh", "Tan", "Trunc", "arctan", "clip", "cosh", "expm1",
+    "log1p", "reciprocal", "sigmoid", "sinh", "square", "tan",
 ]  # fmt: skip

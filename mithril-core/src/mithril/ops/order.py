@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
-from mithril.ir.operand import AnyOperand, apply, apply_one
+from mithril.ir.operand import apply_one
 from mithril.ir.rule import FactorDims, Rule
 from mithril.ops.choice import equal, logical_and, where
-from mithril.ops.elementwise import cast, given
-from mithril.ops.functions import sqrt
-from mithril.ops.reduce import Axes, Reduction, accumulator, mean, read_axes, sum, total_dtype
+from mithril.ops.elementwise import given
+from mithril.ops.reduce import Reduction, sum, total_dtype
 from mithril.ops.shape import Movement, normalize_axis
 from mithril.types import DType, TensorType
 
@@ -228,99 +225,6 @@ class ScatterAlong(Op):
         return Cost(inputs[1].size, inputs[0].nbytes + inputs[1].nbytes + outputs[0].nbytes)
 
 
-# ------------------------------------------------------------------ functions over operands
-
-
-def prod(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the product over some dimensions, all by default."""
-    return apply_one(Prod(read_axes(axis, x.ndim, "prod"), keepdims), x)
-
-
-def cumsum(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperand:
-    """Return the sum of all elements up to each one along a dimension."""
-    return apply_one(Cumsum(normalize_axis(axis, x.ndim, "cumsum"), reverse), x)
-
-
-def sort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOperand:
-    """Return the elements in order along a dimension."""
-    return apply_one(Sort(normalize_axis(axis, x.ndim, "sort"), bool(descending)), x)
-
-
-def argsort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOperand:
-    """Return the int32 positions that put the elements in order; equal ones keep theirs."""
-    return apply_one(Argsort(normalize_axis(axis, x.ndim, "argsort"), bool(descending)), x)
-
-
-def top_k(x: AnyOperand, k: int, axis: int = -1) -> tuple[AnyOperand, AnyOperand]:
-    """Return the k largest elements along a dimension, largest first, and their positions.
-
-    Raises:
-        ShapeError: k is not from 1 to the size of the dimension.
-    """
-    values, positions = apply(TopK(normalize_axis(axis, x.ndim, "top_k"), operator.index(k)), x)
-    return values, positions
-
-
-def flip(x: AnyOperand, axis: int | Sequence[int] | None = None) -> AnyOperand:
-    """Return the elements in the opposite order along some dimensions, all by default."""
-    return apply_one(Flip(read_axes(axis, x.ndim, "flip")), x)
-
-
-def take_along(x: AnyOperand, indices: AnyOperand, axis: int = -1) -> AnyOperand:
-    """Return the elements at positions along a dimension, row by row.
-
-    Args:
-        x: any tensor.
-        indices: integers from 0, in the shape of x except along the dimension.
-        axis: the dimension.
-
-    Raises:
-        ShapeError: the shapes do not fit, or the indices are not integers.
-    """
-    return apply_one(TakeAlong(normalize_axis(axis, x.ndim, "take_along")), x, indices)
-
-
-def var(
-    x: AnyOperand, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
-) -> AnyOperand:
-    """Return the mean squared distance from the mean over some dimensions, all by default.
-
-    Args:
-        x: numbers; integers are taken as float32.
-        axis: the dimensions.
-        correction: what is taken off the number of elements that is divided by.
-        keepdims: whether they stay, with size 1.
-
-    Raises:
-        ShapeError: there are not more elements than `correction`.
-    """
-    result = _wide_var(x, axis, correction, keepdims)
-    return cast(result, x.dtype) if x.dtype.is_float else result
-
-
-def std(
-    x: AnyOperand, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
-) -> AnyOperand:
-    """Return the square root of the variance; see `var`."""
-    result = sqrt(_wide_var(x, axis, correction, keepdims))
-    return cast(result, x.dtype) if x.dtype.is_float else result
-
-
-def _wide_var(x: AnyOperand, axis: Axes, correction: float, keepdims: bool) -> AnyOperand:
-    """Return the variance in at least float32: its root may be in range where it is not."""
-    axes = read_axes(axis, x.ndim, "var")
-    count = math.prod(x.shape[i] for i in axes)
-    if count <= correction:
-        raise ShapeError(
-            f"cannot take the variance of {count} elements with correction {correction}; it needs "
-            f"more of them"
-        )
-    wide: Any = cast(x, accumulator(x.dtype) if x.dtype.is_float else DType.float32)
-    away = wide - mean(wide, axes, keepdims=True)
-    result: AnyOperand = mean(away * away, axes, keepdims=keepdims) * (count / (count - correction))
-    return result
-
-
 def _dims(x: TensorType) -> tuple[FactorDims, dict[str, int]]:
     sizes = {f"d{i}": size for i, size in enumerate(x.shape)}
     return tuple((name,) if size > 1 else () for name, size in sizes.items()), sizes
@@ -375,6 +279,4 @@ def sum_bytes(inputs: Types, outputs: Types) -> int:
 
 __all__ = [
     "AlongAxis", "Argsort", "Cumsum", "Flip", "Prod", "ScatterAlong", "Sort", "TakeAlong", "TopK",
-    "argsort", "cumsum", "flip", "prod", "sort", "std",
-    "take_along", "top_k", "var",
 ]  # fmt: skip

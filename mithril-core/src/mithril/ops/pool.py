@@ -185,13 +185,21 @@ def max_pool(
     """Return the largest element of every window of an input.
 
     Args:
-        x: input [batch, channels, *spatial].
+        x: numbers [batch, channels, *spatial].
         window: sizes of the window, for all or for each spatial dimension.
         stride: step of the window; by default the window itself.
-        padding: what to add around the input, as for `convolution`; it never wins.
+        padding: what to add around the input, as for `convolution`, less than the window; it never
+            wins.
+
+    Returns:
+        [batch, channels, *spatial], of the dtype of x; each spatial size is (size + before + after
+        - window) // stride + 1.
 
     Raises:
         ShapeError: input and attributes do not fit.
+
+    >>> max_pool(backend.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).numpy()
+    array([[[5., 4.]]], dtype=float32)
     """
     rank = x.ndim - 2
     sizes = each("window", window, rank)
@@ -213,11 +221,17 @@ def avg_pool(
         x: floats [batch, channels, *spatial].
         window: sizes of the window, for all or for each spatial dimension.
         stride: step of the window; by default the window itself.
-        padding: zeros around the input, as for `convolution`.
+        padding: zeros around the input, as for `convolution`, less than the window.
         count_padding: whether these zeros count, as in PyTorch by default.
 
+    Returns:
+        [batch, channels, *spatial], of the dtype of x; sizes are those of `max_pool`.
+
     Raises:
-        ShapeError: input and attributes do not fit.
+        ShapeError: input and attributes do not fit, or x does not hold floats.
+
+    >>> avg_pool(backend.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).numpy()
+    array([[[3., 3.]]], dtype=float32)
     """
     rank = x.ndim - 2
     sizes = each("window", window, rank)
@@ -226,7 +240,21 @@ def avg_pool(
 
 
 def window_sizes(op: MeanPooling, x: TensorType, y: TensorType) -> list[list[int]]:
-    """Return, for each spatial dimension, how many elements each window averages."""
+    """Return, for each spatial dimension, how many elements each window averages.
+
+    Args:
+        op: a mean pooling.
+        x: type of its input [batch, channels, *spatial].
+        y: type of its result.
+
+    Returns:
+        A list for each spatial dimension, with a number for each place of the result.
+
+    >>> op = AvgPool((2,), (2,), ((1, 1),), count_padding=False)
+    >>> x = backend.ones((1, 1, 4)).type
+    >>> window_sizes(op, x, op.infer([x])[0])
+    [[1, 2, 1]]
+    """
     counts = []
     for size, out, window, step, (before, _) in zip(
         x.shape[2:], y.shape[2:], op.window, op.stride, op.padding, strict=True

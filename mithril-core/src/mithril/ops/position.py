@@ -132,8 +132,7 @@ def rope(
     Raises:
         ShapeError: shapes or dtypes do not fit.
 
-    >>> import mithril as ml
-    >>> x = ml.NumpyBackend().ones((1, 2, 1, 2))
+    >>> x = backend.ones((1, 2, 1, 2))
     >>> rope(x).numpy()[0, :, 0].round(4)
     array([[ 1.    ,  1.    ],
            [-0.3012,  1.3818]], dtype=float32)

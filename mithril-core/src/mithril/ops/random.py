@@ -71,16 +71,26 @@ class RandomBits(Op):
 
 
 def random_bits(seed: Any, shape: Shape, salt: int = 0, *, width: int = 32) -> Any:
-    """Return uniform uint32 numbers below 2**width.
+    """Return uniform uint32 numbers below 2**width, by Threefry-2x32.
+
+    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
 
     Args:
-        seed: a uint32 scalar.
+        seed: a uint32 scalar; the same seed gives the same numbers on every mesh.
         shape: sizes of the result.
         salt: tells apart draws from one seed.
         width: random bits of a number, from 1 to 32.
 
+    Returns:
+        uint32 of that shape.
+
     Raises:
         OptionError: the width is out of range.
+        ShapeError: the seed is no uint32 scalar.
+
+    >>> seed = backend.array(7, dtype="uint32")
+    >>> random_bits(seed, (3,), width=8).numpy()
+    array([232,  58,  36], dtype=uint32)
     """
     if not 1 <= width <= 32:
         raise OptionError(f"random bits have width {width}; give a number from 1 to 32")
@@ -91,9 +101,19 @@ def uniform(seed: Any, shape: Shape, salt: int = 0) -> Any:
     """Return float32 numbers, uniform in [0, 1) in steps of 2**-24.
 
     Args:
-        seed: a uint32 scalar.
+        seed: a uint32 scalar; the same seed gives the same numbers on every mesh.
         shape: sizes of the result.
         salt: tells apart draws from one seed.
+
+    Returns:
+        float32 of that shape.
+
+    Raises:
+        ShapeError: the seed is no uint32 scalar.
+
+    >>> seed = backend.array(7, dtype="uint32")
+    >>> uniform(seed, (3,)).numpy().round(4)
+    array([0.9085, 0.2291, 0.1428], dtype=float32)
     """
     bits = random_bits(seed, shape, salt, width=24)  # as many as float32 holds exactly
     return cast(bits, DType.float32) * 2.0**-24
@@ -103,13 +123,21 @@ def bernoulli(seed: Any, shape: Shape, probability: float, salt: int = 0) -> Any
     """Return booleans that are true with a probability.
 
     Args:
-        seed: a uint32 scalar.
+        seed: a uint32 scalar; the same seed gives the same numbers on every mesh.
         shape: sizes of the result.
         probability: from 0 to 1.
         salt: tells apart draws from one seed.
 
+    Returns:
+        Booleans of that shape.
+
     Raises:
         OptionError: the probability is out of range.
+        ShapeError: the seed is no uint32 scalar.
+
+    >>> seed = backend.array(7, dtype="uint32")
+    >>> bernoulli(seed, (4,), 0.5).numpy()
+    array([ True, False, False, False])
     """
     if not 0.0 <= probability <= 1.0:
         raise OptionError(f"probability is {probability}; give a number in [0, 1]")
@@ -122,12 +150,22 @@ def bernoulli(seed: Any, shape: Shape, probability: float, salt: int = 0) -> Any
 def normal(seed: Any, shape: Shape, salt: int = 0) -> Any:
     """Return float32 numbers of the standard normal distribution, by Box and Muller's method.
 
-    Box and Muller, "A note on the generation of random normal deviates" (1958).
+    Box and Muller, "A note on the generation of random normal deviates", 1958.
 
     Args:
-        seed: a uint32 scalar.
+        seed: a uint32 scalar; the same seed gives the same numbers on every mesh.
         shape: sizes of the result.
         salt: tells apart draws from one seed.
+
+    Returns:
+        float32 of that shape.
+
+    Raises:
+        ShapeError: the seed is no uint32 scalar.
+
+    >>> seed = backend.array(7, dtype="uint32")
+    >>> normal(seed, (3,)).numpy().round(3)
+    array([ 1.363, -0.135, -0.193], dtype=float32)
     """
     positive = 1.0 - uniform(seed, shape, salt)  # never 0
     angle = uniform(seed, shape, salt ^ _OTHER) * (2.0 * math.pi)
@@ -138,14 +176,22 @@ def randint(seed: Any, shape: Shape, low: int, high: int, salt: int = 0) -> Any:
     """Return int32 numbers in [low, high); each as likely as the others up to one in 2**32 / range.
 
     Args:
-        seed: a uint32 scalar.
+        seed: a uint32 scalar; the same seed gives the same numbers on every mesh.
         shape: sizes of the result.
         low: the smallest number.
         high: one more than the largest number.
         salt: tells apart draws from one seed.
 
+    Returns:
+        int32 of that shape.
+
     Raises:
         OptionError: the range is empty, or no range of int32.
+        ShapeError: the seed is no uint32 scalar.
+
+    >>> seed = backend.array(7, dtype="uint32")
+    >>> randint(seed, (5,), 0, 10).numpy()
+    array([0, 3, 2, 2, 6], dtype=int32)
     """
     if not -(2**31) <= low < high <= 2**31 or high - low >= 2**31:
         raise OptionError(
@@ -158,7 +204,7 @@ def randint(seed: Any, shape: Shape, low: int, high: int, salt: int = 0) -> Any:
 def dropout(x: Any, seed: Any, rate: float, salt: int = 0) -> Any:
     """Return x with a share of its elements set to zero and the others scaled up to make up for it.
 
-    Srivastava et al., "Dropout" (2014).
+    Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014.
 
     Args:
         x: any float tensor.
@@ -166,8 +212,16 @@ def dropout(x: Any, seed: Any, rate: float, salt: int = 0) -> Any:
         rate: share of elements to drop, in [0, 1).
         salt: tells apart layers of one seed.
 
+    Returns:
+        The shape and dtype of x; the elements that stay are divided by 1 - rate.
+
     Raises:
         OptionError: the rate is out of range.
+        ShapeError: the seed is no uint32 scalar.
+
+    >>> seed = backend.array(7, dtype="uint32")
+    >>> dropout(backend.ones(6), seed, 0.5).numpy()
+    array([2., 0., 0., 0., 2., 0.], dtype=float32)
     """
     if not 0.0 <= rate < 1.0:
         raise OptionError(f"dropout rate is {rate}; give a number in [0, 1)")

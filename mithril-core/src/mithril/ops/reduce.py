@@ -196,35 +196,126 @@ class Argmin(ArgExtremum):
 
 
 def sum(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the sum over some dimensions, all by default; bool and small integers in int32."""
+    """Return the sum over some dimensions, all by default.
+
+    Args:
+        x: numbers or booleans of any shape; 16-bit floats are added up in float32.
+        axis: the dimension, or several; None for all.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        The dtype of x, int32 of booleans and integers of less than 32 bits; the shape of x without
+        these dimensions.
+
+    Raises:
+        ShapeError: a dimension does not exist, or is named twice.
+
+    >>> x = backend.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    >>> sum(x).numpy().item(), sum(x, 0).numpy().tolist()
+    (21.0, [5.0, 7.0, 9.0])
+    """
     return apply_one(Sum(read_axes(axis, x.ndim, "sum"), keepdims), x)
 
 
 def max(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the largest element over some dimensions, all by default."""
+    """Return the largest element over some dimensions, all by default.
+
+    Args:
+        x: numbers of any shape.
+        axis: the dimension, or several; None for all.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        The dtype of x; the shape of x without these dimensions.
+
+    Raises:
+        ShapeError: there are no elements, or booleans; a dimension does not exist, or is named
+            twice.
+
+    >>> max(backend.array([[1.0, 5.0], [4.0, 2.0]]), 1).numpy()
+    array([5., 4.], dtype=float32)
+    """
     return apply_one(Max(read_axes(axis, x.ndim, "max"), keepdims), x)
 
 
 def min(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the smallest element over some dimensions, all by default."""
+    """Return the smallest element over some dimensions, all by default.
+
+    Args:
+        x: numbers of any shape.
+        axis: the dimension, or several; None for all.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        The dtype of x; the shape of x without these dimensions.
+
+    Raises:
+        ShapeError: there are no elements, or booleans; a dimension does not exist, or is named
+            twice.
+
+    >>> min(backend.array([[1.0, 5.0], [4.0, 2.0]]), 1).numpy()
+    array([1., 2.], dtype=float32)
+    """
     return apply_one(Min(read_axes(axis, x.ndim, "min"), keepdims), x)
 
 
 def any(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return whether any element is true (or not 0) over some dimensions, all by default."""
+    """Return whether any element is true (or not 0) over some dimensions, all by default.
+
+    Args:
+        x: booleans or numbers of any shape.
+        axis: the dimension, or several; None for all.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        Booleans; the shape of x without these dimensions.
+
+    Raises:
+        ShapeError: a dimension does not exist, or is named twice.
+
+    >>> any(backend.array([[True, False], [True, True]]), 1).numpy()
+    array([ True,  True])
+    """
     return apply_one(AnyTrue(read_axes(axis, x.ndim, "any"), keepdims), _truth(x))
 
 
 def all(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return whether all elements are true (or not 0) over some dimensions, all by default."""
+    """Return whether all elements are true (or not 0) over some dimensions, all by default.
+
+    Args:
+        x: booleans or numbers of any shape.
+        axis: the dimension, or several; None for all.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        Booleans; the shape of x without these dimensions.
+
+    Raises:
+        ShapeError: a dimension does not exist, or is named twice.
+
+    >>> all(backend.array([[True, False], [True, True]]), 1).numpy()
+    array([False,  True])
+    """
     return apply_one(AllTrue(read_axes(axis, x.ndim, "all"), keepdims), _truth(x))
 
 
 def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the mean over some dimensions, all by default; of integers and booleans in float32.
+    """Return the mean over some dimensions, all by default.
+
+    Args:
+        x: numbers or booleans of any shape; 16-bit floats are added up in float32.
+        axis: the dimension, or several; None for all.
+        keepdims: whether these dimensions stay, with size 1.
+
+    Returns:
+        The dtype of x, float32 of integers and booleans; the shape of x without these dimensions.
 
     Raises:
-        ShapeError: there is nothing to average.
+        ShapeError: there is nothing to average; a dimension does not exist, or is named twice.
+
+    >>> x = backend.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    >>> mean(x, 1).numpy()
+    array([2., 5.], dtype=float32)
     """
     axes = read_axes(axis, x.ndim, "mean")
     _require_elements("mean", x.type, axes)
@@ -235,16 +326,6 @@ def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     return cast(average, x.dtype) if x.dtype.is_float else average
 
 
-def argmax(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the int32 index of the first largest element along a dimension, or of all."""
-    return _arg_extremum(Argmax, x, axis, keepdims)
-
-
-def argmin(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) -> AnyOperand:
-    """Return the int32 index of the first smallest element along a dimension, or of all."""
-    return _arg_extremum(Argmin, x, axis, keepdims)
-
-
 def total_dtype(dtype: DType) -> DType:
     """Return the dtype of sums and products: int32 for booleans and smaller integers."""
     small = dtype == DType.bool_ or (dtype.is_integer and dtype.itemsize < 4)
@@ -252,20 +333,18 @@ def total_dtype(dtype: DType) -> DType:
 
 
 def accumulator(dtype: DType) -> DType:
-    """Return the dtype in which long sums of a dtype are kept: float32 for 16-bit floats."""
+    """Return the dtype in which long sums of a dtype are kept: float32 for 16-bit floats.
+
+    Args:
+        dtype: any dtype.
+
+    Returns:
+        float32, or the dtype itself.
+
+    >>> accumulator(DType.bfloat16), accumulator(DType.int32)
+    (<DType.float32: 'float32'>, <DType.int32: 'int32'>)
+    """
     return DType.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
-
-
-def _arg_extremum(
-    op: type[ArgExtremum], x: AnyOperand, axis: int | None, keepdims: bool
-) -> AnyOperand:
-    if axis is None:
-        found = apply_one(op(0), reshape(x, (x.size,)))
-        return reshape(found, (1,) * x.ndim) if keepdims else found
-    chosen = normalize_axis(axis, x.ndim, op.name)
-    found = apply_one(op(chosen), x)
-    shape = tuple(1 if i == chosen else size for i, size in enumerate(x.shape))
-    return reshape(found, shape) if keepdims else found
 
 
 def _truth(x: AnyOperand) -> AnyOperand:
@@ -314,7 +393,6 @@ def _reduction_rule(
 
 
 __all__ = [
-    "AllTrue", "AnyTrue", "ArgExtremum", "Argmax", "Argmin", "Extremum", "Max", "Min",
-    "Quantifier", "Reduction", "Sum", "accumulator", "all", "any", "argmax", "argmin", "max",
-    "mean", "min", "sum",
+    "AllTrue", "AnyTrue", "ArgExtremum", "Argmax", "Argmin", "Extremum", "Max", "Min", "Quantifier",
+    "Reduction", "Sum", "accumulator", "all", "any", "max", "mean", "min", "sum",
 ]  # fmt: skip

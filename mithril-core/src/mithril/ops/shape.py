@@ -226,10 +226,21 @@ class Concatenate(Movement):
 
 
 def reshape(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
-    """Return the same elements in another shape; one size may be -1.
+    """Return the same elements, row-major, in another shape.
+
+    Args:
+        x: any tensor.
+        shape: sizes; one of them may be -1, which stands for what is left.
+
+    Returns:
+        That shape, the dtype of x; x itself when it has that shape.
 
     Raises:
         ShapeError: the number of elements differs.
+
+    >>> reshape(backend.array([1, 2, 3, 4]), (2, -1)).numpy()
+    array([[1, 2],
+           [3, 4]], dtype=int32)
     """
     sizes = tuple(operator.index(size) for size in shape)
     if sizes.count(-1) == 1:
@@ -243,19 +254,65 @@ def reshape(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
 
 
 def transpose(x: AnyOperand, order: Sequence[int] | None = None) -> AnyOperand:
-    """Return the dimensions in another order, reversed by default."""
+    """Return the dimensions in another order, reversed by default.
+
+    Args:
+        x: any tensor.
+        order: for each dimension of the result the one of x.
+
+    Returns:
+        The dtype of x; dimension i has the size of dimension `order[i]` of x.
+
+    Raises:
+        ShapeError: a dimension does not exist, or not every one is named once.
+
+    >>> transpose(backend.array([[1, 2, 3], [4, 5, 6]])).numpy()
+    array([[1, 4],
+           [2, 5],
+           [3, 6]], dtype=int32)
+    """
     chosen = tuple(reversed(range(x.ndim))) if order is None else tuple(order)
     resolved = tuple(normalize_axis(i, x.ndim, "transpose") for i in chosen)
     return x if resolved == tuple(range(x.ndim)) else apply_one(Transpose(resolved), x)
 
 
 def broadcast_to(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
-    """Return x repeated to a larger shape, as in `numpy.broadcast_to`."""
+    """Return x repeated to a larger shape, as in `numpy.broadcast_to`.
+
+    Args:
+        x: any tensor.
+        shape: sizes; those of x, aligned at the right, are equal or 1.
+
+    Returns:
+        That shape, the dtype of x; x itself when it has that shape.
+
+    Raises:
+        ShapeError: the sizes do not fit.
+
+    >>> broadcast_to(backend.array([1, 2]), (3, 2)).numpy()
+    array([[1, 2],
+           [1, 2],
+           [1, 2]], dtype=int32)
+    """
     return x if tuple(shape) == x.shape else apply_one(Broadcast(tuple(shape)), x)
 
 
 def concatenate(operands: Sequence[AnyOperand], axis: int = 0) -> AnyOperand:
-    """Return operands one after another along a dimension."""
+    """Return operands one after another along a dimension.
+
+    Args:
+        operands: tensors of one dtype, with equal sizes but for that of the dimension.
+        axis: the dimension; a negative one counts from the end.
+
+    Returns:
+        Their dtype; the sizes along the dimension are added up.
+
+    Raises:
+        ShapeError: there are none, shapes or dtypes differ, or there is no such dimension.
+
+    >>> concatenate([backend.array([[1, 2]]), backend.array([[3, 4]])], 1).numpy()
+    array([[1, 2, 3, 4]], dtype=int32)
+    """
     if not operands:
         raise ShapeError("cannot concatenate no tensors; pass at least one")
     return apply_one(Concatenate(normalize_axis(axis, operands[0].ndim, "concatenate")), *operands)

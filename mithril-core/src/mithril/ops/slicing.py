@@ -15,7 +15,7 @@ from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.choice import equal, not_equal, where
 from mithril.ops.index import take
-from mithril.ops.order import flip
+from mithril.ops.order_functions import flip
 from mithril.ops.shape import Movement, legal, reshape
 from mithril.types import Scalar, TensorType
 
@@ -101,12 +101,22 @@ class Pad(Movement):
 
 
 def getitem(x: AnyOperand, index: Any) -> AnyOperand:
-    """Return a part of x by integers, slices, `...`, None, and one integer tensor, as in NumPy.
+    """Return x[index], by integers, slices, `...`, None, and one integer tensor, as in NumPy.
 
     An integer tensor picks along the dimension it stands for; its dimensions take that one's place.
 
+    Args:
+        x: any tensor.
+        index: one of these, or a tuple; a slice may have any step but 0.
+
+    Returns:
+        The dtype of x; a dimension is left out by an integer, and cut by a slice.
+
     Raises:
         ShapeError: an index is out of range or of another kind.
+
+    >>> getitem(backend.array([[1, 2, 3], [4, 5, 6]]), (0, slice(None, None, -1))).numpy()
+    array([3, 2, 1], dtype=int32)
     """
     if isinstance(index, Operand):
         index = (index,)
@@ -145,8 +155,17 @@ def pad(x: AnyOperand, widths: Sequence[tuple[int, int]], value: Scalar = 0) -> 
         widths: for each dimension how many elements come before and after.
         value: what they are.
 
+    Returns:
+        The dtype of x, float32 of integers with a float value; each size and its two widths added
+        up.
+
     Raises:
         ShapeError: there is not one pair of widths of 0 or more for each dimension.
+
+    >>> pad(backend.array([[1, 2], [3, 4]]), [(0, 1), (2, 0)]).numpy()
+    array([[0, 0, 1, 2],
+           [0, 0, 3, 4],
+           [0, 0, 0, 0]], dtype=int32)
     """
     if len(widths) != x.ndim or any(len(pair) != 2 for pair in widths):
         raise ShapeError(

@@ -1,115 +1,26 @@
-"""A namespace like NumPy's, on arrays of any backend and on values inside a traced function.
+"""Functions that make arrays from nothing, or like another one: on a backend, or in a trace.
 
-Names and meanings are those of the Python array API standard, and of NumPy where that has another
-name; besides them there are functions of neural networks, such as `softmax`. A function works where
-its arguments live: on arrays at once, inside a function that is traced as a part of it. NumPy
-arrays may stand among the arguments.
-
-    import mithril.numpy as mnp
-
-Functions that make arrays from nothing take `backend=` outside of a traced function. Inside, they
-make constants of the plan.
+Outside of a traced function they take `backend=`; inside, they make constants of the plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as _np
+import numpy as np
 
-from mithril import ops as _ops
-from mithril.errors import BackendError, ShapeError, kind_of, nearest
+from mithril import ops
+from mithril.errors import BackendError, ShapeError, kind_of
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
 from mithril.keywords import checked_keywords
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.functional.tracing import lift
-from mithril.runtime.functions import ALIASES, EAGER, attempt, call_eager
-from mithril.runtime.host import read_number as _read_number
-from mithril.runtime.host import read_shape as _read_shape
+from mithril.runtime.host import read_number, read_shape
 from mithril.types import DType, Scalar, Shape, as_dtype
-
-pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
-bool_, int8, int16, int32, int64 = (DType(n) for n in ("bool", "int8", "int16", "int32", "int64"))
-uint8, uint16, uint32, uint64 = (DType(n) for n in ("uint8", "uint16", "uint32", "uint64"))
-bfloat16, float16 = DType.bfloat16, DType.float16
-float32, float64 = DType.float32, DType.float64
-
-_MADE = (
-    "arange", "array", "asarray", "empty", "empty_like", "eye", "full", "full_like", "linspace",
-    "ones", "ones_like", "zeros", "zeros_like",
-)  # fmt: skip
-_CONSTANTS = (
-    "bfloat16", "bool_", "e", "float16", "float32", "float64", "inf", "int16", "int32", "int64",
-    "int8", "nan", "newaxis", "pi", "uint16", "uint32", "uint64", "uint8",
-)  # fmt: skip
-
-__all__ = [*EAGER, *_MADE, *_CONSTANTS]  # noqa: PLE0604 - tuples of strings
-
-
-def __getattr__(name: str) -> Any:
-    if name not in EAGER:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise AttributeError(f"mithril.numpy has no '{name}'{nearest(name, __all__)}")
-    return _function(name)  # never put among the globals: `max` here is Python's
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
-
-
-@cache
-def _function(name: str) -> Callable[..., Any]:
-    """Return a function of `mithril.ops` that takes arrays, NumPy arrays and traced values."""
-    source = getattr(_ops, ALIASES.get(name, name))
-
-    @wraps(source)
-    def function(*arguments: Any, **options: Any) -> Any:
-        given = list(_operands((*arguments, *options.values())))
-        builder = trace_around(given)
-        if builder is None:
-            arrays = [x for x in given if isinstance(x, Array)]
-            if arrays:
-                return call_eager(arrays[0].backend, name, *arguments, **options)
-            builder = running_trace()
-        if builder is None:
-            raise BackendError(
-                f"mithril.numpy.{name} is called without an array of a backend; pass one, such as "
-                f"backend.array(…)"
-            )
-        taken = [_lift(builder, x) for x in arguments]
-        named = {key: _lift(builder, x) for key, x in options.items()}
-        return builder.attempt(attempt, name, taken, named)
-
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-def _operands(arguments: Sequence[Any]) -> Any:
-    for x in arguments:
-        if isinstance(x, Operand):
-            yield x
-        elif isinstance(x, list | tuple):
-            yield from _operands(x)
-
-
-def _lift(builder: Builder, x: Any) -> Any:
-    """Return an argument with arrays of values as tensors of a trace, those in lists too."""
-    if isinstance(x, list | tuple) and any(_is_values(item) for item in x):
-        return [_lift(builder, item) for item in x]
-    return lift(builder, x, "argument") if _is_values(x) else x
-
-
-def _is_values(x: Any) -> bool:
-    return isinstance(x, _np.ndarray | Array)
-
-
-# ------------------------------------------------------------------ making arrays
 
 
 @checked_keywords()
@@ -121,17 +32,25 @@ def array(values: object, dtype: object = None, *, backend: Backend | None = Non
         dtype: element type; see `Backend.array`.
         backend: where; needed outside of a traced function unless `values` is an array.
 
+    Returns:
+        The shape of the values; the dtype given, or that of the values as `Backend.array` takes it.
+
     Raises:
         BackendError: there is no backend.
+        ShapeError: the values form no array, or there is no such dtype.
+
+    >>> array([[1, 2], [3, 4]], backend=backend).numpy()
+    array([[1, 2],
+           [3, 4]], dtype=int32)
     """
     if isinstance(values, Operand):
-        return values if dtype is None else _ops.cast(values, dtype)
+        return values if dtype is None else ops.cast(values, dtype)
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "array").array(values, dtype=dtype)
-    host = _np.asarray(values)
+    host = np.asarray(values)
     tensor = lift(builder, host, "argument")
-    return tensor if dtype is None else _ops.cast(tensor, dtype)
+    return tensor if dtype is None else ops.cast(tensor, dtype)
 
 
 asarray = array
@@ -148,29 +67,49 @@ def full(
     """Return an array that holds one value everywhere.
 
     Args:
-        shape: sizes.
+        shape: sizes, or one size.
         value: a Python number.
         dtype: by default float32, int32 or bool, as the value is.
         backend: where; needed outside of a traced function.
 
+    Returns:
+        That shape and dtype.
+
     Raises:
         BackendError: there is no backend.
+        ShapeError: a size is negative, the dtype cannot hold the value, or the value is traced.
 
-    >>> import mithril as ml
-    >>> full((2,), 7, backend=ml.NumpyBackend()).numpy()
+    >>> full((2,), 7, backend=backend).numpy()
     array([7, 7], dtype=int32)
     """
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "full").full(shape, value, dtype=dtype)
-    return _constant(builder, _read_shape((shape,), "full((2, 3), 1)"), value, dtype)
+    return _constant(builder, read_shape((shape,), "full((2, 3), 1)"), value, dtype)
 
 
 @checked_keywords()
 def zeros(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
-    """Return zeros, float32 by default; see `full`."""
+    """Return zeros.
+
+    Args:
+        shape: sizes, or one size.
+        dtype: float32 by default.
+        backend: where; needed outside of a traced function.
+
+    Returns:
+        That shape and dtype.
+
+    Raises:
+        BackendError: there is no backend.
+        ShapeError: a size is negative, or there is no such dtype.
+
+    >>> zeros((2, 3), backend=backend).numpy()
+    array([[0., 0., 0.],
+           [0., 0., 0.]], dtype=float32)
+    """
     return _fill("zeros", shape, 0, dtype, backend)
 
 
@@ -178,7 +117,24 @@ def zeros(
 def ones(
     shape: int | Sequence[int], dtype: object = None, *, backend: Backend | None = None
 ) -> Any:
-    """Return ones, float32 by default; see `full`."""
+    """Return ones.
+
+    Args:
+        shape: sizes, or one size.
+        dtype: float32 by default.
+        backend: where; needed outside of a traced function.
+
+    Returns:
+        That shape and dtype.
+
+    Raises:
+        BackendError: there is no backend.
+        ShapeError: a size is negative, or there is no such dtype.
+
+    >>> ones((2, 3), backend=backend).numpy()
+    array([[1., 1., 1.],
+           [1., 1., 1.]], dtype=float32)
+    """
     return _fill("ones", shape, 1, dtype, backend)
 
 
@@ -187,10 +143,22 @@ empty = zeros
 
 @checked_keywords()
 def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
-    """Return one value in the shape of an array, and in its dtype unless given.
+    """Return one value in the shape of an array.
+
+    Args:
+        x: an array or a traced value.
+        value: a Python number.
+        dtype: that of x by default.
+
+    Returns:
+        The shape of x, in that dtype.
 
     Raises:
         BackendError: `x` is no array.
+        ShapeError: the dtype cannot hold the value.
+
+    >>> full_like(backend.array([1, 2, 3]), 7).numpy()
+    array([7, 7, 7], dtype=int32)
     """
     if isinstance(x, Array):
         return x.backend.full_like(x, value, dtype=dtype)
@@ -204,13 +172,41 @@ def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
 
 @checked_keywords()
 def zeros_like(x: Any, dtype: object = None) -> Any:
-    """Return zeros in the shape of an array, and in its dtype unless given."""
+    """Return zeros in the shape of an array.
+
+    Args:
+        x: an array or a traced value.
+        dtype: that of x by default.
+
+    Returns:
+        The shape of x, in that dtype.
+
+    Raises:
+        BackendError: `x` is no array.
+
+    >>> zeros_like(backend.array([1, 2, 3])).numpy()
+    array([0, 0, 0], dtype=int32)
+    """
     return full_like(x, 0, dtype)
 
 
 @checked_keywords()
 def ones_like(x: Any, dtype: object = None) -> Any:
-    """Return ones in the shape of an array, and in its dtype unless given."""
+    """Return ones in the shape of an array.
+
+    Args:
+        x: an array or a traced value.
+        dtype: that of x by default.
+
+    Returns:
+        The shape of x, in that dtype.
+
+    Raises:
+        BackendError: `x` is no array.
+
+    >>> ones_like(backend.array([1, 2, 3])).numpy()
+    array([1, 1, 1], dtype=int32)
+    """
     return full_like(x, 1, dtype)
 
 
@@ -235,9 +231,15 @@ def arange(
         dtype: by default int32, or float32 when a number is a float.
         backend: where; needed outside of a traced function.
 
+    Returns:
+        A vector of that dtype, of length ceil((stop - start) / step), or empty.
+
     Raises:
         BackendError: there is no backend.
         ShapeError: the step is 0.
+
+    >>> arange(2, 10, 3, backend=backend).numpy()
+    array([2, 5, 8], dtype=int32)
     """
     builder = None if backend is not None else running_trace()
     if builder is None:
@@ -273,8 +275,15 @@ def linspace(
         endpoint: whether `stop` is one of them.
         backend: where; needed outside of a traced function.
 
+    Returns:
+        A vector of `num` numbers of that dtype.
+
     Raises:
         BackendError: there is no backend.
+        ShapeError: there is a negative number of them, or the dtype is none of floats.
+
+    >>> linspace(0, 1, 5, backend=backend).numpy()
+    array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
     builder = None if backend is not None else running_trace()
     if builder is None:
@@ -303,15 +312,23 @@ def eye(
         dtype: float32 by default.
         backend: where; needed outside of a traced function.
 
+    Returns:
+        [rows, columns], of that dtype.
+
     Raises:
         BackendError: there is no backend.
+        ShapeError: a size is negative, or there is no such dtype.
+
+    >>> eye(2, 3, k=1, backend=backend).numpy()
+    array([[0., 1., 0.],
+           [0., 0., 1.]], dtype=float32)
     """
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "eye").eye(rows, columns, k=k, dtype=dtype)
-    shape = _read_shape((rows, rows if columns is None else columns), "eye(2, 3)")
+    shape = read_shape((rows, rows if columns is None else columns), "eye(2, 3)")
     row, column = (_indices(builder, shape, axis) for axis in (0, 1))
-    return _ops.cast(_ops.equal(row + k, column), dtype or DType.float32)
+    return ops.cast(ops.equal(row + k, column), dtype or DType.float32)
 
 
 def _backend(backend: Backend | None, function: str) -> Backend:
@@ -334,7 +351,7 @@ def _fill(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return getattr(_backend(backend, name), name)(shape, dtype=dtype)
-    sizes = _read_shape((shape,), f"{name}((2, 3))")
+    sizes = read_shape((shape,), f"{name}((2, 3))")
     return _constant(builder, sizes, value, dtype or DType.float32)
 
 
@@ -344,21 +361,27 @@ def _constant(builder: Builder, shape: Shape, value: object, dtype: object) -> A
             "mithril.numpy.full takes a number that is known while the function is traced, not a "
             "traced one; write ones(shape) * number"
         )
-    value = _read_number(value)
+    value = read_number(value)
     if dtype is None:
         kinds = {bool: DType.bool_, int: DType.int32, float: DType.float32}
         dtype = kinds[type(value)]
-    return _ops.broadcast_to(builder.constant(value, as_dtype(dtype)), shape)
+    return ops.broadcast_to(builder.constant(value, as_dtype(dtype)), shape)
 
 
 def _line(
     builder: Builder, count: int, first: float, step: float, computed: DType, dtype: DType
 ) -> Any:
     """Return `first + i * step` for i up to a count, computed in one dtype and cast to another."""
-    index = _ops.cast(_indices(builder, (count,), 0), computed)
-    return _ops.cast(index * step + first, dtype)
+    index = ops.cast(_indices(builder, (count,), 0), computed)
+    return ops.cast(index * step + first, dtype)
 
 
 def _indices(builder: Builder, shape: Shape, axis: int) -> Any:
-    (made,) = builder.apply(_ops.Iota(shape, axis, DType.int32))
+    (made,) = builder.apply(ops.Iota(shape, axis, DType.int32))
     return made
+
+
+__all__ = [
+    "arange", "array", "asarray", "empty", "empty_like", "eye", "full", "full_like", "linspace",
+    "ones", "ones_like", "zeros", "zeros_like",
+]  # fmt: skip
