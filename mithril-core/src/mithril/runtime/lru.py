@@ -16,7 +16,7 @@ class LRUCache(Generic[Key, Item]):
     Args:
         capacity: how many.
 
-    >>> recent = Recent(2)
+    >>> recent = LRUCache(2)
     >>> for number in (1, 2, 3):
     ...     recent.put(number, str(number))
     >>> recent.get(1), recent.get(3)
