@@ -6,11 +6,15 @@ fused op) seeds a `Sweep`, lets it visit the nodes from last to first, and reads
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from mithril.errors import GraphError
 from mithril.ir.graph import Graph, Node, Phase, Value
+from mithril.ir.op import Op
 from mithril.ir.tensor import Builder, Tensor
+
+Visitors = Mapping[type[Op], Callable[[Node, "Sweep"], None]]
+"""What visits the nodes of some ops, by their class."""
 
 
 class Sweep:
@@ -19,11 +23,18 @@ class Sweep:
     Args:
         builder: where gradient nodes go; it holds the nodes that are visited.
         active: the values that depend on what is differentiated (see `active_values`).
+        visitors: what visits the nodes of ops whose gradient is more than `Op.gradient`, by class.
     """
 
-    def __init__(self, builder: Builder, active: set[Value]) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        active: set[Value],
+        visitors: Visitors | None = None,
+    ) -> None:
         self.builder = builder
         self.active = active
+        self.visitors = visitors or {}
         self._cotangents: dict[Value, Tensor] = {}
 
     def add(self, value: Value, cotangent: Tensor) -> None:
@@ -41,6 +52,10 @@ class Sweep:
 
     def visit(self, node: Node) -> None:
         """Pass the cotangents of a node's results on to its operands."""
+        visitor = self.visitors.get(type(node.op))
+        if visitor is not None:
+            visitor(node, self)
+            return
         cotangents = [self.of(value) for value in node.outputs]
         if all(c is None for c in cotangents) or not self.active.intersection(node.inputs):
             return

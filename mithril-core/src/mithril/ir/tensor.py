@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 from mithril.errors import GraphError, MithrilError
-from mithril.ir import Cause
-from mithril.ir.graph import Graph, Node, Phase, Value
+from mithril.ir.graph import Cause, Graph, Node, Phase, Value
 from mithril.ir.op import Op
 from mithril.ir.operand import Operand
 from mithril.ir.source import Source

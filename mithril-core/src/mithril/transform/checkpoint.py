@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mithril.ir import Builder, Checkpoint, Graph, Node, Phase, Sweep, Tensor, Tensors
+from mithril.ir.reverse import Visitors
 from mithril.ir.rewrite import all_nodes, inline, rewrite
 from mithril.ops import after
+from mithril.transform.gradient_names import gradient_of
 from mithril.transform.simplify import eliminate_dead
 
+Differentiate = Callable[[Graph, Sequence[str], Sequence[str]], Graph]
 
-def visit_checkpoint(node: Node, op: Checkpoint, sweep: Sweep) -> None:
-    """Pass the cotangents of a checkpoint's results on: run its body again, and then back."""
+
+def checkpoint_visitors(differentiate: Differentiate) -> Visitors:
+    """Return what visits checkpoints: a checkpoint's body runs again, and then back.
+
+    Args:
+        differentiate: returns the joint graph of a body, given its outputs and inputs.
+    """
+
+    def visit(node: Node, sweep: Sweep) -> None:
+        assert isinstance(node.op, Checkpoint), "nothing else is asked for"
+        _visit_checkpoint(node, node.op, sweep, differentiate)
+
+    return {Checkpoint: visit}
+
+
+def _visit_checkpoint(
+    node: Node, op: Checkpoint, sweep: Sweep, differentiate: Differentiate
+) -> None:
     cotangents = [sweep.of(value) for value in node.outputs]
     given = [cotangent for cotangent in cotangents if cotangent is not None]
     wanted = [i for i, value in enumerate(node.inputs) if value in sweep.active]
     if not given or not wanted:
         return
     seeded = [c is not None for c in cotangents]
-    joint = _backward(op.body, seeded, wanted)
+    joint = _backward(op.body, seeded, wanted, differentiate)
     builder = sweep.builder
     with builder.at(scope=node.scope, source=node.source, phase=Phase.backward):
         operands = [after(Tensor(builder, value), given[0]) for value in node.inputs]
@@ -28,10 +47,10 @@ def visit_checkpoint(node: Node, op: Checkpoint, sweep: Sweep) -> None:
         sweep.add(node.inputs[position], gradient)
 
 
-def _backward(body: Graph, seeded: Sequence[bool], wanted: Sequence[int]) -> Graph:
+def _backward(
+    body: Graph, seeded: Sequence[bool], wanted: Sequence[int], differentiate: Differentiate
+) -> Graph:
     """Return the graph from a body's inputs and cotangents to gradients, all of it backward."""
-    from mithril.transform.differentiate import differentiate, gradient_of
-
     outputs = [name for name, is_seeded in zip(body.outputs, seeded, strict=True) if is_seeded]
     names = [body.inputs[position].name for position in wanted]
     joint = differentiate(body, outputs, names)

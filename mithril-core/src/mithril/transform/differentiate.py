@@ -11,18 +11,10 @@ from collections.abc import Sequence
 
 from mithril.errors import GraphError, listing
 from mithril.ir import Builder, Graph, Phase, Sweep, Tensor, Value, active_values
+from mithril.transform.checkpoint import checkpoint_visitors
+from mithril.transform.gradient_names import cotangent_name, gradient_of
 from mithril.transform.repeat import cotangent_or_zeros, visit, with_residuals
 from mithril.transform.simplify import eliminate_dead
-
-
-def cotangent_name(output: str) -> str:
-    """Return the name of the input that carries the gradient of an output."""
-    return f"output_gradients.{output}"
-
-
-def gradient_of(name: str) -> str:
-    """Return the name of the output that carries the gradient of an input."""
-    return f"gradients.{name}"
 
 
 def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -> Graph:
@@ -40,9 +32,10 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
     wanted = {name: graph.input(name) for name in inputs}
     _check_float(wanted, "input")
     active = active_values(graph, wanted.values())
-    graph, loops = with_residuals(graph, active)
+    visitors = checkpoint_visitors(differentiate)
+    graph, loops = with_residuals(graph, active, visitors)
     builder = Builder.extending(graph)
-    sweep = Sweep(builder, active)
+    sweep = Sweep(builder, active, visitors)
     with builder.at(phase=Phase.backward):
         for name in outputs:
             value = graph.outputs[name]

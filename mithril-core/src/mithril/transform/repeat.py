@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from mithril.ir import (
     Builder,
-    Checkpoint,
     Graph,
     Node,
     Phase,
@@ -24,24 +23,27 @@ from mithril.ir import (
     active_values,
 )
 from mithril.ir.repeat import stack
+from mithril.ir.reverse import Visitors
 from mithril.ir.rewrite import inline
 from mithril.ops import broadcast_to
-from mithril.transform.checkpoint import visit_checkpoint
 from mithril.types import TensorType
 
 
-def with_residuals(graph: Graph, active: set[Value]) -> tuple[Graph, Mapping[Node, LoopGradient]]:
+def with_residuals(
+    graph: Graph, active: set[Value], visitors: Visitors
+) -> tuple[Graph, Mapping[Node, LoopGradient]]:
     """Return the graph whose loops also stack what their gradients need, and those gradients.
 
     Args:
         graph: the forward graph.
         active: its values that depend on what is differentiated.
+        visitors: see `Sweep`.
     """
     nodes: list[Node] = []
     gradients: dict[Node, LoopGradient] = {}
     for node in graph.nodes:
         if isinstance(node.op, Repeat) and active.intersection(node.inputs):
-            node, gradient = _saving(node, node.op, active)
+            node, gradient = _saving(node, node.op, active, visitors)
             gradients[node] = gradient
         nodes.append(node)
     return Graph(graph.inputs, tuple(nodes), graph.outputs), gradients
@@ -95,8 +97,6 @@ def visit(node: Node, sweep: Sweep, loops: Mapping[Node, LoopGradient]) -> None:
     """Pass the cotangents of a node's results on, as its kind does it."""
     if node in loops:
         loops[node].visit(node, sweep)
-    elif isinstance(node.op, Checkpoint):
-        visit_checkpoint(node, node.op, sweep)
     else:
         sweep.visit(node)
 
@@ -112,10 +112,12 @@ def cotangent_or_zeros(sweep: Sweep, value: Value) -> Tensor:
     return zeros(sweep.builder, value.type) if found is None else found
 
 
-def _saving(node: Node, op: Repeat, active: set[Value]) -> tuple[Node, LoopGradient]:
+def _saving(
+    node: Node, op: Repeat, active: set[Value], visitors: Visitors
+) -> tuple[Node, LoopGradient]:
     """Return the loop that stacks its residuals, and its gradient."""
     inside = _active_inside(op, node.inputs, active)
-    body, inner_loops = with_residuals(op.body, inside)
+    body, inner_loops = with_residuals(op.body, inside, visitors)
     op = replace(op, body=body)
     inputs, outputs = body.inputs, list(body.outputs.values())
     first, last = op.carried, len(inputs) - op.stacked
@@ -125,7 +127,7 @@ def _saving(node: Node, op: Repeat, active: set[Value]) -> tuple[Node, LoopGradi
     made = _positions(outputs, range(op.carried, len(outputs)), inside)
 
     builder = Builder.extending(body)
-    sweep = Sweep(builder, inside)
+    sweep = Sweep(builder, inside, visitors)
     seeds = {i: builder.input(outputs[i].type, f"cotangent_{i}") for i in (*carries, *made)}
     sums = [builder.input(inputs[i].type, f"sum_{i}") for i in invariants]
     with builder.at(scope=node.scope, source=node.source, phase=Phase.backward):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from mithril.ir import Constant, Graph, Node, Repeat, Value
 from mithril.ops import collective as ops
@@ -21,18 +20,8 @@ from mithril_torch.kernels import EXPRESSIONS
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.buffers import Buffer, plan_buffers, write_into
 from mithril_torch.program.codegen_options import in_range
+from mithril_torch.program.module_scope import Line, ModuleScope
 from mithril_torch.program.names import Names, cause_comment, comment, describe_node, layer_of
-
-if TYPE_CHECKING:
-    from mithril_torch.program.module import Module
-
-
-@dataclass
-class Line:
-    """A line, and the step it belongs to."""
-
-    text: str
-    step: int | None = None
 
 
 @dataclass
@@ -57,7 +46,7 @@ class FunctionEmitter:
     """
 
     def __init__(
-        self, module: Module, graph: Graph, prefix: str, *, is_owner: bool = False
+        self, module: ModuleScope, graph: Graph, prefix: str, *, is_owner: bool = False
     ) -> None:
         self._module = module
         self._graph = graph

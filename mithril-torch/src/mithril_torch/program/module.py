@@ -18,9 +18,10 @@ from mithril.mesh import Mesh
 from mithril.plan import Program
 
 from mithril_torch.program.codegen_options import DEFAULT_CODEGEN, CodegenOptions, wrap_function
-from mithril_torch.program.emit import FunctionEmitter, Line, indent
+from mithril_torch.program.emit import FunctionEmitter, indent
 from mithril_torch.program.flatten_batch_dims import flatten_batch_dims
 from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse
+from mithril_torch.program.module_scope import Line, ModuleScope
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.schedule_late import defer_uncritical
 
@@ -66,30 +67,14 @@ def write(
 
 
 @dataclass
-class Module:
-    """What the functions of one text share.
+class Module(ModuleScope):
+    """The text of one module, as it is written.
 
     Args:
-        users: kernel factories of the ops that users defined, by op name.
-        codegen: how it is written besides what it computes.
-        groups: lines that make groups of devices: every device runs them, in one order.
-        blocks: what follows, each apart from the others.
-        steps: what each step is.
-        called: functions that the text calls and that are not text.
-        known: what is made once: expressions, where they stand, and their names.
+        blocks: what follows the groups, each apart from the others.
     """
 
-    users: Mapping[str, Kernel]
-    codegen: CodegenOptions
-    groups: list[Line] = field(default_factory=list)
     blocks: list[list[Line]] = field(default_factory=list)
-    steps: list[str] = field(default_factory=list)
-    called: dict[str, Any] = field(default_factory=dict)
-    known: dict[tuple[str, int], str] = field(default_factory=dict)
-    mesh: Mesh = field(default_factory=Mesh)
-    _header: list[Line] = field(default_factory=list)
-    _functions: list[list[Line]] = field(default_factory=list)
-    _place: int = 0
 
     @contextmanager
     def on_devices(self, mesh: Mesh, title: str = "") -> Iterator[None]:
@@ -154,27 +139,6 @@ class Module:
         again = wrap_function(name, self.codegen)
         if again:
             self._functions.append(list(map(Line, again)))
-
-    def add_function(self, lines: list[Line]) -> None:
-        """Add a function that others here call."""
-        self._functions.append(lines)
-
-    def once(self, kind: str, expression: str) -> str:
-        """Return the name of what is made once, when the text is loaded."""
-        return self._once(kind, expression, self._place, self._header)
-
-    def group(self, axes: tuple[str, ...]) -> str:
-        """Return the name of the group of devices along some axes."""
-        members = [[self.mesh.in_whole(i) for i in ranks] for ranks in self.mesh.groups(axes)]
-        label = ",".join(self.mesh.joined(axes))
-        return self._once("group_", f"make_group({label!r}, {members})", -1, self.groups)
-
-    def _once(self, kind: str, expression: str, place: int, lines: list[Line]) -> str:
-        key = expression, place
-        if key not in self.known:
-            self.known[key] = name = f"{kind}{len(self.known)}"
-            lines.append(Line(f"{name} = {expression}"))
-        return self.known[key]
 
     def render(self) -> ProgramText:
         """Return the text."""

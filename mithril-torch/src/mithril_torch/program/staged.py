@@ -19,8 +19,9 @@ from mithril.types import Shape
 
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.codegen_options import CodegenOptions, in_range
-from mithril_torch.program.emit import Line, indent
+from mithril_torch.program.emit import indent
 from mithril_torch.program.module import Module, ProgramText
+from mithril_torch.program.module_scope import Line
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.rank_steps import RankSteps
 from mithril_torch.program.runtime_library.point_to_point import SENDS

@@ -5,17 +5,15 @@ Arrays whose handles were dropped are freed in the workers with the next message
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mithril_torch.executors.pool.messages import SMALL
-
-if TYPE_CHECKING:
-    from mithril_torch.executors.pool.controller import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +59,22 @@ class Results:
         self.payloads: Sequence[bytes] = ()
 
 
+class Owner(Protocol):
+    """Whose array it is: the pool, which is told when nobody holds it any more."""
+
+    dropped: deque[int]
+
+    @property
+    def size(self) -> int:
+        """How many workers it has."""
+
+
 class RemoteArray:
     """An array in the workers: `id` is its number there."""
 
     __slots__ = ("__weakref__", "_index", "_results", "id", "pool")
 
-    def __init__(self, pool: Pool, number: int, results: Results, index: int) -> None:
+    def __init__(self, pool: Owner, number: int, results: Results, index: int) -> None:
         self.pool = pool
         self.id = number
         self._results = results

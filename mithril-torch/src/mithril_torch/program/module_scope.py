@@ -1,0 +1,66 @@
+"""What the functions of one generated text share: groups of devices, constants, steps, kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mithril.engine.kernels.registry import Kernel
+from mithril.mesh import Mesh
+
+from mithril_torch.program.codegen_options import CodegenOptions
+
+
+@dataclass
+class Line:
+    """A line, and the step it belongs to."""
+
+    text: str
+    step: int | None = None
+
+
+@dataclass
+class ModuleScope:
+    """What the functions of one text share.
+
+    Args:
+        users: kernel factories of the ops that users defined, by op name.
+        codegen: how it is written besides what it computes.
+        groups: lines that make groups of devices: every device runs them, in one order.
+        steps: what each step is.
+        called: functions that the text calls and that are not text.
+        known: what is made once: expressions, where they stand, and their names.
+    """
+
+    users: Mapping[str, Kernel]
+    codegen: CodegenOptions
+    groups: list[Line] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    called: dict[str, Any] = field(default_factory=dict)
+    known: dict[tuple[str, int], str] = field(default_factory=dict)
+    mesh: Mesh = field(default_factory=Mesh)
+    _header: list[Line] = field(default_factory=list)
+    _functions: list[list[Line]] = field(default_factory=list)
+    _place: int = 0
+
+    def add_function(self, lines: list[Line]) -> None:
+        """Add a function that others here call."""
+        self._functions.append(lines)
+
+    def once(self, kind: str, expression: str) -> str:
+        """Return the name of what is made once, when the text is loaded."""
+        return self._once(kind, expression, self._place, self._header)
+
+    def group(self, axes: tuple[str, ...]) -> str:
+        """Return the name of the group of devices along some axes."""
+        members = [[self.mesh.in_whole(i) for i in ranks] for ranks in self.mesh.groups(axes)]
+        label = ",".join(self.mesh.joined(axes))
+        return self._once("group_", f"make_group({label!r}, {members})", -1, self.groups)
+
+    def _once(self, kind: str, expression: str, place: int, lines: list[Line]) -> str:
+        key = expression, place
+        if key not in self.known:
+            self.known[key] = name = f"{kind}{len(self.known)}"
+            lines.append(Line(f"{name} = {expression}"))
+        return self.known[key]
