@@ -81,7 +81,7 @@ class JaxEngine(Engine):
     @cached_property
     def interop(self) -> JaxInterop:
         """What users of JAX are offered."""
-        return JaxInterop(self)
+        return JaxInterop(self.opened, lambda: [part.opened for part in self.parts.values()])
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> jax.Array:
         """Make a distributed array."""

@@ -6,9 +6,10 @@ compiled model becomes a pure function with gradients of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
@@ -21,17 +22,20 @@ from mithril_jax.devices import Devices, padded_shape
 from mithril_jax.padding import from_padded
 from mithril_jax.pure_function import as_jax
 
-if TYPE_CHECKING:
-    from mithril_jax.engine import JaxEngine
-
 _met: set[type] = set()  # JAX takes each class once in the life of a process
 
 
 @dataclass(frozen=True, eq=False)
 class JaxInterop(Interop):
-    """What the JAX engine offers; see `mithril.engine.interop`."""
+    """What the JAX engine offers; see `mithril.engine.interop`.
 
-    engine: JaxEngine
+    Args:
+        opened: the devices of the engine.
+        parts: returns those of the parts of the mesh that are in use.
+    """
+
+    opened: Devices
+    parts: Callable[[], Iterable[Devices]]
 
     @property
     def array_methods(self) -> ArrayMethods:
@@ -57,7 +61,7 @@ class JaxInterop(Interop):
                 f"function that compiled.as_jax() returns"
             )
         type = TensorType(x.shape, as_dtype(x.dtype))
-        devices = self.engine.opened
+        devices = self.opened
         sharding = _sharding_of(x, devices) or self._on_part(x)
         if sharding is None:
             sharding = Sharding.replicated(devices.mesh, type.rank)
@@ -71,8 +75,7 @@ class JaxInterop(Interop):
         """
         if not x.committed:
             return None
-        parts = (part.opened for part in self.engine.parts.values())
-        return next(filter(None, (_sharding_of(x, part) for part in parts)), None)
+        return next(filter(None, (_sharding_of(x, part) for part in self.parts())), None)
 
     def meet(self, arrays: tuple[type, ...], mapping: type) -> None:
         """Register arrays as trees of one leaf, mappings as trees of the leaves of theirs."""

@@ -142,7 +142,8 @@ class MLXEngine(Engine):
     @cached_property
     def interop(self) -> MLXInterop:
         """What users of MLX are offered."""
-        return MLXInterop(self)
+        rank = None if self.job is None else self.job.rank
+        return MLXInterop(self.mesh, rank, len(self.local_devices))
 
     @cached_property
     def communicator(self) -> Communicator | None:

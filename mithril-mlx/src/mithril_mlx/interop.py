@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
 from mithril.engine.interop import Adopted, ArrayMethods, ArrayView, Interop
 from mithril.errors import BackendError
-from mithril.mesh import Sharding
+from mithril.mesh import Mesh, Sharding
 from mithril.types import TensorType
 
 from mithril_mlx.tensors import dtype_of, to_mlx, to_numpy
 
-if TYPE_CHECKING:
-    from mithril_mlx.engine import MLXEngine
-
 
 @dataclass(frozen=True, eq=False)
 class MLXInterop(Interop):
-    """What the MLX engine offers; see `mithril.engine.interop`."""
+    """What the MLX engine offers; see `mithril.engine.interop`.
 
-    engine: MLXEngine
+    Args:
+        mesh: the devices of the engine.
+        rank: of this process in its job; None where it has all devices.
+        count: how many of the devices it has.
+    """
+
+    mesh: Mesh
+    rank: int | None
+    count: int
 
     @property
     def array_methods(self) -> ArrayMethods:
         """`x.mlx()`."""
-        return {"mlx": _mlx}
+        return {"mlx": self._to_mlx}
 
     def host(self, x: object) -> np.ndarray | None:
         """Return an MLX array as NumPy's: its memory is the host's."""
@@ -38,30 +42,27 @@ class MLXInterop(Interop):
         if not isinstance(x, mx.array):
             return None
         type = TensorType(tuple(x.shape), dtype_of(x))
-        count = len(self.engine.local_devices)
-        return Adopted(type, Sharding.replicated(self.engine.mesh, type.rank), [_apart(x)] * count)
+        parts = [_apart(x)] * self.count
+        return Adopted(type, Sharding.replicated(self.mesh, type.rank), parts)
 
+    def _to_mlx(self, x: ArrayView[object]) -> mx.array:
+        """Return what this process sees of an array as MLX's.
 
-def _mlx(x: ArrayView[MLXEngine]) -> mx.array:
-    """Return what this process sees of an array as MLX's.
+        That is the whole of it in a script, and the part of this rank in a job. On one device it is
+        the same memory.
 
-    That is the whole of it in a script, and the part of this rank in a job. On one device it is the
-    same memory.
-
-    Raises:
-        BackendError: it lies on other ranks of the job.
-    """
-    engine = x.backend.engine
-    if not x.shards:
-        assert engine.job is not None, "one process has a part of everything"
-        ranks = ", ".join(map(str, x.sharding.mesh.flat))
-        raise BackendError(
-            f"array {x.type} lies on ranks {ranks}, not on this one ({engine.job.rank}); reshard "
-            f"it to P() first"
-        )
-    if engine.mesh.size == 1 or engine.job is not None or x.sharding.is_replicated:
-        return _apart(x.shards[0])
-    return to_mlx(x.numpy())
+        Raises:
+            BackendError: it lies on other ranks of the job.
+        """
+        if not x.shards:
+            ranks = ", ".join(map(str, x.sharding.mesh.flat))
+            raise BackendError(
+                f"array {x.type} lies on ranks {ranks}, not on this one ({self.rank}); reshard it "
+                f"to P() first"
+            )
+        if self.mesh.size == 1 or self.rank is not None or x.sharding.is_replicated:
+            return _apart(x.shards[0])
+        return to_mlx(x.numpy())
 
 
 def _apart(x: mx.array) -> mx.array:

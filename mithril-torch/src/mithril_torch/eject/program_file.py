@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mithril.engine.interop import ModelView
 from mithril.engine.kernels.custom import kernels_for
@@ -24,14 +23,11 @@ from mithril.ops.definition import UserOp
 from mithril.plan import Plan, Port
 
 from mithril_torch.eject.dependency_closure import DependencyClosure, names_in
+from mithril_torch.engine_view import EngineView
 from mithril_torch.kernels.callable import kernels_on
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.module import ProgramText, write
 from mithril_torch.program.staged import write_plan
-
-if TYPE_CHECKING:
-    from mithril_torch.engine import TorchEngine
-
 
 HEADER = '''\
 """{what}, on {devices}, as plain PyTorch.
@@ -50,7 +46,7 @@ this process's parts, in the order of INPUTS; `part_of` cuts them out, and `whol
 LEAST_TORCH = "2.13"
 
 
-def code(compiled: ModelView[TorchEngine], gradients: bool | None = None) -> str:
+def code(compiled: ModelView[EngineView], gradients: bool | None = None) -> str:
     """Return the program of the last plan as the Python text that runs.
 
     Args:
@@ -65,7 +61,7 @@ def code(compiled: ModelView[TorchEngine], gradients: bool | None = None) -> str
 
 
 def eject(
-    compiled: ModelView[TorchEngine], path: str | os.PathLike[str], gradients: bool | None = None
+    compiled: ModelView[EngineView], path: str | os.PathLike[str], gradients: bool | None = None
 ) -> Path:
     """Write the program of the last plan to a file that needs PyTorch only, and return its path.
 
@@ -93,7 +89,7 @@ def eject(
     return target
 
 
-def _plan(compiled: ModelView[TorchEngine], gradients: bool | None) -> Plan:
+def _plan(compiled: ModelView[EngineView], gradients: bool | None) -> Plan:
     """Return the last plan, or that for the same arrays in the other direction."""
     plan = compiled.plan
     if gradients is None or gradients == _is_joint(compiled, plan):
@@ -108,11 +104,11 @@ def _plan(compiled: ModelView[TorchEngine], gradients: bool | None) -> Plan:
     ).plan
 
 
-def _is_joint(compiled: ModelView[TorchEngine], plan: Plan) -> bool:
+def _is_joint(compiled: ModelView[EngineView], plan: Plan) -> bool:
     return any(_kind_of_output(compiled, port) == "gradient" for port in plan.outputs)
 
 
-def _generate(compiled: ModelView[TorchEngine], plan: Plan) -> ProgramText:
+def _generate(compiled: ModelView[EngineView], plan: Plan) -> ProgramText:
     engine = compiled.engine
     kernels = kernels_for(engine.name, kernels_on(engine.device))
     codegen = replace(engine.codegen, tracks_steps=False)
@@ -121,7 +117,7 @@ def _generate(compiled: ModelView[TorchEngine], plan: Plan) -> ProgramText:
     return write(plan.only_stage.program, kernels, codegen=codegen)
 
 
-def _direction(compiled: ModelView[TorchEngine], plan: Plan) -> str:
+def _direction(compiled: ModelView[EngineView], plan: Plan) -> str:
     return "Forward and backward" if _is_joint(compiled, plan) else "Forward"
 
 
@@ -131,7 +127,7 @@ def _devices(mesh: Mesh) -> str:
 
 
 def _file(
-    compiled: ModelView[TorchEngine], plan: Plan, generated: ProgramText, name: str
+    compiled: ModelView[EngineView], plan: Plan, generated: ProgramText, name: str
 ) -> Iterator[str]:
     """Yield the lines of a file."""
     mesh, closure = plan.mesh, DependencyClosure()
@@ -193,8 +189,8 @@ def _table(name: str, rows: Iterable[str]) -> Iterator[str]:
 def _rows(
     plan: Plan,
     ports: Iterable[Port],
-    compiled: ModelView[TorchEngine],
-    kind: Callable[[ModelView[TorchEngine], Port], str],
+    compiled: ModelView[EngineView],
+    kind: Callable[[ModelView[EngineView], Port], str],
 ) -> Iterator[str]:
     for port in ports:
         sharding = port.sharding
@@ -206,7 +202,7 @@ def _rows(
         yield f"Port({port.name!r}, {is_of}, {where})"
 
 
-def _kind_of_input(compiled: ModelView[TorchEngine], port: Port) -> str:
+def _kind_of_input(compiled: ModelView[EngineView], port: Port) -> str:
     if port.name in compiled.input_names:
         return "input"
     if port.name in compiled.parameter_names:
@@ -214,7 +210,7 @@ def _kind_of_input(compiled: ModelView[TorchEngine], port: Port) -> str:
     return "seed" if port.name == "seed" else "output gradient"
 
 
-def _kind_of_output(compiled: ModelView[TorchEngine], port: Port) -> str:
+def _kind_of_output(compiled: ModelView[EngineView], port: Port) -> str:
     return "output" if port.name in compiled.output_names else "gradient"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +19,11 @@ from mithril.errors import BackendError
 from mithril.plan import Port
 from torch.autograd.function import once_differentiable
 
+from mithril_torch.engine_view import EngineView
 from mithril_torch.executors.local import LocalExecutor
 from mithril_torch.interop.disable_compile import disable_compile
 from mithril_torch.interop.tensor_conversion import to_handle, to_tensors
 from mithril_torch.tensors import torch_dtype
-
-if TYPE_CHECKING:
-    from mithril_torch.engine import TorchEngine
 
 Tensors = dict[str, torch.Tensor]
 
@@ -43,7 +41,7 @@ class ModelFunction:
 
     def __init__(
         self,
-        compiled: ModelView[TorchEngine],
+        compiled: ModelView[EngineView],
         shapes: Mapping[str, Any],
         parameters: Mapping[str, Placed],
         differentiable: Sequence[str],

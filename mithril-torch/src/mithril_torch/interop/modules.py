@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from mithril.engine.interop import ArrayView, ModelView, Placed
 from mithril.errors import BackendError, GraphError, listing
 from mithril.types import TensorType
 
+from mithril_torch.engine_view import EngineView
 from mithril_torch.executors.local import LocalExecutor
 from mithril_torch.interop.autograd_function import ModelCall, ModelFunction, PlanFunction
 from mithril_torch.interop.disable_compile import disable_compile
@@ -17,12 +18,9 @@ from mithril_torch.interop.dtensors import is_dtensor
 from mithril_torch.interop.tensor_conversion import to_tensors
 from mithril_torch.tensors import dtype_of
 
-if TYPE_CHECKING:
-    from mithril_torch.engine import TorchEngine
-
 
 def as_module(
-    compiled: ModelView[TorchEngine], params: Mapping[str, Any] | None = None, *, seed: int = 0
+    compiled: ModelView[EngineView], params: Mapping[str, Any] | None = None, *, seed: int = 0
 ) -> CompiledModule:
     """Return a compiled model as a `torch.nn.Module`.
 
@@ -63,7 +61,7 @@ class CompiledModule(Scope):
     """
 
     def __init__(
-        self, compiled: ModelView[TorchEngine], params: Mapping[str, Any] | None, seed: int
+        self, compiled: ModelView[EngineView], params: Mapping[str, Any] | None, seed: int
     ) -> None:
         super().__init__()
         self.seed = seed
@@ -119,7 +117,7 @@ class Runner:
         compiled: the model.
     """
 
-    def __init__(self, compiled: ModelView[TorchEngine]) -> None:
+    def __init__(self, compiled: ModelView[EngineView]) -> None:
         self.compiled = compiled
         self.parameters: dict[str, Placed] = {}
         self._weights: dict[str, tuple[torch.Size, torch.dtype]] = {}
@@ -231,7 +229,7 @@ def _check_names(given: Sequence[str], names: Sequence[str], what: str) -> None:
         )
 
 
-def _check_is_here(engine: TorchEngine, name: str, array: ArrayView[TorchEngine]) -> None:
+def _check_is_here(engine: EngineView, name: str, array: ArrayView[EngineView]) -> None:
     """Raise if only some ranks of a job have a parameter.
 
     Raises:

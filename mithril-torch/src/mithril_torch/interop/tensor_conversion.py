@@ -7,7 +7,6 @@ see this process's part. Elsewhere users see whole tensors, which pass over the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,18 +16,16 @@ from mithril.errors import BackendError
 from mithril.mesh import Sharding
 from mithril.types import Shape, TensorType
 
+from mithril_torch.engine_view import EngineView
 from mithril_torch.executors.local import LocalExecutor
 from mithril_torch.tensors import to_normal_tensor, to_numpy, to_tensor
-
-if TYPE_CHECKING:
-    from mithril_torch.engine import TorchEngine
 
 PlacedHandle = tuple[Handle, TensorType, Sharding]
 """A handle, and what it stands for."""
 
 
 def to_handle(
-    engine: TorchEngine,
+    engine: EngineView,
     x: torch.Tensor,
     type: TensorType,
     sharding: Sharding,
@@ -57,7 +54,7 @@ def to_handle(
     return _pad(x.to(executor.device), sharding.local_shape(type.shape)).contiguous()
 
 
-def to_tensors(engine: TorchEngine, found: Sequence[PlacedHandle]) -> list[torch.Tensor]:
+def to_tensors(engine: EngineView, found: Sequence[PlacedHandle]) -> list[torch.Tensor]:
     """Return what handles stand for: this process's parts, or whole tensors where it has none."""
     if isinstance(engine.executor, LocalExecutor) and engine.mesh.size == 1:
         return [to_normal_tensor(handle) for handle, _, _ in found]
@@ -77,7 +74,7 @@ def to_tensors(engine: TorchEngine, found: Sequence[PlacedHandle]) -> list[torch
 
 
 def _own_part(
-    engine: TorchEngine, handle: Handle, type: TensorType, sharding: Sharding
+    engine: EngineView, handle: Handle, type: TensorType, sharding: Sharding
 ) -> torch.Tensor:
     """Return what this process's device holds.
 

@@ -7,7 +7,7 @@ compiled model becomes a module that PyTorch's optimizers train.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,21 +18,19 @@ from mithril.types import TensorType
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mithril_torch.eject.program_file import code, eject
+from mithril_torch.engine_view import EngineView
 from mithril_torch.executors.local import LocalExecutor
 from mithril_torch.interop.dtensors import is_dtensor, unwrap
 from mithril_torch.interop.modules import as_module
 from mithril_torch.interop.tensor_conversion import to_handle, to_tensors
 from mithril_torch.tensors import dtype_of, to_numpy
 
-if TYPE_CHECKING:
-    from mithril_torch.engine import TorchEngine
-
 
 @dataclass(frozen=True, eq=False)
 class TorchInterop(Interop):
     """What the PyTorch engine offers; see `mithril.engine.interop`."""
 
-    engine: TorchEngine
+    engine: EngineView
 
     @property
     def array_methods(self) -> ArrayMethods:
@@ -90,7 +88,7 @@ def _is_traced(x: torch.Tensor) -> bool:
     return isinstance(x, FakeTensor) or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def _torch(x: ArrayView[TorchEngine]) -> torch.Tensor:
+def _torch(x: ArrayView[EngineView]) -> torch.Tensor:
     """Return what this process sees of an array as a tensor.
 
     That is the whole of it in a script, and the part of this rank under torchrun. On one device it
@@ -100,10 +98,10 @@ def _torch(x: ArrayView[TorchEngine]) -> torch.Tensor:
     return to_tensors(x.backend.engine, [(x.shards, *found)])[0]
 
 
-def _dlpack(x: ArrayView[TorchEngine], **options: Any) -> Any:
+def _dlpack(x: ArrayView[EngineView], **options: Any) -> Any:
     return _torch(x).__dlpack__(**options)
 
 
-def _dlpack_device(x: ArrayView[TorchEngine]) -> Any:
+def _dlpack_device(x: ArrayView[EngineView]) -> Any:
     lies_here = isinstance(x.backend.engine.executor, LocalExecutor)
     return (x.shards if lies_here else torch.empty(0, device="cpu")).__dlpack_device__()
