@@ -1,13 +1,14 @@
-"""Variable elimination finds what trying every combination finds."""
+"""Elimination finds what trying every combination finds, in the order it promises, and no more work."""
 
 from __future__ import annotations
 
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mithril.sharding.eliminate import Table, minimise
+from mithril.sharding.eliminate import TABLE_CAP, Table, Work, minimise
 
 
 @st.composite
@@ -57,3 +58,116 @@ def test_a_table_over_the_cap_is_said_to_be_inexact() -> None:
     assert not capped[2]
     assert capped[1] >= exact[1]
     assert price(tables, capped[0]) == capped[1]
+
+
+def eliminate_plainly(
+    domains: list[int], tables: list[Table], cap: int = TABLE_CAP
+) -> tuple[dict[int, int], list[int]]:
+    """Return what is picked, and the order of the variables, as the module's text says it."""
+    left = list(tables)
+    trail: list[tuple[int, tuple[int, ...], np.ndarray]] = []
+    remaining = {v for table in tables for v in table.variables}
+
+    def around(variable: int) -> set[int]:
+        return {v for t in left if variable in t.variables for v in t.variables} | {variable}
+
+    while remaining:
+        sizes = {v: int(np.prod([domains[n] for n in around(v)])) for v in remaining}
+        variable = min(remaining, key=lambda v: (sizes[v], v))
+        others = tuple(sorted(around(variable) - {variable}))
+        mine = [t for t in left if variable in t.variables]
+        left = [t for t in left if variable not in t.variables]
+        remaining.discard(variable)
+        if sizes[variable] > cap:
+            hopeful = sum(extend(t, (variable,)) for t in mine)
+            value = int(np.asarray(hopeful).argmin())
+            trail.append((variable, (), np.array(value)))
+            for t in mine:
+                at = t.variables.index(variable)
+                rest = t.variables[:at] + t.variables[at + 1 :]
+                left.append(Table(rest, t.costs.take(value, axis=at)))
+            continue
+        total = np.zeros([domains[v] for v in (*others, variable)])
+        for t in mine:
+            total = total + extend(t, (*others, variable))
+        trail.append((variable, others, total.argmin(axis=-1)))
+        left.append(Table(others, total.min(axis=-1)))
+    picked: dict[int, int] = {}
+    for variable, others, best in reversed(trail):
+        picked[variable] = int(best[tuple(picked[v] for v in others)])
+    return picked, [variable for variable, _, _ in trail]
+
+
+def extend(table: Table, order: tuple[int, ...]) -> np.ndarray:
+    """Return costs over the variables of an order, at their best over those that are not in it."""
+    kept = [v for v in order if v in table.variables]
+    gone = tuple(i for i, v in enumerate(table.variables) if v not in order)
+    costs = table.costs.min(axis=gone)
+    names = [v for v in table.variables if v in order]
+    costs = costs.transpose([names.index(v) for v in kept])
+    return costs.reshape([costs.shape[kept.index(v)] if v in kept else 1 for v in order])
+
+
+@st.composite
+def repetitions(draw: st.DrawFn) -> tuple[list[int], list[Table]]:
+    """Draw a block of tables, laid one behind another over shifted variables that overlap."""
+    domains, tables = draw(problems())
+    times, shift = draw(st.integers(1, 4)), draw(st.integers(1, len(domains)))
+    sizes = [domains[i % shift] for i in range(shift * times + len(domains))]
+    repeated = []
+    for start in range(0, shift * times, shift):
+        for table in tables:
+            variables = tuple(v + start for v in table.variables)
+            wanted = tuple(sizes[v] for v in variables)
+            costs = np.resize(table.costs, wanted)  # where domains differ after the shift
+            repeated.append(Table(variables, costs))
+    return sizes, repeated
+
+
+@pytest.mark.parametrize("cap", [TABLE_CAP, 6])
+@given(problem=repetitions())
+def test_ties_and_order_are_those_of_the_plain_algorithm(
+    problem: tuple[list[int], list[Table]], cap: int
+) -> None:
+    domains, tables = problem
+    picked, found, _ = minimise(domains, tables, cap)
+    expected, order = eliminate_plainly(domains, tables, cap)
+    assert list(picked) == order[::-1]
+    assert found == price(tables, picked) == price(tables, expected)
+    if np.isfinite(found):  # where everything is forbidden, nothing is better than anything else
+        assert picked == expected
+
+
+def chain(length: int) -> tuple[list[int], list[Table]]:
+    """Return a row of equal blocks of three variables, each tied to the next one's."""
+    rng = np.random.default_rng(0)
+    inside, across = rng.integers(1, 99, (3, 4, 5)), rng.integers(1, 99, (5, 3))
+    tables = []
+    for block in range(length):
+        a, b, c = 3 * block, 3 * block + 1, 3 * block + 2
+        tables.append(Table((a, b, c), inside.astype(float)))
+        if block + 1 < length:
+            tables.append(Table((c, a + 3), across.astype(float)))
+    return [3, 4, 5] * length, tables
+
+
+def test_work_grows_with_the_variables_and_entries_do_not_where_blocks_repeat() -> None:
+    small, large = Work(), Work()
+    minimise(*chain(12), work=small)
+    minimise(*chain(24), work=large)
+    assert (small.steps, large.steps) == (36, 72)
+    assert large.compared <= 2.2 * small.compared
+    assert large.compared <= 3 * large.steps
+    assert large.entries == small.entries
+    assert large.steps - large.looked_up == small.steps - small.looked_up
+
+
+def test_a_small_difference_decides_beside_a_large_sum() -> None:
+    tables = [Table((0,), np.full(2, 2.0**60)), Table((0,), np.array([1.0, 0.0]))]
+    assert minimise([2], tables) == ({0: 1}, 2.0**60, True)
+
+
+def test_where_everything_is_forbidden_the_minimum_says_so() -> None:
+    tables = [Table((0, 1), np.full((2, 2), np.inf)), Table((2,), np.array([3.0, 1.0]))]
+    picked, found, is_exact = minimise([2, 2, 2], tables)
+    assert (picked[2], found, is_exact) == (1, np.inf, True)

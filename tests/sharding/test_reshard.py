@@ -174,3 +174,13 @@ def test_prices_obey_the_triangle_inequality_up_to_merging(a: P, b: P, c: P) -> 
     detour = resharder.path(sharding(a), sharding(b), TYPE).price
     detour += resharder.path(sharding(b), sharding(c), TYPE).price
     assert direct <= detour
+
+
+@given(st.lists(st.sampled_from(PAIRS), min_size=2, max_size=12), st.sampled_from([TYPE, UNEVEN]))
+def test_what_was_found_for_other_paths_changes_none(
+    pairs: list[tuple[P, P]], type: TensorType
+) -> None:
+    shared = Resharder(MESH, SIMULATED)
+    for start, goal in pairs:
+        found = shared.path(sharding(start), sharding(goal), type)
+        assert found == Resharder(MESH, SIMULATED).path(sharding(start), sharding(goal), type)

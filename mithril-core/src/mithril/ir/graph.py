@@ -108,13 +108,15 @@ class Graph:
     inputs: tuple[Value, ...]
     nodes: tuple[Node, ...]
     outputs: Mapping[str, Value] = field(default_factory=dict)
+    _named: Mapping[str, Value] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        named = {value.name: value for value in reversed(self.inputs)}  # the first of a name counts
+        object.__setattr__(self, "_named", named)
 
     def input(self, name: str) -> Value:
         """Return the input of a name; KeyError when there is none."""
-        for value in self.inputs:
-            if value.name == name:
-                return value
-        raise KeyError(name)
+        return self._named[name]
 
     def values(self) -> Iterator[Value]:
         """Yield every value, in order of definition."""

@@ -11,32 +11,56 @@ from collections.abc import Iterator
 from mithril.errors import PlanError
 from mithril.ir import Node, Value
 from mithril.mesh import Sharding
-from mithril.sharding import Choice, Option, Resharder, exchanges, seconds_of
+from mithril.sharding import Choice, Option, exchanges, seconds_of
 
 SHOWN = 3
 """How many alternatives are worth reading."""
 
 
-def alternatives(node: Node, choice: Choice, resharder: Resharder) -> tuple[str, ...]:
-    """Return the other ways to run a node as lines of text, the cheapest first."""
-    if len(choice.considered[node]) == 1:
-        return ()
+class Alternatives:
+    """The other ways to run nodes, found once for equal nodes in equal surroundings.
+
+    Args:
+        choice: what was chosen.
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        self._known: dict[tuple[int, int, tuple[Sharding | None, ...]], tuple[str, ...]] = {}
+
+    def of(self, node: Node) -> tuple[str, ...]:
+        """Return the other ways to run a node as lines of text, the cheapest first."""
+        considered, taken = self._choice.considered[node], self._choice.options[node]
+        if len(considered) == 1:
+            return ()
+        homes = (
+            *(self._choice.home(value, node.phase) for value in node.inputs),
+            *(self._choice.home(value) for value in node.outputs),
+        )
+        key = (id(considered), id(taken), homes)  # equal nodes share their options
+        if key not in self._known:
+            self._known[key] = _compare(node, self._choice)
+        return self._known[key]
+
+
+def _compare(node: Node, choice: Choice) -> tuple[str, ...]:
     taken = choice.options[node]
-    base = _price(node, taken, choice, resharder)
+    base = _price(node, taken, choice)
     if base is None:
         return ()
     found = []
     for option in choice.considered[node]:
         if option is not taken:
-            price = _price(node, option, choice, resharder)
+            price = _price(node, option, choice)
             if price is not None:
                 found.append((price - base, _say(node, option)))
     found.sort(key=lambda item: item[0])
     return tuple(f"{text}: {_more(price)}" for price, text in found[:SHOWN])
 
 
-def _price(node: Node, option: Option, choice: Choice, resharder: Resharder) -> float | None:
+def _price(node: Node, option: Option, choice: Choice) -> float | None:
     """Return the seconds of an option where it stands, None when it cannot stand there."""
+    resharder = choice.resharder
     work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
     parts = option.results[0].mesh.product(option.factors)
     total = work.flops / resharder.hardware.flops / parts

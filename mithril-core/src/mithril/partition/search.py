@@ -132,11 +132,9 @@ def _open_candidates(
             return graph, given, candidates
 
 
-def local_program(solution: Solution, target: Target) -> Program:
+def local_program(solution: Solution) -> Program:
     """Return the program that every device runs."""
-    given = solution.given
-    resharder = Resharder(given.mesh, target.hardware, given.pads)
-    program = localise(solution.graph, given, solution.choice, resharder)
+    program = localise(solution.graph, solution.given, solution.choice)
     check_promises(program)
     return program
 

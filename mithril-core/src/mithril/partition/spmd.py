@@ -37,27 +37,26 @@ from mithril.ops.collective import (
     TakeShard,
 )
 from mithril.ops.shape import Movement
-from mithril.partition.alternatives import alternatives
+from mithril.partition.alternatives import Alternatives
 from mithril.partition.group import FactorGroup
 from mithril.partition.naming import first_uses, label
 from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
 from mithril.partition.shard import LocalShard
 from mithril.plan import Port, Program
-from mithril.sharding import Choice, Constraints, Move, Option, Resharder, part_sizes
+from mithril.sharding import Choice, Constraints, Move, Option, part_sizes
 from mithril.sharding.regions import lifted
 from mithril.types import Scalar
 
 
-def localise(graph: Graph, given: Constraints, choice: Choice, resharder: Resharder) -> Program:
+def localise(graph: Graph, given: Constraints, choice: Choice) -> Program:
     """Return the local program.
 
     Args:
         graph: the global graph.
         given: the mesh, how inputs arrive and outputs must leave.
-        choice: an option per node and a home per value.
-        resharder: finds the moves between shardings.
+        choice: an option per node, a home per value, and what finds the moves between shardings.
     """
-    walk = _Localiser(graph, given, choice, resharder)
+    walk = _Localiser(graph, given, choice)
     for node in graph.nodes:
         walk.emit(node)
     return walk.finish()
@@ -73,14 +72,13 @@ class _Consumer:
 
 
 class _Localiser:
-    def __init__(
-        self, graph: Graph, given: Constraints, choice: Choice, resharder: Resharder
-    ) -> None:
+    def __init__(self, graph: Graph, given: Constraints, choice: Choice) -> None:
         self._graph = graph
         self._mesh = given.mesh
         self._given = given
         self._choice = choice
-        self._resharder = resharder
+        self._resharder = choice.resharder
+        self._alternatives = Alternatives(choice)
         self._producers = graph.producers()
         self._first_use = first_uses(graph)
         self._moved_on = {
@@ -138,7 +136,7 @@ class _Localiser:
         homes = [self._settle(v) for v in (*op.carries, *tuple(body.outputs.values())[carried:])]
         outputs = dict(zip(body.outputs, homes, strict=True))
         inside = Constraints.of_border(self._mesh, inputs, outputs)
-        local = localise(body, inside, self._choice, self._resharder).graph
+        local = localise(body, inside, self._choice).graph
         consumer = _Consumer(label(node), node.phase, node)
         operands = [
             self._form(value, lifted(lies) if i >= first_slice else lies, consumer)
@@ -336,7 +334,7 @@ class _Localiser:
     def _instead(self, node: Node) -> tuple[str, ...]:
         if node not in self._choice.options:
             return ()  # a loop
-        return alternatives(node, self._choice, self._resharder)
+        return self._alternatives.of(node)
 
     def _emit_move(self, value: Value, move: Move, x: Tensor) -> Tensor:
         counts = [self._mesh.sizes[axis] for axis in move.axes]

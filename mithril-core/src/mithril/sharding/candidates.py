@@ -12,12 +12,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mithril.ir import Graph, Node, Rule, Value
+from mithril.ir import Graph, Node, Op, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.ir.rule import FactorDims
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.regions import Link, links, lowered
+from mithril.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Candidates:
     """What may be split.
 
     Args:
-        rules: the sharding rule of each node.
+        rules: the sharding rule of each node; equal nodes have the same one.
         factors: for each node and mesh axis, the candidate factors in the order of the rule.
         forced: for each node and mesh axis, the factors a user's compute sharding asks for.
         partial: for each mesh axis, the values that can be partial sums over it.
@@ -48,10 +49,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     mesh = given.mesh
     parts = list(regions(graph))
     nodes = [n for part in parts for n in part.graph.nodes if not n.op.bodies]
-    rules = {
-        node: node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs])
-        for node in nodes
-    }
+    rules = _find_rules(nodes)
     joints = list(links(graph))
     touching, linked = _touching(nodes), _linked(joints)
     computed = _computed_inside(given, joints)
@@ -76,6 +74,19 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     forced = _forced(nodes, computed, mesh, rules, factors)
     partial = {axis: _partial(nodes, joints, axis, rules, factors, forced) for axis in mesh.names}
     return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts, asked)
+
+
+def _find_rules(nodes: Sequence[Node]) -> dict[Node, Rule]:
+    """Return the rule of each node; the same op on the same types has one."""
+    known: dict[tuple[Op, tuple[TensorType, ...], tuple[TensorType, ...]], Rule] = {}
+    rules: dict[Node, Rule] = {}
+    for node in nodes:
+        inputs, outputs = (tuple(v.type for v in side) for side in (node.inputs, node.outputs))
+        key = (node.op, inputs, outputs)
+        if key not in known:
+            known[key] = node.op.rule(inputs, outputs)
+        rules[node] = known[key]
+    return rules
 
 
 class _Closure:

@@ -35,6 +35,7 @@ class Choice:
         considered: the options each node had.
         price: predicted picoseconds of what could be chosen.
         is_exact: whether it is proved to be the cheapest.
+        resharder: finds the moves between the shardings, at the prices that were compared.
     """
 
     rules: Mapping[Node, Rule]
@@ -43,6 +44,7 @@ class Choice:
     considered: Mapping[Node, Sequence[Option]]
     price: float
     is_exact: bool
+    resharder: Resharder
 
     def home(self, value: Value, phase: Phase = Phase.forward) -> Sharding | None:
         """Return where a value lives in a phase, None when nobody uses it."""
@@ -73,7 +75,9 @@ def choose(
         value_use: homes[picked.get(objective.variable[value_use], 0)]
         for value_use, homes in objective.homes.items()
     }
-    return Choice(candidates.rules, chosen, homes, objective.options, price / PRICE_UNIT, is_exact)
+    return Choice(
+        candidates.rules, chosen, homes, objective.options, price / PRICE_UNIT, is_exact, resharder
+    )
 
 
 def _check_asked(chosen: Mapping[Node, Option], candidates: Candidates) -> None:

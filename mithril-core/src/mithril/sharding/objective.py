@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from mithril.mesh import Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
-from mithril.sharding.option import Option, node_options
+from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, lifted, links, lowered
 from mithril.sharding.reshard import PICOSECONDS, Resharder
 from mithril.sharding.trial import exchanges, seconds_of
+from mithril.types import TensorType
 
 FORBIDDEN = float("inf")
 PRICE_UNIT = 64.0  # one picosecond; what lies below breaks ties
@@ -29,6 +30,8 @@ ValueUse = tuple[Value, Phase]
 """A value in a phase; `forward` stands for both unless the value is kept at rest."""
 Use = tuple[Node, int]
 """An operand of a node."""
+Price = Callable[[TensorType, Sharding, Sharding], float]
+"""The price of moving a value of some type from one sharding to another."""
 
 
 class Objective:
@@ -55,10 +58,15 @@ class Objective:
         self.variable: dict[Node | ValueUse, int] = {}
         self.domains: list[int] = []
         self.tables: list[Table] = []
+        self._prices: dict[
+            tuple[Price, TensorType, tuple[Sharding, ...], tuple[Sharding, ...]], np.ndarray
+        ] = {}
         self._given = given
         self._candidates = candidates
         self._resharder = resharder
         self._hardware = hardware
+        self._node_options = NodeOptions(given.mesh, candidates, given.pads)
+        self._node_prices: dict[tuple[int, int], np.ndarray] = {}
         self._links = list(links(graph))
         self._joined = {value_use for link in self._links for value_use in self._ends(link)}
         self._arrives = {link.target for link in self._links}
@@ -84,21 +92,25 @@ class Objective:
     # -------------------------------------------------------------- nodes
 
     def _add_node(self, node: Node, times: int) -> None:
-        given = self._given
-        options = node_options(node, given.mesh, self._candidates, given.pads)
-        self.options[node] = options
+        options = self.options[node] = self._node_options.of(node)
         self._add(node, len(options))
         if len(options) == 1:
             return
+        if (id(options), times) not in self._node_prices:  # equal nodes share their options
+            self._node_prices[id(options), times] = self._price_options(node, options, times)
+        prices = self._node_prices[id(options), times]
+        self.tables.append(Table((self.variable[node],), prices))
+
+    def _price_options(self, node: Node, options: Sequence[Option], times: int) -> np.ndarray:
         work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
         prices = []
         for option in options:
-            seconds = work.flops / self._hardware.flops / given.mesh.product(option.factors)
+            seconds = work.flops / self._hardware.flops / self._given.mesh.product(option.factors)
             issued = exchanges(node, self._candidates.rules[node], option)
             seconds = times * (seconds + seconds_of(issued, self._resharder))
             tie = LINEAR_TIE * len(option.linear)
             prices.append(round(seconds * PICOSECONDS) * PRICE_UNIT + tie)
-        self.tables.append(Table((self.variable[node],), np.array(prices)))
+        return np.array(prices)
 
     def _add(self, item: Node | ValueUse, size: int) -> None:
         self.variable[item] = len(self.domains)
@@ -226,35 +238,48 @@ class Objective:
                 if need[0] in fixed:
                     continue  # equal reshards of a value are shared
                 fixed.add(need[0])
-            prices = np.array([[self._use(value, h, n) for h in homes] for n in need])
+            prices = self._price_all(self._use, value.type, homes, tuple(need)).T
             self._connect(use[0], value_use, prices * times)
 
     def _arrival(
-        self, value: Value, produced: Sequence[Sharding], homes: Sequence[Sharding]
+        self, value: Value, produced: Sequence[Sharding], homes: tuple[Sharding, ...]
     ) -> np.ndarray:
         if self._given.of(value).is_free:  # arrives where it is needed; the smaller the better
             return np.array([[MEMORY_TIE / h.mesh.product(h.split_axes) for h in homes]])
-        return np.array([[self._move(value, p, h) for h in homes] for p in produced])
+        return self._price_all(self._move, value.type, tuple(produced), homes)
 
-    def _use(self, value: Value, home: Sharding, need: Sharding) -> float:
+    def _price_all(
+        self,
+        price: Price,
+        type: TensorType,
+        starts: tuple[Sharding, ...],
+        goals: tuple[Sharding, ...],
+    ) -> np.ndarray:
+        """Return the price from each start to each goal; equal blocks ask for the same again."""
+        key = (price, type, starts, goals)
+        if key not in self._prices:
+            self._prices[key] = np.array([[price(type, s, g) for g in goals] for s in starts])
+        return self._prices[key]
+
+    def _use(self, type: TensorType, home: Sharding, need: Sharding) -> float:
         """Once a value has been reduced nobody uses its partial form: reduce on the way home."""
         if not set(home.partial) <= set(need.partial):
             return FORBIDDEN
-        return self._move(value, home, need)
+        return self._move(type, home, need)
 
     def _leave(self, home: Sharding, goals: Sequence[Sharding], value: Value) -> float:
         if home.partial:
             return FORBIDDEN
-        return sum(self._move(value, home, goal) for goal in dict.fromkeys(goals))
+        return sum(self._move(value.type, home, goal) for goal in dict.fromkeys(goals))
 
-    def _move(self, value: Value, start: Sharding, goal: Sharding) -> float:
+    def _move(self, type: TensorType, start: Sharding, goal: Sharding) -> float:
         if start == goal:
             return 0.0
         for axis, reduction in goal.partial:
             held = start.reduction_of(axis)
             if held != reduction and not (held is None and reduction == "sum"):
                 return FORBIDDEN  # only a sum can be made partial
-        path = self._resharder.path(start, goal, value.type)
+        path = self._resharder.path(start, goal, type)
         collectives = sum(move.is_collective for move in path.moves)
         return path.price * PRICE_UNIT + collectives * COLLECTIVE_TIE
 
@@ -275,12 +300,12 @@ class Objective:
 
     def _cross(self, link: Link, before: Sharding, after: Sharding) -> float:
         if link.stacks:  # what leaves a loop may still be partial there, and is reduced once
-            return self._move(link.target, lifted(before), after)
+            return self._move(link.target.type, lifted(before), after)
         if link.slices:
-            return self._use(link.source, before, lifted(after))
+            return self._use(link.source.type, before, lifted(after))
         if link.leaves:
-            return self._move(link.source, before, after)
-        return self._use(link.source, before, after)
+            return self._move(link.source.type, before, after)
+        return self._use(link.source.type, before, after)
 
     def _tie(self, value: Value, source: Value) -> None:
         """Let an output leave in the home of an input."""

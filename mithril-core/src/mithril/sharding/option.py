@@ -36,32 +36,66 @@ class Option:
 
 
 AxisChoice = str | tuple[int, ...] | None
+AxisChoices = tuple[AxisChoice, ...]
 
 
-def node_options(node: Node, mesh: Mesh, candidates: Candidates, pads: bool) -> tuple[Option, ...]:
-    """Return the admitted options of a node, one per combination of choices on the mesh axes."""
-    rule, asked = candidates.rules[node], candidates.asked.get(node, frozenset())
-    axes = [axis.name for axis in mesh.axes if axis.size > 1]
-    per_axis = [_axis_choices(node, axis, candidates) for axis in axes]
+class NodeOptions:
+    """The ways to run the nodes of a graph; equal nodes with equal candidates share theirs.
 
-    def options(per_axis: Sequence[tuple[AxisChoice, ...]]) -> tuple[Option, ...]:
+    Args:
+        mesh: the devices.
+        candidates: what may be split; equal nodes share a rule there.
+        pads: whether a dimension may be split that does not divide.
+    """
+
+    def __init__(self, mesh: Mesh, candidates: Candidates, pads: bool) -> None:
+        self._mesh = mesh
+        self._axes = [axis.name for axis in mesh.axes if axis.size > 1]
+        self._candidates = candidates
+        self._pads = pads
+        self._known: dict[
+            tuple[int, tuple[AxisChoices, ...], frozenset[str]], tuple[Option, ...]
+        ] = {}
+
+    def of(self, node: Node) -> tuple[Option, ...]:
+        """Return the admitted options of a node, one per combination of choices on the axes."""
+        rule = self._candidates.rules[node]
+        asked = self._candidates.asked.get(node, frozenset())
+        per_axis = tuple(_axis_choices(node, axis, self._candidates) for axis in self._axes)
+        key = (id(rule), per_axis, asked)
+        if key not in self._known:
+            self._known[key] = self._combine(rule, per_axis, asked)
+        return self._known[key]
+
+    def _combine(
+        self, rule: Rule, per_axis: Sequence[AxisChoices], asked: frozenset[str]
+    ) -> tuple[Option, ...]:
+        # The axes may exclude one another (too small a dimension, say): then let each stand aside,
+        # at first those that have to take a factor in place of another one, so that they are
+        # refused.
+        relaxed = [(*choices, None) for choices in per_axis]
+        aside = [
+            more if axis in asked else choices
+            for axis, choices, more in zip(self._axes, per_axis, relaxed, strict=True)
+        ]
+        return (
+            self._admit(rule, per_axis, asked)
+            or (asked and self._admit(rule, aside, asked))
+            or self._admit(rule, relaxed, asked)
+        )
+
+    def _admit(
+        self, rule: Rule, per_axis: Sequence[AxisChoices], asked: frozenset[str]
+    ) -> tuple[Option, ...]:
+        """Return the combinations that fit the rule's layout."""
         found = (
-            _option(rule, mesh, dict(zip(axes, picks, strict=True)), pads, asked)
+            _option(rule, self._mesh, dict(zip(self._axes, picks, strict=True)), self._pads, asked)
             for picks in itertools.product(*per_axis)
         )
         return tuple(filter(None, found))
 
-    # The axes may exclude one another (too small a dimension, say): then let each stand aside, at
-    # first those that have to take a factor in place of another one, so that they are refused.
-    relaxed = [(*choices, None) for choices in per_axis]
-    aside = [
-        more if axis in asked else choices
-        for axis, choices, more in zip(axes, per_axis, relaxed, strict=True)
-    ]
-    return options(per_axis) or (asked and options(aside)) or options(relaxed)
 
-
-def _axis_choices(node: Node, axis: str, candidates: Candidates) -> tuple[AxisChoice, ...]:
+def _axis_choices(node: Node, axis: str, candidates: Candidates) -> AxisChoices:
     forced = candidates.forced.get(node, {}).get(axis)
     if forced:
         return forced
@@ -74,7 +108,7 @@ def _axis_choices(node: Node, axis: str, candidates: Candidates) -> tuple[AxisCh
     )
     # A single candidate is the user's intent: running the node twice is then no alternative.
     is_asked = bool(factors) and axis in candidates.asked.get(node, ())
-    nothing: tuple[AxisChoice, ...] = () if len(factors) == 1 or is_asked else (None,)
+    nothing: AxisChoices = () if len(factors) == 1 or is_asked else (None,)
     return (*factors, *groups, *nothing)
 
 

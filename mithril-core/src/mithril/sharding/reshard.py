@@ -11,8 +11,9 @@ Moves over one or several mesh axes:
     all_reduce      partial -> replicated
 
 The search is Dijkstra's over shardings, priced by bytes moved per device; neighbouring moves of one
-kind are then joined. Results are cached. Where sizes do not divide, parts travel with their
-padding; a permute needs equal parts.
+kind are then joined. A plan asks for the paths between all shardings that a value may have, which
+meet in the same few in between: what can be done there, and its price, is found once. Where sizes
+do not divide, parts travel with their padding; a permute needs equal parts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mithril.cost import Hardware, collective_seconds, emulated
 from mithril.errors import PlanError
@@ -73,6 +74,28 @@ class Path:
     price: int
 
 
+Step = tuple[int, int, int, Move]
+"""A move in a search: picoseconds, whether it is a collective, the number of its end, itself."""
+Trail = tuple[Move, "Trail"] | None
+"""The moves made so far, the last one first."""
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The shardings on the way to one goal, by number, and the steps from each, found once."""
+
+    numbers: dict[Sharding, int] = field(default_factory=dict)
+    shardings: list[Sharding] = field(default_factory=list)
+    known: dict[int, tuple[Step, ...]] = field(default_factory=dict)
+
+    def number(self, sharding: Sharding) -> int:
+        """Return the number of a sharding."""
+        number = self.numbers.setdefault(sharding, len(self.shardings))
+        if number == len(self.shardings):
+            self.shardings.append(sharding)
+        return number
+
+
 class Resharder:
     """Finds and prices reshard paths on one mesh with one hardware profile.
 
@@ -87,6 +110,8 @@ class Resharder:
         self.hardware = hardware
         self._pads = pads
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
+        self._steps: dict[tuple[Sharding, TensorType], _Steps] = {}
+        self._seconds: dict[tuple[Move, TensorType], float] = {}
 
     def path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
         """Return the cheapest path.
@@ -118,6 +143,11 @@ class Resharder:
         """Return the predicted seconds of a move."""
         if not move.is_collective:
             return 0.0
+        if (move, type) not in self._seconds:
+            self._seconds[move, type] = self._price(move, type)
+        return self._seconds[move, type]
+
+    def _price(self, move: Move, type: TensorType) -> float:
         # A sum over micro-batches grows by itself; for anything else over time they all must wait.
         waits = WAIT if MICRO in move.axes and move.kind != "all_reduce" else 0.0
         group = self._group(move)
@@ -139,26 +169,42 @@ class Resharder:
         return collective_seconds(kind, nbytes, group, self.hardware)
 
     def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
+        steps = self._steps.setdefault((goal, type), _Steps())
         order = itertools.count()  # ties go to the path found first
-        queue: list[tuple[int, int, int, Sharding, tuple[Move, ...]]]
-        queue = [(0, 0, next(order), start, ())]
-        done: set[Sharding] = set()
+        end = steps.number(goal)
+        queue: list[tuple[int, int, int, int, Trail]]
+        queue = [(0, 0, next(order), steps.number(start), None)]
+        done: set[int] = set()
         while queue:
-            price, steps, _, here, moves = heapq.heappop(queue)
-            if here == goal:
-                return self._finished(moves, type)
+            price, count, _, here, trail = heapq.heappop(queue)
+            if here == end:
+                return self._finish(trail, type)
             if here in done:
                 continue
             done.add(here)
-            for move in _moves(here, goal, type, self._pads):
-                if move.after not in done:
-                    cost = price + round(self.seconds(move, type) * PICOSECONDS)
-                    count = steps + move.is_collective
-                    heapq.heappush(queue, (cost, count, next(order), move.after, (*moves, move)))
+            if here not in steps.known:
+                steps.known[here] = self._find_steps(here, steps, goal, type)
+            for more, is_collective, after, move in steps.known[here]:
+                if after not in done:
+                    item = (price + more, count + is_collective, next(order), after, (move, trail))
+                    heapq.heappush(queue, item)
         raise PlanError(f"cannot reshard {type} from {start.describe()} to {goal.describe()}")
 
-    def _finished(self, moves: tuple[Move, ...], type: TensorType) -> Path:
-        merged = _merge(moves)
+    def _find_steps(
+        self, here: int, steps: _Steps, goal: Sharding, type: TensorType
+    ) -> tuple[Step, ...]:
+        found: list[Step] = []
+        for move in _moves(steps.shardings[here], goal, type, self._pads):
+            price = round(self.seconds(move, type) * PICOSECONDS)
+            found.append((price, int(move.is_collective), steps.number(move.after), move))
+        return tuple(found)
+
+    def _finish(self, trail: Trail, type: TensorType) -> Path:
+        moves: list[Move] = []
+        while trail:
+            move, trail = trail
+            moves.append(move)
+        merged = _merge(tuple(reversed(moves)))
         seconds = sum(self.seconds(move, type) for move in merged)
         return Path(merged, round(seconds * PICOSECONDS))
 
