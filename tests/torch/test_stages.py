@@ -247,7 +247,7 @@ def test_sums_over_microbatches_grow_in_place() -> None:
     compiled = ml.compile(classifier(2, microbatch_size=1), backend)
     compiled.evaluate(compiled.randomize_params(), samples(4), {"loss": 1.0})
     text = compiled.code()
-    assert "_so_far.addmm_(" in text and "_so_far.add_(" in text
+    assert "_accumulator.addmm_(" in text and "_accumulator.add_(" in text
 
 
 # ---------------------------------------------------------------- what was carried out
