@@ -11,6 +11,7 @@ from mithril.cli.mesh import read_mesh
 from mithril.errors import OptionError
 
 from tests.plugin_packages import mithril
+from tests.profiles import quick
 
 STEPS = ("--steps", "12")
 
@@ -49,6 +50,7 @@ def test_it_ends_with_the_proof(output: str) -> None:
     assert "equal within" in output.splitlines()[-1]
 
 
+@quick(lambda mesh: mesh == "data=3")
 @pytest.mark.parametrize("mesh", ["data=4", "data=3", "tensor=2", "data=1"])
 def test_other_meshes(mesh: str) -> None:
     done = mithril("demo", "--mesh", mesh, "--steps", "1", path=Path())

@@ -9,6 +9,7 @@ from mithril import P
 from tests.conformance.engines import BACKENDS, opened
 from tests.pipeline.models import block, compared, followed, head, samples, stacked
 from tests.pipeline.test_exchange import MaskedMean, deep
+from tests.profiles import quick
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -28,6 +29,7 @@ def masked() -> ml.Model:
     return model
 
 
+@quick(lambda backend, make: backend != "jax" or make is loops)
 @pytest.mark.parametrize("make", [loops, masked, stacked], ids=lambda make: make.__name__)
 def test_a_ragged_batch_through_stages(backend: str, make) -> None:
     options = {} if make is not stacked else {"pipeline": ml.PipelineOptions(microbatch_size=2)}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.profiles import quick
+
 FOLDER = Path(__file__).parent.parent.parent / "examples/pjit"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if path.name != "setting.py")
 PACKAGES = {"numpy": "mithril", "jax": "mithril_jax", "mlx": "mithril_mlx"}
@@ -21,6 +23,7 @@ def test_there_are_eleven_and_each_is_in_the_table() -> None:
     assert all(f"`{path.name}`" in table for path in SCRIPTS)
 
 
+@quick(lambda backend, script: backend == "numpy" or script.stem == "training_step")
 @pytest.mark.parametrize("backend", PACKAGES)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_script(script: Path, backend: str) -> None:
@@ -47,6 +50,7 @@ for path in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_all_scripts_on_one_pool_of_workers() -> None:
     """In one process, since a pool is kept and the next script goes on with it."""
     pytest.importorskip("mithril_torch")

@@ -16,6 +16,7 @@ import pytest
 from mithril.errors import BackendError
 from mithril_torch.executors.workers import ProgramSourceMap, WorkersExecutable
 
+from tests.profiles import quick
 from tests.torch.pool.programs import until
 
 WIDTH, SOON = 384, 3.0
@@ -59,6 +60,7 @@ def _stage() -> ml.Model:
     return model
 
 
+@quick(lambda rank: rank == 1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_in_the_middle_of_a_step(rank: int) -> None:
     victim = Victim(timeout=61.0 + rank)
@@ -84,6 +86,7 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_step(rank: int) -> None:
         victim.step()
 
 
+@quick(lambda rank: rank == 1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_fails_while_others_wait_for_it(rank: int) -> None:
     victim = Victim(timeout=71.0 + rank)

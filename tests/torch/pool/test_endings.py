@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 from mithril.errors import BackendError
 
+from tests.profiles import quick
 from tests.torch.pool.programs import LOOP, children_of, is_gone, load, until
 from tests.torch.pool.victims import REPETITIONS, crowding, dice, victim, works
 
@@ -59,6 +60,7 @@ def test_ctrl_c_in_a_program_that_soon_ends(chance: int) -> None:
     assert works(target.pool)
 
 
+@pytest.mark.slow
 @REPETITIONS
 def test_ctrl_c_in_a_program_that_takes_long(chance: int) -> None:
     target = victim()
@@ -102,6 +104,7 @@ def test_ctrl_c_at_any_moment(chance: int) -> None:
     assert works(victim().pool)
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice() -> None:
     target = victim()
     program = load(target.pool, LOOP.format(seconds=20))
@@ -142,6 +145,7 @@ def workers(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in process.stdout.readline().split()]
 
 
+@quick(lambda work: "short" in work)
 @pytest.mark.parametrize("work", ["time.sleep(30)", 'pool.run("short", [], 0); time.sleep(30)'])
 def test_ctrl_c_of_a_terminal_leaves_idle_workers(work: str) -> None:
     with script(work) as process:
@@ -153,6 +157,7 @@ def test_ctrl_c_of_a_terminal_leaves_idle_workers(work: str) -> None:
     assert all(map(is_gone, pids))
 
 
+@pytest.mark.slow
 def test_ctrl_c_of_a_terminal_while_workers_start() -> None:
     with script("pass") as process:
         assert until(lambda: len(children_of(process.pid)) == 2, 20)
@@ -165,6 +170,7 @@ def test_ctrl_c_of_a_terminal_while_workers_start() -> None:
     assert all(map(is_gone, pids))
 
 
+@quick(lambda work, number: "sleep" in work or number == signal.SIGTERM)
 @REPETITIONS
 @pytest.mark.parametrize(
     ("work", "is_stopped", "number"),

@@ -40,6 +40,7 @@ def test_killed_in_a_collective(chance: int) -> None:
     thread.join()
 
 
+@pytest.mark.slow
 @REPETITIONS
 def test_killed_while_idle(chance: int) -> None:
     target = victim()
@@ -52,6 +53,7 @@ def test_killed_while_idle(chance: int) -> None:
         target.pool.run(program, [handle], 1)
 
 
+@pytest.mark.slow
 @REPETITIONS
 def test_killed_while_it_takes_in_arrays(chance: int) -> None:
     target, luck = victim(), dice(chance)
@@ -86,6 +88,7 @@ def test_stopped_in_a_collective(chance: int) -> None:
     thread.join()
 
 
+@pytest.mark.slow
 @REPETITIONS
 def test_stopped_while_idle(chance: int) -> None:
     target = victim()
@@ -122,6 +125,7 @@ def test_an_exception_while_others_are_in_a_collective(chance: int) -> None:
         target.pool.run(program, [], 0)
 
 
+@pytest.mark.slow
 @REPETITIONS
 def test_out_of_memory_in_one_rank(chance: int) -> None:
     target = victim()
@@ -134,6 +138,7 @@ def test_out_of_memory_in_one_rank(chance: int) -> None:
         target.pool.run(program, [], 0)
 
 
+@pytest.mark.slow
 @REPETITIONS
 def test_two_killed_at_once(chance: int) -> None:
     target, luck = victim(), dice(chance)
@@ -173,6 +178,7 @@ def test_one_stopped_and_one_killed(chance: int) -> None:
     thread.join()
 
 
+@pytest.mark.slow
 @REPETITIONS
 def test_one_killed_and_one_exception(chance: int) -> None:
     target = victim()
@@ -204,6 +210,7 @@ def test_other_ends(fault: str, text: str) -> None:
         target.pool.run(program, [], 0)
 
 
+@pytest.mark.slow
 def test_a_worker_that_keeps_silent() -> None:
     target = victim()
     program = load(target.pool, FAULT.format(fault="if rank == 0: time.sleep(60)"))
