@@ -9,7 +9,7 @@ from typing import Any, Self
 import mithril as ml
 import numpy as np
 import pytest
-from mithril.engine import Capability, Engine
+from mithril.engine import Engine
 from mithril.engine.interop import Interop
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.moving import move
@@ -17,6 +17,7 @@ from mithril.engine.numpy_engine import NUMPY_KERNELS
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
 from mithril.mesh import Mesh, Sharding
+from mithril.ops.collective import collectives
 from mithril.plan import Program
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
@@ -78,7 +79,7 @@ def test_it_trains_a_model() -> None:
 def test_it_has_everything_else() -> None:
     engine = Least(Mesh(a=2, b=2))
     assert engine.local_devices == (0, 1, 2, 3)
-    assert engine.capabilities == set(Capability)
+    assert engine.capabilities == set(collectives())
     assert engine.dtypes == set(DType)
     assert engine.dtype_remedy(DType.float64) == "use dtype='float32'"
     assert engine.transport is None

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from mithril import ops
-from mithril.engine import Capability, Engine
+from mithril.engine import Engine
 from mithril.engine.kernels import KERNELS, kernels_for
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.mesh import Mesh, P, Sharding
+from mithril.ops.collective import collectives
 from mithril.types import DType, TensorType
 
 from tests.engine.programs import f32, graph_of, program_of
@@ -96,7 +97,7 @@ def test_the_engine_says_what_it_is() -> None:
     engine: Engine = NumpyEngine(mesh)
     assert (engine.name, engine.platform, engine.mesh) == ("numpy", "simulated", mesh)
     assert engine.devices == ("simulated cpu 0", "simulated cpu 1")
-    assert engine.capabilities == set(Capability)
+    assert engine.capabilities == set(collectives())
     assert engine.kernels == set(kernels_for("numpy", KERNELS))
     assert engine.kernels >= set(KERNELS)
     assert engine.dtypes == set(DType)

@@ -12,12 +12,13 @@ from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.transport import Call, Transport
 from mithril.ir import Cause
 from mithril.mesh import Axis, Mesh, Sharding
+from mithril.ops.collective import collectives
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
+KINDS = sorted(collectives())
 RING, MPI = Transport("ring", 8), Transport("mpi", 8, groups=True)
-JACCL = Transport("jaccl", 8, scatters=True)
+JACCL = Transport("jaccl", 8, more=frozenset({"reduce_scatter"}))
 PART = RING.within((0, 2, 4, 6))
 
 
@@ -91,12 +92,13 @@ def test_what_is_sent_is_priced_by_its_ways() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", [2, 4, 8])
 def test_the_price_is_that_of_what_is_issued(kind: str, group: int) -> None:
-    ring = replace(SIMULATED, transport=RING)
-    (call,) = RING.calls(kind, 1 << 20, group)
-    issued = collective_seconds(call.kind, call.bytes, call.group, SIMULATED)
-    assert collective_seconds(kind, 1 << 20, group, ring) == issued
-    assert issued >= collective_seconds(kind, 1 << 20, group, SIMULATED)
-    assert emulated(kind, 1 << 20, group, SIMULATED) == ""
+    ring, mesh = replace(SIMULATED, transport=RING), Mesh({f"a{n}": n for n in (2, 4, 8)})
+    nbytes, axes = 1 << 20, [f"a{group}"]
+    (call,) = RING.calls(kind, nbytes, group)
+    issued = collective_seconds(call.kind, call.bytes, [f"a{call.group}"], mesh, SIMULATED)
+    assert collective_seconds(kind, nbytes, axes, mesh, ring) == issued
+    assert issued >= collective_seconds(kind, nbytes, axes, mesh, SIMULATED)
+    assert emulated(kind, nbytes, axes, mesh, SIMULATED) == ""
 
 
 class OnRing(NumpyEngine):

@@ -29,13 +29,14 @@ from tests.runtime.test_random_models import compare
 from tests.tolerances import TOLERANCE
 
 DTYPES = ("float32", "bfloat16", "int32")
+SCATTERS = frozenset({"reduce_scatter"})
 
 
 def main(text: str, has_scatter: bool = False) -> None:
     """Check all there is; where more ranks spin than a small machine has cores, the basics."""
     if has_scatter:
         mx.distributed.sum_scatter = cut_sum
-        Job.transport = property(lambda job: Transport("ring", job.world.size(), scatters=True))
+        Job.transport = property(lambda job: Transport("ring", job.world.size(), more=SCATTERS))
     mesh = ml.Mesh({name: int(size) for name, size in (a.split("=") for a in text.split(","))})
     backend = ml.MLXBackend(mesh)
     (rank,) = backend.engine.local_devices
@@ -92,7 +93,7 @@ def check_collectives(backend: ml.Backend, axes: tuple, dtype: DType, rank: int)
     with issued(backend) as calls:
         made = engine.lower(written)([x], lambda *row: seen.append(row))
     assert seen == rows
-    if engine.transport.scatters:  # of the three reduce_scatters two are of extremes
+    if engine.transport.has("reduce_scatter"):  # of the three reduce_scatters two are of extremes
         scattered = [call for call in calls if call.kind == "reduce_scatter"]
         assert len(scattered) == (len(axes) == len(backend.mesh.names))
     else:

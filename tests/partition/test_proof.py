@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from mithril import ops
 from mithril.errors import PlanError
-from mithril.ir import Builder, Graph, Node, Op
+from mithril.ir import Builder, Graph, Node, Op, Start
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllGather, AllReduce, Permute
@@ -48,13 +48,21 @@ def test_plans_pass_loops_included() -> None:
         (AllReduce(("data", "data"), "sum"), r"runs over axes \('data', 'data'\)"),
         (AllReduce((), "sum"), r"runs over axes \(\)"),
         (AllGather(("data",), 0, 4), "all_gather .* counts 4 members of 2"),
-        (Permute(("data",), ((0, 1),)), r"permute .* sends \(\(0, 1\),\) in a group of 2"),
-        (Permute(("data",), ((0, 1), (1, 1))), "in a group of 2"),
+        (Permute(("data",), ()), r"permute .* sends \(\) in a group of 2"),
+        (Permute(("data",), ((0, 1), (1, 1))), r"sends \(\(0, 1\), \(1, 1\)\) in a group of 2"),
+        (Permute(("data",), ((0, 1), (0, 0))), "in a group of 2"),
+        (Permute(("data",), ((0, 2),)), "in a group of 2"),
+        (Start(Permute(("data",), ((2, 0),))), "permute .* in a group of 2"),
+        (Start(AllGather(("data",), 0, 4)), "all_gather .* counts 4 members of 2"),
     ],
 )
 def test_a_collective_that_does_not_fit_is_refused(op: Op, text: str) -> None:
     with pytest.raises(PlanError, match=text + ".*; this is a fault of Mithril"):
         prove_order(with_op(plan(), op))
+
+
+def test_a_permute_may_leave_members_out() -> None:
+    prove_order(with_op(plan(), Permute(("data",), ((0, 1),))))
 
 
 def test_stages_out_of_order_or_of_other_devices_are_refused() -> None:

@@ -360,13 +360,12 @@ def test_a_layout_the_plan_chose_does_not_bind_later_plans() -> None:
 def test_a_missing_collective_is_said_when_planning() -> None:
     from dataclasses import dataclass
 
-    from mithril.engine import Capability
     from mithril.engine.numpy_engine import NumpyEngine
 
     @dataclass(frozen=True, slots=True)
     class Mute(NumpyEngine):
         @property
-        def capabilities(self) -> frozenset[Capability]:
+        def capabilities(self) -> frozenset[str]:
             return frozenset()
 
     backend = ml.Backend(Mute(ml.Mesh(data=2)))

@@ -13,14 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from mithril.mesh import Mesh
+from mithril.ops import collective as ops
 
-KINDS = {
-    "all-reduce": "all_reduce",
-    "all-gather": "all_gather",
-    "reduce-scatter": "reduce_scatter",
-    "all-to-all": "all_to_all",
-    "collective-permute": "permute",
-}
+PERMUTE = "collective-permute"
+KINDS = {kind.replace("_", "-"): kind for kind in ops.collectives()} | {PERMUTE: ops.Permute.name}
+"""XLA's names of the collectives, and ours."""
 UNNAMED = ("?",)
 """Stands for groups of devices that no axes of the mesh describe, as XLA's partitioner may form."""
 Row = tuple[str, tuple[str, ...], int]
@@ -96,8 +93,8 @@ def _called_computations(line: str) -> list[str]:
 
 def _operands(kind: str, result: str, axes: tuple[str, ...], devices: int) -> Iterator[Row]:
     shapes = _SHAPE.findall(result)
-    times = devices if kind == "reduce_scatter" else 1
-    if kind == "all_to_all" and len(shapes) > 1:  # one piece for each device of the group
+    times = devices if kind == ops.ReduceScatter.name else 1
+    if kind == ops.AllToAll.name and len(shapes) > 1:  # one piece for each device of the group
         yield kind, axes, sum(_bytes(*shape) for shape in shapes)
         return
     for shape in shapes:
@@ -113,7 +110,7 @@ def _bytes(dtype: str, sizes: str) -> int:
 def _axes_of(
     kind: str, rest: str, mesh: Mesh, groups: Mapping[tuple[str, ...], Groups]
 ) -> tuple[str, ...]:
-    if kind == "collective-permute":
+    if kind == PERMUTE:
         return _permuted_axes(_parse_lists(rest), mesh)
     found = frozenset(frozenset(group) for group in _replica_groups(rest))
     for axes, members in groups.items():

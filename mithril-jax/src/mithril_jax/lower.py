@@ -17,6 +17,7 @@ from jax import lax
 from mithril.engine.kernels.registry import Kernel
 from mithril.ir import Graph, Node, Op, Repeat, Value
 from mithril.ir.rewrite import all_nodes, regions
+from mithril.ir.start import join_starts
 from mithril.mesh import carry
 from mithril.ops.control import After
 from mithril.plan import Program, Whole
@@ -50,7 +51,7 @@ def function_of(
         kernels: kernel factories by op name.
     """
     flagged = needs_flag(program, devices.platform)
-    run = graph_function(program.graph, kernels, _gate if flagged else _barrier)
+    run = graph_function(join_starts(program.graph), kernels, _gate if flagged else _barrier)
 
     def local(*inputs: Any) -> list[Any]:
         given, flag = (inputs[:-1], inputs[-1]) if flagged else (inputs, None)

@@ -22,7 +22,14 @@ from mithril.engine.transport import Call, Transport
 from mithril.errors import BackendError
 from mithril.ir import Op
 from mithril.mesh import Mesh
-from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
+from mithril.ops.collective import (
+    SEND,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Permute,
+    ReduceScatter,
+)
 from mithril.plan.timetable import Transfer
 from mithril.types import TensorType
 
@@ -144,18 +151,19 @@ class Communicator:
 
     def reduce(self, x: mx.array, cut: Ranks, reduction: str) -> mx.array:
         """Return the reduction of the values of a group that the transport serves."""
-        return self._issue("all_reduce", x.nbytes, self._job.group(cut), _REDUCE[reduction], x)
+        return self._issue(AllReduce.name, x.nbytes, self._job.group(cut), _REDUCE[reduction], x)
 
     def gather(self, x: mx.array, cut: Ranks) -> mx.array:
         """Return the values of a group that the transport serves, along a new first dimension."""
         group = self._job.group(cut)
         size: int = group.size()
-        return self._issue("all_gather", x.nbytes * size, group, mx.distributed.all_gather, x[None])
+        nbytes = AllGather.counted_bytes(x.nbytes, size)
+        return self._issue(AllGather.name, nbytes, group, mx.distributed.all_gather, x[None])
 
     def scatter(self, x: mx.array, cut: Ranks) -> mx.array:
         """Return this process's part of the sum of the values of a group, cut along dimension 0."""
         group = self._job.group(cut)
-        return self._issue("reduce_scatter", x.nbytes, group, mx.distributed.sum_scatter, x)
+        return self._issue(ReduceScatter.name, x.nbytes, group, mx.distributed.sum_scatter, x)
 
     def _issue(self, kind: str, nbytes: int, group: Any, function: Run, x: mx.array) -> mx.array:
         self._record(kind, nbytes, group.size())
@@ -192,7 +200,7 @@ class Communicator:
         for sender, receiver in self.transport.route(*way):
             if self._job.rank == sender:
                 assert x is not None, "who sends has what is sent"
-                self._record("send", type.nbytes, 2)
+                self._record(SEND, type.nbytes, 2)
                 bits = x.view(mx.uint8) if is_bool else x
                 mx.async_eval(mx.distributed.send(bits, receiver, group=world, stream=stream))
             elif self._job.rank == receiver:
@@ -334,7 +342,7 @@ def _all_gather(communicator: Communicator, op: AllGather, members: _Members) ->
 def _reduce_scatter(communicator: Communicator, op: ReduceScatter, members: _Members) -> Run:
     """A library that has it has it for sums; of an extreme's all_reduce a part is kept."""
     transport = communicator.transport
-    if transport.scatters and transport.serves(op.count) and op.reduction == "sum":
+    if transport.has(op.name) and transport.serves(op.count) and op.reduction == "sum":
         order = [members.ranks.index(rank) for rank in range(op.count)]
 
         def run(x: mx.array) -> mx.array:
@@ -358,8 +366,10 @@ def _all_to_all(communicator: Communicator, op: AllToAll, members: _Members) -> 
 
 
 def _permute(communicator: Communicator, op: Permute, members: _Members) -> Run:
-    sources = {target: source for source, target in op.pairs}
-    source = sources.get(members.index, members.index)
+    """Who gets nothing takes part all the same: its zeros wait for what the others exchange."""
+    source = op.sources.get(members.index)
+    if source is None:
+        return lambda x: mx.depends([mx.zeros_like(x)], list(members.parts(x)))[0]
     return lambda x: members.parts(x)[source]
 
 

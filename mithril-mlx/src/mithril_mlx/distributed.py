@@ -20,6 +20,7 @@ from typing import Any
 import mlx.core as mx
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError
+from mithril.ops.collective import ReduceScatter
 
 STARTED_BY = {
     "jaccl": ("MLX_RANK", "MLX_IBV_DEVICES"),
@@ -73,7 +74,7 @@ class Job:
             self.library,
             self.world.size(),
             groups=self.library == "mpi",
-            scatters=self.library == "jaccl",
+            more=frozenset({ReduceScatter.name} if self.library == "jaccl" else ()),
             reaches_all=self.library == "mpi" or (self.library == "jaccl" and not _is_jaccl_ring()),
         )
 

@@ -9,6 +9,7 @@ from mithril.engine import Executable, Observer
 from mithril.ir import Graph, Node
 from mithril.ir.rewrite import all_nodes, unroll
 from mithril.mesh import Mesh
+from mithril.ops.collective import collective_of
 from mithril.plan import Program
 from mithril.types import TensorType
 
@@ -88,6 +89,6 @@ def _messages(graph: Graph, mesh: Mesh) -> Iterator[Message]:
 
 
 def _groups(node: Node, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
-    axes = node.op.attributes["axes"]
-    assert isinstance(axes, tuple), "a collective has axes"
-    return groups_of(mesh, axes)
+    op = collective_of(node.op)
+    assert op is not None, "it is asked of collectives"
+    return groups_of(mesh, op.axes)

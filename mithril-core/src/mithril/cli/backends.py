@@ -176,9 +176,10 @@ def _devices(engine: Engine) -> str:
 
 
 def _capabilities(engine: Engine) -> str:
-    from mithril.engine.protocol import Capability
+    from mithril.ops.collective import collectives
 
-    return " ".join(sorted(engine.capabilities)) + _without(set(Capability) - engine.capabilities)
+    absent = collectives().keys() - engine.capabilities
+    return " ".join(sorted(engine.capabilities)) + _without(absent)
 
 
 def _operators(engine: Engine) -> str:

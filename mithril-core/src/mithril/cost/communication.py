@@ -1,39 +1,45 @@
 """Time of a collective in the alpha-beta model.
 
-The formulas are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
-Operations in MPICH" (2005): recursive doubling and halving, whose start-up grows with the logarithm
-of the group and whose bytes are the least possible; pairwise exchange for all_to_all.
+A device that sends m messages, b bytes in all, needs m alpha + b beta seconds. The class of each
+collective knows m and b, by the formulas of Thakur, Rabenseifner and Gropp, "Optimization of
+Collective Communication Operations in MPICH" (2005): recursive doubling and halving, whose start-up
+grows with the logarithm of the group and whose bytes are the least possible; pairwise exchange for
+all_to_all.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 from mithril.cost.hardware import Hardware
 from mithril.engine.transport import Call
+from mithril.mesh import Mesh
+from mithril.ops.collective import SEND, Traffic, class_of
 from mithril.plan.timetable import Transfer
 
 
-def collective_seconds(kind: str, nbytes: float, group: int, hardware: Hardware) -> float:
+def collective_seconds(
+    kind: str, nbytes: int, axes: Sequence[str], mesh: Mesh, hardware: Hardware
+) -> float:
     """Return the predicted seconds of one collective, or of what is issued instead of it.
 
     Args:
-        kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`.
-        nbytes: the buffer of an all_reduce, the output of an all_gather, the input of a
-            reduce_scatter, the local part of an all_to_all or permute.
-        group: devices that take part.
+        kind: of the collective (see `mithril.ops.collective`).
+        nbytes: counted as in `mithril.plan.Collective`.
+        axes: mesh axes it runs over.
+        mesh: the devices.
         hardware: the profile to price with.
 
     >>> from mithril.cost import SIMULATED
-    >>> collective_seconds("all_reduce", 1e9, 2, SIMULATED)
+    >>> collective_seconds("all_reduce", 10**9, ["a"], Mesh(a=2), SIMULATED)
     1.0000002
     """
+    group = mesh.product(axes)
     if hardware.transport is None:
-        return _seconds(kind, nbytes, group, hardware)
-    calls = hardware.transport.calls(kind, int(nbytes), group)
-    return sum(_seconds(call.kind, call.bytes, call.group, hardware) for call in calls)
+        return _seconds(Call(kind, nbytes, group), hardware)
+    calls = hardware.transport.calls(kind, nbytes, group)
+    return sum(_seconds(call, hardware) for call in calls)
 
 
 def transfer_seconds(transfer: Transfer, hardware: Hardware) -> float:
@@ -45,7 +51,7 @@ def transfer_seconds(transfer: Transfer, hardware: Hardware) -> float:
     """
     seconds: dict[int, float] = defaultdict(float)
     for calls, receiver in _messages(transfer, hardware):
-        seconds[receiver] += sum(_seconds(c.kind, c.bytes, c.group, hardware) for c in calls)
+        seconds[receiver] += sum(_seconds(call, hardware) for call in calls)
     return max(seconds.values(), default=0.0)
 
 
@@ -62,22 +68,31 @@ def _messages(transfer: Transfer, hardware: Hardware) -> Sequence[tuple[tuple[Ca
     """Return the sends that bring each piece to its receiver, and that receiver."""
     transport, itemsize = hardware.transport, transfer.type.dtype.itemsize
     return [
-        ((Call("send", piece.size * itemsize, 2),) * hops, piece.receiver)
+        ((Call(SEND, piece.size * itemsize, 2),) * hops, piece.receiver)
         for piece in transfer.chunks
         if piece.sender != piece.receiver
         for hops in [1 if transport is None else len(transport.route(piece.sender, piece.receiver))]
     ]
 
 
-def _seconds(kind: str, nbytes: float, group: int, hardware: Hardware) -> float:
-    if kind in ("permute", "send"):
-        return hardware.latency + nbytes / hardware.bandwidth
-    messages = group - 1 if kind == "all_to_all" else math.ceil(math.log2(group))
-    once = messages * hardware.latency + (group - 1) / group * nbytes / hardware.bandwidth
-    return 2 * once if kind == "all_reduce" else once
+def _seconds(call: Call, hardware: Hardware) -> float:
+    traffic = (
+        Traffic(1, call.bytes)
+        if call.kind == SEND
+        else class_of(call.kind).traffic(call.bytes, call.group)
+    )
+    return traffic.messages * hardware.latency + traffic.bytes / hardware.bandwidth
 
 
-def emulated(kind: str, nbytes: int, group: int, hardware: Hardware) -> str:
-    """Return in words what is issued instead of a collective; empty where it is issued itself."""
+def emulated(kind: str, nbytes: int, axes: Sequence[str], mesh: Mesh, hardware: Hardware) -> str:
+    """Return in words what is issued instead of a collective; empty where it is issued itself.
+
+    Args:
+        kind: of the collective.
+        nbytes: counted as in `mithril.plan.Collective`.
+        axes: mesh axes it runs over.
+        mesh: the devices.
+        hardware: the profile that says what carries the data.
+    """
     transport = hardware.transport
-    return "" if transport is None else transport.emulated(kind, nbytes, group)
+    return "" if transport is None else transport.emulated(kind, nbytes, mesh.product(axes))

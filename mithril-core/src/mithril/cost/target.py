@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mithril.cost.hardware import SIMULATED, Hardware, hardware_under, hardware_within
-from mithril.engine import Capability, KernelNames
+from mithril.engine import KernelNames
 from mithril.mesh import Mesh
+from mithril.ops.collective import collectives
 
 if TYPE_CHECKING:
     from mithril.engine import Engine
@@ -21,14 +22,14 @@ class Target:
         backend: name of the backend, for messages.
         mesh: the devices.
         kernels: names of the ops it runs itself; others are expanded.
-        capabilities: the collectives it offers.
+        capabilities: the kinds of collectives it offers.
         hardware: the profile that prices choices.
     """
 
     backend: str
     mesh: Mesh
     kernels: frozenset[str]
-    capabilities: frozenset[Capability] = frozenset(Capability)
+    capabilities: frozenset[str] = frozenset(collectives())
     hardware: Hardware = SIMULATED
 
     @staticmethod

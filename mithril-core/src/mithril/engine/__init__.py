@@ -7,11 +7,10 @@ mesh in one process, for any array namespace; `numpy_engine` is the reference en
 
 from mithril.engine.base import Engine
 from mithril.engine.protocol import (
-    Capability,
     Executable,
     Handle,
     KernelNames,
     Observer,
 )
 
-__all__ = ["Capability", "Engine", "Executable", "KernelNames", "Observer", "Handle"]
+__all__ = ["Engine", "Executable", "KernelNames", "Observer", "Handle"]

@@ -20,17 +20,18 @@ from typing import Self
 import numpy as np
 
 from mithril.engine.interop import Interop
-from mithril.engine.protocol import Capability, Executable, Handle, Produce
+from mithril.engine.protocol import Executable, Handle, Produce
 from mithril.engine.staged import StagedExecutable
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError, OptionError
 from mithril.mesh import Mesh, Sharding, coarse
+from mithril.ops.collective import collectives
 from mithril.plan import Plan, Program, Whole
 from mithril.plan.timetable import Index, Timetable, Transfer
 from mithril.types import DType, TensorType
 
 # Asked for at every array that is made.
-_CAPABILITIES = frozenset(Capability)
+_CAPABILITIES = frozenset(collectives())
 _DTYPES = frozenset(DType)
 _NO_INTEROP = Interop()
 
@@ -75,8 +76,8 @@ class Engine(ABC):
         return tuple(range(self.mesh.size))
 
     @property
-    def capabilities(self) -> frozenset[Capability]:
-        """The collectives the engine offers; by default every one."""
+    def capabilities(self) -> frozenset[str]:
+        """The kinds of collectives the engine offers; by default every one of the core's."""
         return _CAPABILITIES
 
     @property

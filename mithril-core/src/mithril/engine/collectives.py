@@ -58,10 +58,11 @@ def _all_to_all(op: Any, xp: ModuleType) -> Callable[[Group], Group]:
 
 def _permute(op: Any, xp: ModuleType) -> Callable[[Group], Group]:
     def run(parts: Group) -> Group:
-        moved = list(parts)
-        for source, target in op.pairs:
-            moved[target] = parts[source]
-        return moved
+        sources = op.sources
+        return [
+            parts[sources[member]] if member in sources else xp.zeros_like(part)
+            for member, part in enumerate(parts)
+        ]
 
     return run
 

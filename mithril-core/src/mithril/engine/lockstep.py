@@ -23,6 +23,7 @@ from mithril.engine.kernels import Kernel
 from mithril.engine.protocol import Observer
 from mithril.errors import MithrilError
 from mithril.ir import Graph, Node, Repeat, Value
+from mithril.ir.start import join_starts
 from mithril.mesh import Mesh, carry
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex
 from mithril.plan import Port, Program
@@ -39,7 +40,7 @@ class LockstepExecutable:
     """A program lowered for all devices of its mesh; inputs and outputs are lists by device."""
 
     def __init__(self, program: Program, kernels: Mapping[str, Kernel], xp: ModuleType) -> None:
-        writer = Writer(program.mesh, program.graph, kernels, xp, "run")
+        writer = Writer(program.mesh, join_starts(program.graph), kernels, xp, "run")
         self.source = writer.write_program(program.inputs)
         self._file = f"<lockstep {id(self)}>"
         self._run = loaded(writer, self.source, self._file)

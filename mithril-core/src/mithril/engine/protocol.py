@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,16 +17,6 @@ Handle = Any
 Produce = Callable[[Box], np.ndarray]
 Observer = Callable[[str, tuple[str, ...], int], None]
 """Called with kind, mesh axes and bytes of every collective that is carried out."""
-
-
-class Capability(StrEnum):
-    """What an engine can do beyond running local kernels."""
-
-    all_reduce = "all_reduce"
-    all_gather = "all_gather"
-    reduce_scatter = "reduce_scatter"
-    all_to_all = "all_to_all"
-    permute = "permute"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from mithril.engine.kernels import Kernel
 from mithril.engine.lockstep import Axes, Coordinate, Writer, loaded
 from mithril.engine.protocol import Observer
 from mithril.ir import Graph, Node, Op, Value
+from mithril.ir.start import join_starts
 from mithril.mesh import Mesh
 from mithril.ops.collective import AxisIndex
 from mithril.plan import Program
@@ -45,7 +46,8 @@ class RankExecutable:
         rank: int,
         exchanges: Mapping[type[Op], Exchange],
     ) -> None:
-        writer = _RankWriter(program.mesh, program.graph, kernels, xp, "run", rank, exchanges)
+        graph = join_starts(program.graph)
+        writer = _RankWriter(program.mesh, graph, kernels, xp, "run", rank, exchanges)
         self.source = writer.write_program(program.inputs)
         self._run = loaded(writer, self.source, f"<rank {rank} {id(self)}>")
 

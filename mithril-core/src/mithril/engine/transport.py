@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
+from mithril.ops.collective import SEND, AllGather, AllReduce, class_of
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -34,14 +36,14 @@ class Call:
 class Transport:
     """The abilities of what carries data between processes.
 
-    Every transport has all_reduce and all_gather among all processes, and messages between
-    neighbours: process i and process i + 1, the last and the first.
+    Every transport has the collectives without a `fallback` among all processes, and messages
+    between neighbours: process i and process i + 1, the last and the first.
 
     Args:
         name: of the library.
         size: how many processes there are.
         groups: whether its collectives also run among some of the processes.
-        scatters: whether it has reduce_scatter.
+        more: kinds of collectives that it has besides.
         reaches_all: whether a process can send to every other one.
         part: the processes that a part of the mesh consists of; empty for all.
 
@@ -53,7 +55,7 @@ class Transport:
     name: str
     size: int
     groups: bool = False
-    scatters: bool = False
+    more: frozenset[str] = frozenset()
     reaches_all: bool = False
     part: tuple[int, ...] = ()
 
@@ -79,6 +81,10 @@ class Transport:
         stops = [(sender + step * i) % self.size for i in range(min(ahead, self.size - ahead) + 1)]
         return tuple(pairwise(stops))
 
+    def has(self, kind: str) -> bool:
+        """Whether there is such a collective, among all processes at least."""
+        return kind in self.more or class_of(kind).fallback is None
+
     def serves(self, group: int) -> bool:
         """Whether collectives run among a group of this size and no others."""
         return self.groups or group == self.size
@@ -95,26 +101,22 @@ class Transport:
         """Return what is issued for a collective: itself, if the transport has it.
 
         Args:
-            kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`.
+            kind: of the collective.
             nbytes: counted as in `mithril.ir.Collective`.
             group: how many devices take part.
         """
-        itself = Call(kind, nbytes, group)
+        issued = class_of(kind)
+        held = issued.held_bytes(nbytes, group)
         if self.by_messages:
-            return self._messages(nbytes // group if kind == "all_gather" else nbytes, group)
-        served = self.serves(group)
-        if kind == "all_gather":
-            return (itself if served else Call(kind, nbytes // group * self.size, self.size),)
-        if kind in ("all_to_all", "permute"):
-            among = group if served else self.size
-            return (Call("all_gather", nbytes * among, among),)
-        if kind == "reduce_scatter" and self.scatters and served:
-            return (itself,)
-        if served:
-            return (Call("all_reduce", nbytes, group),)
-        if self.gathers_to_reduce(group):
-            return (Call("all_gather", nbytes * self.size, self.size),)
-        return (Call("all_reduce", nbytes * self.size // group, self.size),)
+            return self._messages(held, group)
+        if self.has(kind) and self.serves(group):
+            return (Call(kind, nbytes, group),)
+        if issued.fallback is not None:
+            counted = issued.fallback.counted_bytes(held, group)
+            return self.calls(issued.fallback.name, counted, group)
+        if issued.reduces and not self.gathers_to_reduce(group):
+            return (Call(AllReduce.name, held * self.size // group, self.size),)
+        return (Call(AllGather.name, held * self.size, self.size),)
 
     def _messages(self, nbytes: int, group: int) -> tuple[Call, ...]:
         """Return what is sent where everyone of a group sends to every other one of it.
@@ -122,7 +124,7 @@ class Transport:
         Not knowing which processes the group is, this takes the longest way inside the part.
         """
         longest = max(len(self.route(a, b)) for a in self.part for b in self.part)
-        return (Call("send", nbytes, 2),) * ((group - 1) * longest)
+        return (Call(SEND, nbytes, 2),) * ((group - 1) * longest)
 
     def emulated(self, kind: str, nbytes: int, group: int) -> str:
         """Return in words what is issued instead of a collective, if it is something else."""

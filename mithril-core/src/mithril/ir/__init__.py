@@ -12,6 +12,7 @@ from mithril.ir.repeat import Repeat
 from mithril.ir.reverse import Sweep, active_values
 from mithril.ir.rule import Rule, elementwise_rule
 from mithril.ir.source import Source
+from mithril.ir.start import Start, Wait
 from mithril.ir.tensor import Builder, Tensor
 
 __all__ = [
@@ -32,11 +33,13 @@ __all__ = [
     "Rule",
     "Shard",
     "Source",
+    "Start",
     "Sweep",
     "Tensor",
     "Tensors",
     "Types",
     "Value",
+    "Wait",
     "active_values",
     "apply",
     "apply_one",

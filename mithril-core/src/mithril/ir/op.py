@@ -108,6 +108,7 @@ class Op:
 
     name: ClassVar[str] = ""
     is_collective: ClassVar[bool] = False
+    """Whether devices exchange data in it, or begin to."""
     has_kernel: ClassVar[bool] = True
     """Whether engines run it; one without kernel is gone from local programs (see `plain`)."""
     indices: ClassVar[tuple[int, ...]] = ()

@@ -113,8 +113,7 @@ def type_in(item: Json) -> TensorType:
 
 def _node_out(node: Node, numbers: Mapping[Value, int]) -> Json:
     item: Json = {
-        "op": node.op.name,
-        "attributes": {name: _encode(value) for name, value in node.attributes.items()},
+        **_op_out(node.op),
         "inputs": [numbers[value] for value in node.inputs],
         "outputs": [_value_out(value) for value in node.outputs],
         "scope": node.scope,
@@ -130,7 +129,7 @@ def _node_out(node: Node, numbers: Mapping[Value, int]) -> Json:
 def _node_in(item: Json, values: list[Value]) -> Node:
     cause = item.get("cause")
     return Node(
-        op=_op_in(item["op"], item["attributes"]),
+        op=_op_in(item),
         inputs=tuple(values[number] for number in item["inputs"]),
         outputs=tuple(_value_in(value) for value in item["outputs"]),
         scope=item["scope"],
@@ -146,7 +145,13 @@ def cause_in(item: Json) -> Cause:
     return Cause(**item, **texts)
 
 
-def _op_in(name: str, attributes: Json) -> Op:
+def _op_out(op: Op) -> Json:
+    attributes = {name: _encode(value) for name, value in op.attributes.items()}
+    return {"op": op.name, "attributes": attributes}
+
+
+def _op_in(item: Json) -> Op:
+    name, attributes = item["op"], item["attributes"]
     op_class = registry().get(name)
     if op_class is None:
         raise GraphError(
@@ -165,6 +170,8 @@ def _encode(value: object) -> object:
         return [_encode(item) for item in value]
     if isinstance(value, Graph):
         return {"graph": graph_out(value)}
+    if isinstance(value, Op):
+        return _op_out(value)
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     return value
@@ -174,5 +181,7 @@ def _decode(value: Any, kind: object) -> Any:
     if isinstance(value, list):
         return tuple(_decode(item, None) for item in value)
     if isinstance(value, dict):
+        if "op" in value:
+            return _op_in(value)
         return graph_in(value["graph"]) if "graph" in value else float(value["float"])
     return as_dtype(value) if kind == "DType" else value

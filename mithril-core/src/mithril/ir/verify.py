@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from mithril.errors import GraphError
 from mithril.ir.graph import Graph, Node, Value
+from mithril.ir.start import verify_starts
 
 
 def verify(graph: Graph) -> Graph:
     """Return the graph unchanged when it is well formed.
 
     Values are defined once and before use, results have the types their op infers, and inputs have
-    distinct names.
+    distinct names. What a collective has started is waited for.
 
     Raises:
         GraphError: it is not; the message names the node. Always a fault of Mithril or of an op.
@@ -26,6 +27,7 @@ def verify(graph: Graph) -> Graph:
     for name, value in graph.outputs.items():
         if value not in defined:
             raise GraphError(f"output '{name}' of the graph is never defined")
+    verify_starts(graph)
     return graph
 
 

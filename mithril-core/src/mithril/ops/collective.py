@@ -2,15 +2,38 @@
 
 These appear only in the local programs of a plan: the partitioner puts them there. `count` is the
 number of devices in a group. They have no sharding rule, because they are never partitioned again.
+
+What is particular to a kind of collective stands in its class and nowhere else: the bytes that are
+counted, the traffic that prices it, of what it is made where a library lacks it, and which groups
+it fits. The kind is the class's `name`. What a kind does to arrays is the engines' part.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mithril.ir.op import Cost, Op, Types, register
+from mithril.ir.op import Cost, Op, Types, register, registry
+from mithril.ir.start import Start
 from mithril.types import DType, Shape, TensorType
+
+SEND = "send"
+"""The kind of a message from one device to another, where a plan or a library issues one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one device sends in a collective, for the alpha-beta model.
+
+    Args:
+        messages: how many it sends one after another.
+        bytes: of all of them together.
+    """
+
+    messages: int
+    bytes: float
 
 
 @dataclass(frozen=True)
@@ -18,7 +41,52 @@ class Collective(Op):
     """Base of ops in which the devices of a group exchange data over mesh `axes`."""
 
     is_collective: ClassVar[bool] = True
+    reduces: ClassVar[bool] = False
+    """Whether values are combined; where they are not, data only moves."""
+    fallback: ClassVar[type[Collective] | None] = None
+    """The collective of which a library that lacks this one makes it; every library has those."""
+
     axes: tuple[str, ...]
+
+    def count_bytes(self, inputs: Types) -> int:
+        """Return the bytes that plans and observers count: by default those of the operands.
+
+        Args:
+            inputs: the local operands.
+        """
+        return sum(type.nbytes for type in inputs)
+
+    @classmethod
+    def held_bytes(cls, nbytes: int, group: int) -> int:
+        """Return the bytes of what each device puts in.
+
+        Args:
+            nbytes: as `count_bytes` counts them.
+            group: devices that take part.
+        """
+        del group
+        return nbytes
+
+    @classmethod
+    def counted_bytes(cls, held: int, group: int) -> int:
+        """Return the bytes as `count_bytes` counts them, from those that each device puts in."""
+        del group
+        return held
+
+    @classmethod
+    def traffic(cls, nbytes: float, group: int) -> Traffic:
+        """Return what each device sends, by the best algorithm known.
+
+        Args:
+            nbytes: as `count_bytes` counts them.
+            group: devices that take part.
+        """
+        raise NotImplementedError
+
+    def check(self, group: int) -> str:
+        """Return what is wrong with it in a group of this size; empty where it fits."""
+        del group
+        return ""
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(0, sum(t.nbytes for t in (*inputs, *outputs)))
@@ -33,10 +101,17 @@ class AllReduce(Collective):
     """
 
     name: ClassVar[str] = "all_reduce"
+    reduces: ClassVar[bool] = True
     reduction: str
 
     def infer(self, inputs: Types) -> Types:
         return list(inputs)
+
+    @classmethod
+    def traffic(cls, nbytes: float, group: int) -> Traffic:
+        """Return that of a reduce_scatter and an all_gather."""
+        once = _halving(nbytes, group)
+        return Traffic(2 * once.messages, 2 * once.bytes)
 
 
 @register
@@ -51,6 +126,27 @@ class AllGather(Collective):
     def infer(self, inputs: Types) -> Types:
         return [_scaled(inputs[0], self.dimension, self.count, 1)]
 
+    def count_bytes(self, inputs: Types) -> int:
+        """Return the bytes of the result."""
+        return sum(type.nbytes for type in self.infer(inputs))
+
+    @classmethod
+    def held_bytes(cls, nbytes: int, group: int) -> int:
+        """Return the bytes of a part."""
+        return nbytes // group
+
+    @classmethod
+    def counted_bytes(cls, held: int, group: int) -> int:
+        """Return the bytes of all parts."""
+        return held * group
+
+    @classmethod
+    def traffic(cls, nbytes: float, group: int) -> Traffic:
+        return _halving(nbytes, group)
+
+    def check(self, group: int) -> str:
+        return _count_fault(self.count, group)
+
 
 @register
 @dataclass(frozen=True)
@@ -58,12 +154,21 @@ class ReduceScatter(Collective):
     """Every device gets its part, along a dimension, of the reduction over its group."""
 
     name: ClassVar[str] = "reduce_scatter"
+    reduces: ClassVar[bool] = True
+    fallback: ClassVar[type[Collective] | None] = AllReduce
     reduction: str
     dimension: int
     count: int
 
     def infer(self, inputs: Types) -> Types:
         return [_scaled(inputs[0], self.dimension, 1, self.count)]
+
+    @classmethod
+    def traffic(cls, nbytes: float, group: int) -> Traffic:
+        return _halving(nbytes, group)
+
+    def check(self, group: int) -> str:
+        return _count_fault(self.count, group)
 
 
 @register
@@ -72,6 +177,7 @@ class AllToAll(Collective):
     """Every device cuts its value along `split` and gets the pieces meant for it along `concat`."""
 
     name: ClassVar[str] = "all_to_all"
+    fallback: ClassVar[type[Collective] | None] = AllGather
     split: int
     concat: int
     count: int
@@ -80,17 +186,67 @@ class AllToAll(Collective):
         cut = _scaled(inputs[0], self.split, 1, self.count)
         return [_scaled(cut, self.concat, self.count, 1)]
 
+    @classmethod
+    def traffic(cls, nbytes: float, group: int) -> Traffic:
+        """Return that of pairwise exchange."""
+        return Traffic(group - 1, (group - 1) / group * nbytes)
+
+    def check(self, group: int) -> str:
+        return _count_fault(self.count, group)
+
 
 @register
 @dataclass(frozen=True)
 class Permute(Collective):
-    """Every device sends its value on: `pairs` are (from, to) indices within the group."""
+    """Devices send their value on: `pairs` are (from, to) indices within the group.
+
+    Each sends to at most one device and gets from at most one. Who gets nothing has zeros.
+    """
 
     name: ClassVar[str] = "permute"
+    fallback: ClassVar[type[Collective] | None] = AllGather
     pairs: tuple[tuple[int, int], ...]
 
     def infer(self, inputs: Types) -> Types:
         return [inputs[0]]
+
+    @property
+    def sources(self) -> Mapping[int, int]:
+        """Who sends to each member that gets something."""
+        return {target: source for source, target in self.pairs}
+
+    @classmethod
+    def traffic(cls, nbytes: float, group: int) -> Traffic:
+        return Traffic(1, nbytes)
+
+    def check(self, group: int) -> str:
+        senders, receivers = ([pair[end] for pair in self.pairs] for end in (0, 1))
+        are_members = set(range(group)).issuperset({*senders, *receivers})
+        if self.pairs and are_members and _are_distinct(senders) and _are_distinct(receivers):
+            return ""
+        return f"sends {self.pairs} in a group of {group}"
+
+
+def collectives() -> Mapping[str, type[Collective]]:
+    """Return the classes of all collectives by kind.
+
+    >>> collectives()["permute"].__name__
+    'Permute'
+    """
+    return {name: op for name, op in registry().items() if issubclass(op, Collective)}
+
+
+def class_of(kind: str) -> type[Collective]:
+    """Return the class of a kind of collective."""
+    found = registry()[kind]
+    assert issubclass(found, Collective), "it is asked for kinds of collectives"
+    return found
+
+
+def collective_of(op: Op) -> Collective | None:
+    """Return the collective that an op issues: itself, or what it starts; None for other ops."""
+    issued = op.collective if isinstance(op, Start) else op
+    return issued if isinstance(issued, Collective) else None
 
 
 @register
@@ -135,6 +291,19 @@ class KeepFirst(Op):
         return Cost(0, outputs[0].nbytes)
 
 
+def _halving(nbytes: float, group: int) -> Traffic:
+    """Return the traffic of recursive doubling or halving: the parts of the others come once."""
+    return Traffic(math.ceil(math.log2(group)), (group - 1) / group * nbytes)
+
+
+def _count_fault(count: int, group: int) -> str:
+    return "" if count == group else f"counts {count} members of {group}"
+
+
+def _are_distinct(members: list[int]) -> bool:
+    return len(set(members)) == len(members)
+
+
 def _scaled(t: TensorType, dimension: int, times: int, over: int) -> TensorType:
     shape: Shape = tuple(
         size * times // over if i == dimension else size for i, size in enumerate(t.shape)
@@ -143,6 +312,6 @@ def _scaled(t: TensorType, dimension: int, times: int, over: int) -> TensorType:
 
 
 __all__ = [
-    "AllGather", "AllReduce", "AllToAll", "AxisIndex", "Collective", "KeepFirst", "Permute",
-    "ReduceScatter", "TakeShard",
+    "SEND", "AllGather", "AllReduce", "AllToAll", "AxisIndex", "Collective", "KeepFirst", "Permute",
+    "ReduceScatter", "TakeShard", "Traffic", "class_of", "collective_of", "collectives",
 ]  # fmt: skip

@@ -107,16 +107,15 @@ def _join(nodes: list[Node], program: Program, hardware: Hardware) -> Node:
     assert isinstance(op, AllReduce), "only all-reduces are bucketed"
     causes = [node.cause for node in nodes if node.cause]
     what = "gradient" if nodes[0].phase == Phase.backward else "value"
-    group = program.mesh.product(op.axes)
-    nbytes = sum(value.type.nbytes for value in inputs)
+    issued = op.name, op.count_bytes([value.type for value in inputs]), op.axes, program.mesh
     cause = Cause(
         value=f"{len(causes)} {what}s",
         produced=causes[0].produced,
         required=causes[0].required,
         consumer=f"{what} bucket",
-        seconds=collective_seconds(op.name, nbytes, group, hardware),
+        seconds=collective_seconds(*issued, hardware),
         parts=tuple(cause.value for cause in causes),
-        emulated=emulated(op.name, nbytes, group, hardware),
+        emulated=emulated(*issued, hardware),
         instead=causes[0].instead if len({cause.instead for cause in causes}) == 1 else (),
     )
     return replace(nodes[-1], inputs=inputs, outputs=outputs, scope="", source=None, cause=cause)

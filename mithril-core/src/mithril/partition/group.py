@@ -67,16 +67,15 @@ class FactorGroup:
             instead=self.instead(node),
             is_asked=True,
         )
-        cause = self._price(cause, x.type.nbytes)
+        op = Permute(self.axes, pairs)
+        cause = self._price(cause, op.name, op.count_bytes([x.type]))
         with self.builder.at(scope=node.scope, source=node.source, phase=node.phase, cause=cause):
-            return self.builder.apply(Permute(self.axes, pairs), x)[0]
+            return self.builder.apply(op, x)[0]
 
-    def _price(self, cause: Cause, nbytes: int) -> Cause:
-        count, hardware = len(self.parts), self.resharder.hardware
-        seconds = self.resharder.collective_seconds("permute", nbytes, count)
-        return replace(
-            cause, seconds=seconds, emulated=emulated("permute", nbytes, count, hardware)
-        )
+    def _price(self, cause: Cause, kind: str, nbytes: int) -> Cause:
+        seconds = self.resharder.collective_seconds(kind, nbytes, self.axes)
+        instead = emulated(kind, nbytes, self.axes, self.mesh, self.resharder.hardware)
+        return replace(cause, seconds=seconds, emulated=instead)
 
     def stretched(self, x: Tensor, dimension: int) -> Tensor:
         """Return x, whole along the factor, with the padding that its parts have."""

@@ -6,9 +6,10 @@ from collections.abc import Collection
 
 from mithril.cost import Target
 from mithril.errors import BackendError, PlanError
+from mithril.ops.collective import SEND, collectives
 from mithril.plan import Plan
 
-HIDDEN = ("all_gather", "all_to_all", "permute")
+HIDDEN = frozenset(kind for kind, op in collectives().items() if not op.reduces)
 """Moves that reduce nothing: two shardings did not fit together."""
 
 
@@ -19,7 +20,7 @@ def check_capabilities(plan: Plan, target: Target) -> None:
         BackendError: it lacks one.
     """
     for row in plan.collectives():
-        if row.kind not in target.capabilities and row.kind != "send":
+        if row.kind not in target.capabilities and row.kind != SEND:
             raise BackendError(
                 f"backend '{target.backend}' has no {row.kind}, and {row.cause.value} needs one "
                 f"over {' x '.join(row.axes)}; split it otherwise, or use another backend"

@@ -245,15 +245,15 @@ class _Localiser:
                 continue
             counts = [port.mesh.sizes[axis] for axis in port.dims[dimension]]
             op = AllGather(axes, dimension, math.prod(counts))
-            nbytes = x.type.nbytes * op.count
-            seconds = self._resharder.collective_seconds(op.name, nbytes, op.count)
+            nbytes = op.count_bytes([x.type])
+            seconds = self._resharder.collective_seconds(op.name, nbytes, axes)
             cause = Cause(
                 value=value.name,
                 produced=port.describe(),
                 required=sharding.describe(),
                 consumer="padding on sub-axes",
                 seconds=seconds,
-                emulated=emulated(op.name, nbytes, op.count, self._resharder.hardware),
+                emulated=emulated(op.name, nbytes, axes, self._mesh, self._resharder.hardware),
             )
             with self._builder.at(scope=value.name, cause=cause):
                 (whole,) = self.apply(op, x)
@@ -342,20 +342,20 @@ class _Localiser:
         reduction = move.before.reduction_of(move.axes[0]) or "sum"
         if move.kind == "to_partial":
             return self.apply(KeepFirst(), x, self._index(move.axes))[0]
-        if move.kind == "all_reduce":
+        if move.kind == AllReduce.name:
             return self.apply(AllReduce(move.axes, reduction), x)[0]
-        if move.kind == "permute":
+        if move.kind == Permute.name:
             return self.apply(_permute(self._mesh, move), x)[0]
-        if move.kind in ("slice", "reduce_scatter", "all_to_all"):
+        if move.kind in ("slice", ReduceScatter.name, AllToAll.name):
             x = stretch(x, move.target_dimension, counts)
         if move.kind == "slice":
             part = TakeShard(move.target_dimension, count)
             return self.apply(part, x, self._index(move.axes))[0]
-        if move.kind == "reduce_scatter":
+        if move.kind == ReduceScatter.name:
             return self.apply(ReduceScatter(move.axes, reduction, move.target_dimension, count), x)[
                 0
             ]
-        if move.kind == "all_gather":
+        if move.kind == AllGather.name:
             op: Op = AllGather(move.axes, move.source_dimension, count)
         else:
             op = AllToAll(move.axes, move.target_dimension, move.source_dimension, count)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from mithril.ir import Graph, Value
 from mithril.mesh import Mesh, Sharding
+from mithril.ops.collective import SEND
 from mithril.plan.program import Collective, Port, Program, Stage
 from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
 from mithril.types import TensorType
@@ -139,7 +140,7 @@ def sent_rows(timetable: Timetable) -> Iterator[Collective]:
 
 def observed_send(transfer: Transfer) -> tuple[str, tuple[str, ...], int]:
     """Return what an observer is told of a transfer."""
-    return "send", (), transfer.bytes
+    return SEND, (), transfer.bytes
 
 
 def _issued_by(plan: Plan, device: int | None) -> Iterator[tuple[str, tuple[str, ...], int]]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from mithril.ir import Cause, Graph, Node, Phase
 from mithril.ir.rewrite import unroll, walk
 from mithril.mesh import Mesh, Sharding
+from mithril.ops.collective import Collective as CollectiveOp
+from mithril.ops.collective import collective_of
 from mithril.types import TensorType
 
 
@@ -21,11 +23,11 @@ class Collective:
     """One collective of a plan, as a row to read.
 
     Args:
-        kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `permute`; `send` for
-            what goes from the devices of one stage to those of another.
+        kind: its kind (see `mithril.ops.collective`); `send` for what goes from the devices of one
+            stage to those of another.
         axes: mesh axes it runs over; a complete run of sub-axes is named by its axis.
-        bytes: per device: the buffer of an all_reduce, the output of an all_gather, the input of a
-            reduce_scatter, the local part of an all_to_all or permute, what a device is sent.
+        bytes: per device: the result of an all_gather, what goes into any other collective, what
+            a device is sent.
         phase: forward or backward.
         scope: layer path of the value's producer.
         source: the user's line, as `file:line`, or empty.
@@ -92,15 +94,19 @@ class Stage:
 
 def moved_bytes(node: Node) -> int:
     """Return the bytes of a collective node, as `Collective.bytes` counts them."""
-    values = node.outputs if node.op.name == "all_gather" else node.inputs
-    return sum(value.type.nbytes for value in values)
+    return _issued_by(node).count_bytes([value.type for value in node.inputs])
 
 
 def observed(node: Node, mesh: Mesh) -> tuple[str, tuple[str, ...], int]:
     """Return kind, axes and bytes of a collective node, as an observer is told them."""
-    axes = node.op.attributes["axes"]
-    assert isinstance(axes, tuple), "a collective has axes"
-    return node.op.name, mesh.joined(axes), moved_bytes(node)
+    op = _issued_by(node)
+    return op.name, mesh.joined(op.axes), moved_bytes(node)
+
+
+def _issued_by(node: Node) -> CollectiveOp:
+    op = collective_of(node.op)
+    assert op is not None, "it is asked of collectives"
+    return op
 
 
 def _row(node: Node, mesh: Mesh, times: int) -> Collective:

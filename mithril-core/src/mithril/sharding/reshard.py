@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from mithril.cost import Hardware, collective_seconds, emulated
 from mithril.errors import PlanError
 from mithril.mesh import MICRO, Mesh, Sharding
+from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
 from mithril.types import TensorType
 
 PICOSECONDS = 1e12
@@ -127,11 +128,11 @@ class Resharder:
 
     def move_bytes(self, move: Move, type: TensorType) -> int:
         """Return the bytes of a collective move with padding, as `Collective.bytes` counts them."""
-        if move.kind == "all_gather":
+        if move.kind == AllGather.name:
             return local_bytes(move.before, type) * self._mesh.product(move.axes)
-        if move.kind == "reduce_scatter":
+        if move.kind == ReduceScatter.name:
             return local_bytes(move.after, type) * self._mesh.product(move.axes)
-        if move.kind == "all_to_all":
+        if move.kind == AllToAll.name:
             held, left = (s.local_shape(type.shape) for s in (move.before, move.after))
             split = move.target_dimension
             cut = left[split] * self._mesh.product(move.axes)
@@ -149,24 +150,20 @@ class Resharder:
 
     def _price(self, move: Move, type: TensorType) -> float:
         # A sum over micro-batches grows by itself; for anything else over time they all must wait.
-        waits = WAIT if MICRO in move.axes and move.kind != "all_reduce" else 0.0
-        group = self._group(move)
-        if group == 1:
+        waits = WAIT if MICRO in move.axes and move.kind != AllReduce.name else 0.0
+        axes = _axes_of_devices(move)
+        if self._mesh.product(axes) == 1:
             return waits
-        return waits + self.collective_seconds(move.kind, self.move_bytes(move, type), group)
+        return waits + self.collective_seconds(move.kind, self.move_bytes(move, type), axes)
 
     def emulated(self, move: Move, type: TensorType) -> str:
         """Return in words what is issued instead of a collective move; empty if it is itself."""
-        group = self._group(move)
-        return emulated(move.kind, self.move_bytes(move, type), group, self.hardware)
+        nbytes, axes = self.move_bytes(move, type), _axes_of_devices(move)
+        return emulated(move.kind, nbytes, axes, self._mesh, self.hardware)
 
-    def _group(self, move: Move) -> int:
-        """Return how many devices exchange data."""
-        return self._mesh.product(axis for axis in move.axes if axis != MICRO)
-
-    def collective_seconds(self, kind: str, nbytes: int, group: int) -> float:
-        """Return the predicted seconds of a collective."""
-        return collective_seconds(kind, nbytes, group, self.hardware)
+    def collective_seconds(self, kind: str, nbytes: int, axes: tuple[str, ...]) -> float:
+        """Return the predicted seconds of a collective over some axes of the mesh."""
+        return collective_seconds(kind, nbytes, axes, self._mesh, self.hardware)
 
     def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
         steps = self._steps.setdefault((goal, type), _Steps())
@@ -209,6 +206,11 @@ class Resharder:
         return Path(merged, round(seconds * PICOSECONDS))
 
 
+def _axes_of_devices(move: Move) -> tuple[str, ...]:
+    """Return the axes over which devices exchange data: micro-batches are of one device."""
+    return tuple(axis for axis in move.axes if axis != MICRO)
+
+
 def local_bytes(sharding: Sharding, type: TensorType) -> int:
     """Return the bytes one device holds of a value."""
     return math.prod(sharding.local_shape(type.shape)) * type.dtype.itemsize
@@ -229,7 +231,7 @@ def _moves(here: Sharding, goal: Sharding, type: TensorType, pads: bool) -> Iter
     for dimension, axes in enumerate(here.dims):
         ordered = _helpful_order(axes, dimension, goal)
         if ordered != axes and type.shape[dimension] % here.shards_along(dimension) == 0:
-            yield Move("permute", ordered, here, _with_dim(here, dimension, ordered))
+            yield Move(Permute.name, ordered, here, _with_dim(here, dimension, ordered))
 
 
 def _free_moves(here: Sharding, goal: Sharding, type: TensorType, pads: bool) -> Iterator[Move]:
@@ -260,11 +262,11 @@ def _moves_of_split(
     if axes[-1] != axis or _is_placed(here, goal, held):
         return  # only the minor-most axis can leave, and one that is in its place stays
     without = _with_dim(here, held, axes[:-1])
-    yield Move("all_gather", (axis,), here, without)
+    yield Move(AllGather.name, (axis,), here, without)
     for first in range(len(axes) - 1):
         yield from _joint_all_to_all(here, goal, held, axes[first:], type, pads)
     if goal.dimension_of(axis) != held and _can_append(without, goal, axis, type, pads):
-        yield Move("all_to_all", (axis,), here, _append(without, goal, axis))
+        yield Move(AllToAll.name, (axis,), here, _append(without, goal, axis))
 
 
 def _joint_all_to_all(
@@ -286,7 +288,7 @@ def _joint_all_to_all(
     moved = _with_dim(here, held, here.dims[held][: -len(axes)])
     moved = _with_dim(moved, target, after)
     if pads or type.shape[target] % moved.shards_along(target) == 0:
-        yield Move("all_to_all", axes, here, moved)
+        yield Move(AllToAll.name, axes, here, moved)
 
 
 def _moves_of_partial(
@@ -295,9 +297,9 @@ def _moves_of_partial(
     if not here.reduction_of(axis):
         return
     reduced = replace(here, partial=tuple(p for p in here.partial if p[0] != axis))
-    yield Move("all_reduce", (axis,), here, reduced)
+    yield Move(AllReduce.name, (axis,), here, reduced)
     if _can_append(reduced, goal, axis, type, pads):
-        yield Move("reduce_scatter", (axis,), here, _append(reduced, goal, axis))
+        yield Move(ReduceScatter.name, (axis,), here, _append(reduced, goal, axis))
 
 
 def _can_append(here: Sharding, goal: Sharding, axis: str, type: TensorType, pads: bool) -> bool:
@@ -347,13 +349,13 @@ def _merge(moves: tuple[Move, ...]) -> tuple[Move, ...]:
 def _joint_axes(first: Move, second: Move) -> tuple[str, ...] | None:
     if first.kind != second.kind:
         return None
-    if first.kind == "all_gather" and first.source_dimension == second.source_dimension:
+    if first.kind == AllGather.name and first.source_dimension == second.source_dimension:
         return second.axes + first.axes  # the second took the next major axis
-    if first.kind in ("slice", "reduce_scatter"):
+    if first.kind in ("slice", ReduceScatter.name):
         same_dimension = first.target_dimension == second.target_dimension
         return first.axes + second.axes if same_dimension else None
-    if first.kind in ("all_reduce", "to_partial"):
-        pending = first.before if first.kind == "all_reduce" else second.after
+    if first.kind in (AllReduce.name, "to_partial"):
+        pending = first.before if first.kind == AllReduce.name else second.after
         kinds = {pending.reduction_of(axis) for axis in first.axes + second.axes}
         names = first.axes + second.axes
         in_order = tuple(name for name in first.before.mesh.names if name in names)

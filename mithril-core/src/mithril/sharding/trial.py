@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from mithril.ir import Builder, Group, Node, Op, Rule, Tensor, Types, Value
 from mithril.mesh import Mesh, Sharding
+from mithril.ops.collective import Permute
 from mithril.ops.slicing import pad
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Resharder
@@ -20,11 +21,11 @@ from mithril.types import DType, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A collective an op issues: its kind, bytes on each device, and devices that take part."""
+    """A collective an op issues: its kind, bytes on each device, and mesh axes it runs over."""
 
     kind: str
     bytes: int
-    devices: int
+    axes: tuple[str, ...]
 
 
 def exchanges(node: Node, rule: Rule, option: Option) -> tuple[Exchange, ...]:
@@ -33,7 +34,7 @@ def exchanges(node: Node, rule: Rule, option: Option) -> tuple[Exchange, ...]:
     if not rule.special.intersection(axes_of):
         return ()
     mesh = option.results[0].mesh
-    parts = tuple((f, part_sizes(mesh, axes, rule.sizes[f])) for f, axes in axes_of.items())
+    parts = tuple((f, axes, part_sizes(mesh, axes, rule.sizes[f])) for f, axes in axes_of.items())
     operands = _local(node.inputs, option.operands)
     results = _local(node.outputs, option.results)
     return _tried(node.op, operands, results, tuple(rule.sizes.items()), parts)
@@ -41,7 +42,7 @@ def exchanges(node: Node, rule: Rule, option: Option) -> tuple[Exchange, ...]:
 
 def seconds_of(issued: Iterable[Exchange], resharder: Resharder) -> float:
     """Return the predicted seconds of collectives that an op issues itself."""
-    return sum(resharder.collective_seconds(e.kind, e.bytes, e.devices) for e in issued)
+    return sum(resharder.collective_seconds(e.kind, e.bytes, e.axes) for e in issued)
 
 
 def part_sizes(mesh: Mesh, axes: tuple[str, ...], size: int) -> tuple[int, ...]:
@@ -64,9 +65,11 @@ def _tried(
     operands: tuple[TensorType, ...],
     results: tuple[TensorType, ...],
     sizes: tuple[tuple[str, int], ...],
-    parts: tuple[tuple[str, tuple[int, ...]], ...],
+    parts: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...],
 ) -> tuple[Exchange, ...]:
-    shard = _Trial(Builder(), dict(sizes), dict(parts), results)
+    lengths = {factor: lengths for factor, _, lengths in parts}
+    axes_of = {factor: axes for factor, axes, _ in parts}
+    shard = _Trial(Builder(), dict(sizes), lengths, axes_of, results)
     op.localize([shard.builder.input(t, f"x{i}") for i, t in enumerate(operands)], shard)
     return tuple(shard.issued)
 
@@ -78,6 +81,7 @@ class _Trial:
     builder: Builder
     sizes: Mapping[str, int]
     parts: Mapping[str, tuple[int, ...]]
+    axes_of: Mapping[str, tuple[str, ...]]
     outputs: Types
     issued: list[Exchange] = field(default_factory=list)
 
@@ -94,7 +98,8 @@ class _Trial:
         if factor not in self.parts:
             return None
         index = self.builder.constant(0, DType.int32)
-        return _TrialGroup(self.parts[factor], index, self.size(factor), self.issued)
+        parts, axes = self.parts[factor], self.axes_of[factor]
+        return _TrialGroup(parts, index, self.size(factor), axes, self.issued)
 
     def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
         return self.builder.apply(op, *operands)
@@ -107,6 +112,7 @@ class _TrialGroup:
     parts: Sequence[int]
     index: Tensor
     local: int
+    axes: tuple[str, ...]
     issued: list[Exchange]
 
     def permute(
@@ -117,8 +123,9 @@ class _TrialGroup:
         operands: Sequence[int] = (),
         results: Sequence[int] = (),
     ) -> Tensor:
-        del pairs, reason, operands, results
-        self.issued.append(Exchange("permute", x.type.nbytes, len(self.parts)))
+        del reason, operands, results
+        op = Permute(self.axes, pairs)
+        self.issued.append(Exchange(op.name, op.count_bytes([x.type]), self.axes))
         return x
 
     def stretched(self, x: Tensor, dimension: int) -> Tensor:

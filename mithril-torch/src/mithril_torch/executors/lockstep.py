@@ -117,5 +117,5 @@ def _namespace(device: str) -> Any:
     return SimpleNamespace(
         asarray=asarray, add=wide(torch.add), maximum=wide(torch.maximum),
         minimum=wide(torch.minimum), concatenate=torch.concatenate, stack=torch.stack,
-        zeros=partial(torch.zeros, device=device),
+        zeros=partial(torch.zeros, device=device), zeros_like=torch.zeros_like,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mithril.errors import BackendError
+from mithril.ops.collective import SEND, AllToAll, Permute, class_of, collectives
 from mithril.plan import Plan
 from mithril.plan.timetable import Run, Transfer
 
@@ -15,21 +16,31 @@ from mithril_torch.program.rank_steps import RankSteps
 Row = tuple[str, tuple[str, ...], int]
 ObservedRows = Sequence[Sequence[Mapping[str, Any]]]
 """What each rank saw, in order; rows as of `pool.recorder`."""
-_KINDS = {
-    "allreduce_": "all_reduce", "all_reduce": "all_reduce", "_allgather_base_": "all_gather",
-    "all_gather_into_tensor": "all_gather", "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter", "alltoall_base_": "all_to_all",
-    "all_to_all_single": "all_to_all", "send": "send", "recv_": "receive",
-}  # fmt: skip
+_RECEIVED = "receive"
+
+
+def kind_of(op: str) -> str:
+    """Return the kind of collective that an op of PyTorch carries out; its own name for others.
+
+    >>> kind_of("_allgather_base_"), kind_of("reduce_scatter_tensor"), kind_of("send")
+    ('all_gather', 'reduce_scatter', 'send')
+    """
+    if op == "recv_":
+        return _RECEIVED
+    spelt = op.replace("_", "")
+    kinds = (kind for kind in collectives() if spelt.startswith(kind.replace("_", "")))
+    return next(kinds, op)
 
 
 def to_plan_row(observed: Mapping[str, Any]) -> Row:
     """Return a collective as a plan lists it, from what `pool.recorder` saw of it."""
-    kind = _KINDS.get(observed["op"], observed["op"])
-    if kind == "all_to_all" and observed["has_splits"]:
-        kind = "permute"
-    moved = observed["bytes"] * (len(observed["ranks"]) if kind == "all_gather" else 1)
-    return kind, tuple(observed["axes"]), moved
+    kind = kind_of(observed["op"])
+    if kind == AllToAll.name and observed["has_splits"]:
+        kind = Permute.name
+    nbytes: int = observed["bytes"]
+    if kind in collectives():
+        nbytes = class_of(kind).counted_bytes(nbytes, len(observed["ranks"]))
+    return kind, tuple(observed["axes"]), nbytes
 
 
 def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
@@ -59,7 +70,7 @@ def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) 
             transfer = rank_steps.transfer(step)
             moved = _messages(queues, transfer, position)
             if moved:
-                yield "send", (), transfer.bytes if len(queues) < plan.mesh.size else moved
+                yield SEND, (), transfer.bytes if len(queues) < plan.mesh.size else moved
     for rank, queue in queues.items():
         for row in (*queue.rows, *queue.received.values()):
             raise _mismatch(rank, to_plan_row(row), "nothing more")
@@ -70,11 +81,11 @@ class _Queue:
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         kinds = [to_plan_row(row)[0] for row in rows]
-        self.rows = deque(r for r, kind in zip(rows, kinds, strict=True) if kind != "receive")
+        self.rows = deque(r for r, kind in zip(rows, kinds, strict=True) if kind != _RECEIVED)
         self.received = {
             (row["peer"], row["tag"]): row
             for row, kind in zip(rows, kinds, strict=True)
-            if kind == "receive"
+            if kind == _RECEIVED
         }
 
     def next(self, rank: int, wanted: Row) -> Mapping[str, Any]:
@@ -99,12 +110,12 @@ def _messages(queues: Mapping[int, _Queue], transfer: Transfer, position: int) -
         if piece.sender == piece.receiver:
             continue
         if piece.sender in queues:
-            wanted = "send", (f"rank {piece.receiver}", f"message {position}"), size
+            wanted = SEND, (f"rank {piece.receiver}", f"message {position}"), size
             row = queues[piece.sender].next(piece.sender, wanted)
             _check_all([piece.sender], [_message(row)], wanted)
             moved = max(moved, size)
         if piece.receiver in queues:
-            wanted = "receive", (f"rank {piece.sender}", f"message {position}"), size
+            wanted = _RECEIVED, (f"rank {piece.sender}", f"message {position}"), size
             queue = queues[piece.receiver]
             row = queue.message(piece.receiver, wanted, piece.sender, position)
             _check_all([piece.receiver], [_message(row)], wanted)
@@ -119,7 +130,7 @@ def _message(row: Mapping[str, Any]) -> Row:
 
 def _check_all(ranks: Sequence[int], found: Sequence[Row], wanted: Row) -> None:
     for rank, row in zip(ranks, found, strict=True):
-        is_part = wanted[0] == "permute" and row[2] <= wanted[2]
+        is_part = wanted[0] == Permute.name and row[2] <= wanted[2]
         if row[:2] != wanted[:2] or not (is_part or row == wanted):
             raise _mismatch(rank, row, wanted)
 

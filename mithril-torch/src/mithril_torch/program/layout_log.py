@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from mithril.ir.rewrite import all_nodes
+from mithril.ops.collective import SEND
 from mithril.plan import Plan, Program
 
 from mithril_torch.program.names import describe_cause, port_comment
@@ -26,7 +27,7 @@ def log_plan(plan: Plan) -> None:
         log_layout(stage.program)
     if LOGGER.isEnabledFor(logging.INFO):
         for row in plan.collectives():
-            if row.kind == "send":
+            if row.kind == SEND:
                 moved = f"{row.cause.produced} -> {row.cause.required}"
                 LOGGER.info("send: %s, %s for %s", row.cause.value, moved, row.cause.consumer)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from mithril.engine.kernels.registry import Kernel
 from mithril.ir import Graph, Value
+from mithril.ir.start import join_starts
 from mithril.mesh import Mesh
 from mithril.plan import Program
 
@@ -153,7 +154,7 @@ class Module(ModuleScope):
 
 def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:
     """Return a graph that computes the same in the ops that are written."""
-    found = defer_uncritical(flatten_batch_dims(fuse(graph)))
+    found = defer_uncritical(flatten_batch_dims(fuse(join_starts(graph))))
     return found if codegen.compiled else accumulate_in_place(found, free)
 
 

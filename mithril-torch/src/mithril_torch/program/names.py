@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from mithril.ir import Node
 from mithril.mesh import Mesh, carry
 from mithril.plan import Port
+from mithril.plan.program import observed
 
 from mithril_torch.program import runtime_library
 
@@ -70,8 +71,8 @@ def cause_comment(node: Node, mesh: Mesh) -> Iterator[str]:
 
 def describe_cause(node: Node, mesh: Mesh) -> str:
     """Return a collective with its cause."""
-    axes = " x ".join(mesh.joined(node.op.attributes["axes"]))  # type: ignore[arg-type]
-    what = f"{node.op.name} over {axes}"
+    kind, axes, _ = observed(node, mesh)
+    what = f"{kind} over {' x '.join(axes)}"
     if (cause := node.cause) is None:
         return what
     return f"{what}: {cause.value}, {cause.produced} -> {cause.required} for {cause.consumer}"
@@ -85,15 +86,15 @@ def layer_of(node: Node) -> str:
 
 def describe_node(node: Node, mesh: Mesh) -> str:
     """Return what a node is, for messages: `all_reduce over 'data' at 'linear_0' (train.py:3)`."""
-    over = ""
+    what, over = node.op.name, ""
     if node.op.is_collective:
-        axes = mesh.joined(node.op.attributes["axes"])  # type: ignore[arg-type]
+        what, axes, _ = observed(node, mesh)
         over = f" over {', '.join(map(repr, axes))}"
     if node.cause is not None and node.cause.parts:
         first, *_, last = (part.removeprefix("gradients.") for part in node.cause.parts)
         over += f" of {node.cause.value}, '{first}' to '{last}'"
     where = node.where()
-    return f"{node.op.name}{over}" + ("" if where.startswith("op ") else f" at {where}")
+    return f"{what}{over}" + ("" if where.startswith("op ") else f" at {where}")
 
 
 def comment(text: str) -> str:

@@ -121,12 +121,13 @@ def all_to_all(group: Group, x: torch.Tensor, split: int, concat: int) -> Pendin
 
 
 def permute(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> Pending:
-    """Send x on from place to place in a group; who gets none keeps its own."""
+    """Send x on from place to place in a group; who gets none has zeros, and takes part."""
     if x.numel() == 0:
         return Pending(None, lambda: x)
     data = flatten_elements(x.contiguous())
     sent, received = split_sizes(group, pairs, data.numel())
-    result = torch.empty_like(x, memory_format=torch.contiguous_format) if any(received) else x
+    make = torch.empty_like if any(received) else torch.zeros_like
+    result = make(x, memory_format=torch.contiguous_format)
     work = dist.all_to_all_single(
         flatten_elements(result) if any(received) else data[:0],
         data.repeat(sum(map(bool, sent))),

@@ -72,14 +72,14 @@ def all_to_all_now(group: Group, x: torch.Tensor, split: int, concat: int) -> to
 
 
 def permute_now(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> torch.Tensor:
-    """Return what another process sent on; who gets none keeps its own."""
+    """Return what another process sent on; who gets none has zeros, and takes part."""
     if x.numel() == 0:
         return x
     data = flatten_elements(x.contiguous())
     sent, received = split_sizes(group, pairs, data.numel())
     copies = data.repeat(sum(map(bool, sent)))
     moved = wait_for_tensor(functional.all_to_all_single(copies, received, sent, group.name))
-    return moved.view(x.dtype).view(x.shape) if any(received) else x
+    return moved.view(x.dtype).view(x.shape) if any(received) else torch.zeros_like(x)
 
 
 def wait_for_tensor(x: torch.Tensor) -> torch.Tensor:
