@@ -102,14 +102,13 @@ class FunctionEmitter:
         elif isinstance(node.op, Constant):
             text = EXPRESSIONS[node.op.name](node.op, [])
             self._names[node.outputs[0]] = self._module.once("c", text)
-        elif node.op.is_collective and self._module.codegen.compiled:
-            yield self._format_assignment(
-                node, f"{node.op.name}_now({self._format_arguments(node)})"
-            )
+        elif isinstance(node.op, ops.Collective) and self._module.codegen.compiled:
+            call = self._format_call(f"{node.op.name}_now", node.op, self._operand_names(node))
+            yield self._format_assignment(node, call)
         elif isinstance(node.op, ops.AllReduce):
             yield from self._emit_all_reduce(node, node.op, number)
-        elif node.op.is_collective:
-            yield from self._emit_collective(node, number)
+        elif isinstance(node.op, ops.Collective):
+            yield from self._emit_collective(node, node.op, number)
         else:
             yield from self._emit_local(node)
         yield from self._emit_delete(self._last_uses.get(node, ()))
@@ -159,27 +158,20 @@ class FunctionEmitter:
 
     # ---------------------------------------------------------------- collectives
 
-    def _format_arguments(self, node: Node) -> str:
-        """Return the arguments of a collective's function."""
-        op, operands = node.op, [self._names[value] for value in node.inputs]
-        group = self._module.group(op.attributes["axes"])  # type: ignore[arg-type]
-        if isinstance(op, ops.AllReduce):
-            return ", ".join([group, repr(op.reduction), *operands])
-        if isinstance(op, ops.AllGather):
-            return f"{group}, {operands[0]}, {op.dimension}"
-        if isinstance(op, ops.ReduceScatter):
-            return f"{group}, {op.reduction!r}, {operands[0]}, {op.dimension}"
-        if isinstance(op, ops.AllToAll):
-            return f"{group}, {operands[0]}, {op.split}, {op.concat}"
-        assert isinstance(op, ops.Permute), "these are all collectives"
-        return f"{group}, {list(op.pairs)}, {operands[0]}"
+    def _operand_names(self, node: Node) -> list[str]:
+        return [self._names[value] for value in node.inputs]
 
-    def _emit_collective(self, node: Node, number: int) -> Iterator[str]:
+    def _format_call(self, function: str, op: ops.Collective, operands: Sequence[str]) -> str:
+        """Return the call of a collective's function; the group stands for axes and count."""
+        given = {k: v for k, v in op.attributes.items() if k not in ("axes", "count")}
+        named = (f"{name}={value!r}" for name, value in given.items())
+        return f"{function}({', '.join([self._module.group(op.axes), *operands, *named])})"
+
+    def _emit_collective(self, node: Node, op: ops.Collective, number: int) -> Iterator[str]:
         work = f"work{self._prefix}_{number}"
         yield from cause_comment(node, self._module.mesh)
-        yield from self._emit_communication(
-            number, "", f"{work} = {node.op.name}({self._format_arguments(node)})"
-        )
+        call = self._format_call(op.name, op, self._operand_names(node))
+        yield from self._emit_communication(number, "", f"{work} = {call}")
         target = self._name_output(node.outputs[0])
         started = PendingCollective(work, target, node.outputs, "", number)
         self._pending[node.outputs[0]] = started
@@ -197,9 +189,8 @@ class FunctionEmitter:
                 yield f"{self._name_output(output)} = {view}"
             yield f"{self._names[output]}.copy_({self._names[value]})"
         yield from cause_comment(node, self._module.mesh)
-        group = self._module.group(op.axes)
-        started = f"{work} = all_reduce({group}, {op.reduction!r}, {buffer.name})"
-        yield from self._emit_communication(number, "", started)
+        call = self._format_call(op.name, op, [buffer.name])
+        yield from self._emit_communication(number, "", f"{work} = {call}")
         release = "" if buffer.is_single else buffer.name
         pending = PendingCollective(work, None, node.outputs, release, number)
         self._pending |= dict.fromkeys(node.outputs, pending)

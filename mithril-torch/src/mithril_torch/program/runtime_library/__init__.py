@@ -18,22 +18,20 @@ from mithril_torch.program.runtime_library.attention import (
 )
 from mithril_torch.program.runtime_library.collectives import (
     all_gather,
+    all_gather_now,
     all_reduce,
+    all_reduce_now,
     all_to_all,
+    all_to_all_now,
     permute,
+    permute_now,
     reduce_scatter,
+    reduce_scatter_now,
 )
 from mithril_torch.program.runtime_library.convolution import (
     convolution_16,
     convolution_backward_16,
     images,
-)
-from mithril_torch.program.runtime_library.functional_collectives import (
-    all_gather_now,
-    all_reduce_now,
-    all_to_all_now,
-    permute_now,
-    reduce_scatter_now,
 )
 from mithril_torch.program.runtime_library.grouped import grouped_matmul, grouped_outer
 from mithril_torch.program.runtime_library.groups import axis_index, make_group

@@ -1,4 +1,7 @@
-"""Collectives that are started early and waited for late: each returns something to `wait()` for.
+"""Collectives, each in two forms, called with the group, operands, and the op's attributes by name.
+
+One is started early and waited for late: it returns something to `wait()` for. The other, `…_now`,
+is a function that `torch.compile` can look into: nothing is done in place.
 
 Reductions are taken in place, in a buffer that belongs to the program. Where the library below does
 not know a type, data moves as bytes, is compared as integers in the same order, and is added as
@@ -12,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from mithril_torch.program.runtime_library.groups import Group
 
@@ -33,7 +37,7 @@ class Pending:
         return self.finish(*self.arguments)
 
 
-def all_reduce(group: Group, reduction: str, buffer: torch.Tensor) -> Any:
+def all_reduce(group: Group, buffer: torch.Tensor, reduction: str) -> Any:
     """Reduce a buffer over a group, in place."""
     if buffer.numel() == 0:
         return Pending(None, lambda: buffer)
@@ -88,7 +92,7 @@ def all_gather(group: Group, x: torch.Tensor, dimension: int) -> Pending:
     return Pending(work, join_parts, group, parts, dimension)
 
 
-def reduce_scatter(group: Group, reduction: str, x: torch.Tensor, dimension: int) -> Pending:
+def reduce_scatter(group: Group, x: torch.Tensor, reduction: str, dimension: int) -> Pending:
     """Reduce x over a group and keep this process's part along a dimension."""
     pieces = split_parts(group, x, dimension)
     if x.numel() == 0:
@@ -120,7 +124,7 @@ def all_to_all(group: Group, x: torch.Tensor, split: int, concat: int) -> Pendin
     return Pending(work, join_parts, group, parts, concat)
 
 
-def permute(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> Pending:
+def permute(group: Group, x: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> Pending:
     """Send x on from place to place in a group; who gets none has zeros, and takes part."""
     if x.numel() == 0:
         return Pending(None, lambda: x)
@@ -140,7 +144,7 @@ def permute(group: Group, pairs: list[tuple[int, int]], x: torch.Tensor) -> Pend
 
 
 def split_sizes(
-    group: Group, pairs: list[tuple[int, int]], size: int
+    group: Group, pairs: tuple[tuple[int, int], ...], size: int
 ) -> tuple[list[int], list[int]]:
     """Return how many elements go to each process, and come from each, where pairs exchange."""
     places = group.places or list(range(group.size))
@@ -175,3 +179,74 @@ def flatten_elements(x: torch.Tensor) -> torch.Tensor:
     """Return the elements in a row, as bytes where processes cannot exchange their type."""
     row = x.view(-1)
     return row if row.dtype in NATIVE_DTYPES else row.view(torch.uint8)
+
+
+def all_reduce_now(group: Group, *operands: torch.Tensor, reduction: str) -> object:
+    """Return the reductions of the operands over a group, exchanged in one buffer."""
+    if len(operands) == 1:
+        return reduce_tensor(group, reduction, operands[0])
+    flat = torch.cat([x.reshape(-1) for x in operands])
+    parts = reduce_tensor(group, reduction, flat).split([x.numel() for x in operands])
+    return tuple(part.view(x.shape) for part, x in zip(parts, operands, strict=True))
+
+
+def reduce_tensor(group: Group, reduction: str, x: torch.Tensor) -> torch.Tensor:
+    """Return the reduction of x over a group."""
+    if x.numel() == 0:
+        return x
+    if is_native_sum(reduction, x):
+        return wait_for_tensor(functional.all_reduce(x.contiguous(), "sum", group.name))
+    keys = to_ordered_integers(x.contiguous(), reduction)
+    found = wait_for_tensor(functional.all_reduce(keys, reduction, group.name))
+    return from_ordered_integers(torch.empty_like(keys, dtype=x.dtype), found)
+
+
+def all_gather_now(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return the parts of a group joined along a dimension."""
+    if x.numel() == 0:
+        return join_parts(group, x.new_empty((group.size, *x.shape)), dimension)
+    data = flatten_elements(x.contiguous())
+    found = wait_for_tensor(functional.all_gather_single(data, 0, group.name))
+    return join_parts(group, found.view(x.dtype).view(group.size, *x.shape), dimension)
+
+
+def reduce_scatter_now(
+    group: Group, x: torch.Tensor, reduction: str, dimension: int
+) -> torch.Tensor:
+    """Return this process's part, along a dimension, of the reduction of x over a group."""
+    pieces = split_parts(group, x, dimension)
+    place = group.index if group.places is None else group.places[group.index]
+    if x.numel() == 0:
+        return pieces[0]
+    if not is_native_sum(reduction, pieces):
+        return reduce_tensor(group, reduction, pieces)[place]
+    data = pieces.view(-1)
+    found = wait_for_tensor(functional.reduce_scatter_single(data, "sum", 0, group.name))
+    return found.view(pieces.shape[1:])
+
+
+def all_to_all_now(group: Group, x: torch.Tensor, split: int, concat: int) -> torch.Tensor:
+    """Return the pieces that come to this process, joined along `concat`."""
+    pieces = split_parts(group, x, split)
+    if x.numel() == 0:
+        return join_parts(group, pieces, concat)
+    data = flatten_elements(pieces)
+    found = wait_for_tensor(functional.all_to_all_single(data, None, None, group.name))
+    return join_parts(group, found.view(x.dtype).view(pieces.shape), concat)
+
+
+def permute_now(group: Group, x: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> torch.Tensor:
+    """Return what another process sent on; who gets none has zeros, and takes part."""
+    if x.numel() == 0:
+        return x
+    data = flatten_elements(x.contiguous())
+    sent, received = split_sizes(group, pairs, data.numel())
+    copies = data.repeat(sum(map(bool, sent)))
+    moved = wait_for_tensor(functional.all_to_all_single(copies, received, sent, group.name))
+    return moved.view(x.dtype).view(x.shape) if any(received) else torch.zeros_like(x)
+
+
+def wait_for_tensor(x: torch.Tensor) -> torch.Tensor:
+    """Return x once its data is there."""
+    found: torch.Tensor = functional.wait_tensor(x)
+    return found
