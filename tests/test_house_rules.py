@@ -15,6 +15,7 @@ from typing import Any
 import mithril
 import pytest
 from mithril import errors
+from mithril.ops.collective import collectives
 from mithril.plugins.published import PUBLISHED, Package
 
 from tests.plugin_packages import python
@@ -301,3 +302,30 @@ def test_only_modules_about_loops_ask_for_them() -> None:
         if (lines := asks_for_loops(path.read_text(encoding="utf-8")))
     }
     assert set(asking) == set(KNOW_LOOPS), asking
+
+
+NAMES_OF_COLLECTIVES = {
+    "mithril-core/src/mithril/ops/collective.py": "their classes",
+    "mithril-torch/src/mithril_torch/program/runtime_library/__init__.py": "the functions exported",
+}
+"""Where the kinds of collectives are spelled out, and what for."""
+
+
+def string_constants(path: Path) -> list[str]:
+    """Return the string constants of a module that are not docstrings or the like."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return [node.value for node in found if isinstance(node.value, str) and id(node) not in said]
+
+
+def test_a_kind_of_collective_is_named_by_its_class() -> None:
+    """A literal elsewhere would be one more place to know when a collective is added."""
+    kinds = "|".join(collectives())
+    spelled = re.compile(rf"(?<![.\w-])({kinds})(?!\w)")  # `.permute(` is an array's method
+    found = {
+        str(path.relative_to(ROOT))
+        for path in MODULES
+        if any(map(spelled.search, string_constants(path)))
+    }
+    assert found == set(NAMES_OF_COLLECTIVES)
