@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import mithril as ml
 import numpy as np
@@ -13,8 +14,20 @@ from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import Permute
 from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
+from mithril_torch.executors.observed import kind_of, match_program
 
 from tests.runtime.scripts import ran
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def permuting(mesh: Mesh, pairs: Pairs) -> Program:
+    """Return a program that sends parts of a tensor on."""
+    builder, local = Builder(), TensorType((2, 3), DType.float32)
+    (moved,) = builder.apply(Permute(("a",), pairs), builder.input(local, "x"))
+    apart = Sharding.of(mesh, P("a"), 2)
+    port = Port("x", local.with_shape((8, 3)), apart)
+    return Program(mesh, builder.build({"y": moved}), (port,), (Port("y", port.type, apart),))
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +36,9 @@ def engine() -> Engine:
 
 
 @pytest.mark.parametrize("pairs", [((0, 3),), ((3, 0),), ((1, 2), (2, 1)), ((1, 3),)])
-def test_a_permutation_of_some(engine: Engine, pairs: tuple[tuple[int, int], ...]) -> None:
-    builder, local = Builder(), TensorType((2, 3), DType.float32)
-    (moved,) = builder.apply(Permute(("a",), pairs), builder.input(local, "x"))
-    apart = Sharding.of(engine.mesh, P("a"), 2)
-    port = Port("x", local.with_shape((8, 3)), apart)
-    graph = builder.build({"y": moved})
-    program = Program(engine.mesh, graph, (port,), (Port("y", port.type, apart),))
+def test_a_permutation_of_some(engine: Engine, pairs: Pairs) -> None:
+    program = permuting(engine.mesh, pairs)
+    (port,), apart = program.inputs, program.inputs[0].sharding
     host = np.arange(24, dtype=np.float32).reshape(8, 3)
     seen: list[tuple[str, tuple[str, ...], int]] = []
     given = engine.put(port.type, apart, lambda box: host[box])
@@ -37,10 +46,37 @@ def test_a_permutation_of_some(engine: Engine, pairs: tuple[tuple[int, int], ...
     assert seen == list(program.issued()) == [("permute", ("a",), 24)]
     source_of = {target: source for source, target in pairs}
     for rank in range(4):
-        source = source_of.get(rank, rank)
-        np.testing.assert_array_equal(
-            engine.shard(result, apart, rank), host[2 * source : 2 * source + 2]
-        )
+        sent = host[2 * source_of[rank] :][:2] if rank in source_of else np.zeros((2, 3))
+        np.testing.assert_array_equal(engine.shard(result, apart, rank), sent)
+
+
+def test_a_rank_that_is_left_out_tells_of_the_whole_permute() -> None:
+    """In a job each rank has only its own view, and this one sees no data."""
+    program = permuting(Mesh(a=4), ((0, 3),))
+
+    def observed(**changes: Any) -> list[tuple[str, tuple[str, ...], int]]:
+        row = {"op": "alltoall_base_", "axes": ["a"], "ranks": [0, 1, 2, 3], "has_splits": True}
+        return list(match_program(program, [{**row, "bytes": 0, **changes}]))
+
+    assert observed() == observed(bytes=24) == list(program.issued())
+    assert observed(bytes=48) == [("permute", ("a",), 48)]
+    assert observed(axes=["b"]) == [("permute", ("b",), 0)]
+    assert observed(op="allreduce_") == [("all_reduce", ("a",), 0)]
+    assert list(match_program(program, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        ("allreduce_", "all_reduce"), ("all_reduce", "all_reduce"),
+        ("_allgather_base_", "all_gather"), ("all_gather_into_tensor", "all_gather"),
+        ("_reduce_scatter_base_", "reduce_scatter"), ("reduce_scatter_tensor", "reduce_scatter"),
+        ("alltoall_base_", "all_to_all"), ("all_to_all_single", "all_to_all"),
+        ("send", "send"), ("recv_", "receive"), ("barrier", "barrier"),
+    ],
+)  # fmt: skip
+def test_ops_of_pytorch_are_kinds_of_collectives(op: str, kind: str) -> None:
+    assert kind_of(op) == kind
 
 
 RECORDED = """

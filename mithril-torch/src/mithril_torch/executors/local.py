@@ -22,7 +22,7 @@ from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan, Program
 from mithril.types import TensorType
 
-from mithril_torch.executors.observed import Row, match_plan, to_plan_row
+from mithril_torch.executors.observed import Row, match_plan, match_program
 from mithril_torch.executors.pool.recorder import record_collectives
 from mithril_torch.program import runtime_library
 from mithril_torch.program.codegen_options import CodegenOptions
@@ -105,7 +105,7 @@ class LocalExecutor:
     ) -> LocalExecutable:
         """Write a program as text and load it."""
         generated = write(program, kernels, codegen=replace(codegen, tracks_steps=False))
-        return LocalExecutable(generated, self._device, self._rank, partial(map, to_plan_row))
+        return LocalExecutable(generated, self._device, self._rank, partial(match_program, program))
 
     def lower_plan(
         self, plan: Plan, kernels: Mapping[str, Kernel], codegen: CodegenOptions

@@ -8,7 +8,7 @@ from typing import Any
 
 from mithril.errors import BackendError
 from mithril.ops.collective import SEND, AllToAll, Permute, class_of, collectives
-from mithril.plan import Plan
+from mithril.plan import Plan, Program
 from mithril.plan.timetable import Run, Transfer
 
 from mithril_torch.program.rank_steps import RankSteps
@@ -43,6 +43,19 @@ def to_plan_row(observed: Mapping[str, Any]) -> Row:
     return kind, tuple(observed["axes"]), nbytes
 
 
+def match_program(program: Program, observed: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Yield what one rank carried out of a program; of a permute it may not see the data.
+
+    Args:
+        program: what ran.
+        observed: what the rank saw.
+    """
+    planned = program.issued()
+    for row in map(to_plan_row, observed):
+        wanted = next(planned, row)
+        yield wanted if _is_part(row, wanted) else row
+
+
 def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
     """Yield what was carried out of a plan of several stages, in the plan's order.
 
@@ -65,7 +78,8 @@ def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) 
             for wanted in stage.program.issued() if ranks else ():
                 found = [to_plan_row(queues[rank].next(rank, wanted)) for rank in ranks]
                 _check_all(ranks, found, wanted)
-                yield max(found)  # of a permutation not every rank sees the data
+                # Of a permute not every rank sees the data: some may be among others.
+                yield wanted if len(queues) < plan.mesh.size else max(found)
         else:
             transfer = rank_steps.transfer(step)
             moved = _messages(queues, transfer, position)
@@ -130,9 +144,13 @@ def _message(row: Mapping[str, Any]) -> Row:
 
 def _check_all(ranks: Sequence[int], found: Sequence[Row], wanted: Row) -> None:
     for rank, row in zip(ranks, found, strict=True):
-        is_part = wanted[0] == Permute.name and row[2] <= wanted[2]
-        if row[:2] != wanted[:2] or not (is_part or row == wanted):
+        if row != wanted and not _is_part(row, wanted):
             raise _mismatch(rank, row, wanted)
+
+
+def _is_part(row: Row, wanted: Row) -> bool:
+    """Whether a row is what a rank sees that a permute leaves out."""
+    return wanted[0] == Permute.name and row[:2] == wanted[:2] and row[2] < wanted[2]
 
 
 def _mismatch(rank: int, found: object, wanted: object) -> BackendError:
