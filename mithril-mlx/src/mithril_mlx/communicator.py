@@ -34,6 +34,7 @@ from mithril.plan.timetable import Transfer
 from mithril.types import TensorType
 
 from mithril_mlx.distributed import Job, Ranks
+from mithril_mlx.reductions import combine, identity, reduce_as_integers
 from mithril_mlx.tensors import dtype_of, mlx_dtype
 
 Run = Callable[..., Any]
@@ -260,12 +261,12 @@ class _Members:
     def reduce(self, x: mx.array, reduction: str) -> mx.array:
         """Return the reduction of the values of the members."""
         if self._is_served:
-            return _reduce_as_integers(
+            return reduce_as_integers(
                 x, reduction, lambda y: self.communicator.reduce(y, self._groups, reduction)
             )
         if self._gathers:
-            return _combine(self.parts(x), reduction)
-        return _reduce_as_integers(x, reduction, lambda y: self._reduce_in_slot(y, reduction))
+            return combine(self.parts(x), reduction)
+        return reduce_as_integers(x, reduction, lambda y: self._reduce_in_slot(y, reduction))
 
     def reduce_scatter(self, x: mx.array) -> mx.array:
         """Return this member's part of the sum, cut along dimension 0."""
@@ -273,7 +274,7 @@ class _Members:
 
     def _reduce_in_slot(self, x: mx.array, reduction: str) -> mx.array:
         """Reduce among all processes, each group in a place of its own."""
-        empty = mx.full(x.shape, _identity(x.dtype, reduction), x.dtype)
+        empty = mx.full(x.shape, identity(x.dtype, reduction), x.dtype)
         slots = [empty] * self._slots
         slots[self._slot] = x
         return self.communicator.reduce(mx.stack(slots), self._everyone, reduction)[self._slot]
@@ -304,7 +305,7 @@ class _PointToPointMembers(_Members):
 
     def reduce(self, x: mx.array, reduction: str) -> mx.array:
         """Return the reduction of the values of the members."""
-        return _combine(self.parts(x), reduction)
+        return combine(self.parts(x), reduction)
 
 
 def groups_of(mesh: Mesh, axes: Sequence[str]) -> Ranks:
@@ -373,59 +374,5 @@ def _permute(communicator: Communicator, op: Permute, members: _Members) -> Run:
     return lambda x: members.parts(x)[source]
 
 
-# -------------------------------------------------------------------- arithmetic
-
-
 def _split_dimension(x: mx.array, dimension: int, count: int) -> list[mx.array]:
     return list(mx.split(x, count, axis=dimension))
-
-
-def _combine(parts: Sequence[mx.array], reduction: str) -> mx.array:
-    """Return the reduction of values of this process; sums of 16-bit floats are in float32."""
-    dtype = parts[0].dtype
-    if reduction != "sum":
-        combine = mx.maximum if reduction == "max" else mx.minimum
-        total = parts[0]
-        for part in parts[1:]:
-            total = combine(total, part)
-        return total
-    small = dtype in (mx.bfloat16, mx.float16)
-    total = parts[0].astype(mx.float32) if small else parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total.astype(dtype)
-
-
-_SIGNED = {2: mx.int16, 4: mx.int32, 8: mx.int64}
-
-
-def _reduce_as_integers(x: mx.array, reduction: str, reduce: Run) -> mx.array:
-    """Reduce floats as integers of the same order where the extreme is asked for.
-
-    The libraries compare floats as C does, and lose a NaN that is not the first; here it is the
-    largest number of a max, and the least of a min.
-    """
-    is_float = mx.issubdtype(x.dtype, mx.floating)
-    if reduction == "sum" or not is_float:
-        found: mx.array = reduce(x)
-        return found
-    signed = _SIGNED[x.dtype.size]
-    info = mx.iinfo(signed)
-    extreme = mx.array(info.max if reduction == "max" else info.min, signed)
-    bits = mx.where(mx.isnan(x), extreme, _flip_negatives(x.view(signed)))
-    return _flip_negatives(reduce(bits)).view(x.dtype)
-
-
-def _flip_negatives(bits: mx.array) -> mx.array:
-    """Return the bits of floats in the order of integers, or back: negative ones are turned."""
-    width = 8 * bits.dtype.size
-    low = mx.array((1 << (width - 1)) - 1, bits.dtype)
-    return bits ^ ((bits >> (width - 1)) & low)
-
-
-def _identity(dtype: mx.Dtype, reduction: str) -> Any:
-    """Return what a reduction leaves alone; extremes are of integers here."""
-    if reduction == "sum":
-        return 0
-    info = mx.iinfo(dtype)
-    return info.min if reduction == "max" else info.max
