@@ -12,7 +12,7 @@ from mithril.ir import Builder, Graph, Repeat, Start, Tensor, Wait
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllGather, AllReduce, Permute, ReduceScatter
-from mithril.plan import Plan, Port, Program, Stage
+from mithril.plan import Plan, Port, Program
 from mithril.plan.proof import prove_order
 from mithril.types import DType, TensorType
 
@@ -40,7 +40,7 @@ def program_of(graph: Graph, mesh: Mesh) -> Program:
     entering = tuple(port(value.name, value.type) for value in graph.inputs)
     leaving = tuple(port(name, value.type) for name, value in graph.outputs.items())
     program = Program(mesh, verify(graph), entering, leaving)
-    prove_order(Plan(mesh, (Stage("main", program, tuple(range(mesh.size))),)))
+    prove_order(Plan.of_program(mesh, program))
     return program
 
 

@@ -8,14 +8,14 @@ import pytest
 from mithril import ops
 from mithril.errors import GraphError
 from mithril.ir import Builder, Cause, Graph, Node, Repeat, Start, Tensor, Value, Wait
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.ir.serialize import graph_from_json, graph_to_json
 from mithril.ir.start import join_starts
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh
 from mithril.ops.arithmetic import Negate
 from mithril.ops.collective import AllGather, AllReduce
-from mithril.plan import Plan, Stage
+from mithril.plan import Plan
 from mithril.plan.printer import print_collectives
 from mithril.plan.proof import prove_order
 from mithril.types import DType, TensorType
@@ -103,7 +103,7 @@ def test_a_graph_with_starts_is_written_and_read() -> None:
 def test_a_plan_counts_a_started_collective_once() -> None:
     mesh = Mesh(a=2)
     program = program_of(mesh, overlapped())
-    plan = Plan(mesh, (Stage("main", program, (0, 1)),))
+    plan = Plan.of_program(mesh, program)
     prove_order(plan)
     (row,) = plan.collectives()
     assert (row.kind, row.axes, row.bytes) == ("all_reduce", ("a",), 24)

@@ -25,7 +25,7 @@ from mithril.ops.collective import (
     collectives,
 )
 from mithril.partition.limits import HIDDEN
-from mithril.plan import Plan, Stage
+from mithril.plan import Plan
 from mithril.plan.proof import prove_order
 from mithril.types import TensorType
 
@@ -102,7 +102,7 @@ def plan_of(collective: Collective) -> Plan:
     with builder.at(cause=Cause("x", "P()", "P()", "y")):
         (y,) = builder.apply(collective, x)
     program = program_of(Mesh(a=4), builder.build({"y": y}))
-    return Plan(program.mesh, (Stage("main", program, (0, 1, 2, 3)),))
+    return Plan.of_program(program.mesh, program)
 
 
 def test_a_new_collective_is_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
