@@ -19,7 +19,7 @@ from mithril.compiler.pipeline import Asked
 from mithril.engine.kernels import KERNELS
 from mithril.errors import BackendError, PlanError
 from mithril.ir import Builder, Graph, Tensor
-from mithril.ir.repeat import all_nodes
+from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, P, Sharding
 from mithril.options import Precision
 from mithril.partition.pipeline import Part, Placement
