@@ -42,7 +42,7 @@ class Ours(Mithril):
     def executable(self) -> Any:
         """What `evaluate` runs. It is nobody's business but that of a benchmark."""
         assert self.compiled._evaluator.latest is not None
-        return self.compiled._evaluator.latest.run
+        return self.compiled._evaluator.latest.executable
 
     def in_order(self, handles: Mapping[str, Any], one: Any) -> list[Any]:
         """Return arguments of the program; what is neither parameter nor input is the gradient."""

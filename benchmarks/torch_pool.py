@@ -29,12 +29,12 @@ STEP_LIMIT = 250.0  # µs
 
 def idle(mithril: Ours) -> None:
     """Give the workers a program that does nothing in place of the one that `evaluate` runs."""
-    step = mithril.compiled._evaluator.latest
-    assert step is not None
-    executable: Any = step.run
+    bound = mithril.compiled._evaluator.latest
+    assert bound is not None
+    executable: Any = bound.executable
     made = [
         f"    torch.full({list(port.sharding.local_shape(port.type.shape))}, 0.5),\n"
-        for port in step.plan.outputs
+        for port in bound.plan.outputs
     ]
     text = f"MADE = [\n{''.join(made)}]\n\n\ndef run(inputs):\n    return list(MADE)\n"
     executable._pool.unload(executable._name)

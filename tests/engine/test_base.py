@@ -114,7 +114,7 @@ REFUSALS = {
     "ranges": (
         lambda engine: engine.with_ranges(),
         ml.OptionError,
-        "partition_hooks=True of compile() is not available on backend 'least'; its programs have "
+        "partition_hooks=True is not available on backend 'least'; its programs have "
         "no ranges for a profiler; leave it out",
     ),
 }

@@ -33,12 +33,12 @@ def test_a_donated_array_is_gone(name: str, donate: object) -> None:
 
 
 def test_the_engine_is_told_which_inputs_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mithril.runtime.functional import step
+    from mithril.runtime import call
 
     seen = []
-    lower = step.lower
+    lower = call.lower
     monkeypatch.setattr(
-        step, "lower", lambda engine, plan, donate: seen.append(donate) or lower(engine, plan)
+        call, "lower", lambda engine, plan, donate: seen.append(donate) or lower(engine, plan)
     )
     backend = opened("numpy", x=2)
     f = ml.jit(lambda a, b, c: (a + c, b["x"] + b["y"]), donate=("b", 2))

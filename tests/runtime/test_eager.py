@@ -295,9 +295,9 @@ def test_plans_of_single_ops_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(backend_module, "EAGER_PLANS", 3)
     backend = ml.NumpyBackend()
     planned: list[str] = []
-    plan = backend._plan_op
+    bind = backend._bind_op
     monkeypatch.setattr(
-        backend, "_plan_op", lambda op, arrays: (planned.append(op.name), plan(op, arrays))[1]
+        backend, "_bind_op", lambda op, kinds: (planned.append(op.name), bind(op, kinds))[1]
     )
     x = backend.ones(2)
     for function in (backend.exp, backend.sin, backend.cos, backend.exp, backend.tanh):

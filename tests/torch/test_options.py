@@ -170,7 +170,7 @@ def test_layers_in_the_profiler() -> None:
     [
         (
             ml.NumpyBackend,
-            "partition_hooks=True of compile() is not available on backend 'numpy'; its programs "
+            "partition_hooks=True is not available on backend 'numpy'; its programs "
             "have no ranges for a profiler",
         ),
         (

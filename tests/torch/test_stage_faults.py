@@ -41,8 +41,8 @@ class Victim:
 
     @property
     def executable(self) -> WorkersExecutable:
-        step: Any = self.compiled._evaluator.latest
-        found: WorkersExecutable = step.run
+        bound: Any = self.compiled._evaluator.latest
+        found: WorkersExecutable = bound.executable
         return found
 
     def rewrite(self, change: Callable[[str], str]) -> None:

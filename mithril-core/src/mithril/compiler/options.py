@@ -34,6 +34,38 @@ COMPILE_LATER = frozenset({
 """Options of compile that the guides describe and that are not available yet."""
 
 
+OF_MODELS = {
+    "differentiable": "gradients are those of ml.grad(function, argnums=…)",
+    "inference": "a function does what its code says",
+    "pipeline": "only a model has stages",
+    "pipeline_schedule": "only a model has stages",
+    "precision": "a function computes in the dtypes of its arrays; write x.astype(…)",
+    "shapes": "call function.plan(ml.TensorSpec(…)) to plan without running",
+}
+"""Options of compile that make no sense for a function, and what to do instead."""
+
+OF_FUNCTIONS = {
+    "static": "a model has no values of Python among its inputs; give them to its layers",
+}
+"""Options of jit that make no sense for a model, and what to do instead."""
+
+
+def refuse_of_other(call: str, given: Mapping[str, object], other: Mapping[str, str]) -> None:
+    """Raise for the first option that makes sense elsewhere only.
+
+    Args:
+        call: what takes the options, for messages.
+        given: options by name.
+        other: those that belong elsewhere, and what to do instead.
+
+    Raises:
+        OptionError: there is one.
+    """
+    for name in given:
+        if name in other:
+            raise OptionError(f"option '{name}' makes no sense for {call}; {other[name]}")
+
+
 def read_precision(precision: Precision | None, **flat: object) -> Precision:
     """Return the precision that `precision=`, or the flat options `dtype=` and so on, mean.
 

@@ -262,7 +262,7 @@ class Engine(ABC):
             OptionError: its programs have no such ranges, which is the default.
         """
         raise OptionError(
-            f"partition_hooks=True of compile() is not available on backend '{self.name}'; its "
+            f"partition_hooks=True is not available on backend '{self.name}'; its "
             f"programs have no ranges for a profiler; leave it out"
         )
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from mithril.errors import GraphError, OptionError, ShapeError, ShardingError, kind_of
+from mithril.errors import GraphError, OptionError, ShapeError, kind_of
 from mithril.ir import Source
 from mithril.ir.source import at, user_source
 from mithril.mesh import PartitionSpec
@@ -25,6 +25,7 @@ from mithril.models.component import Component, Connected, check_name
 from mithril.models.composition import AnyComponent, AnyConnected, Composition, ShardRule
 from mithril.models.joining import joined, linked
 from mithril.models.layer import Layer
+from mithril.models.rules import check_rules
 from mithril.models.stages import StageRule
 from mithril.models.summary import summarize
 from mithril.models.trace import trace
@@ -142,18 +143,8 @@ class Model(Component[Composition]):
 
     def _add_rules(self, rules: object, place: Source | None, *, at_rest: bool) -> None:
         call = "model.at_rest" if at_rest else "model.shard"
-        if not isinstance(rules, Mapping):
-            raise ShardingError(
-                f"{call} got {rules!r}{at(place)}; give a mapping from name patterns to "
-                f'partition specs, such as {{"*.weight": P("tensor", None)}}'
-            )
-        for pattern, spec in rules.items():
-            if not isinstance(pattern, str) or not isinstance(spec, PartitionSpec):
-                raise ShardingError(
-                    f"{call} got {pattern!r}: {spec!r}{at(place)}; give a name pattern and a "
-                    f'partition spec, such as {{"*.weight": P("tensor", None)}}'
-                )
-        added = tuple(ShardRule(pattern, spec, place, at_rest) for pattern, spec in rules.items())
+        found = check_rules(rules, call, at(place))
+        added = tuple(ShardRule(pattern, spec, place, at_rest) for pattern, spec in found.items())
         self._state = replace(self._state, rules=(*self._state.rules, *added))
 
     def freeze(self) -> Composition:

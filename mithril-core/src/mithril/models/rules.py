@@ -7,13 +7,39 @@ the last rule that matches a name wins.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from mithril.errors import ShardingError, listing
 from mithril.ir.source import at
+from mithril.mesh import PartitionSpec
 from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition, ShardRule
+
+
+def check_rules(given: object, call: str, place: str = "") -> Mapping[str, PartitionSpec]:
+    """Return specs by name pattern.
+
+    Args:
+        given: what a user said.
+        call: how it was said, for messages.
+        place: where, for messages.
+
+    Raises:
+        ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.
+    """
+    if not isinstance(given, Mapping):
+        raise ShardingError(
+            f"{call} got {given!r}{place}; give a mapping from name patterns to partition specs, "
+            f'such as {{"*.weight": P("tensor", None)}}'
+        )
+    for pattern, spec in given.items():
+        if not isinstance(pattern, str) or not isinstance(spec, PartitionSpec):
+            raise ShardingError(
+                f"{call} got {pattern!r}: {spec!r}{place}; give a name pattern and a partition "
+                f'spec, such as {{"*.weight": P("tensor", None)}}'
+            )
+    return given
 
 
 def match_rules(
@@ -38,7 +64,7 @@ def match_rules(
             raise ShardingError(
                 f"pattern '{rule.pattern}' of {rule.call}{at(rule.place)} matches no "
                 f"{'parameter' if at_rest else 'parameter or value'}; near names: "
-                f"{listing(_near(rule.pattern, inner))}"
+                f"{listing(near_names(rule.pattern, inner))}"
             )
         annotation = Annotation(rule.spec, place=at(rule.place))
         found += [(prefix + name, annotation) for name in hits]
@@ -53,5 +79,6 @@ def _rules(composition: Composition, prefix: str) -> Iterator[tuple[str, ShardRu
         yield prefix, rule
 
 
-def _near(pattern: str, names: Sequence[str]) -> list[str]:
+def near_names(pattern: str, names: Sequence[str]) -> list[str]:
+    """Return a few names that look like a pattern, or the first ones."""
     return difflib.get_close_matches(pattern, names, n=5, cutoff=0.3) or list(names[:5])

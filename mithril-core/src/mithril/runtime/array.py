@@ -35,6 +35,16 @@ class Kind(NamedTuple):
     type: TensorType
     sharding: Sharding
 
+    @staticmethod
+    def open(backend: Backend) -> Kind:
+        """Return the kind of an array without values, which may lie as a plan needs it."""
+        return Kind(backend, *_UNKNOWN)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether type and sharding are not known yet."""
+        return self.type is None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayShard:
@@ -286,7 +296,7 @@ class PendingArray(Array):
     __slots__ = ()
 
     def __init__(self, backend: Backend, name: str, seed: int) -> None:
-        self.kind = Kind(backend, *_UNKNOWN)
+        self.kind = Kind.open(backend)
         self.shards = name, seed
 
     @property

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from mithril.compiler import PlanOptions, Request, Target, make_plan
+from mithril.compiler import PlanOptions, Request
 from mithril.compiler.options import (
     BACKEND_LATER,
     check_precision,
@@ -15,7 +15,7 @@ from mithril.compiler.options import (
     read_precision,
     refuse_later,
 )
-from mithril.engine import Engine, Executable
+from mithril.engine import Engine
 from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand
 from mithril.keywords import checked_keywords, named
@@ -24,8 +24,10 @@ from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
 from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import declared_options, open_engine
-from mithril.runtime.array import Array, PendingArray
+from mithril.runtime.array import Array, Kind, PendingArray
+from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.creation import Creation
+from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters
@@ -134,7 +136,8 @@ class Backend(Creation):
         self.engine = engine
         self.uneven = uneven
         self.precision = self.checked_precision(precision)
-        self._eager: LRUCache[object, _EagerStep] = LRUCache(EAGER_PLANS)
+        self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
+        self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
 
@@ -182,6 +185,19 @@ class Backend(Creation):
             )
         return x
 
+    def as_array(self, x: object, what: str) -> Array:
+        """Return an array of this backend; those of its framework are taken as they lie.
+
+        NumPy arrays and Python numbers are put on its devices.
+
+        Raises:
+            BackendError: `x` belongs to another backend or is something else.
+        """
+        if isinstance(x, np.ndarray | np.generic | bool | int | float):
+            return self.array(x)
+        adopted = self.adopt(x)
+        return self.own(x, what) if adopted is None else adopted
+
     def checked_precision(self, precision: Precision) -> Precision:
         """Return a precision, all of whose dtypes the engine has.
 
@@ -212,48 +228,49 @@ class Backend(Creation):
             return x
         if wanted.mesh.devices != x.sharding.mesh.devices:
             return move_to(x, wanted)
-        key = ("reshard", x.type, x.sharding, wanted)
-        step = self._eager.get(key)
-        if step is None:
-            builder = Builder()
-            graph = builder.build({"result": builder.input(x.type, "x")})
-            request = Request({"x": Layout(arrives=x.sharding), "result": Layout(leaves=wanted)})
-            engine = self.engine_on(wanted.mesh)
-            plan = make_plan(graph, request, Target.of(engine))
-            step = _EagerStep(plan, lower(engine, plan))
-            self._eager.put(key, step)
-        (shards,) = step.run([x.shards])
-        (port,) = step.plan.outputs
-        return Array(self, x.type, port.sharding, shards)
+        form = ("reshard", wanted)
+        bound = self._eager.find(form, (x.kind,))
+        if bound is None:
+            bound = self._bind_reshard(x, wanted)
+            self._eager.keep(form, (x.kind,), bound)
+        return bound.run((x,))[0]
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""
-        arrays = colocate(self, [self.own(x, f"operand of '{op.name}'") for x in operands])
-        key = (op, *((x.type, x.sharding) for x in arrays))
-        step = self._eager.get(key)
-        if step is None:
-            step = self._plan_op(op, arrays)
-            self._eager.put(key, step)
-        results = step.run([x.shards for x in arrays])
-        return tuple(
-            Array(self, port.type, port.sharding, shards)
-            for port, shards in zip(step.plan.outputs, results, strict=True)
-        )
+        for x in operands:
+            if not isinstance(x, Array) or x.kind.backend is not self:
+                self.own(x, f"operand of '{op.name}'")
+        arrays = colocate(self, cast("Sequence[Array]", operands))
+        kinds = tuple(x.kind for x in arrays)
+        bound = self._eager.find(op, kinds)
+        if bound is None:
+            bound = self._bind_op(op, kinds)
+            self._eager.keep(op, kinds, bound)
+        return tuple(bound.run(arrays))
 
-    def _plan_op(self, op: Op, arrays: Sequence[Array]) -> _EagerStep:
-        engine = self.engine_on(arrays[0].sharding.mesh) if arrays else self.engine
-        lying = _common_sharding(op, arrays)
-        if lying is not None and op.name in engine.kernels:
-            plan = _plan_in_place(op, arrays, lying)
-            return _EagerStep(plan, lower(engine, plan))
+    def _bind_reshard(self, x: Array, wanted: Sharding) -> Bound[None]:
         builder = Builder()
-        operands = [builder.input(x.type, f"operand_{i}") for i, x in enumerate(arrays)]
+        graph = builder.build({"result": builder.input(x.type, "x")})
+        request = Request({"x": Layout(arrives=x.sharding), "result": Layout(leaves=wanted)})
+        interface = Interface("reshard()", self, None, ("x",), ("result",))
+        return bind(self.engine_on(wanted.mesh), graph, request, interface)
+
+    def _bind_op(self, op: Op, kinds: Sequence[Kind]) -> Bound[None]:
+        engine = self.engine_on(kinds[0].sharding.mesh) if kinds else self.engine
+        builder = Builder()
+        names = tuple(f"operand_{i}" for i in range(len(kinds)))
+        operands = [builder.input(kind.type, name) for kind, name in zip(kinds, names, strict=True)]
         results = builder.apply(op, *operands)
-        graph = builder.build({f"result_{i}": x for i, x in enumerate(results)})
-        arrive = {f"operand_{i}": Layout(arrives=x.sharding) for i, x in enumerate(arrays)}
+        made = {f"result_{i}": x for i, x in enumerate(results)}
+        interface = Interface(f"op '{op.name}'", self, None, names, tuple(made))
+        lying = _common_sharding(op, kinds)
+        if lying is not None and op.name in engine.kernels:
+            return Bound(engine, _plan_in_place(op, kinds, lying), interface)
+        request = Request(
+            {n: Layout(arrives=k.sharding) for n, k in zip(names, kinds, strict=True)}
+        )
         options = PlanOptions(pads=self.uneven == "pad")
-        plan = make_plan(graph, Request(arrive), Target.of(engine), options)
-        return _EagerStep(plan, lower(engine, plan))
+        return bind(engine, builder.build(made), request, interface, options)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in self.functions:
@@ -272,68 +289,35 @@ class Backend(Creation):
         return f"Backend('{self.name}', {self.mesh!r})"
 
 
-def lower(engine: Engine, plan: Plan, donate: Collection[int] = ()) -> Executable:
-    """Return a plan as something that runs.
-
-    Args:
-        engine: where it runs.
-        plan: what runs.
-        donate: positions of inputs that are given up.
-    """
-    return engine.lower_plan(plan, donate)
-
-
-def _common_sharding(op: Op, arrays: Sequence[Array]) -> Sharding | None:
+def _common_sharding(op: Op, kinds: Sequence[Kind]) -> Sharding | None:
     """Return how all operands of an elementwise op lie, scalars aside; None when they differ."""
     if not isinstance(op, Elementwise):
         return None
-    tensors = [x for x in arrays if x.shape]
-    if not tensors or any(x.shape != tensors[0].shape for x in tensors):
+    tensors = [kind for kind in kinds if kind.type.shape]
+    if not tensors or any(kind.type.shape != tensors[0].type.shape for kind in tensors):
         return None
     first = tensors[0].sharding
-    return first if all(x.sharding == first for x in tensors) else None
+    return first if all(kind.sharding == first for kind in tensors) else None
 
 
-def _plan_in_place(op: Op, arrays: Sequence[Array], lying: Sharding) -> Plan:
+def _plan_in_place(op: Op, kinds: Sequence[Kind], lying: Sharding) -> Plan:
     """Return the plan of an elementwise op whose operands lie alike: each device for itself.
 
     It needs no search, and the result lies as the operands do whatever a plan would prefer.
     """
     builder = Builder()
-    shardings = [x.sharding if x.shape else Sharding.replicated(lying.mesh, 0) for x in arrays]
+    scalar = Sharding.replicated(lying.mesh, 0)
     inputs = [
-        Port(f"operand_{i}", x.type, sharding)
-        for i, (x, sharding) in enumerate(zip(arrays, shardings, strict=True))
+        Port(f"operand_{i}", kind.type, kind.sharding if kind.type.shape else scalar)
+        for i, kind in enumerate(kinds)
     ]
     local = [
         builder.input(p.type.with_shape(p.sharding.local_shape(p.type.shape)), p.name)
         for p in inputs
     ]
     results = builder.apply(op, *local)
-    shape = next(x.shape for x in arrays if x.shape)
+    shape = next(kind.type.shape for kind in kinds if kind.type.shape)
     outputs = {f"result_{i}": x for i, x in enumerate(results)}
     ports = tuple(Port(name, x.type.with_shape(shape), lying) for name, x in outputs.items())
     program = Program(lying.mesh, builder.build(outputs), tuple(inputs), ports)
     return Plan.of_program(coarse(lying.mesh), program)
-
-
-class _EagerStep:
-    """The plan of one op, lowered."""
-
-    def __init__(self, plan: Plan, run: Executable) -> None:
-        self.plan = plan
-        self.run = run
-
-
-def as_array(backend: Backend, x: object, what: str) -> Array:
-    """Return an array of the backend; those of its framework are taken as they lie.
-
-    NumPy arrays and Python numbers are put on its devices.
-
-    Raises:
-        BackendError: `x` belongs to another backend or is something else.
-    """
-    if isinstance(x, np.ndarray | np.generic | bool | int | float):
-        return backend.array(x)
-    adopted = backend.adopt(x)
-    return backend.own(x, what) if adopted is None else adopted

@@ -26,17 +26,18 @@ from mithril.plan.printer import print_collectives, print_shapes
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
+from mithril.runtime.bound_model import BoundModel
 from mithril.runtime.evaluation import Evaluator, check_names
 from mithril.runtime.parameters import Parameters
-from mithril.runtime.planner import ANYWHERE, Arguments, Placed, Planner, Signature
+from mithril.runtime.planner import Planner
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
-from mithril.runtime.specification import as_spec
-from mithril.runtime.wiring import Wiring
-from mithril.transform import cotangent_name, gradient_of
+from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.types import TensorType
 
-Types = tuple[tuple[str, TensorType], ...]
+Placed = tuple[TensorType, Sharding]
+OPEN: Any = (None, None)
+"""Type and sharding of what may be and lie as the plan needs it."""
 
 
 def _kind(given: object) -> object:
@@ -53,9 +54,14 @@ class CompiledModel:
         self.output_names: tuple[str, ...] = tuple(output_names(model))
         self.parameter_names: tuple[str, ...] = tuple(parameter_names(model))
         self._model = model
-        self._planner = Planner(model, backend, settings)
+        self.engine: Engine = (
+            backend.engine.with_ranges() if settings.partition_hooks else backend.engine
+        )
+        self._planner = Planner(model, backend, self.engine, settings)
         names = (self.input_names, self.output_names, self.parameter_names)
-        self._pure_planners = {(settings.differentiable, settings.inference): self._planner}
+        self._pure_planners: dict[tuple[tuple[str, ...], bool], Planner] = {}
+        if not settings.donated:
+            self._pure_planners[settings.differentiable, settings.inference] = self._planner
         self._evaluator = Evaluator(backend, self._planner, settings, *names)
 
     # ------------------------------------------------------------------ running
@@ -149,11 +155,6 @@ class CompiledModel:
     # ------------------------------------------------------------------ reading the plan
 
     @property
-    def engine(self) -> Engine:
-        """What runs the plans: the backend's engine, with ranges for a profiler if asked for."""
-        return self._planner.engine
-
-    @property
     def differentiable(self) -> tuple[str, ...]:
         """The inputs whose gradients are given besides those of the parameters."""
         return self.settings.differentiable
@@ -161,7 +162,7 @@ class CompiledModel:
     @property
     def recompiles(self) -> int:
         """How many plans were made so far: one per signature."""
-        return self._planner.made
+        return self._planner.bindings.made
 
     @property
     def plan(self) -> Plan:
@@ -183,41 +184,42 @@ class CompiledModel:
             shapes: for each input a shape, an array, or a `TensorSpec`.
             gradients: plan the backward computation too, from all float outputs.
         """
-        types, placed = self._placed(shapes)
-        parameters = tuple((name, ANYWHERE) for name in self.parameter_names)
-        outputs = self._float_outputs(self._planner, types)
-        seeds = tuple((name, ANYWHERE) for name in outputs) if gradients else None
-        return self._evaluator.step(Signature(placed, parameters, seeds)).plan
+        kinds = self._kinds(shapes)
+        seeded = self._float_outputs(self._planner, kinds) if gradients else None
+        open_ = [Kind.open(self.backend)] * (len(self.parameter_names) + len(seeded or ()))
+        return self._evaluator.bound(seeded, [*kinds, *open_]).plan
 
-    def _placed(self, shapes: Mapping[str, object]) -> tuple[Types, Arguments]:
-        """Return types of inputs, and types with shardings, from shapes, arrays and specs."""
+    def _kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
+        """Return the kinds of the inputs, from shapes, arrays and specs."""
         if not isinstance(shapes, Mapping):
             raise GraphError(
                 f"shapes is {kind_of(shapes)}; give a mapping of input names to shapes, such as "
                 f"{{'{self.input_names[0]}': (8, 4)}}"
             )
         check_names(shapes, self.input_names, "input")
-        found: list[tuple[str, TensorType, Sharding]] = []
+        found: list[Kind] = []
         for name in self.input_names:
-            given = _kind(shapes[name])
-            if isinstance(given, Kind):
-                found.append((name, given.type, given.sharding))
+            given, wanted = _kind(shapes[name]), self.settings.in_shardings.get(name)
+            if isinstance(given, Kind) and wanted is None:
+                found.append(given)
                 continue
+            given = given.type if isinstance(given, Kind) else given
             spec = as_spec(given, f"input '{name}'", self.backend.precision.default)
-            sharding = Sharding.of(
-                self.backend.mesh, spec.sharding, len(spec.shape), f"input '{name}'"
-            )
-            found.append((name, spec.type, sharding))
-        types = tuple((name, type) for name, type, _ in found)
-        return types, tuple((name, (type, sharding)) for name, type, sharding in found)
+            if wanted is None or isinstance(given, TensorSpec):
+                wanted = spec.sharding
+            sharding = Sharding.of(self.backend.mesh, wanted, len(spec.shape), f"input '{name}'")
+            found.append(Kind(self.backend, spec.type, sharding))
+        return found
 
-    def _as_before(self, name: str, placed: Placed) -> Placed:
+    def _as_before(self, name: str, kind: Kind) -> Kind:
         """Return how an input lies in the latest plan, if that is for the same type."""
-        step = self._evaluator.latest
-        port = None if step is None else step.ports[name]
-        return (port.type, port.sharding) if port and port.type == placed[0] else placed
+        latest = self._evaluator.latest
+        port = None if latest is None else latest.ports[name]
+        fits = port is not None and port.type == kind.type
+        return Kind(self.backend, port.type, port.sharding) if port and fits else kind
 
-    def _float_outputs(self, planner: Planner, types: Types) -> tuple[str, ...]:
+    def _float_outputs(self, planner: Planner, inputs: Sequence[Kind]) -> tuple[str, ...]:
+        types = tuple((n, kind.type) for n, kind in zip(self.input_names, inputs, strict=True))
         outputs = planner.trace(types).graph.outputs
         return tuple(name for name in self.output_names if outputs[name].type.dtype.is_float)
 
@@ -230,7 +232,7 @@ class CompiledModel:
         inference: bool = False,
         parameters: Mapping[str, Placed] | None = None,
         cotangents: Mapping[str, Placed] | None = None,
-    ) -> Wiring:
+    ) -> BoundModel:
         """Return the program for inputs of given shapes, for a plugin that runs it by itself.
 
         An input that is no array lies as in the plan that was made last, if there is one.
@@ -244,39 +246,32 @@ class CompiledModel:
             parameters: type and sharding of the parameters whose sharding is settled.
             cotangents: the same of gradients of outputs, by output.
         """
-        types, placed = self._placed(shapes)
-        placed = tuple(
-            (name, known if isinstance(_kind(shapes[name]), Kind) else self._as_before(name, known))
-            for name, known in placed
-        )
+        kinds = {
+            name: kind if isinstance(_kind(shapes[name]), Kind) else self._as_before(name, kind)
+            for name, kind in zip(self.input_names, self._kinds(shapes), strict=True)
+        }
         if differentiable is None:
-            differentiable = [name for name, type in types if type.dtype.is_float]
+            differentiable = [name for name, kind in kinds.items() if kind.type.dtype.is_float]
         planner = self._pure_planner(tuple(differentiable), inference)
-        outputs = self._float_outputs(planner, types) if gradients else ()
-        arriving = tuple((name, (cotangents or {}).get(name, ANYWHERE)) for name in outputs)
-        lying = tuple(
-            (name, (parameters or {}).get(name, ANYWHERE)) for name in self.parameter_names
-        )
-        step = planner.step(Signature(placed, lying, arriving if gradients else None))
-        made = {port.name for port in step.plan.outputs}
-        wanted = {name: gradient_of(name) for name in (*self.parameter_names, *differentiable)}
-        return Wiring(
-            self.engine,
-            step.plan,
-            {name: cotangent_name(name) for name in outputs},
-            {name: port for name, port in wanted.items() if port in made},
-            step.uses_seed,
-        )
+        inputs = list(kinds.values())
+        seeded = self._float_outputs(planner, inputs) if gradients else None
+        lying = [Kind(self.backend, *(parameters or {}).get(n, OPEN)) for n in self.parameter_names]
+        arriving = [
+            Kind(self.backend, *(cotangents or {}).get(name, OPEN)) for name in seeded or ()
+        ]
+        bound = planner.bound(seeded, [*inputs, *lying, *arriving])
+        return BoundModel(bound)
 
     def _pure_planner(self, differentiable: tuple[str, ...], inference: bool) -> Planner:
         settings = replace(
             self.settings,
             differentiable=differentiable,
             inference=self.settings.inference or inference,
+            donated=frozenset(),  # what the framework holds is not ours to give up
         )
         key = settings.differentiable, settings.inference
         if key not in self._pure_planners:
-            self._pure_planners[key] = Planner(self._model, self.backend, settings)
+            self._pure_planners[key] = Planner(self._model, self.backend, self.engine, settings)
         return self._pure_planners[key]
 
     def get_partition_map(self) -> dict[str, Any]:

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mithril.compiler.options import COMPILE_LATER, check_uneven, refuse_later
+from mithril.compiler.options import (
+    COMPILE_LATER,
+    OF_FUNCTIONS,
+    check_uneven,
+    refuse_later,
+    refuse_of_other,
+)
 from mithril.errors import BackendError, GraphError, kind_of
 from mithril.keywords import refuse_unknown
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition
-from mithril.models.trace import input_names, output_names
+from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import PipelineOptions, Precision, check_flag
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.settings import (
-    OutShardings,
+    Choice,
     Settings,
+    Shardings,
     check_stages_for,
+    read_at_rest,
     read_differentiable,
+    read_donated,
     read_limit,
-    read_out_shardings,
     read_pipeline,
+    read_shardings,
 )
 
 NOT_GIVEN: Any = None
@@ -35,7 +44,10 @@ def compile(
     shapes: Mapping[str, object] | None = None,
     inference: bool = False,
     uneven: str | None = None,
-    out_shardings: OutShardings = None,
+    in_shardings: Shardings = None,
+    out_shardings: Shardings = None,
+    at_rest: Shardings = None,
+    donate: Choice = (),
     precision: Precision | None = None,
     differentiable: Sequence[str] = (),
     max_reshard_bytes: int | None = None,
@@ -56,8 +68,15 @@ def compile(
         inference: turns dropout off.
         uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
             `error`; by default as the backend does.
+        in_shardings: how inputs shall lie: one PartitionSpec for all, or one per input name; what
+            lies otherwise is moved there, and NumPy arrays are put there at once.
         out_shardings: how outputs must leave: one PartitionSpec for all, or one per output name;
             their axes must be the mesh's, on one device, too.
+        at_rest: how parameters are kept between uses, by patterns of their names, or one
+            PartitionSpec for all, as `model.at_rest` says it; these rules come last.
+        donate: what is given up by each evaluation: its arguments `params`, `inputs` and
+            `output_gradients` by name or position, or patterns of the names of inputs and
+            parameters. Such arrays cannot be used afterwards, and results may take their memory.
         precision: the dtypes of parameters, linear algebra and activations; by default the
             backend's.
         differentiable: inputs whose gradients are wanted, too; they come with the parameters'.
@@ -68,7 +87,8 @@ def compile(
             a CSV file with a table, or the lines of a table.
         partition_hooks: put each layer, and each collective, into a range of the framework's
             profiler that has its name.
-        options: none yet; others of the guides are refused by name.
+        options: none yet; others of the guides, and those of `jit` that make no sense here, are
+            refused by name.
 
     Raises:
         OptionError: an option is unknown or not available yet.
@@ -78,6 +98,7 @@ def compile(
             evaluation.
     """
     refuse_later("compile()", options, COMPILE_LATER)
+    refuse_of_other("compile()", options, OF_FUNCTIONS)
     refuse_unknown("compile()", options, compile.__kwdefaults__ or ())
     if not isinstance(backend, Backend):
         raise BackendError(
@@ -86,12 +107,19 @@ def compile(
     policy = backend.uneven if uneven is None else check_uneven(uneven)
     dtypes = backend.precision if precision is None else backend.checked_precision(precision)
     snapshot = _snapshot(model)
+    inputs, outputs = input_names(snapshot), output_names(snapshot)
+    parameters = parameter_names(snapshot)
     settings = Settings(
         inference=check_flag("inference", inference),
         uneven=policy,
         precision=dtypes,
-        out_shardings=read_out_shardings(out_shardings, output_names(snapshot), backend.mesh),
-        differentiable=read_differentiable(differentiable, input_names(snapshot)),
+        in_shardings=read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input"),
+        out_shardings=read_shardings(
+            out_shardings, outputs, backend.mesh, "out_shardings", "output"
+        ),
+        at_rest=read_at_rest(at_rest, parameters),
+        donated=read_donated(donate, inputs, parameters, outputs),
+        differentiable=read_differentiable(differentiable, inputs),
         max_reshard_bytes=read_limit(max_reshard_bytes),
         partition_hooks=check_flag("partition_hooks", partition_hooks),
         pipeline=read_pipeline(pipeline, pipeline_schedule),

@@ -1,70 +1,33 @@
 """Evaluations of a compiled model: what is passed in is checked, ordered, planned for, and run.
 
-A training loop evaluates arrays of the same kinds again and again. How they are handed to the plan
-and how its results are named is worked out once for them, in a `Call`; the next evaluations look at
+A training loop evaluates arrays of the same kinds again and again; the next evaluations look at
 each array just long enough to see that it is of the same kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mithril.engine import Observer
 from mithril.errors import GraphError, kind_of, listing, nearest
-from mithril.plan import Port
+from mithril.models.trace_context import SEED
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
+from mithril.runtime.call import Bound, Pick, pick
+from mithril.runtime.donation import give_up_moved
 from mithril.runtime.input_conversion import InputConverter
 from mithril.runtime.parameters import Parameters, initial_array
-from mithril.runtime.planner import ANYWHERE, Planner, Signature, Step, arguments_of
+from mithril.runtime.planner import Evaluation, Planner, Seeded
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
 from mithril.runtime.submesh import on_whole_mesh
-from mithril.transform import cotangent_name, gradient_of
 
-SEED = "seed"
 Given = Mapping[str, object]
-Places = tuple[tuple[str, int], ...]
-Pick = Callable[[Any], Sequence[Any]]
 MAPPINGS = (dict, Mapping)
 """A dict is recognised much faster than any other mapping."""
-_kind, _shards = attrgetter("kind"), attrgetter("shards")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    """How arrays of some kinds are evaluated.
-
-    Args:
-        kinds: of inputs, parameters and output gradients, in that order.
-        seeded: names of the outputs whose gradients are given; None for a forward evaluation.
-        step: the plan.
-        ordered: picks the inputs of the plan's program from these arrays' handles, and the seed's.
-        made: the kinds of what the program returns.
-        outputs: the model's outputs by name, as positions among these.
-        gradients: the gradients, likewise.
-    """
-
-    kinds: list[Kind]
-    seeded: tuple[str, ...] | None
-    step: Step
-    ordered: Pick
-    made: tuple[Kind, ...]
-    outputs: Places
-    gradients: Places
-
-    def fits(self, arrays: Sequence[Any], gradients: Given | None) -> bool:
-        """Return whether arrays are of these kinds; what is no array is of none."""
-        seeded = None if gradients is None else tuple(gradients)
-        try:
-            return seeded == self.seeded and list(map(_kind, arrays)) == self.kinds
-        except AttributeError:
-            return False
 
 
 class Evaluator:
@@ -88,14 +51,14 @@ class Evaluator:
         outputs: Sequence[str],
         parameters: Sequence[str],
     ) -> None:
-        self.latest: Step | None = None
+        self.latest: Bound[Evaluation] | None = None
         self._backend = backend
         self._planner = planner
         self._settings = settings
         self._inputs, self._outputs, self._parameters = inputs, outputs, parameters
-        self._pick_inputs, self._pick_parameters = picker(inputs), picker(parameters)
+        self._places = tuple(enumerate(outputs))
+        self._pick_inputs, self._pick_parameters = pick(inputs), pick(parameters)
         self._converter = InputConverter(backend)
-        self._last: Call | None = None
 
     def evaluate(
         self,
@@ -107,98 +70,75 @@ class Evaluator:
     ) -> tuple[dict[str, Array], Parameters]:
         """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
         check_seed(seed)
-        arrays = self._given(params, inputs, gradients)
-        call = self._last
-        if call is None or not call.fits(arrays, gradients):
-            call, arrays = self._prepare(arrays, gradients)
-        handles = list(map(_shards, arrays))
-        if call.step.uses_seed:
-            handles.append(self._seed_array(seed, call.step.ports[SEED]).shards)
-        results = call.step.run(call.ordered(handles), observe)
-        made = Array.of_kinds(call.made, results)
-        return (
-            {name: made[i] for name, i in call.outputs},
-            Parameters({name: made[i] for name, i in call.gradients}),
-        )
+        given = arrays = self._given(params, inputs, gradients)
+        seeded = None if gradients is None else tuple(gradients)
+        bound = self._planner.bindings.of_last(seeded, arrays)
+        if bound is None:
+            bound, arrays = self._prepare(arrays, seeded)
+        evaluation = bound.interface.source
+        if evaluation.traced.uses_seed:
+            arrays = [*arrays, self._seed_array(seed, bound)]
+        made = bound.run(arrays, observe)
+        if arrays is not given and bound.interface.donated:
+            give_up_moved(given, arrays, bound.interface.donated)
+        outputs = {name: made[i] for i, name in self._places}
+        if gradients is None:
+            return outputs, Parameters()
+        slopes = zip(evaluation.differentiated, made[len(outputs) :], strict=True)
+        return outputs, Parameters(slopes)
 
-    def step(self, signature: Signature) -> Step:
-        """Return the plan of a signature, which is the latest one from now on."""
-        self.latest = self._planner.step(signature)
+    def bound(self, seeded: Seeded, kinds: Sequence[Kind]) -> Bound[Evaluation]:
+        """Return the plan for arrays of some kinds, which is the latest one from now on."""
+        self.latest = self._planner.bound(seeded, kinds)
         return self.latest
 
-    def materialise(self, parameters: Mapping[str, Array], step: Step) -> None:
+    def materialise(self, parameters: Mapping[str, Array], bound: Bound[Evaluation]) -> None:
         """Give waiting parameters their values, in the sharding the plan takes them in."""
+        initializers = bound.interface.source.traced.initializers
         for name, x in parameters.items():
             if isinstance(x, PendingArray):
-                type, initializer = step.ports[name].type, step.initializers[name]
-                sharding = self._planner.remember(name, step)
+                type, sharding = bound.ports[name].type, self._planner.remember(name, bound)
                 x.materialise(
-                    initial_array(self._backend, name, type, initializer, sharding, x.seed)
+                    initial_array(self._backend, name, type, initializers[name], sharding, x.seed)
                 )
 
     # ------------------------------------------------------------------ arrays of new kinds
 
     def _prepare(
-        self, given: Sequence[Any], output_gradients: Given | None
-    ) -> tuple[Call, list[Array]]:
-        """Return how arrays like these are evaluated, planned if need be, and the arrays."""
+        self, given: Sequence[Any], seeded: Seeded
+    ) -> tuple[Bound[Evaluation], list[Array]]:
+        """Return what evaluates arrays like these, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
-        seeded = None if output_gradients is None else tuple(output_gradients)
         convert = self._converter.convert
-        arrays = convert(given[:first], self._inputs, "input")
+        arrays = convert(given[:first], self._inputs, "input", self._settings.in_shardings)
         arrays += convert(given[first:last], self._parameters, "parameter")
         arrays += convert(given[last:], seeded or (), "gradient of output")
         if not self._planner.is_placed:
             arrays = list(map(on_whole_mesh, arrays))
-        if self._last is not None and self._last.fits(arrays, output_gradients):
-            return self._last, arrays
-        inputs = dict(zip(self._inputs, arrays[:first], strict=True))
-        parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
-        gradients = None
-        if seeded is not None:
-            gradients = self._fit(dict(zip(seeded, arrays[last:], strict=True)), inputs)
-        seeds = None if gradients is None else arguments_of(gradients)
-        signature = Signature(arguments_of(inputs), arguments_of(parameters), seeds)
-        step = self.step(signature)
-        if any(placed is ANYWHERE for _, placed in signature.parameters):
-            self.materialise(parameters, step)
-        fitted = [*inputs.values(), *parameters.values(), *(gradients or {}).values()]
-        call = self._call(step, [x.kind for x in fitted], seeded)
-        self._last = call
-        return call, fitted
+        bound = self._planner.bindings.of_last(seeded, arrays)
+        if bound is None:
+            arrays[last:] = self._fit(arrays[last:], seeded or (), arrays[:first])
+            bound = self.bound(seeded, [x.kind for x in arrays])
+            parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
+            self.materialise(parameters, bound)
+        return bound, arrays
 
-    def _call(self, step: Step, kinds: list[Kind], seeded: tuple[str, ...] | None) -> Call:
-        names = [*self._inputs, *self._parameters, *map(cotangent_name, seeded or ())]
-        position = {name: i for i, name in enumerate(names)}
-        if step.uses_seed:
-            position[SEED] = len(names)
-        ports = step.plan.outputs
-        place = {port.name: i for i, port in enumerate(ports)}
-        wanted = () if seeded is None else (*self._parameters, *self._settings.differentiable)
-        return Call(
-            kinds,
-            seeded,
-            step,
-            picker([position[port.name] for port in step.plan.inputs]),
-            tuple(Kind(self._backend, port.type, port.sharding) for port in ports),
-            tuple((name, place[name]) for name in self._outputs),
-            tuple((n, place[gradient_of(n)]) for n in wanted if gradient_of(n) in place),
-        )
-
-    def _seed_array(self, seed: int, port: Port) -> Array:
-        value = np.asarray(seed, np.uint32)
+    def _seed_array(self, seed: int, bound: Bound[Evaluation]) -> Array:
+        value, port = np.asarray(seed, np.uint32), bound.ports[SEED]
         return self._backend.place(port.type, port.sharding, lambda box: value)
 
-    def _fit(self, gradients: dict[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _fit(
+        self, gradients: Sequence[Array], seeded: Sequence[str], inputs: Sequence[Array]
+    ) -> list[Array]:
         """Return output gradients in the float dtypes that the precision gives the outputs."""
-        if not self._settings.precision.is_given:
-            return gradients
-        types = tuple((name, x.type) for name, x in inputs.items())
+        if not self._settings.precision.is_given or not gradients:
+            return list(gradients)
+        types = tuple((n, x.type) for n, x in zip(self._inputs, inputs, strict=True))
         outputs = self._planner.output_types(types)
-        return {
-            name: x.astype(outputs[name].dtype) if x.dtype.is_float else x
-            for name, x in gradients.items()
-        }
+        return [
+            x.astype(outputs[name].dtype) if x.dtype.is_float else x
+            for name, x in zip(seeded, gradients, strict=True)
+        ]
 
     # ------------------------------------------------------------------ checking what is passed in
 
@@ -231,7 +171,7 @@ class Evaluator:
         return given
 
 
-def _in_order(given: Given, names: Sequence[str], pick: Pick, what: str) -> Sequence[object]:
+def _in_order(given: Given, names: Sequence[str], picked: Pick, what: str) -> Sequence[object]:
     """Return what is given in the order of the names.
 
     Raises:
@@ -240,17 +180,10 @@ def _in_order(given: Given, names: Sequence[str], pick: Pick, what: str) -> Sequ
     if not isinstance(given, MAPPINGS) or len(given) != len(names):
         check_names(given, names, what)
     try:
-        return pick(given)
+        return picked(given)
     except KeyError:
         check_names(given, names, what)
         raise
-
-
-def picker(keys: Sequence[str] | Sequence[int]) -> Pick:
-    """Return the function that picks the items under some keys, or at some places, in order."""
-    if len(keys) > 1:
-        return itemgetter(*keys)
-    return lambda items: [items[key] for key in keys]
 
 
 def check_names(given: object, names: Sequence[str], what: str) -> None:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from mithril import ops
 from mithril.errors import GraphError, kind_of
+from mithril.ir import Operand
 from mithril.keywords import named, refuse_unknown
+from mithril.runtime.functional.arguments import Choice, Signature
+from mithril.runtime.functional.function import Function
+from mithril.runtime.functional.options import FunctionOptions
+from mithril.runtime.patterns import read_patterns
 
 if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
@@ -85,14 +90,43 @@ def attempt(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> 
 
 
 def eager(backend: Backend, name: str) -> Callable[..., Any]:
-    """Return an eager function of a backend."""
+    """Return an eager function of a backend.
 
-    def function(*arguments: Any, **options: Any) -> Any:
+    Besides its own arguments it takes `donate=` and `at_rest=`, as `jit` does; then it runs as one
+    plan.
+    """
+
+    def function(
+        *arguments: Any, donate: Choice = (), at_rest: object = None, **options: Any
+    ) -> Any:
+        if donate != () or at_rest is not None:
+            planned = _find_function(backend, name, donate, at_rest)
+            refuse_unknown(f"{name}()", options, named(planned))
+            return planned(*arguments, **options)
         return call_eager(backend, name, *arguments, **options)
 
     source = getattr(ops, ALIASES.get(name, name))
     function.__name__, function.__doc__ = name, source.__doc__
     return function
+
+
+def _find_function(backend: Backend, name: str, donate: Choice, at_rest: object) -> Function:
+    """Return a function of the ops that runs as one plan; the same one for the same options."""
+    source = getattr(ops, ALIASES.get(name, name))
+    donated = Signature(source).chosen(donate, "donate")
+    patterns = read_patterns(at_rest, f"at_rest of {name}()")
+    key = name, donated, tuple(patterns.items())
+    found = backend.op_functions.get(key)
+    if found is None:
+        options = FunctionOptions(donated=donated, at_rest=patterns)
+        found = Function(source, backend, options, _is_option)
+        backend.op_functions.put(key, found)
+    return found
+
+
+def _is_option(x: object) -> bool:
+    """Return whether an argument is no array; a number is a part of the op then."""
+    return not isinstance(x, Operand) and not hasattr(x, "shape")
 
 
 def _convert(backend: Backend, x: Any) -> Any:

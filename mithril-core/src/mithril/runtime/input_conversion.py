@@ -7,15 +7,17 @@ copied, and the very number that was passed in last is not even that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from mithril.mesh import Sharding
+from mithril.mesh import PartitionSpec, Sharding
 from mithril.runtime.array import Array
-from mithril.runtime.backend import Backend, as_array
-from mithril.types import Shape, TensorType
+from mithril.runtime.backend import Backend
+from mithril.types import TensorType
+
+EVERYWHERE: Mapping[str, PartitionSpec] = {}
 
 
 class InputConverter:
@@ -27,36 +29,50 @@ class InputConverter:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[tuple[Shape, np.dtype[Any]], tuple[TensorType, Sharding]] = {}
+        self._known: dict[tuple[Any, ...], tuple[TensorType, Sharding]] = {}
         self._number: tuple[float, Array] | None = None
 
-    def convert(self, given: Iterable[object], names: Iterable[str], what: str) -> list[Array]:
+    def convert(
+        self,
+        given: Iterable[object],
+        names: Iterable[str],
+        what: str,
+        specs: Mapping[str, PartitionSpec] = EVERYWHERE,
+    ) -> list[Array]:
         """Return arrays of the backend; NumPy arrays and numbers are replicated.
 
         Args:
             given: what was passed in.
             names: how each is called, for messages.
             what: what they are: `input`, say.
+            specs: how they shall lie, by name, where that is said.
 
         Raises:
             BackendError: an array belongs to another backend, or is none.
         """
-        return [self._convert(x, what, name) for x, name in zip(given, names, strict=True)]
+        return [
+            self._convert(x, what, name, specs.get(name))
+            for x, name in zip(given, names, strict=True)
+        ]
 
-    def _convert(self, x: object, what: str, name: str) -> Array:
+    def _convert(self, x: object, what: str, name: str, spec: PartitionSpec | None) -> Array:
         if isinstance(x, Array) and x.backend is self._backend:
-            return x
+            return x if spec is None else self._backend.reshard(x, spec)
         if type(x) is np.ndarray:
-            known = self._known.get((x.shape, x.dtype))
+            known = self._known.get((x.shape, x.dtype, spec))
             if known is not None:
                 shards = self._backend.engine.put(*known, lambda box: x[box].copy())
                 return Array(self._backend, *known, shards)
-        elif self._number is not None and x is self._number[0]:
+        elif self._number is not None and x is self._number[0] and type(self._number[1]) is Array:
             return self._number[1]
-        array = as_array(self._backend, x, f"{what} '{name}'")
+        if type(x) is np.ndarray and spec is not None:
+            array = self._backend.array(x, sharding=spec)
+        else:
+            array = self._backend.as_array(x, f"{what} '{name}'")
+            array = array if spec is None else self._backend.reshard(array, spec)
         if type(x) is float:  # such as the 1.0 that a loop gives as the gradient of its loss
             self._number = (x, array)
         elif type(x) is np.ndarray and array.dtype.numpy == x.dtype != np.int64:
             # int64 is narrowed where its values fit: they are looked at each time.
-            self._known[x.shape, x.dtype] = (array.type, array.sharding)
+            self._known[x.shape, x.dtype, spec] = (array.type, array.sharding)
         return array

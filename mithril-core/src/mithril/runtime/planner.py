@@ -6,40 +6,39 @@ the plan itself: the array then lies where it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-from mithril.compiler import (
-    COMPUTED_WITH,
-    Batch,
-    PlanOptions,
-    Request,
-    Target,
-    make_plan,
-    placement_of,
-)
-from mithril.engine import Engine, Executable
+from mithril.compiler import COMPUTED_WITH, Batch, PlanOptions, Request, placement_of
+from mithril.engine import Engine
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
-from mithril.models.trace import Traced, check_patterns, component_of, trace
+from mithril.models.trace import (
+    Traced,
+    check_patterns,
+    component_of,
+    input_names,
+    parameter_names,
+    trace,
+)
+from mithril.models.trace_context import SEED
 from mithril.partition.pipeline import Placement
-from mithril.plan import Plan
-from mithril.runtime.array import Array
-from mithril.runtime.backend import Backend, lower
+from mithril.runtime.array import Kind
+from mithril.runtime.backend import Backend
+from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.lru import LRUCache
-from mithril.runtime.settings import Settings, engine_with
+from mithril.runtime.settings import Settings
 from mithril.sharding import FREE, UNSAID, Layout
-from mithril.transform import cotangent_name, output_types
+from mithril.transform import cotangent_name, gradient_of, output_types
 from mithril.types import TensorType
 
 Placed = tuple[TensorType | None, Sharding | None]  # None: as the plan needs it
 Arguments = tuple[tuple[str, Placed], ...]
-ANYWHERE: Placed = (None, None)
+Seeded = tuple[str, ...] | None
 KEPT = 256
 """How many traces and plans a compiled model keeps."""
 PASSED_IN = "the array that was passed in"
@@ -61,75 +60,52 @@ class Signature:
     gradients: Arguments | None
 
 
-def arguments_of(arrays: Mapping[str, Array]) -> Arguments:
-    """Return type and sharding of each array, open where it has no values yet."""
-    return tuple(
-        (name, (x.type, x.sharding) if x.is_materialised else ANYWHERE)
-        for name, x in arrays.items()
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """What is evaluated: a traced model, and which gradients go in and come out.
 
+    Args:
+        traced: the model.
+        seeded: outputs whose gradients are given.
+        differentiated: parameters and inputs whose gradients come out.
+    """
 
-class Step:
-    """A plan, how the model's parameters start, and, once it is needed, the executable."""
-
-    def __init__(self, plan: Plan, traced: Traced, engine: Engine) -> None:
-        self.plan = plan
-        self.initializers = traced.initializers
-        self.uses_seed = traced.uses_seed
-        self.ports = {port.name: port for port in plan.inputs}
-        self._engine = engine
-
-    @cached_property
-    def run(self) -> Executable:
-        """The lowered program."""
-        return lower(self._engine, self.plan)
+    traced: Traced
+    seeded: tuple[str, ...]
+    differentiated: tuple[str, ...]
 
 
 class Planner:
-    """Traces and plans one model on one backend, once per signature.
+    """Traces and plans one model on one backend, once for arrays of the same kinds.
 
     Args:
         model: the snapshot of a model, or a layer.
         backend: where it runs.
+        engine: of the backend, as the settings want it.
         settings: how it is planned.
 
     Raises:
         ShardingError: a pattern of `model.shard` matches nothing.
-        OptionError: the backend cannot do what a setting asks for.
     """
 
-    def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
+    def __init__(
+        self, model: Composition | Layer, backend: Backend, engine: Engine, settings: Settings
+    ) -> None:
         check_patterns(model)
         self._placement_spec = placement_spec_of(component_of(model))
-        self.made = 0
-        self.engine = engine_with(settings, backend.engine)
+        self.bindings: Bindings[Seeded, Evaluation] = Bindings(2 * KEPT)
+        self._input_names, self._parameter_names = input_names(model), parameter_names(model)
         self._model = model
         self._backend = backend
+        self._engine = engine
         self._settings = settings
         self._traces: LRUCache[tuple[tuple[str, TensorType], ...], Traced] = LRUCache(KEPT)
-        self._steps: LRUCache[Signature, Step] = LRUCache(2 * KEPT)
-        self._last: tuple[Signature, Step] | None = None
         self._decisions: dict[tuple[str, Sharding], str] = {}
 
     @property
     def is_placed(self) -> bool:
         """Whether layers run on parts of the mesh."""
         return self._placement_spec.is_placed and self._backend.mesh.size > 1
-
-    def step(self, signature: Signature) -> Step:
-        """Return the plan of a signature, made at its first use."""
-        if self._last is not None and self._last[0] == signature:  # without hashing it
-            return self._last[1]
-        step = self._steps.get(signature)
-        if step is None:
-            step = self._make(signature)
-            self.made += 1
-            self._steps.put(signature, step)
-            settled = _settle(signature, step)
-            if self._steps.get(settled) is None:
-                self._steps.put(settled, step)
-        self._last = (signature, step)
-        return step
 
     def trace(self, types: tuple[tuple[str, TensorType], ...]) -> Traced:
         """Return the graph for inputs of some types, traced at its first use."""
@@ -142,6 +118,7 @@ class Planner:
                 inference=settings.inference,
                 precision=settings.precision,
             )
+            traced = replace(traced, at_rest={**traced.at_rest, **settings.at_rest})
             self._traces.put(types, traced)
         return traced
 
@@ -149,23 +126,58 @@ class Planner:
         """Return the types of the outputs for inputs of some types, as the precision has them."""
         return output_types(self.trace(types).graph, self._settings.precision)
 
-    def remember(self, name: str, step: Step) -> Sharding:
-        """Return the sharding a plan takes a parameter in, and remember who decided it."""
-        sharding = step.ports[name].sharding
-        self._decisions[name, sharding] = step.plan.specs[name].decided_by
-        return sharding
+    def bound(self, seeded: Seeded, kinds: Sequence[Kind]) -> Bound[Evaluation]:
+        """Return the plan for arrays of some kinds, made when they are met first.
 
-    def _make(self, signature: Signature) -> Step:
+        Args:
+            seeded: the outputs whose gradients are given; None for a forward plan.
+            kinds: of inputs, parameters and these gradients, in that order.
+        """
+        bound = self.bindings.find(seeded, kinds)
+        if bound is None:
+            bound = self._bind(self._signature(seeded, kinds))
+            self.bindings.keep(seeded, kinds, bound)
+        return bound
+
+    def _signature(self, seeded: Seeded, kinds: Sequence[Kind]) -> Signature:
+        names = (*self._input_names, *self._parameter_names, *(seeded or ()))
+        found = tuple(zip(names, ((x.type, x.sharding) for x in kinds), strict=True))
+        first, last = len(self._input_names), len(self._input_names) + len(self._parameter_names)
+        gradients = None if seeded is None else found[last:]
+        return Signature(found[:first], found[first:last], gradients)
+
+    def _bind(self, signature: Signature) -> Bound[Evaluation]:
         types = tuple((name, type) for name, (type, _) in signature.inputs if type is not None)
         traced = self.trace(types)
         _check_types(traced, signature, self.output_types(types))
         settings = self._settings
-        options = PlanOptions(
-            settings.precision, settings.uneven == "pad", settings.max_reshard_bytes
+        return bind(
+            self._engine,
+            traced.graph,
+            self._request(traced, signature),
+            self._interface(traced, signature),
+            PlanOptions(settings.precision, settings.uneven == "pad", settings.max_reshard_bytes),
         )
-        request = self._request(traced, signature)
-        plan = make_plan(traced.graph, request, Target.of(self._backend.engine), options)
-        return Step(plan, traced, self.engine)
+
+    def remember(self, name: str, bound: Bound[Evaluation]) -> Sharding:
+        """Return the sharding a plan takes a parameter in, and remember who decided it."""
+        sharding = bound.ports[name].sharding
+        self._decisions[name, sharding] = bound.plan.specs[name].decided_by
+        return sharding
+
+    def _interface(self, traced: Traced, signature: Signature) -> Interface[Evaluation]:
+        """Return what is passed, inputs and parameters first, and what comes out, outputs first."""
+        passed = [*self._input_names, *self._parameter_names]
+        seeded = tuple(name for name, _ in signature.gradients or ())
+        passed += map(cotangent_name, seeded)
+        if traced.uses_seed:
+            passed.append(SEED)
+        given = signature.gradients is not None
+        differentiated = self._differentiate(traced, signature) if given else ()
+        evaluation = Evaluation(traced, seeded, differentiated)
+        results = (*traced.graph.outputs, *map(gradient_of, differentiated))
+        donated = tuple(i for i, name in enumerate(passed) if name in self._settings.donated)
+        return Interface("evaluate()", self._backend, evaluation, tuple(passed), results, donated)
 
     def _placement(self, traced: Traced, signature: Signature) -> Placement | None:
         """Return where layers run, if the model says so and there are several devices."""
@@ -321,23 +333,6 @@ def _arriving(name: str, batch: tuple[int, ...], signature: Signature) -> Shardi
         return found[name][1]
     sizes = ((type, s) for type, s in found.values() if type is not None and type.shape)
     return next((s for type, s in sizes if type.shape[:1] == batch), None)
-
-
-def _settle(signature: Signature, step: Step) -> Signature:
-    """Return the signature with everything open replaced by what the plan decided."""
-
-    def settle(arguments: Arguments, port_of: Mapping[str, str]) -> Arguments:
-        ports = {name: step.ports[port_of.get(name, name)] for name, _ in arguments}
-        return tuple((name, (port.type, port.sharding)) for name, port in ports.items())
-
-    gradients = signature.gradients
-    return Signature(
-        signature.inputs,
-        settle(signature.parameters, {}),
-        None
-        if gradients is None
-        else settle(gradients, {n: cotangent_name(n) for n, _ in gradients}),
-    )
 
 
 def _check_types(traced: Traced, signature: Signature, outputs: Mapping[str, TensorType]) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from mithril.compiler import check_schedule
-from mithril.engine import Engine
 from mithril.errors import GraphError, MeshError, OptionError, ShardingError, listing, nearest
 from mithril.mesh import Mesh, PartitionSpec
 from mithril.models import Layer
+from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
 from mithril.options import PipelineOptions, Precision, check_schedule_form
+from mithril.runtime.patterns import match_patterns, read_patterns
+from mithril.transform import cotangent_name
 
-OutShardings = PartitionSpec | Mapping[str, PartitionSpec] | None
+Shardings = PartitionSpec | Mapping[str, PartitionSpec] | None
+Choice = int | str | Sequence[int | str]
+"""Arguments chosen by position, name, or pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,9 @@ class Settings:
         uneven: `pad` or `error`: whether a dimension may be split that does not divide.
         precision: the dtypes it keeps parameters in, multiplies in, and passes values on in.
         out_shardings: how outputs must leave, by name.
+        in_shardings: how inputs shall lie, by name.
+        at_rest: how parameters are kept between uses, by name.
+        donated: names of the inputs of a plan that are given up.
         differentiable: inputs whose gradients are given besides those of the parameters.
         max_reshard_bytes: the largest hidden move a plan may have, None for any.
         pipeline: how the stages of a pipeline run.
@@ -36,25 +44,13 @@ class Settings:
     uneven: str
     precision: Precision
     out_shardings: Mapping[str, PartitionSpec]
+    in_shardings: Mapping[str, PartitionSpec] = field(default_factory=dict)
+    at_rest: Mapping[str, Annotation] = field(default_factory=dict)
+    donated: frozenset[str] = frozenset()
     differentiable: tuple[str, ...] = ()
     max_reshard_bytes: int | None = None
     partition_hooks: bool = False
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
-
-
-def engine_with(settings: Settings, engine: Engine) -> Engine:
-    """Return the engine that runs what is compiled with some settings.
-
-    Args:
-        settings: of a compiled model.
-        engine: of its backend.
-
-    Raises:
-        OptionError: it has no such ranges.
-    """
-    if not settings.partition_hooks:
-        return engine
-    return engine.with_ranges()
 
 
 def read_pipeline(
@@ -148,14 +144,21 @@ def read_differentiable(given: object, inputs: Sequence[str]) -> tuple[str, ...]
     return tuple(given)
 
 
-def read_out_shardings(
-    given: OutShardings, names: Sequence[str], mesh: Mesh
+def read_shardings(
+    given: Shardings, names: Sequence[str], mesh: Mesh, option: str, what: str
 ) -> dict[str, PartitionSpec]:
-    """Return the spec that `out_shardings=` means for each output it speaks of.
+    """Return the spec that an option means for each input or output it speaks of.
+
+    Args:
+        given: one spec for all, or specs by name.
+        names: of all inputs or outputs.
+        mesh: of the backend.
+        option: its name, for messages.
+        what: `input` or `output`.
 
     Raises:
         ShardingError: it is no spec, nor a mapping of specs.
-        GraphError: it names something that is no output.
+        GraphError: it names something that does not exist.
         MeshError: the mesh lacks an axis.
     """
     if given is None:
@@ -163,22 +166,72 @@ def read_out_shardings(
     found = dict.fromkeys(names, given) if isinstance(given, PartitionSpec) else given
     if not isinstance(found, Mapping):
         raise ShardingError(
-            f"out_shardings={given!r} is no partition spec; give P(…), or a mapping from output "
-            f"names to such specs"
+            f"{option}={given!r} is no partition spec; give P(…), or a mapping from {what} names "
+            f"to such specs"
         )
     for name, spec in found.items():
         if name not in names:
             raise GraphError(
-                f"out_shardings names '{name}', which is no output{nearest(name, names)}; outputs: "
+                f"{option} names '{name}', which is no {what}{nearest(name, names)}; {what}s: "
                 f"{listing(names)}"
             )
         if not isinstance(spec, PartitionSpec):
-            raise ShardingError(f"out_shardings of '{name}' is {spec!r}; give a spec, such as P()")
+            raise ShardingError(f"{option} of '{name}' is {spec!r}; give a spec, such as P()")
         for dimension in range(len(spec)):
             for axis in spec.axes(dimension):
                 if axis not in mesh.sizes:
                     raise MeshError(
-                        f"out_shardings {spec!r} of output '{name}' does not fit; "
-                        f"{mesh.lacking(axis)}"
+                        f"{option} {spec!r} of {what} '{name}' does not fit; {mesh.lacking(axis)}"
                     )
     return dict(found)
+
+
+def read_at_rest(given: Shardings, parameters: Sequence[str]) -> dict[str, Annotation]:
+    """Return how parameters are kept between uses by `at_rest=`.
+
+    Raises:
+        ShardingError: it gives no specs, or a pattern matches no parameter.
+    """
+    option = "at_rest of compile()"
+    specs = match_patterns(read_patterns(given, option), [(name,) for name in parameters], option)
+    named = zip(parameters, specs, strict=True)
+    return {name: Annotation(spec, place=" of compile()") for name, spec in named if spec is not None}
+
+
+def read_donated(
+    given: Choice, inputs: Sequence[str], parameters: Sequence[str], outputs: Sequence[str]
+) -> frozenset[str]:
+    """Return the names of what `donate=` gives up in a plan.
+
+    Args:
+        given: positions and names of arguments of `evaluate`, and patterns of names in them.
+        inputs: names of the inputs.
+        parameters: names of the parameters.
+        outputs: names of the outputs.
+
+    Raises:
+        OptionError: there is nothing of that name.
+    """
+    several = [given] if isinstance(given, int | str) else given
+    arguments = {
+        "params": parameters,
+        "inputs": inputs,
+        "output_gradients": [cotangent_name(name) for name in outputs],
+    }
+    if not isinstance(several, Sequence):
+        raise OptionError(
+            f"donate={given!r} chooses no arguments; give names, such as donate=('params',)"
+        )
+    found: set[str] = set()
+    for item in several:
+        name = list(arguments)[item] if type(item) is int and 0 <= item < 3 else item
+        names = [*inputs, *parameters]
+        hits = arguments.get(str(name)) or [n for n in names if fnmatchcase(n, str(name))]
+        if not hits:
+            raise OptionError(
+                f"donate={item!r} is no argument of evaluate() and matches no input or parameter"
+                f"{nearest(str(item), [*arguments, *names])}; arguments: {listing(arguments)}, by "
+                f"name or by position from 0; names: {listing(names)}"
+            )
+        found.update(hits)
+    return frozenset(found)

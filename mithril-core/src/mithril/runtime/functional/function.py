@@ -8,62 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
+from mithril.compiler.options import OF_MODELS, refuse_of_other
 from mithril.errors import BackendError, GraphError
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import trace_around
-from mithril.keywords import checked_keywords
+from mithril.keywords import checked_keywords, refuse_unknown
 from mithril.ops.constrain import constrained
 from mithril.partition import explain
 from mithril.plan import Plan
 from mithril.runtime.array import Array, Kind
-from mithril.runtime.backend import Backend
-from mithril.runtime.functional.arguments import Choice, Form, Signature, name_of
-from mithril.runtime.functional.donation import check_donated, give_up
-from mithril.runtime.functional.step import Arriving, FunctionOptions, Step, make_step
+from mithril.runtime.call import Bindings, Bound
+from mithril.runtime.creation import Creation
+from mithril.runtime.donation import give_up_moved
+from mithril.runtime.functional.arguments import Form, Signature, name_of
+from mithril.runtime.functional.arriving import Arriving
+from mithril.runtime.functional.options import FunctionOptions, JitOptions
+from mithril.runtime.functional.step import TracedFunction, bind_function
 from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functional.tree import flatten, rebuild, spread
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
+
+if TYPE_CHECKING:
+    from mithril.runtime.backend import Backend
 
 KEPT = 512
 """How many plans a function keeps; the one unused for longest goes first."""
 
 
 @overload
-def jit(
-    function: Callable[..., Any],
-    *,
-    backend: Backend | None = None,
-    in_shardings: object = None,
-    out_shardings: object = None,
-    donate: Choice = (),
-    static: Choice = (),
-) -> Function: ...
+def jit(function: Callable[..., Any], **options: Unpack[JitOptions]) -> Function: ...
 
 
 @overload
 def jit(
-    function: None = None,
-    *,
-    backend: Backend | None = None,
-    in_shardings: object = None,
-    out_shardings: object = None,
-    donate: Choice = (),
-    static: Choice = (),
+    function: None = None, **options: Unpack[JitOptions]
 ) -> Callable[[Callable[..., Any]], Function]: ...
 
 
 @checked_keywords()
 def jit(
-    function: Callable[..., Any] | None = None,
-    *,
-    backend: Backend | None = None,
-    in_shardings: object = None,
-    out_shardings: object = None,
-    donate: Choice = (),
-    static: Choice = (),
+    function: Callable[..., Any] | None = None, **options: Unpack[JitOptions]
 ) -> Function | Callable[[Callable[..., Any]], Function]:
     """Return a function that runs as one plan on a backend; also a decorator.
 
@@ -81,10 +68,22 @@ def jit(
             afterwards, and results may take their memory.
         static: positions or names of arguments that are values of Python, not arrays; each value
             is traced for itself.
+        at_rest: how arrays are kept between calls, by patterns of the names of leaves such as
+            `{"params.*.weight": P("data")}`, or one `P` for all: they are brought there, gathered
+            when they are needed, and their gradients leave so. What stands behind the argument's
+            name may be matched alone. `in_shardings` then say how they are computed with.
+        uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
+            `error`; by default as the backend does.
+        max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
+            because two shardings do not fit together (reductions and what is kept at rest aside).
+        partition_hooks: put each function that is called, and each collective, into a range of the
+            framework's profiler that has its name.
+        options: the keywords above; those of `compile` that make no sense here are refused.
 
     Raises:
-        OptionError: an argument is named that does not exist.
+        OptionError: an argument is named that does not exist, or an option is unknown.
         BackendError: `backend` is none.
+        ShardingError: `at_rest` gives no specs.
 
     >>> import mithril as ml
     >>> backend = ml.NumpyBackend(ml.Mesh(x=4))
@@ -92,24 +91,18 @@ def jit(
     >>> double(backend.arange(4)).sharding
     Sharding(P('x'))
     """
+    refuse_of_other("jit()", options, OF_MODELS)
+    refuse_unknown("jit()", options, ["function", *JitOptions.__annotations__])
     if function is None:
-        return partial(
-            jit,
-            backend=backend,
-            in_shardings=in_shardings,
-            out_shardings=out_shardings,
-            donate=donate,
-            static=static,
-        )
+        return partial(jit, **options)
     if not callable(function):
         raise GraphError(f"jit() takes a function, not {function!r}; write jit(function, …)")
-    if backend is not None and not isinstance(backend, Backend):
+    backend = options.get("backend")
+    if backend is not None and not isinstance(backend, Creation):
         raise BackendError(
             f"jit() is given backend={backend!r}, which is none; write backend=ml.NumpyBackend()"
         )
-    signature = Signature(function)
-    options = FunctionOptions(in_shardings, out_shardings, signature.chosen(donate, "donate"))
-    return Function(function, backend, options, signature.chosen(static, "static"))
+    return Function(function, backend, FunctionOptions.read(Signature(function), options))
 
 
 class Function:
@@ -120,7 +113,6 @@ class Function:
         function: Callable[..., Any],
         backend: Backend | None,
         options: FunctionOptions,
-        static: frozenset[str],
         is_fixed: Callable[[object], bool] | None = None,
     ) -> None:
         update_wrapper(self, function)
@@ -128,33 +120,33 @@ class Function:
         self.options = options
         self._function = function
         self._backend = backend
-        self._static = static
         self._is_fixed = is_fixed
         self._signature = Signature(function)
-        self._made = 0
         self._arriving: LRUCache[Form, Arriving] = LRUCache(KEPT)
-        self._steps: LRUCache[tuple[Form, tuple[Kind, ...]], Step] = LRUCache(KEPT)
-        self._last: tuple[Form, list[Kind], Step] | None = None
+        self._bindings: Bindings[Form, TracedFunction] = Bindings(KEPT)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; inside another function that is traced, become a part of it."""
         leaves: list[Any] = []
         form = self._read(args, kwargs, leaves)
-        last = self._last
-        if last is not None and last[0] == form and are_of(last[1], leaves):
-            return self._run(last[2], leaves)
+        bound = self._bindings.of_last(form, leaves)
+        if bound is not None:
+            return _run(bound, leaves)
         outer = trace_around(leaves)
         if outer is not None:
             return self._inline(outer, form, leaves)
-        backend, arrays = self._arrays(form, leaves)
-        step = self._step(backend, form, [x.kind for x in arrays])
-        step.check_numbers(leaves)
-        return self._run(step, arrays)
+        backend = self._backend_of(leaves)
+        arrays = self._form(form).arrays(backend, leaves)
+        bound = self._bound(backend, form, [x.kind for x in arrays])
+        bound.interface.source.check_numbers(leaves)
+        made = _run(bound, arrays)
+        give_up_moved(leaves, arrays, bound.interface.donated)
+        return made
 
     @property
     def recompiles(self) -> int:
         """How many plans were made so far: one per kind of arguments."""
-        return self._made
+        return self._bindings.made
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """Return the plan for arguments like these, without running it.
@@ -166,8 +158,7 @@ class Function:
         leaves: list[Any] = []
         form = self._read(args, kwargs, leaves)
         backend = self._backend_of(leaves)
-        specs = self._form(form).kinds(backend, leaves)
-        return self._step(backend, form, specs).plan
+        return self._bound(backend, form, self._form(form).kinds(backend, leaves)).plan
 
     def explain(self, *args: Any, tensor: str | None = None, **kwargs: Any) -> str:
         """Return why the plan for arguments like these has its collectives.
@@ -188,7 +179,7 @@ class Function:
     # ------------------------------------------------------------------ arguments
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Form:
-        return self._signature.read(args, kwargs, self._static, leaves, self._is_fixed)
+        return self._signature.read(args, kwargs, self.options.static, leaves, self._is_fixed)
 
     def _backend_of(self, leaves: Sequence[object]) -> Backend:
         if self._backend is not None:
@@ -204,49 +195,32 @@ class Function:
     def _form(self, form: Form) -> Arriving:
         arriving = self._arriving.get(form)
         if arriving is None:
-            arriving = Arriving.of(form, self.options, self._static, self.name)
+            arriving = Arriving.of(form, self.options, self.name)
             self._arriving.put(form, arriving)
         return arriving
 
-    def _arrays(self, form: Form, leaves: list[Any]) -> tuple[Backend, list[Array]]:
-        backend = self._backend_of(leaves)
-        return backend, self._form(form).arrays(backend, leaves)
-
     # ------------------------------------------------------------------ running
 
-    def _step(self, backend: Backend, form: Form, kinds: list[Kind]) -> Step:
-        key = (form, tuple(kinds))
-        step = self._steps.get(key)
-        if step is None:
-            arriving = self._form(form)
-            step = make_step(
+    def _bound(self, backend: Backend, form: Form, kinds: Sequence[Kind]) -> Bound[TracedFunction]:
+        bound = self._bindings.find(form, kinds)
+        if bound is None:
+            bound = bind_function(
                 self._function,
                 self.name,
                 backend,
                 form,
-                arriving,
+                self._form(form),
                 kinds,
                 self.options,
                 self._is_fixed,
             )
-            self._made += 1
-            self._steps.put(key, step)
-        self._last = (form, kinds, step)
-        return step
-
-    def _run(self, step: Step, arrays: list[Array]) -> Any:
-        if step.donated:
-            given = [*arrays, *step.captured]
-            check_donated(given, step.names, step.donated)
-        results = step.run_on(arrays)
-        for position in step.donated:
-            give_up(arrays[position], f"function '{self.name}' as '{step.names[position]}'")
-        return rebuild(step.structure, results)
+            self._bindings.keep(form, kinds, bound)
+        return bound
 
     def _inline(self, outer: Builder, form: Form, leaves: list[Any]) -> Any:
         """Return the function's result as a part of another trace."""
         names = form.leaf_names()
-        specs = self.options.specs(form, self._static, self.name)
+        specs = self.options.specs(form, self.name)
         tensors: list[Tensor] = []
         for leaf, name, spec in zip(leaves, names, specs, strict=True):
             tensor = lift(outer, leaf, f"argument '{name}' of function '{self.name}'")
@@ -255,7 +229,7 @@ class Function:
             returned = form.call(self._function, iter(tensors))
             made: list[Any] = []
             structure = flatten(returned, made)
-            wanted = list(spread(self.options.outputs, structure, "result"))
+            wanted = list(spread(self.options.out_shardings, structure, "result"))
             for position, (leaf, spec) in enumerate(zip(made, wanted, strict=True)):
                 if spec is not None:
                     tensor = lift(outer, leaf, f"result of function '{self.name}'")
@@ -263,9 +237,11 @@ class Function:
         return rebuild(structure, made)
 
 
-def are_of(kinds: list[Kind], leaves: list[Any]) -> bool:
-    """Return whether leaves are arrays of these kinds."""
-    return [getattr(x, "kind", None) for x in leaves] == kinds
+def _run(bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
+    """Return what a function returns for arrays of the kinds that were planned for."""
+    traced = bound.interface.source
+    given = [*arrays, *traced.captured(bound)] if traced.taken else arrays
+    return rebuild(traced.structure, bound.run(given))
 
 
 def is_value(x: object) -> bool:

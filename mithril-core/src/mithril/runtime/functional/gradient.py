@@ -19,7 +19,7 @@ from mithril.ir.running import trace_around
 from mithril.keywords import checked_keywords
 from mithril.runtime.functional.arguments import Signature, name_of
 from mithril.runtime.functional.function import Function, is_value
-from mithril.runtime.functional.step import FunctionOptions
+from mithril.runtime.functional.options import FunctionOptions
 from mithril.runtime.functional.tracing import (
     FunctionBuilder,
     Output,
@@ -93,7 +93,7 @@ def value_and_grad(
     def traced(*args: Any, **kwargs: Any) -> Any:
         return derivative.traced(args, kwargs)
 
-    run = Function(traced, None, FunctionOptions(), frozenset(), is_value)
+    run = Function(traced, None, FunctionOptions(), is_value)
 
     @wraps(function)
     def both(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from mithril.ir.source import user_source
 from mithril.ir.tensor import Number
 from mithril.mesh import Sharding
 from mithril.runtime.array import Array
-from mithril.runtime.backend import Backend
 from mithril.runtime.functional.tree import Structure, flatten
 from mithril.types import DType, Scalar, TensorType, as_dtype
+
+if TYPE_CHECKING:
+    from mithril.runtime.backend import Backend
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ _shards: Any = vars(Array)["shards"]  # the slot of the base class: the name of 
 
 
 class DonatedArray(Array):
-    """An array whose memory was given to a function."""
+    """An array whose memory was given away."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class DonatedArray(Array):
         """The parts: gone."""
         raise BackendError(
             f"array {self.type} was donated to {_shards.__get__(self)} and holds no values any "
-            f"more; use what the function returned, or leave it out of donate=…"
+            f"more; use what was returned, or leave it out of donate=…"
         )
 
     def __repr__(self) -> str:
@@ -37,18 +37,32 @@ def give_up(array: Array, to: str) -> None:
 
     Args:
         array: it stays what it is, without values.
-        to: the function they go to, for messages.
+        to: who takes them, for messages.
     """
     array.shards = to
     array.__class__ = DonatedArray
+
+
+def give_up_moved(given: Sequence[Any], arrays: Sequence[Array], donated: Sequence[int]) -> None:
+    """Take their values from arrays that were moved, or converted, before they were given up.
+
+    Args:
+        given: what users passed.
+        arrays: the same on the devices; what is donated of it has been given up.
+        donated: positions of what is given up.
+    """
+    for position in donated:
+        x = given[position]
+        if isinstance(x, Array) and x is not arrays[position]:
+            give_up(x, _shards.__get__(arrays[position]))
 
 
 def check_donated(arrays: Sequence[Array], names: Sequence[str], donated: Sequence[int]) -> None:
     """Raise if an array is donated and also needed otherwise.
 
     Args:
-        arrays: everything that a function gets.
-        names: how it is called.
+        arrays: everything that is passed.
+        names: what each is called.
         donated: positions of what is given up.
 
     Raises:

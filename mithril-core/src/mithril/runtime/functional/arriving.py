@@ -1,0 +1,139 @@
+"""The leaves of a call's arguments: what they are called, how they lie, and as which arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mithril.errors import BackendError, GraphError, kind_of
+from mithril.mesh import PartitionSpec, Sharding, coarsen
+from mithril.runtime.array import Array, Kind
+from mithril.runtime.functional.arguments import Form
+from mithril.runtime.functional.options import FunctionOptions, Specs
+from mithril.runtime.specification import TensorSpec
+from mithril.types import TensorType
+
+if TYPE_CHECKING:
+    from mithril.runtime.backend import Backend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arriving:
+    """How the leaves of a form arrive.
+
+    Args:
+        names: what they are called.
+        specs: how each shall lie, or is computed with where it is kept at rest.
+        resting: how each is kept between calls.
+        donated: positions of those that are given up.
+        function: the function's name, for messages.
+        uneven: `pad` or `error`; None as the backend does.
+    """
+
+    names: list[str]
+    specs: Specs
+    resting: Specs
+    donated: tuple[int, ...]
+    function: str
+    uneven: str | None
+
+    @staticmethod
+    def of(form: Form, options: FunctionOptions, function: str) -> Arriving:
+        """Return how the leaves of a form arrive."""
+        specs, resting = options.specs(form, function), options.rest_specs(form, function)
+        of_argument = form.leaf_arguments()
+        donated = tuple(i for i, name in enumerate(of_argument) if name in options.donated)
+        return Arriving(form.leaf_names(), specs, resting, donated, function, options.uneven)
+
+    def arrays(self, backend: Backend, leaves: Sequence[Any]) -> list[Array]:
+        """Return the leaves as arrays; those of NumPy are put where they shall lie.
+
+        Raises:
+            GraphError: a leaf is no array.
+            BackendError: an array belongs to another backend.
+        """
+        return [self._array(backend, leaf, position) for position, leaf in enumerate(leaves)]
+
+    def kinds(self, backend: Backend, leaves: Sequence[Any]) -> list[Kind]:
+        """Return the kinds of leaves, some of which may be `TensorSpec`s; nothing is moved."""
+        found = []
+        for position, leaf in enumerate(leaves):
+            if isinstance(leaf, TensorSpec):
+                kind = Kind(backend, leaf.type, self._specified(backend, leaf, position))
+            else:
+                kind = self._as_it_lies(backend, leaf, position).kind
+            resting = self.rest_sharding(backend, kind.type, position)
+            found.append(kind if resting is None else Kind(backend, kind.type, resting))
+        return found
+
+    def _specified(self, backend: Backend, spec: TensorSpec, position: int) -> Sharding:
+        return sharding_of(backend, spec.sharding, spec.type, self.what(position), self.uneven)
+
+    def rest_sharding(self, backend: Backend, type: TensorType, position: int) -> Sharding | None:
+        """Return how a leaf is kept between calls, None where nothing says so."""
+        spec = self.resting[position]
+        if spec is None or backend.mesh.size == 1:
+            return None
+        sharding = sharding_of(backend, spec, type, self.what(position), self.uneven)
+        return coarsen(sharding, type.shape)
+
+    def _array(self, backend: Backend, leaf: Any, position: int) -> Array:
+        """Return a leaf as an array; one that is kept at rest is brought there."""
+        array = self._as_it_lies(backend, leaf, position)
+        resting = self.rest_sharding(backend, array.type, position)
+        return array if resting is None else backend.reshard(array, resting)
+
+    def _as_it_lies(self, backend: Backend, leaf: Any, position: int) -> Array:
+        what = self.what(position)
+        if isinstance(leaf, Array):
+            array = backend.own(leaf, what)
+            if not array.is_materialised:
+                raise BackendError(
+                    f"{what} is a parameter without a size; it is made at the first evaluate() of "
+                    f"its model; evaluate once, or pass shapes= to compile()"
+                )
+            return array
+        resting = self.resting[position]
+        spec = self.specs[position] if resting is None else resting
+        if isinstance(leaf, np.ndarray | np.generic) and spec is not None:
+            if backend.mesh.size == 1:
+                return backend.array(leaf)
+            check_rank(backend, spec, np.ndim(leaf), what)
+            return backend.array(leaf, sharding=spec)
+        is_host = isinstance(leaf, bool | int | float | np.ndarray | np.generic)
+        if not is_host and backend.adopt(leaf) is None:
+            raise GraphError(
+                f"{what} is {kind_of(leaf)}; give an array of backend '{backend.name}', such as "
+                f"backend.array(…), or a number, or name the argument in static=… if it is a value "
+                f"of Python"
+            )
+        return backend.as_array(leaf, what)
+
+    def what(self, position: int) -> str:
+        """Return what a leaf is called in messages."""
+        return f"argument '{self.names[position]}' of function '{self.function}'"
+
+
+def check_rank(backend: Backend, spec: PartitionSpec, rank: int, what: str) -> None:
+    """Raise unless a spec fits a rank and the mesh.
+
+    Raises:
+        ShardingError: it is longer than the rank.
+        MeshError: the mesh lacks an axis.
+    """
+    Sharding.of(backend.mesh, spec, rank, what)
+
+
+def sharding_of(
+    backend: Backend, spec: PartitionSpec, type: TensorType, what: str, uneven: str | None
+) -> Sharding:
+    """Return the sharding that a spec means for a tensor; on one device it says nothing."""
+    if backend.mesh.size == 1:
+        return Sharding.replicated(backend.mesh, type.rank)
+    sharding = Sharding.of(backend.mesh, spec, type.rank, what)
+    if (uneven or backend.uneven) == "error":
+        sharding.check_even(type.shape, what)
+    return sharding

@@ -1,0 +1,120 @@
+"""What a function was told: how arguments and results lie, what is given up, what a plan may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypedDict
+
+from mithril.compiler.options import check_uneven
+from mithril.errors import GraphError
+from mithril.mesh import PartitionSpec
+from mithril.options import check_flag
+from mithril.runtime.functional.arguments import Choice, Form, Signature
+from mithril.runtime.functional.tree import spread
+from mithril.runtime.patterns import Patterns, match_patterns, read_patterns
+from mithril.runtime.settings import read_limit
+
+if TYPE_CHECKING:
+    from mithril.runtime.backend import Backend
+
+Specs = list[PartitionSpec | None]
+
+
+class JitOptions(TypedDict, total=False):
+    """What `jit` is told; it says what each means."""
+
+    backend: Backend | None
+    in_shardings: object
+    out_shardings: object
+    donate: Choice
+    static: Choice
+    at_rest: PartitionSpec | Patterns | None
+    uneven: str | None
+    max_reshard_bytes: int | None
+    partition_hooks: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionOptions:
+    """What a function was told.
+
+    Args:
+        in_shardings: how arguments shall lie; of those kept at rest, how they are computed with.
+        out_shardings: how results must leave.
+        donated: names of the arguments that are given up.
+        static: names of the arguments that are values of Python.
+        at_rest: how arguments are kept between calls, by patterns of the names of their leaves.
+        uneven: `pad` or `error`; None as the backend does.
+        max_reshard_bytes: the largest hidden move a plan may have, None for any.
+        partition_hooks: whether it stands in ranges of the framework's profiler.
+    """
+
+    in_shardings: object = None
+    out_shardings: object = None
+    donated: frozenset[str] = frozenset()
+    static: frozenset[str] = frozenset()
+    at_rest: Patterns = field(default_factory=dict)
+    uneven: str | None = None
+    max_reshard_bytes: int | None = None
+    partition_hooks: bool = False
+
+    @staticmethod
+    def read(signature: Signature, given: JitOptions) -> FunctionOptions:
+        """Return what options mean for a function.
+
+        Raises:
+            OptionError: an argument is named that does not exist, or an option is of a wrong form.
+            ShardingError: `at_rest` gives no specs.
+        """
+        uneven = given.get("uneven")
+        return FunctionOptions(
+            in_shardings=given.get("in_shardings"),
+            out_shardings=given.get("out_shardings"),
+            donated=signature.chosen(given.get("donate", ()), "donate"),
+            static=signature.chosen(given.get("static", ()), "static"),
+            at_rest=read_patterns(given.get("at_rest"), "at_rest of jit()"),
+            uneven=None if uneven is None else check_uneven(uneven),
+            max_reshard_bytes=read_limit(given.get("max_reshard_bytes")),
+            partition_hooks=check_flag("partition_hooks", given.get("partition_hooks", False)),
+        )
+
+    def specs(self, form: Form, function: str) -> Specs:
+        """Return how each leaf shall lie, None for as it does.
+
+        Raises:
+            GraphError: `in_shardings` does not have the form of the arguments.
+        """
+        given = [item for item in form.positional if item[0] not in self.static]
+        wanted = self.in_shardings
+        if wanted is None or isinstance(wanted, PartitionSpec):
+            prefixes = [wanted] * len(given)
+        elif isinstance(wanted, list | tuple) and len(wanted) == len(given):
+            prefixes = list(wanted)
+        else:
+            raise GraphError(
+                f"in_shardings={wanted!r} does not fit function '{function}'; give one P(…) "
+                f"for all arguments, or a tuple with one entry for each of the {len(given)} by "
+                f"position that are not static"
+            )
+        prefix_of = dict(zip((name for name, _ in given), prefixes, strict=True))
+        return [
+            spec
+            for name, structure in form.arguments
+            for spec in spread(prefix_of.get(name), structure, f"argument '{name}'")
+        ]
+
+    def rest_specs(self, form: Form, function: str) -> Specs:
+        """Return how each leaf is kept between calls, None for as it lies; numbers are not kept.
+
+        A pattern is matched with the name of a leaf, `params.up.weight`, and with what stands
+        behind the argument in it, `up.weight`.
+
+        Raises:
+            ShardingError: a pattern matches no leaf.
+        """
+        leaves = zip(form.leaf_names(), form.leaf_arguments(), form.leaf_numbers(), strict=True)
+        called = [
+            () if is_number else (name, name.removeprefix(f"{argument}."))
+            for name, argument, is_number in leaves
+        ]
+        return match_patterns(self.at_rest, called, f"at_rest of function '{function}'")
