@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mithril.errors import BackendError, MeshError, OptionError
 from mithril.mesh import Mesh
-from mithril.plugins import hookspecs, published
+from mithril.plugins import hookspecs
 from mithril.plugins.discover import Status, discover, find
 from mithril.plugins.opening import open_engine
 
@@ -381,23 +381,3 @@ class TestOpening:
         install("x", OPENING + SPEC.format("name='x', open=fail, api=(2, 0), options=Options"))
         with pytest.raises(MeshError, match="mesh is too large; 8 chips; use fewer"):
             open_engine("x", Mesh(data=16), {"board": "a"})
-
-
-class TestMethodsOfFrameworks:
-    """Messages say which backend has a method, whoever wrote the backend."""
-
-    @pytest.fixture(autouse=True)
-    def forget(self) -> Iterator[None]:
-        published._installed_methods.cache_clear()
-        yield
-        published._installed_methods.cache_clear()
-
-    def test_of_an_installed_backend_they_come_from_its_spec(self, install: Install) -> None:
-        install("x", SPEC.format(f"{GOOD_FIELDS}, methods=('on_chip', 'as_netlist')"))
-        with pytest.raises(AttributeError, match=r"has no attribute 'as_netlist'; backend 'x' has"):
-            ml.NumpyBackend().ones(2).as_netlist()
-
-    def test_otherwise_the_nearest_name_is_proposed(self) -> None:
-        with pytest.raises(AttributeError, match=r"has no attribute 'as_netlist'$"):
-            ml.NumpyBackend().ones(2).as_netlist()
-        assert published.suggest_attribute("nunpy", ["numpy"]) == "; did you mean 'numpy'?"
