@@ -7,15 +7,20 @@ from collections import Counter
 import mithril as ml
 import numpy as np
 import pytest
-from mithril import P
+from mithril import P, ops
 from mithril.cli.gpt import transformer_block
-from mithril.ir import Node
+from mithril.ir import Builder, Node, Start, Wait
 from mithril.ir.rewrite import unroll
+from mithril.mesh import Mesh
+from mithril.ops.collective import AllGather
 from mithril.plan import Plan
 from mithril.plan.program import Program, moved_bytes
+from mithril.types import DType, TensorType
 from mithril_jax.hlo import UNNAMED, collectives
 from mithril_jax.kernels.bucket import SMALL_BYTES, small_operands
+from mithril_jax.lower import needs_flag
 
+from tests.engine.programs import program_of
 from tests.jax.models import SIZES, small_gpt
 
 Rows = Counter[tuple[str, tuple[str, ...], int]]
@@ -183,3 +188,17 @@ def test_the_text_of_a_program_is_read() -> None:
         ("permute", ("b",), 32),
         ("all_reduce", UNNAMED, 8),
     ]
+
+
+def test_a_gather_is_issued_again_whether_it_is_started_or_not() -> None:
+    """XLA would see one computation, so a program with both takes the flag that keeps them apart."""
+    builder, gather = Builder(), AllGather(("a",), 0, 2)
+    x = ops.cos(builder.input(TensorType((2,), DType.float32), "x"))
+    (first,) = builder.apply(gather, x)
+    (second,) = builder.apply(Wait(), *builder.apply(Start(gather), ops.sin(first)[:2]))
+    once = program_of(Mesh(a=2), builder.build({"y": second}))
+    (third,) = builder.apply(Wait(), *builder.apply(Start(gather), x))
+    again = program_of(Mesh(a=2), builder.build({"y": second + third}))
+    assert not needs_flag(once, "cpu")
+    assert needs_flag(again, "cpu")
+    assert not needs_flag(again, "gpu")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from mithril.ir import Graph, Node, Value
+from mithril import ops
+from mithril.ir import Builder, Graph, Node, Start, Value, Wait
+from mithril.mesh import Mesh
 from mithril.ops import Exp, Multiply, Sum
-from mithril.ops.collective import AllReduce
+from mithril.ops.collective import AllGather, AllReduce
 from mithril.types import DType, TensorType
+from mithril_torch.program.module import write
 from mithril_torch.program.schedule_late import defer_uncritical
+
+from tests.engine.programs import program_of
 
 
 def tensor(*shape: int) -> Value:
@@ -36,3 +41,19 @@ def test_what_another_collective_waits_for_stays():
     second = applied(AllReduce(("data",), "sum"), middle.outputs[0])
     nodes = (first, middle, second)
     assert defer_uncritical(Graph((x,), nodes, {"y": second.outputs[0]})).nodes == nodes
+
+
+def test_work_stands_between_a_start_and_its_wait():
+    """The text starts a collective where it is started, and waits before the first use."""
+    builder = Builder()
+    x = builder.input(TensorType((4, 4), DType.float32), "x")
+    pending = builder.apply(Start(AllGather(("a",), 0, 2)), x)
+    work = ops.matmul(x, x)
+    (whole,) = builder.apply(Wait(), *pending)
+    graph = builder.build({"y": ops.matmul(whole, work)})
+    text = write(program_of(Mesh(a=2), graph)).text
+    started = text.index("= all_gather(group_0, x, dimension=0)")
+    done = text.index(".wait()")
+    assert text.count(".wait()") == 1
+    assert text.count("torch.mm(", started, done) == 1
+    assert text.count("torch.mm(", done) == 1

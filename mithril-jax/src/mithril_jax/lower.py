@@ -35,8 +35,9 @@ Function = Callable[[Arrays, Any], list[Any]]
 
 def needs_flag(program: Program, platform: str) -> bool:
     """Return whether a program takes a flag, false, as one more argument; see `_gate`."""
-    kept_apart = any(isinstance(node.op, After) for node in all_nodes(program.graph))
-    is_repeated = any(find_reissued(region.graph) for region in regions(program.graph))
+    graph = join_starts(program.graph)
+    kept_apart = any(isinstance(node.op, After) for node in all_nodes(graph))
+    is_repeated = any(find_reissued(region.graph) for region in regions(graph))
     return platform == "cpu" and (kept_apart or is_repeated)
 
 
