@@ -75,7 +75,7 @@ bench-mlx: $(VENV)/.ready
 	done; exit $$failed
 
 clean:
-	rm -rf $(VENV) $(DEMO_VENV)
+	rm -rf $(VENV) $(DEMO_VENV) .cache
 
 # A stamp file says that a venv is complete; it is remade when what it was made from changes.
 $(VENV)/.ready: requirements-dev.txt constraints.txt $(PACKAGES)

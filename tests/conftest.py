@@ -12,6 +12,7 @@ from hypothesis import is_hypothesis_test, settings
 from tests.profiles import EXAMPLES, PROFILE, is_slow, runs_all
 
 GOLDEN = Path(__file__).parent / "golden"
+CACHE = Path(__file__).parent.parent / ".cache/xla"
 MAY_TAKE_LONG = ("may take long", True)
 
 
@@ -28,13 +29,27 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the profile before modules of tests are imported, which ask for it."""
     if config.getoption("--all"):
         os.environ[PROFILE] = "all"
-    if not runs_all():  # XLA's time goes into compilation, also in processes that tests start
-        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    if not runs_all():
+        _let_xla_hurry()
     name, is_ci = ("all" if runs_all() else "quick"), bool(os.environ.get("CI"))
     settings.register_profile(name, derandomize=is_ci, deadline=None, max_examples=EXAMPLES[name])
     settings.load_profile(name)
     if config.getoption("--longest") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(TimeLimit(config.getoption("--longest")))
+
+
+def _let_xla_hurry() -> None:
+    """Set what JAX reads here and in processes that tests start: its time goes into compilation.
+
+    Compiled programs are kept from run to run, apart for each process of pytest-xdist, since JAX
+    does not write them at one blow. A program is found by its text, its options and the version.
+    """
+    name = "JAX_COMPILATION_CACHE_DIR"
+    if os.environ.get(name, str(CACHE)).startswith(str(CACHE)):  # the user may have chosen one
+        os.environ[name] = str(CACHE / os.environ.get("PYTEST_XDIST_WORKER", "alone"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
