@@ -195,7 +195,9 @@ def read_at_rest(given: Shardings, parameters: Sequence[str]) -> dict[str, Annot
     option = "at_rest of compile()"
     specs = match_patterns(read_patterns(given, option), [(name,) for name in parameters], option)
     named = zip(parameters, specs, strict=True)
-    return {name: Annotation(spec, place=" of compile()") for name, spec in named if spec is not None}
+    return {
+        name: Annotation(spec, place=" of compile()") for name, spec in named if spec is not None
+    }
 
 
 def read_donated(
