@@ -123,3 +123,18 @@ def test_donated_memory_is_taken() -> None:
     close(result, np.arange(8.0) + 1)
     with pytest.raises(ml.BackendError, match="was donated to function"):
         x.numpy()
+
+
+def test_a_model_takes_the_memory_of_what_it_is_given() -> None:
+    model = ml.Model()
+    model |= ml.Relu()(input="x", output="y")
+    backend = ml.JaxBackend(ml.Mesh(x=2))
+    x = backend.array(np.arange(8.0, dtype=np.float32), sharding=P("x"))
+    theirs = x.jax()
+    y = ml.compile(model, backend, donate="x").evaluate({}, {"x": x})["y"]
+    assert theirs.is_deleted()
+    close(y, np.arange(8.0))
+    other = backend.ones(8, sharding=P("x"))
+    theirs = other.jax()
+    close(backend.add(other, 1.0, donate=0), np.full(8, 2.0))
+    assert theirs.is_deleted()
