@@ -12,6 +12,7 @@ import pytest
 from mithril import P
 
 from tests.models.evaluate import random, run
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 RTOL, ATOL = TOLERANCE["float32"]
@@ -262,6 +263,7 @@ MODES: dict[str, Mapping[str, object]] = {
 }
 
 
+@quick(lambda devices, shape: devices == 4 or len(shape) == 2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
 @pytest.mark.parametrize("shape", [(8, 8, FEATURES), (32, FEATURES), (6, 8, FEATURES)], ids=str)
