@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from mithril import ops
-from mithril.ir import Builder, Tensor
+from mithril.ir import Builder, Start, Tensor, Wait
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import (
@@ -57,12 +57,15 @@ def every_collective(x: Tensor, axes: tuple[str, ...], count: int) -> dict[str, 
         "permute of some": Permute(axes, pairs[: count // 2]),
     }
     first, second = apply(AllReduce(axes, "sum"), x, x + x)
+    pending = apply(Start(AllReduce(axes, "sum")), x)
+    work = x + x
     return {
         **{name: apply(op, x)[0] for name, op in made.items()},
         "take_shard": apply(TakeShard(0, count), x, index)[0],
         "keep_first": apply(KeepFirst(), x, index)[0],
         "axis_index": x + ops.cast(index, x.dtype),
         "bucket": first - second,
+        "started": apply(Wait(), *pending)[0] - work,
     }
 
 

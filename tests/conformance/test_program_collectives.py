@@ -133,6 +133,32 @@ def test_who_is_left_out_gets_zeros(backend: str, dtype: str) -> None:
         assert ran.rows == [("permute", ("a",), host[:2].nbytes)]
 
 
+HIERARCHY = {
+    "inside": (("a", "b"), ((1, 0), (3, 2))),
+    "leaders": (("a", "b"), ((2, 0),)),
+    "across": (("b", "a"), ((3, 0), (1, 2))),
+    "all": (("a",), ((0, 1), (1, 0))),
+}
+"""Permutes over both axes of a mesh, by which data may cross only one of them."""
+
+
+@pytest.mark.parametrize("backend", EVERYWHERE)
+@pytest.mark.parametrize("step", HIERARCHY)
+def test_a_step_of_a_hierarchy_is_told_by_its_axes(backend: str, step: str) -> None:
+    axes, pairs = HIERARCHY[step]
+    builder, mesh = Builder(), Mesh(a=2, b=2)
+    x = builder.input(TensorType((2,), DType.float32), "x")
+    program = program_of(builder.build({"y": builder.apply(Permute(axes, pairs), x)[0]}), mesh)
+    host = np.arange(1, 9, dtype=np.float32)
+    ran, parts = run(backend, program, {"x": host}), np.split(host, 4)
+    expected = [np.zeros(2)] * 4
+    for group in mesh.groups(axes):
+        for source, target in pairs:
+            expected[group[target]] = parts[group[source]]
+    np.testing.assert_array_equal(ran.made["y"], expected)
+    assert ran.rows == [("permute", axes, 8)]
+
+
 def overlapped(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
     """Return what three collectives make, each started before work that does not need it."""
     apply = x.builder.apply

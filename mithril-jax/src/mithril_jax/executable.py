@@ -86,7 +86,7 @@ class JaxExecutable:
     def collectives(self, inputs: Sequence[jax.Array]) -> list[hlo.Row]:
         """Return kind, mesh axes and bytes of every collective, as XLA compiled them; see `hlo`."""
         text = self._compile(inputs).as_text()
-        return hlo.collectives(text or "", self.program.mesh)
+        return hlo.collectives(text or "", self.program.mesh, self.program.graph)
 
     def memory(self, inputs: Sequence[jax.Array]) -> Any:
         """Return what XLA tells of the memory of a device, as `memory_analysis` of JAX does."""

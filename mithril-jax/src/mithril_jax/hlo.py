@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from mithril.ir import Graph
+from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh
 from mithril.ops import collective as ops
 
@@ -20,7 +22,8 @@ KINDS = {kind.replace("_", "-"): kind for kind in ops.collectives()} | {PERMUTE:
 """XLA's names of the collectives, and ours."""
 UNNAMED = ("?",)
 """Stands for groups of devices that no axes of the mesh describe, as XLA's partitioner may form."""
-Row = tuple[str, tuple[str, ...], int]
+Axes = tuple[str, ...]
+Row = tuple[str, Axes, int]
 Groups = frozenset[frozenset[int]]
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -35,7 +38,7 @@ _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?
 _BITS = re.compile(r"\d+")
 
 
-def collectives(text: str, mesh: Mesh) -> list[Row]:
+def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Row]:
     """Return kind, mesh axes and bytes of every operand of every collective that a program runs.
 
     Bytes are counted as `mithril.ir.Collective.bytes` counts them.
@@ -43,30 +46,40 @@ def collectives(text: str, mesh: Mesh) -> list[Row]:
     Args:
         text: the optimised HLO, as `jitted.lower(…).compile().as_text()` gives it.
         mesh: the program's mesh; device numbers are its flat order.
+        graph: what was compiled. XLA knows of a permute only who sends to whom; where the graph has
+            one of the same pairs, it runs over that one's axes, else over those that pairs cross.
     """
     computations, entry = _computations(text)
     groups = {axes: _groups_over(mesh, axes) for axes in _subsets(mesh)}
-    return list(_rows(computations, entry, mesh, groups))
+    permutes = _permutes(graph, mesh) if graph is not None else {}
+
+    def axes_of(kind: str, rest: str) -> Axes:
+        if kind != PERMUTE:
+            return _grouped_axes(_replica_groups(rest), groups)
+        pairs = _parse_lists(rest)
+        return permutes.get(frozenset(map(tuple, pairs))) or _permuted_axes(pairs, mesh)
+
+    return list(_rows(computations, entry, mesh, axes_of))
 
 
 def _rows(
     computations: Mapping[str, Sequence[str]],
     name: str,
     mesh: Mesh,
-    groups: Mapping[tuple[str, ...], Groups],
+    axes_of: Callable[[str, str], Axes],
 ) -> Iterator[Row]:
     for line in computations[name]:
         match = _COLLECTIVE.match(line)
         if match:
             result, kind, _, rest = match.groups()
-            axes = _axes_of(kind, rest, mesh, groups)
+            axes = axes_of(kind, rest)
             named = mesh.joined(axes) if axes else UNNAMED
             yield from _operands(KINDS[kind], result, named, mesh.product(axes))
             continue
         trips = _TRIPS.search(line)
         for called in _called_computations(line):
             for _ in range(int(trips.group(1)) if trips else 1):
-                yield from _rows(computations, called, mesh, groups)
+                yield from _rows(computations, called, mesh, axes_of)
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
@@ -107,12 +120,22 @@ def _bytes(dtype: str, sizes: str) -> int:
     return width * math.prod(int(size) for size in sizes.split(",") if size)
 
 
-def _axes_of(
-    kind: str, rest: str, mesh: Mesh, groups: Mapping[tuple[str, ...], Groups]
-) -> tuple[str, ...]:
-    if kind == PERMUTE:
-        return _permuted_axes(_parse_lists(rest), mesh)
-    found = frozenset(frozenset(group) for group in _replica_groups(rest))
+def _permutes(graph: Graph, mesh: Mesh) -> dict[frozenset[tuple[int, ...]], Axes]:
+    """Return the axes of a graph's permutes, by which device sends to which."""
+    found = {}
+    for node in all_nodes(graph):
+        op = ops.collective_of(node.op)
+        if isinstance(op, ops.Permute):
+            groups = mesh.groups(op.axes)
+            pairs = (
+                (group[source], group[target]) for group in groups for source, target in op.pairs
+            )
+            found[frozenset[tuple[int, ...]](pairs)] = op.axes
+    return found
+
+
+def _grouped_axes(replicas: Sequence[Sequence[int]], groups: Mapping[Axes, Groups]) -> Axes:
+    found = frozenset(map(frozenset, replicas))
     for axes, members in groups.items():
         if members == found:
             return axes
@@ -139,7 +162,7 @@ def _parse_lists(rest: str) -> list[list[int]]:
     return [[int(n) for n in group.split(",") if n] for group in groups]
 
 
-def _permuted_axes(pairs: Sequence[Sequence[int]], mesh: Mesh) -> tuple[str, ...]:
+def _permuted_axes(pairs: Sequence[Sequence[int]], mesh: Mesh) -> Axes:
     moved = set()
     for source, target in pairs:
         here, there = mesh.coordinates(source), mesh.coordinates(target)

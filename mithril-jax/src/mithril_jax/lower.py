@@ -7,7 +7,6 @@ through.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -167,11 +166,11 @@ def find_reissued(graph: Graph) -> dict[Node, Value]:
     """
     seen: set[tuple[Op, tuple[Value, ...]]] = set()
     found: dict[Node, Value] = {}
-    for before, node in itertools.pairwise(graph.nodes):
+    for number, node in enumerate(graph.nodes):
         if node.op.is_collective:
             key = (node.op, node.inputs)
             if key in seen:
-                found[node] = before.outputs[0]
+                found[node] = graph.nodes[number - 1].outputs[0]
             seen.add(key)
     return found
 
