@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from mithril.engine import Engine, Handle
+from mithril.engine.interop import Interop
+from mithril.engine.protocol import Produce
 from mithril.engine.shards import trimmed
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
-from mithril.mesh import Box, PartitionSpec, Sharding
+from mithril.mesh import Box, Mesh, PartitionSpec, Sharding
 from mithril.plugins.published import suggest_attribute
-from mithril.types import DType, Scalar, TensorType
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
-
+from mithril.types import DType, Scalar, Shape, TensorType
 
 _new = object.__new__
 _UNKNOWN: Any = (None, None)
@@ -28,15 +26,66 @@ SHOWN, EDGE = 20, 3
 """An array of more elements is printed with so many at both ends of each dimension."""
 
 
+class ArrayBackend(Protocol):
+    """What arrays, and what is built on them, ask of their backend; see `Backend`.
+
+    Its functions, such as `backend.argmax`, are found by name.
+    """
+
+    engine: Engine
+    interop: Interop
+    uneven: str
+
+    @property
+    def name(self) -> str:
+        """The backend's name."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The device mesh."""
+
+    def engine_on(self, mesh: Mesh) -> Engine:
+        """Return the engine of the devices of a mesh."""
+
+    def own(self, x: object, what: str) -> Array:
+        """Return `x` if it is an array of this backend."""
+
+    def adopt(self, x: object) -> Array | None:
+        """Return an array of the backend's framework as one of Mithril's."""
+
+    def convert(self, x: Any) -> Any:
+        """Return an array of the framework as one of Mithril's, anything else as it is."""
+
+    def as_array(self, x: object, what: str) -> Array:
+        """Return an array of the backend."""
+
+    def reshard(self, x: Array, sharding: PartitionSpec | Sharding) -> Array:
+        """Return an array laid out otherwise on the mesh."""
+
+    def array(self, values: object, *, dtype: object = None, sharding: Any = ...) -> Array:
+        """Return an array with the given values."""
+
+    def full(self, shape: Shape, value: Scalar, *, dtype: object = None) -> Array:
+        """Return an array filled with a value."""
+
+    def place(self, type: TensorType, sharding: Sharding, produce: Produce) -> Array:
+        """Make an array of the parts that a function returns."""
+
+    def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
+        """Run one op on arrays now."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
 class Kind(NamedTuple):
     """What a plan must know of an array; arrays that one output of a plan gives share it."""
 
-    backend: Backend
+    backend: ArrayBackend
     type: TensorType
     sharding: Sharding
 
     @staticmethod
-    def open(backend: Backend) -> Kind:
+    def open(backend: ArrayBackend) -> Kind:
         """Return the kind of an array without values, which may lie as a plan needs it."""
         return Kind(backend, *_UNKNOWN)
 
@@ -76,7 +125,7 @@ class Array(Operand):
     shards: Handle
 
     def __init__(
-        self, backend: Backend, type: TensorType, sharding: Sharding, shards: Handle
+        self, backend: ArrayBackend, type: TensorType, sharding: Sharding, shards: Handle
     ) -> None:
         self.kind = Kind(backend, type, sharding)
         self.shards = shards
@@ -99,7 +148,7 @@ class Array(Operand):
         return arrays
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> ArrayBackend:
         """The backend the array belongs to."""
         return self.kind.backend
 
@@ -295,7 +344,7 @@ class PendingArray(Array):
 
     __slots__ = ()
 
-    def __init__(self, backend: Backend, name: str, seed: int) -> None:
+    def __init__(self, backend: ArrayBackend, name: str, seed: int) -> None:
         self.kind = Kind.open(backend)
         self.shards = name, seed
 

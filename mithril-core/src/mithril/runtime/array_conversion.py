@@ -7,7 +7,7 @@ They take one way to say how the array lies on the mesh: `device_mesh=` and `ten
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -17,13 +17,10 @@ from mithril.errors import BackendError, ShapeError
 from mithril.keywords import checked_keywords
 from mithril.mesh import Box, PartitionSpec, Sharding
 from mithril.options import Precision
-from mithril.runtime.array import Array
+from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.host import check_range, of_boxes, on_host, one_dtype, read_shape
 from mithril.runtime.placement import Split, read_placement
 from mithril.types import DType, Shape, TensorType, as_dtype
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
 
 
 class PlacementOptions(TypedDict, total=False):
@@ -153,7 +150,7 @@ class ArrayConversion:
     def adopt(self, x: object) -> Array | None:
         """Return an array of the framework as one of this backend, None if it is none."""
         found = self.interop.adopt(x)
-        return None if found is None else Array(cast("Backend", self), *found)
+        return None if found is None else Array(cast("ArrayBackend", self), *found)
 
     def convert(self, x: Any) -> Any:
         """Return an array of NumPy or of the framework as one of this backend; others as is."""
@@ -170,7 +167,7 @@ class ArrayConversion:
         if not placement:
             return cast_
         wanted = self._sharding_of(cast_.type, placement)
-        return cast("Backend", self).reshard(cast_, wanted)
+        return cast("ArrayBackend", self).reshard(cast_, wanted)
 
     def _make(
         self,

@@ -7,19 +7,18 @@ name, often NumPy's, both are shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mithril import ops
 from mithril.errors import GraphError, kind_of
 from mithril.ir import Operand
 from mithril.keywords import named, refuse_unknown
+from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Choice, Signature
 from mithril.runtime.functional.function import Function
 from mithril.runtime.functional.options import FunctionOptions
+from mithril.runtime.lru import LRUCache
 from mithril.runtime.patterns import read_patterns
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
 
 FUNCTIONS: tuple[str, ...] = (
     "abs", "add", "all", "any", "arctan", "argmax", "argmin", "argsort", "attention", "avg_pool",
@@ -55,7 +54,7 @@ EAGER = tuple(sorted({*FUNCTIONS, *ALIASES}))
 """Every eager function a backend has."""
 
 
-def call_eager(backend: Backend, name: str, *arguments: Any, **options: Any) -> Any:
+def call_eager(backend: ArrayBackend, name: str, *arguments: Any, **options: Any) -> Any:
     """Call an eager function; NumPy arrays among the arguments are put on the backend's devices."""
     given = [_convert(backend, x) for x in arguments]
     return attempt(name, given, {key: _convert(backend, x) for key, x in options.items()})
@@ -89,7 +88,7 @@ def attempt(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> 
         raise
 
 
-def eager(backend: Backend, name: str) -> Callable[..., Any]:
+def eager(backend: ArrayBackend, name: str) -> Callable[..., Any]:
     """Return an eager function of a backend.
 
     Besides its own arguments it takes `donate=` and `at_rest=`, as `jit` does; then it runs as one
@@ -110,17 +109,18 @@ def eager(backend: Backend, name: str) -> Callable[..., Any]:
     return function
 
 
-def _find_function(backend: Backend, name: str, donate: Choice, at_rest: object) -> Function:
+def _find_function(backend: ArrayBackend, name: str, donate: Choice, at_rest: object) -> Function:
     """Return a function of the ops that runs as one plan; the same one for the same options."""
     source = getattr(ops, ALIASES.get(name, name))
     donated = Signature(source).chosen(donate, "donate")
     patterns = read_patterns(at_rest, f"at_rest of {name}()")
     key = name, donated, tuple(patterns.items())
-    found = backend.op_functions.get(key)
+    known: LRUCache[object, Function] = backend.op_functions
+    found = known.get(key)
     if found is None:
         options = FunctionOptions(donated=donated, at_rest=patterns)
         found = Function(source, backend, options, _is_option)
-        backend.op_functions.put(key, found)
+        known.put(key, found)
     return found
 
 
@@ -129,7 +129,7 @@ def _is_option(x: object) -> bool:
     return not isinstance(x, Operand) and not hasattr(x, "shape")
 
 
-def _convert(backend: Backend, x: Any) -> Any:
+def _convert(backend: ArrayBackend, x: Any) -> Any:
     if isinstance(x, Sequence) and not isinstance(x, str):
         items = [backend.convert(item) for item in x]
         changed = any(item is not given for item, given in zip(items, x, strict=True))

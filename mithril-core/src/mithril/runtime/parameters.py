@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +11,9 @@ from mithril.errors import BackendError, UnknownNameError, listing, nearest
 from mithril.mesh import Box, Sharding
 from mithril.models.initializers import Constant, Initializer, Normal, Uniform
 from mithril.plugins.published import suggest_attribute
-from mithril.runtime.array import Array
+from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.sampling import Key
 from mithril.types import TensorType
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
-
 
 SHOWN = 12
 """A message names no more parameters than this."""
@@ -58,7 +54,7 @@ class Parameters(dict[str, Array]):
 
 
 def initial_array(
-    backend: Backend,
+    backend: ArrayBackend,
     name: str,
     type: TensorType,
     initializer: Initializer,

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from mithril.ir import Cause
 from mithril.mesh import Mesh, Sharding, coarse, onto
 from mithril.partition.pipeline import Part, Placement
 from mithril.plan.timetable import Transfer
-from mithril.runtime.array import Array, Kind
+from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.types import TensorType
 
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
 
-
-def colocate(backend: Backend, arrays: Sequence[Array]) -> Sequence[Array]:
+def colocate(backend: ArrayBackend, arrays: Sequence[Array]) -> Sequence[Array]:
     """Return arrays on the devices on which they can be computed with."""
     parts = {x.sharding.mesh.devices: x.sharding.mesh for x in arrays if x.sharding.mesh.devices}
     if not parts:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mithril.errors import BackendError, GraphError, kind_of
 from mithril.mesh import PartitionSpec, Sharding, coarsen
-from mithril.runtime.array import Array, Kind
+from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.options import FunctionOptions, Specs
 from mithril.runtime.specification import TensorSpec
 from mithril.types import TensorType
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +45,7 @@ class Arriving:
         donated = tuple(i for i, name in enumerate(of_argument) if name in options.donated)
         return Arriving(form.leaf_names(), specs, resting, donated, function, options.uneven)
 
-    def arrays(self, backend: Backend, leaves: Sequence[Any]) -> list[Array]:
+    def arrays(self, backend: ArrayBackend, leaves: Sequence[Any]) -> list[Array]:
         """Return the leaves as arrays; those of NumPy are put where they shall lie.
 
         Raises:
@@ -57,7 +54,7 @@ class Arriving:
         """
         return [self._array(backend, leaf, position) for position, leaf in enumerate(leaves)]
 
-    def kinds(self, backend: Backend, leaves: Sequence[Any]) -> list[Kind]:
+    def kinds(self, backend: ArrayBackend, leaves: Sequence[Any]) -> list[Kind]:
         """Return the kinds of leaves, some of which may be `TensorSpec`s; nothing is moved."""
         found = []
         for position, leaf in enumerate(leaves):
@@ -69,10 +66,12 @@ class Arriving:
             found.append(kind if resting is None else Kind(backend, kind.type, resting))
         return found
 
-    def _specified(self, backend: Backend, spec: TensorSpec, position: int) -> Sharding:
+    def _specified(self, backend: ArrayBackend, spec: TensorSpec, position: int) -> Sharding:
         return sharding_of(backend, spec.sharding, spec.type, self.what(position), self.uneven)
 
-    def rest_sharding(self, backend: Backend, type: TensorType, position: int) -> Sharding | None:
+    def rest_sharding(
+        self, backend: ArrayBackend, type: TensorType, position: int
+    ) -> Sharding | None:
         """Return how a leaf is kept between calls, None where nothing says so."""
         spec = self.resting[position]
         if spec is None or backend.mesh.size == 1:
@@ -80,13 +79,13 @@ class Arriving:
         sharding = sharding_of(backend, spec, type, self.what(position), self.uneven)
         return coarsen(sharding, type.shape)
 
-    def _array(self, backend: Backend, leaf: Any, position: int) -> Array:
+    def _array(self, backend: ArrayBackend, leaf: Any, position: int) -> Array:
         """Return a leaf as an array; one that is kept at rest is brought there."""
         array = self._as_it_lies(backend, leaf, position)
         resting = self.rest_sharding(backend, array.type, position)
         return array if resting is None else backend.reshard(array, resting)
 
-    def _as_it_lies(self, backend: Backend, leaf: Any, position: int) -> Array:
+    def _as_it_lies(self, backend: ArrayBackend, leaf: Any, position: int) -> Array:
         what = self.what(position)
         if isinstance(leaf, Array):
             array = backend.own(leaf, what)
@@ -117,7 +116,7 @@ class Arriving:
         return f"argument '{self.names[position]}' of function '{self.function}'"
 
 
-def check_rank(backend: Backend, spec: PartitionSpec, rank: int, what: str) -> None:
+def check_rank(backend: ArrayBackend, spec: PartitionSpec, rank: int, what: str) -> None:
     """Raise unless a spec fits a rank and the mesh.
 
     Raises:
@@ -128,7 +127,7 @@ def check_rank(backend: Backend, spec: PartitionSpec, rank: int, what: str) -> N
 
 
 def sharding_of(
-    backend: Backend, spec: PartitionSpec, type: TensorType, what: str, uneven: str | None
+    backend: ArrayBackend, spec: PartitionSpec, type: TensorType, what: str, uneven: str | None
 ) -> Sharding:
     """Return the sharding that a spec means for a tensor; on one device it says nothing."""
     if backend.mesh.size == 1:

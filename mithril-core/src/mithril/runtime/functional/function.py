@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Unpack, overload
 
 from mithril.compiler.options import OF_MODELS, refuse_of_other
 from mithril.errors import BackendError, GraphError
@@ -18,7 +18,7 @@ from mithril.keywords import checked_keywords, refuse_unknown
 from mithril.ops.constrain import constrained
 from mithril.partition import explain
 from mithril.plan import Plan
-from mithril.runtime.array import Array, Kind
+from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.call import Bindings, Bound
 from mithril.runtime.creation import Creation
 from mithril.runtime.donation import give_up_moved
@@ -30,9 +30,6 @@ from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functional.tree import flatten, rebuild, spread
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
 
 KEPT = 512
 """How many plans a function keeps; the one unused for longest goes first."""
@@ -111,7 +108,7 @@ class Function:
     def __init__(
         self,
         function: Callable[..., Any],
-        backend: Backend | None,
+        backend: ArrayBackend | None,
         options: FunctionOptions,
         is_fixed: Callable[[object], bool] | None = None,
     ) -> None:
@@ -181,7 +178,7 @@ class Function:
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Form:
         return self._signature.read(args, kwargs, self.options.static, leaves, self._is_fixed)
 
-    def _backend_of(self, leaves: Sequence[object]) -> Backend:
+    def _backend_of(self, leaves: Sequence[object]) -> ArrayBackend:
         if self._backend is not None:
             return self._backend
         for leaf in leaves:
@@ -201,7 +198,9 @@ class Function:
 
     # ------------------------------------------------------------------ running
 
-    def _bound(self, backend: Backend, form: Form, kinds: Sequence[Kind]) -> Bound[TracedFunction]:
+    def _bound(
+        self, backend: ArrayBackend, form: Form, kinds: Sequence[Kind]
+    ) -> Bound[TracedFunction]:
         bound = self._bindings.find(form, kinds)
         if bound is None:
             bound = bind_function(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from mithril.compiler.options import check_uneven
 from mithril.errors import GraphError
 from mithril.mesh import PartitionSpec
 from mithril.options import check_flag
+from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Choice, Form, Signature
 from mithril.runtime.functional.tree import spread
 from mithril.runtime.patterns import Patterns, match_patterns, read_patterns
 from mithril.runtime.settings import read_limit
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
 
 Specs = list[PartitionSpec | None]
 
@@ -23,7 +21,7 @@ Specs = list[PartitionSpec | None]
 class JitOptions(TypedDict, total=False):
     """What `jit` is told; it says what each means."""
 
-    backend: Backend | None
+    backend: ArrayBackend | None
     in_shardings: object
     out_shardings: object
     donate: Choice

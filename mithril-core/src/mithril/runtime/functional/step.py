@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mithril.compiler import PlanOptions, Request
 from mithril.ir import Graph, Tensor
 from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
 from mithril.ops.constrain import constrained
-from mithril.runtime.array import Array, Kind
+from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.arriving import Arriving, sharding_of
@@ -21,9 +21,6 @@ from mithril.runtime.functional.tree import Structure, flatten, names, spread
 from mithril.runtime.submesh import placement_by
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.types import DType, check_number
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
 
 Limit = tuple[int, DType, str]
 """The position of a leaf that is a Python number, an integer dtype it is taken in, and its name."""
@@ -68,7 +65,7 @@ class TracedFunction:
 def bind_function(
     function: Callable[..., Any],
     name: str,
-    backend: Backend,
+    backend: ArrayBackend,
     form: Form,
     arriving: Arriving,
     kinds: Sequence[Kind],

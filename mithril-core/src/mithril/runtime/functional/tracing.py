@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,9 @@ from mithril.ir.running import running_trace, tracing
 from mithril.ir.source import user_source
 from mithril.ir.tensor import Number
 from mithril.mesh import Sharding
-from mithril.runtime.array import Array
+from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.functional.tree import Structure, flatten
 from mithril.types import DType, Scalar, TensorType, as_dtype
-
-if TYPE_CHECKING:
-    from mithril.runtime.backend import Backend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +54,7 @@ class FunctionBuilder(Builder):
 
     kind = "function"
 
-    def __init__(self, backend: Backend, name: str) -> None:
+    def __init__(self, backend: ArrayBackend, name: str) -> None:
         super().__init__()
         self.backend = backend
         self.name = name
