@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from mithril.ir import Graph, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import SEND
-from mithril.plan.program import Collective, Port, Program, Stage
+from mithril.plan.printer import collective_lines, port_lines, stage_lines
+from mithril.plan.program import Collective, Port, Program, Stage, bytes_by_axis
 from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
 from mithril.types import TensorType
 
@@ -109,16 +110,14 @@ class Plan:
 
         What is sent between stages is under `send`.
         """
-        total: dict[str, int] = {}
-        for row in self.collectives():
-            key = "+".join(row.axes) or row.kind
-            total[key] = total.get(key, 0) + row.bytes * row.times
-        return total
+        return bytes_by_axis(self.collectives())
 
     def __str__(self) -> str:
-        from mithril.plan.printer import print_plan
-
-        return print_plan(self)
+        lines = [f"plan on {self.mesh!r}, {self.mesh.size} devices", *port_lines(self.timetable)]
+        if self.only_stage is None:
+            lines += stage_lines(self.stages, self.timetable)
+        lines += collective_lines(self.collectives())
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
 @dataclass(frozen=True, slots=True)

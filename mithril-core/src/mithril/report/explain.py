@@ -45,10 +45,14 @@ def _explain_row(number: int, row: Collective) -> list[str]:
         lines.append(f"     emulated: {cause.emulated}")
     if cause.parts:
         lines.append(f"     carries   {', '.join(cause.parts)}")
-    lines += [f"     instead   {text}" for text in cause.instead]
+    lines += [f"     instead   {other.option}: {_more(other.seconds)}" for other in cause.instead]
     if not cause.instead and not cause.parts:
         lines.append("     instead   nothing: the shardings that are given leave no other way")
     return lines
+
+
+def _more(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us more" if seconds >= 0 else f"{-seconds * 1e6:.1f} us less here"
 
 
 def _explain_tensor(plan: Plan, tensor: str) -> str:
