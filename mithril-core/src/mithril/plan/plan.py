@@ -32,6 +32,20 @@ class Whole:
     homes: Mapping[Value, Sharding]
 
 
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What the choices of a plan were priced with.
+
+    Args:
+        profile: name of the hardware profile.
+        unknown_platform: the platform of the devices if no profile describes it, else empty. Then
+            the profile is of other devices, and its times say nothing of these.
+    """
+
+    profile: str
+    unknown_platform: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Everything that runs for one input signature.
@@ -43,6 +57,7 @@ class Plan:
         specs: how each named tensor of the model is computed, and who decided it.
         notes: facts a reader of the plan should know, such as ignored annotations.
         whole: the same on whole tensors, for an engine that leaves collectives to its compiler.
+        pricing: what priced the choices in it, if there were any.
     """
 
     mesh: Mesh
@@ -51,6 +66,7 @@ class Plan:
     specs: Mapping[str, TensorReport] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     whole: Whole | None = None
+    pricing: Pricing | None = None
 
     @staticmethod
     def of_program(
