@@ -16,8 +16,8 @@ from mithril.mesh import Mesh
 from mithril.ops.arithmetic import Negate
 from mithril.ops.collective import AllGather, AllReduce
 from mithril.plan import Plan
-from mithril.plan.printer import print_collectives
 from mithril.plan.proof import prove_order
+from mithril.report import print_collectives
 from mithril.types import DType, TensorType
 
 from tests.engine.programs import f32, program_of

@@ -20,9 +20,9 @@ from mithril.errors import PlanError, ShardingError
 from mithril.ir import Builder, Graph, Node
 from mithril.mesh import Mesh, P, refine
 from mithril.ops.attention import Attention, AttentionGradient
-from mithril.partition.explain import explain
 from mithril.partition.limits import check_moves
 from mithril.plan.serialize import plan_from_json, plan_to_json
+from mithril.report import explain
 from mithril.transform import cotangent_name, gradient_of
 from mithril.types import DType, TensorType
 

@@ -7,9 +7,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mithril.cost.timeline import Costs, simulate
 from mithril.errors import PlanError
-from mithril.partition.schedule import KNOWN, Costs, check, make, simulate
+from mithril.partition.schedule import KNOWN, check, make
 from mithril.plan.schedule import Action, Schedule, Work, read_table
+from mithril.report import draw
 
 SIZES = st.integers(1, 6)
 
@@ -147,12 +149,12 @@ def test_costs_that_make_no_sense_are_refused() -> None:
 
 def test_a_picture_is_not_much_wider_than_a_screen() -> None:
     for costs in (Costs(1e-6), Costs(3, 1, 1, 0.1), Costs()):
-        assert max(map(len, str(simulate(make("1f1b", 4, 32), costs)).splitlines())) < 800
-    assert len(str(simulate(make("1f1b", 2, 2), Costs(1e-6))).splitlines()[1]) < 130
+        assert max(map(len, draw(simulate(make("1f1b", 4, 32), costs)).splitlines())) < 800
+    assert len(draw(simulate(make("1f1b", 2, 2), Costs(1e-6))).splitlines()[1]) < 130
 
 
 def test_a_picture() -> None:
-    assert str(simulate(make("1f1b", 2, 2))).splitlines() == [
+    assert draw(simulate(make("1f1b", 2, 2))).splitlines() == [
         "1f1b: 2 devices, 2 micro-batches, bubble 33.3 %, activations of at most 2 micro-batches",
         "  0 F0 F1       B0···    B1···",
         "  1    F0 B0··· F1 B1···",

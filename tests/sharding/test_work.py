@@ -51,7 +51,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(sys.modules["mithril.sharding.choose"], "minimise", observe)
     count("mithril.sharding.reshard", "collective_seconds")
     count("mithril.sharding.option", "_option")
-    count("mithril.partition.alternatives", "_compare")
+    count("mithril.sharding.alternatives", "_compare")
     return counts
 
 

@@ -10,7 +10,7 @@ import typer
 from mithril.errors import OptionError
 
 if TYPE_CHECKING:
-    from mithril.partition.schedule import Costs
+    from mithril.cost.timeline import Costs
 
 
 def schedule(
@@ -38,7 +38,9 @@ def schedule(
     table: Annotated[bool, typer.Option("--table", help="Print the table as CSV instead.")] = False,
 ) -> None:
     """Check a pipeline schedule, and show when each device works on what."""
-    from mithril.partition.schedule import check, make, read_file, simulate
+    from mithril.cost.timeline import simulate
+    from mithril.partition.schedule import check, make, read_file
+    from mithril.report import draw
 
     if which.endswith(".csv"):
         given = {"--devices": devices, "--microbatches": microbatches, "--chunks": chunks}
@@ -49,7 +51,7 @@ def schedule(
     if table:
         _refuse({"--costs": costs}, "--table")
     check(made, made.stages, made.microbatches, most_held)
-    typer.echo(str(made) if table else str(simulate(made, _costs(costs or "1,1,1,0"))))
+    typer.echo(str(made) if table else draw(simulate(made, _costs(costs or "1,1,1,0"))))
 
 
 def _or(given: int | None, default: int) -> int:
@@ -68,7 +70,7 @@ def _refuse(given: Mapping[str, object], beside: str) -> None:
 
 
 def _costs(text: str) -> Costs:
-    from mithril.partition.schedule import Costs
+    from mithril.cost.timeline import Costs
 
     try:
         forward, inputs, weights, transfer = map(float, text.split(","))

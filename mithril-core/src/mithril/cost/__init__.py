@@ -9,6 +9,7 @@ from mithril.cost.communication import (
 from mithril.cost.hardware import (
     SIMULATED,
     Hardware,
+    Link,
     hardware_of,
     hardware_under,
     hardware_within,
@@ -16,6 +17,6 @@ from mithril.cost.hardware import (
 from mithril.cost.target import Target
 
 __all__ = [
-    "SIMULATED", "Hardware", "Target", "collective_seconds", "emulated", "hardware_of",
+    "SIMULATED", "Hardware", "Link", "Target", "collective_seconds", "emulated", "hardware_of",
     "hardware_under", "hardware_within", "relayed", "transfer_seconds",
 ]  # fmt: skip

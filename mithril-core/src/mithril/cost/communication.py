@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from mithril.cost.hardware import Hardware
+from mithril.cost.hardware import Hardware, Link
 from mithril.engine.transport import Call
 from mithril.mesh import Mesh
 from mithril.ops.collective import SEND, Traffic, class_of
@@ -37,9 +37,11 @@ def collective_seconds(
     """
     group = mesh.product(axes)
     if hardware.transport is None:
-        return _seconds(Call(kind, nbytes, group), hardware)
+        return _seconds(Call(kind, nbytes, group), hardware.link(mesh, axes))
     calls = hardware.transport.calls(kind, nbytes, group)
-    return sum(_seconds(call, hardware) for call in calls)
+    # What is issued among others than the group may go over any axis.
+    links = (hardware.link(mesh, axes if c.group == group else mesh.names) for c in calls)
+    return sum(map(_seconds, calls, links))
 
 
 def transfer_seconds(transfer: Transfer, hardware: Hardware) -> float:
@@ -50,8 +52,9 @@ def transfer_seconds(transfer: Transfer, hardware: Hardware) -> float:
         hardware: the profile to price with.
     """
     seconds: dict[int, float] = defaultdict(float)
+    link = hardware.link(transfer.source.mesh)
     for calls, receiver in _messages(transfer, hardware):
-        seconds[receiver] += sum(_seconds(call, hardware) for call in calls)
+        seconds[receiver] += sum(_seconds(call, link) for call in calls)
     return max(seconds.values(), default=0.0)
 
 
@@ -75,13 +78,13 @@ def _messages(transfer: Transfer, hardware: Hardware) -> Sequence[tuple[tuple[Ca
     ]
 
 
-def _seconds(call: Call, hardware: Hardware) -> float:
+def _seconds(call: Call, link: Link) -> float:
     traffic = (
         Traffic(1, call.bytes)
         if call.kind == SEND
         else class_of(call.kind).traffic(call.bytes, call.group)
     )
-    return traffic.messages * hardware.latency + traffic.bytes / hardware.bandwidth
+    return traffic.messages * link.latency + traffic.bytes / link.bandwidth
 
 
 def emulated(kind: str, nbytes: int, axes: Sequence[str], mesh: Mesh, hardware: Hardware) -> str:

@@ -39,6 +39,19 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another way to run what asks for a collective.
+
+    Args:
+        option: the op, and how its operands would lie.
+        seconds: predicted time that it would take more there; below 0 if less.
+    """
+
+    option: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cause:
     """Why a collective is in the plan.
 
@@ -49,7 +62,7 @@ class Cause:
         consumer: layer path or output that requires it.
         seconds: predicted time.
         parts: for a bucket, the tensors it carries.
-        instead: what else was possible for the layer that asks, and how much more it would cost.
+        instead: what else was possible for the layer that asks, the cheapest first.
         emulated: what is issued in its place, where the backend lacks it.
         is_asked: whether it is part of what an option asks for, such as `context_parallel`.
     """
@@ -60,7 +73,7 @@ class Cause:
     consumer: str
     seconds: float = 0.0
     parts: tuple[str, ...] = ()
-    instead: tuple[str, ...] = ()
+    instead: tuple[Alternative, ...] = ()
     emulated: str = ""
     is_asked: bool = False
 

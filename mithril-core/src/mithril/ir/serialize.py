@@ -14,7 +14,7 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from mithril.errors import GraphError, MithrilError, nearest
-from mithril.ir.graph import Cause, Graph, Node, Phase, Value
+from mithril.ir.graph import Alternative, Cause, Graph, Node, Phase, Value
 from mithril.ir.op import Op, registry
 from mithril.ir.source import Source
 from mithril.ir.verify import verify
@@ -141,8 +141,8 @@ def _node_in(item: Json, values: list[Value]) -> Node:
 
 def cause_in(item: Json) -> Cause:
     """Return the cause that data describes."""
-    texts: Json = {name: tuple(item.pop(name)) for name in ("parts", "instead")}
-    return Cause(**item, **texts)
+    instead = tuple(Alternative(**other) for other in item["instead"])
+    return Cause(**{**item, "parts": tuple(item["parts"]), "instead": instead})
 
 
 def _op_out(op: Op) -> Json:

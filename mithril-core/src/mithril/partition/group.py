@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mithril.cost import emulated
-from mithril.ir import Builder, Cause, Node, Tensor, Value
+from mithril.ir import Alternative, Builder, Cause, Node, Tensor, Value
 from mithril.mesh import Mesh
 from mithril.ops.collective import Permute
 from mithril.partition.naming import label
@@ -43,7 +43,7 @@ class FactorGroup:
     builder: Builder
     resharder: Resharder
     name_of: Callable[[Value], str]
-    instead: Callable[[Node], tuple[str, ...]]
+    instead: Callable[[Node], tuple[Alternative, ...]]
 
     def permute(
         self,

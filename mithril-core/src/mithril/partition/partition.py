@@ -105,12 +105,17 @@ def partition(
     """
     placement = placement or Placement.whole(target.mesh)
     task = _Task(graph, layouts, placement, target, pads)
+    return replace(_partition_in_time(task), pricing=target.hardware.pricing)
+
+
+def _partition_in_time(task: _Task) -> Plan:
+    """Return the plan whose micro-batches are cut as replicas need it."""
     try:
         return _partition(task, time_is_major=False)
     except PlanError as error:
         # What a replica has is cut by itself, which nobody notices unless samples are exchanged
         # between replicas inside a stage. Then a micro-batch is the same samples for all of them.
-        if not placement.split:
+        if not task.placement.split:
             raise
         try:
             plan = _partition(task, time_is_major=True)

@@ -9,10 +9,10 @@ from mithril.cost import Target
 from mithril.ir import Graph, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Mesh, Sharding, common, refine
-from mithril.partition.hints import hints
 from mithril.partition.spmd import localise
 from mithril.plan import Program, TensorReport, Whole
 from mithril.plan.proof import check_promises
+from mithril.report import hints
 from mithril.sharding import (
     UNSAID,
     Candidates,

@@ -13,6 +13,7 @@ from functools import partial
 
 from mithril.cost import emulated
 from mithril.ir import (
+    Alternative,
     Builder,
     Cause,
     Graph,
@@ -37,13 +38,13 @@ from mithril.ops.collective import (
     TakeShard,
 )
 from mithril.ops.shape import Movement
-from mithril.partition.alternatives import Alternatives
 from mithril.partition.group import FactorGroup
 from mithril.partition.naming import first_uses, label
 from mithril.partition.padding import Extent, extent, identity_of, mask, stretch, trim
 from mithril.partition.shard import LocalShard
 from mithril.plan import Port, Program
 from mithril.sharding import Choice, Constraints, Move, Option, part_sizes
+from mithril.sharding.alternatives import Alternatives
 from mithril.sharding.regions import lifted
 from mithril.types import Scalar
 
@@ -331,7 +332,7 @@ class _Localiser:
         rules, sides = self._choice.rules, (self._producers.get(value), consumer.node)
         return any(node in rules and bool(rules[node].proposes) for node in sides if node)
 
-    def _instead(self, node: Node) -> tuple[str, ...]:
+    def _instead(self, node: Node) -> tuple[Alternative, ...]:
         if node not in self._choice.options:
             return ()  # a loop
         return self._alternatives.of(node)

@@ -3,7 +3,7 @@
 Everything here is plain data and knows no devices and no framework.
 """
 
-from mithril.plan.plan import Plan, TensorReport, Whole
+from mithril.plan.plan import Plan, Pricing, TensorReport, Whole
 from mithril.plan.program import Collective, Port, Program, Stage
 from mithril.plan.schedule import Action, Schedule, Work
 from mithril.plan.timetable import Run, Send, Timetable, Transfer
@@ -13,6 +13,7 @@ __all__ = [
     "Collective",
     "Plan",
     "Port",
+    "Pricing",
     "Program",
     "Run",
     "Schedule",

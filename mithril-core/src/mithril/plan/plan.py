@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from mithril.ir import Graph, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import SEND
-from mithril.plan.program import Collective, Port, Program, Stage
+from mithril.plan.printer import collective_lines, port_lines, stage_lines
+from mithril.plan.program import Collective, Port, Program, Stage, bytes_by_axis
 from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
 from mithril.types import TensorType
 
@@ -31,6 +32,20 @@ class Whole:
     homes: Mapping[Value, Sharding]
 
 
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What the choices of a plan were priced with.
+
+    Args:
+        profile: name of the hardware profile.
+        unknown_platform: the platform of the devices if no profile describes it, else empty. Then
+            the profile is of other devices, and its times say nothing of these.
+    """
+
+    profile: str
+    unknown_platform: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Everything that runs for one input signature.
@@ -42,6 +57,7 @@ class Plan:
         specs: how each named tensor of the model is computed, and who decided it.
         notes: facts a reader of the plan should know, such as ignored annotations.
         whole: the same on whole tensors, for an engine that leaves collectives to its compiler.
+        pricing: what priced the choices in it, if there were any.
     """
 
     mesh: Mesh
@@ -50,6 +66,7 @@ class Plan:
     specs: Mapping[str, TensorReport] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     whole: Whole | None = None
+    pricing: Pricing | None = None
 
     @staticmethod
     def of_program(
@@ -109,16 +126,14 @@ class Plan:
 
         What is sent between stages is under `send`.
         """
-        total: dict[str, int] = {}
-        for row in self.collectives():
-            key = "+".join(row.axes) or row.kind
-            total[key] = total.get(key, 0) + row.bytes * row.times
-        return total
+        return bytes_by_axis(self.collectives())
 
     def __str__(self) -> str:
-        from mithril.plan.printer import print_plan
-
-        return print_plan(self)
+        lines = [f"plan on {self.mesh!r}, {self.mesh.size} devices", *port_lines(self.timetable)]
+        if self.only_stage is None:
+            lines += stage_lines(self.stages, self.timetable)
+        lines += collective_lines(self.collectives())
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
 @dataclass(frozen=True, slots=True)

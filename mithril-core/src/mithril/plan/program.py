@@ -7,7 +7,7 @@ program on a mesh.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mithril.ir import Cause, Graph, Node, Phase
@@ -43,6 +43,15 @@ class Collective:
     source: str
     cause: Cause
     times: int = 1
+
+
+def bytes_by_axis(rows: Iterable[Collective]) -> dict[str, int]:
+    """Return the bytes each device moves per mesh axis (or axes, joined by `+`), or by sends."""
+    total: dict[str, int] = {}
+    for row in rows:
+        key = "+".join(row.axes) or row.kind
+        total[key] = total.get(key, 0) + row.bytes * row.times
+    return total
 
 
 @dataclass(frozen=True, slots=True)

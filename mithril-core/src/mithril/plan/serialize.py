@@ -17,7 +17,7 @@ from mithril.ir.serialize import (
     type_out,
 )
 from mithril.mesh import Axis, Mesh, Sharding
-from mithril.plan.plan import Plan, TensorReport
+from mithril.plan.plan import Plan, Pricing, TensorReport
 from mithril.plan.program import Port, Program, Stage
 from mithril.plan.schedule import Action, read_table
 from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer, run_once
@@ -60,6 +60,7 @@ def _plan_out(plan: Plan) -> Json:
             for name, report in plan.specs.items()
         },
         "notes": list(plan.notes),
+        "pricing": None if plan.pricing is None else asdict(plan.pricing),
         "timetable": None if plan.only_stage else _timetable_out(plan.timetable),
     }
 
@@ -77,7 +78,8 @@ def _plan_in(content: Json) -> Plan:
         timetable = run_once(program.inputs, program.outputs)
     else:
         timetable = _timetable_in(table)
-    return Plan(mesh, stages, timetable, specs, tuple(content["notes"]))
+    pricing = None if content["pricing"] is None else Pricing(**content["pricing"])
+    return Plan(mesh, stages, timetable, specs, tuple(content["notes"]), pricing=pricing)
 
 
 def _stage_in(item: Json) -> Stage:

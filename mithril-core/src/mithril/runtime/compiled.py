@@ -19,11 +19,9 @@ from mithril.models import Layer
 from mithril.models.composition import Composition
 from mithril.models.summary import summarize
 from mithril.models.trace import input_names, output_names, parameter_names
-from mithril.partition import explain
-from mithril.partition.map import partition_map
 from mithril.plan import Plan
-from mithril.plan.printer import print_collectives, print_shapes
 from mithril.plugins.published import suggest_attribute
+from mithril.report import explain, partition_map, print_collectives, print_shapes
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
 from mithril.runtime.bound_model import BoundModel
@@ -278,7 +276,7 @@ class CompiledModel:
         """Return which device runs which layers and holds which parameters, by the last plan.
 
         The result is plain data: `mesh`, `stages`, `layers`, `parameters` and `devices`; see
-        `mithril.partition.map`.
+        `mithril.report.partition_map`.
 
         Raises:
             PlanError: no shapes are known yet.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.cost import Hardware, relayed, transfer_seconds
+from mithril.cost.timeline import simulate
 from mithril.errors import PlanError
 from mithril.ir import Cause, Graph, Phase, Value
 from mithril.mesh import Mesh, Sharding, coarse
@@ -19,7 +20,6 @@ from mithril.partition.pipeline.phases import When
 from mithril.partition.pipeline.placement import Placement
 from mithril.partition.pipeline.split import StageGraphs
 from mithril.partition.pipeline.stage_programs import SlotRef, StageBuilder, StageProgram
-from mithril.partition.schedule import simulate
 from mithril.plan import Port, Stage
 from mithril.plan.schedule import Action, Work
 from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer

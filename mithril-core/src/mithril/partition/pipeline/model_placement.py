@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mithril.cost.timeline import simulate
 from mithril.errors import MeshError, PlanError
 from mithril.ir.source import at
 from mithril.mesh import MICRO, Mesh
@@ -13,7 +14,7 @@ from mithril.models.placement import PlacementSpec
 from mithril.models.stages import Pipelined
 from mithril.options import PipelineOptions
 from mithril.partition.pipeline import Part, Placement
-from mithril.partition.schedule import check, make, read_file, simulate
+from mithril.partition.schedule import check, make, read_file
 from mithril.partition.schedule.known import check_name
 from mithril.plan.schedule import Schedule, Work, read_table
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from mithril.cost.timeline import Timeline, held, simulate
 from mithril.errors import PlanError
-from mithril.partition.schedule.simulate import Timeline, held, simulate
 from mithril.plan.schedule import Action, Schedule, Work
 
 

@@ -16,8 +16,8 @@ from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import trace_around
 from mithril.keywords import checked_keywords, refuse_unknown
 from mithril.ops.constrain import constrained
-from mithril.partition import explain
 from mithril.plan import Plan
+from mithril.report import explain
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.call import Bindings, Bound
 from mithril.runtime.creation import Creation

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mithril.errors import PlanError
-from mithril.ir import Node, Value
+from mithril.ir import Alternative, Node, Value
 from mithril.mesh import Sharding
-from mithril.sharding import Choice, Option, exchanges, seconds_of
+from mithril.sharding.choose import Choice
+from mithril.sharding.option import Option
+from mithril.sharding.trial import exchanges, seconds_of
 
 SHOWN = 3
 """How many alternatives are worth reading."""
+
+
+_Surroundings = tuple[int, int, tuple[Sharding | None, ...]]
+"""Which options a node has, which it takes, and where its operands and results live."""
 
 
 class Alternatives:
@@ -26,10 +32,10 @@ class Alternatives:
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
-        self._known: dict[tuple[int, int, tuple[Sharding | None, ...]], tuple[str, ...]] = {}
+        self._known: dict[_Surroundings, tuple[Alternative, ...]] = {}
 
-    def of(self, node: Node) -> tuple[str, ...]:
-        """Return the other ways to run a node as lines of text, the cheapest first."""
+    def of(self, node: Node) -> tuple[Alternative, ...]:
+        """Return the other ways to run a node, the cheapest first."""
         considered, taken = self._choice.considered[node], self._choice.options[node]
         if len(considered) == 1:
             return ()
@@ -43,7 +49,7 @@ class Alternatives:
         return self._known[key]
 
 
-def _compare(node: Node, choice: Choice) -> tuple[str, ...]:
+def _compare(node: Node, choice: Choice) -> tuple[Alternative, ...]:
     taken = choice.options[node]
     base = _price(node, taken, choice)
     if base is None:
@@ -53,9 +59,9 @@ def _compare(node: Node, choice: Choice) -> tuple[str, ...]:
         if option is not taken:
             price = _price(node, option, choice)
             if price is not None:
-                found.append((price - base, _say(node, option)))
-    found.sort(key=lambda item: item[0])
-    return tuple(f"{text}: {_more(price)}" for price, text in found[:SHOWN])
+                found.append(Alternative(_describe(node, option), price - base))
+    found.sort(key=lambda other: other.seconds)
+    return tuple(found[:SHOWN])
 
 
 def _price(node: Node, option: Option, choice: Choice) -> float | None:
@@ -83,10 +89,6 @@ def _moves(
         yield made, choice.home(value) or made, value
 
 
-def _say(node: Node, option: Option) -> str:
+def _describe(node: Node, option: Option) -> str:
     operands = ", ".join(sharding.describe() for sharding in option.operands)
     return f"{node.op.name} on {operands}" if operands else node.op.name
-
-
-def _more(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us more" if seconds >= 0 else f"{-seconds * 1e6:.1f} us less here"

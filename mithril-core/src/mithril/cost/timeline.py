@@ -81,11 +81,6 @@ class Timeline:
         busy = sum(self.ends[a] - self.starts[a] for a in self.starts)
         return 1 - busy / whole if whole else 0.0
 
-    def __str__(self) -> str:
-        from mithril.partition.schedule.picture import drawn
-
-        return drawn(self)
-
 
 def _needs(action: Action, stages: int, actions: Container[Action]) -> list[Action]:
     stage, work, m = action.stage, action.work, action.microbatch
@@ -110,9 +105,10 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs] = Costs()) -> Ti
     Raises:
         PlanError: devices wait for each other for ever, or not every stage has costs.
 
-    >>> from mithril.partition.schedule import make
-    >>> round(simulate(make("gpipe", 4, 8)).bubble, 3)
-    0.273
+    >>> from mithril.plan.schedule import read_table
+    >>> rows = ["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"]
+    >>> round(simulate(read_table("mine", rows)).bubble, 3)
+    0.333
     """
     stages, devices = schedule.stages, schedule.devices
     prices = [costs] * stages if isinstance(costs, Costs) else list(costs)

@@ -1,9 +1,15 @@
-"""Say in words why a plan moves what it moves, and why a tensor lies as it does."""
+"""Say in words why a plan moves what it moves, and why a tensor lies as it does.
+
+Predicted times are shown only where the profile that priced the plan describes the devices.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mithril.errors import PlanError, nearest
-from mithril.plan import Collective, Plan
+from mithril.ir import Alternative
+from mithril.plan import Collective, Plan, Pricing
 from mithril.plan.printer import over, times_of
 from mithril.transform import gradient_of
 
@@ -20,23 +26,34 @@ def explain(plan: Plan, tensor: str | None = None) -> str:
     """
     if tensor is not None:
         return _explain_tensor(plan, tensor)
-    rows = plan.collectives()
-    lines = [f"{plan.mesh!r}: {len(rows)} collectives", *map(_note, plan.notes)]
+    rows, is_timed = plan.collectives(), _is_timed(plan.pricing)
+    lines = [f"{plan.mesh!r}: {len(rows)} collectives", *_pricing(plan.pricing)]
+    lines += [f"note: {note}" for note in plan.notes]
     for number, row in enumerate(rows, start=1):
-        lines += _explain_row(number, row)
+        lines += _explain_row(number, row, is_timed)
     return "\n".join(lines)
 
 
-def _note(note: str) -> str:
-    return f"note: {note}"
+def _is_timed(pricing: Pricing | None) -> bool:
+    return pricing is not None and not pricing.unknown_platform
 
 
-def _explain_row(number: int, row: Collective) -> list[str]:
+def _pricing(pricing: Pricing | None) -> Iterator[str]:
+    """Yield what priced a plan."""
+    if pricing is None:
+        return
+    line = f"priced with profile '{pricing.profile}'"
+    if pricing.unknown_platform:
+        line += f", since none describes '{pricing.unknown_platform}'; no times are predicted"
+    yield line
+
+
+def _explain_row(number: int, row: Collective, is_timed: bool) -> list[str]:
     cause = row.cause
     place = " ".join(part for part in (row.scope, f"({row.source})" if row.source else "") if part)
+    time = f"{cause.seconds * 1e6:.1f} us predicted, " if is_timed else ""
     lines = [
-        f"{number}. {over(row)}{times_of(row)}, {row.bytes} bytes, "
-        f"{cause.seconds * 1e6:.1f} us predicted, {row.phase}",
+        f"{number}. {over(row)}{times_of(row)}, {row.bytes} bytes, {time}{row.phase}",
         f"     value     {cause.value}" + (f" from {place}" if place else ""),
         f"     produced  {cause.produced}",
         f"     required  {cause.required} by {cause.consumer}",
@@ -45,10 +62,17 @@ def _explain_row(number: int, row: Collective) -> list[str]:
         lines.append(f"     emulated: {cause.emulated}")
     if cause.parts:
         lines.append(f"     carries   {', '.join(cause.parts)}")
-    lines += [f"     instead   {text}" for text in cause.instead]
+    lines += [f"     instead   {_alternative(other, is_timed)}" for other in cause.instead]
     if not cause.instead and not cause.parts:
         lines.append("     instead   nothing: the shardings that are given leave no other way")
     return lines
+
+
+def _alternative(other: Alternative, is_timed: bool) -> str:
+    if not is_timed:
+        return other.option
+    time, than = abs(other.seconds * 1e6), "more" if other.seconds >= 0 else "less here"
+    return f"{other.option}: {time:.1f} us {than}"
 
 
 def _explain_tensor(plan: Plan, tensor: str) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mithril.partition.schedule.simulate import Timeline
+from mithril.cost.timeline import Timeline
 
 COLUMNS = 100
 """How wide a picture may be before columns stand for more time."""
 
 
-def drawn(timeline: Timeline) -> str:
-    """Return the picture, with the figures above it."""
+def draw(timeline: Timeline) -> str:
+    """Return the picture of a schedule that was run on paper, with the figures above it."""
     starts, ends = timeline.starts, timeline.ends
     durations = [ends[a] - starts[a] for a in starts if ends[a] > starts[a]]
     several = timeline.schedule.stages > len(timeline.schedule.rows)

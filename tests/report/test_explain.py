@@ -1,0 +1,102 @@
+"""What a plan moves is explained, with times where they are of the devices that it runs on."""
+
+from __future__ import annotations
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril import P
+from mithril.engine.numpy_engine import NumpyEngine
+from mithril.ir import Alternative
+from mithril.plan import Plan
+from mithril.plan.serialize import plan_from_json, plan_to_json
+from mithril.report import explain
+
+from tests.conformance.engines import IN_ONE_PROCESS, opened
+
+MESH = ml.Mesh(x=2)
+X = np.ones((8, 8), np.float32)
+
+
+def product(backend: ml.Backend) -> ml.Function:
+    """Return what multiplies rows by columns: one of them moves, and either would do."""
+    return ml.jit(lambda a, b: a * b, backend=backend, in_shardings=(P("x"), P(None, "x")))
+
+
+class OfNobody(NumpyEngine):
+    """Simulated devices that claim to be of a platform without a profile."""
+
+    __slots__ = ()
+
+    @property
+    def platform(self) -> str:
+        return "npu"
+
+
+def without_profile(monkeypatch: pytest.MonkeyPatch) -> ml.Backend:
+    with monkeypatch.context() as patch:
+        patch.setattr("mithril.engine.numpy_engine.NumpyEngine", OfNobody)
+        return ml.NumpyBackend(MESH)
+
+
+def test_a_move_is_explained_with_what_else_was_possible() -> None:
+    f = product(ml.NumpyBackend(MESH))
+    assert f.explain(X, X).splitlines() == [
+        "Mesh(x=2): 1 collectives",
+        "priced with profile 'simulated'",
+        "1. all_to_all over x, 128 bytes, 0.2 us predicted, forward",
+        "     value     b from lambda.multiply",
+        "     produced  P(None, 'x')",
+        "     required  P('x', None) by lambda.multiply",
+        "     instead   multiply on P(None, 'x'), P(None, 'x'): 0.2 us more",
+        "     instead   multiply on P(None, None), P(None, None): 0.3 us more",
+    ]
+
+
+def test_no_times_are_shown_of_devices_without_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = product(without_profile(monkeypatch))
+    assert f.explain(X, X).splitlines() == [
+        "Mesh(x=2): 1 collectives",
+        "priced with profile 'simulated', since none describes 'npu'; no times are predicted",
+        "1. all_to_all over x, 128 bytes, forward",
+        "     value     b from lambda.multiply",
+        "     produced  P(None, 'x')",
+        "     required  P('x', None) by lambda.multiply",
+        "     instead   multiply on P(None, 'x'), P(None, 'x')",
+        "     instead   multiply on P(None, None), P(None, None)",
+    ]
+
+
+def test_a_plan_is_the_same_with_and_without_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = product(ml.NumpyBackend(MESH)).plan(X, X)
+    unknown = product(without_profile(monkeypatch)).plan(X, X)
+    assert str(known) == str(unknown)
+
+
+def test_a_plan_that_is_read_says_what_it_was_priced_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    for backend in (ml.NumpyBackend(MESH), without_profile(monkeypatch)):
+        plan = product(backend).plan(X, X)
+        (row,) = plan.collectives()
+        assert isinstance(row.cause.instead[0], Alternative)
+        again = plan_from_json(plan_to_json(plan))
+        assert again.pricing == plan.pricing
+        assert explain(again) == explain(plan)
+
+
+def test_a_plan_in_which_nothing_was_chosen_has_no_prices() -> None:
+    """What only brings an array elsewhere has one way to do it."""
+    plan = product(ml.NumpyBackend(MESH)).plan(X, X)
+    unpriced = Plan.of_program(MESH, plan.stages[0].program)
+    assert "us predicted" in explain(plan)
+    assert "us " not in explain(unpriced)
+    assert "priced" not in explain(unpriced)
+    assert explain(plan_from_json(plan_to_json(unpriced))) == explain(unpriced)
+
+
+@pytest.mark.parametrize("name", IN_ONE_PROCESS)
+def test_no_profile_describes_what_frameworks_run_on_yet(name: str) -> None:
+    backend = opened(name, x=2)
+    text = product(backend).explain(X, X)
+    assert f"none describes '{backend.engine.platform}'; no times are predicted" in text
+    assert "all_to_all over x, 128 bytes, forward" in text
+    assert " us " not in text
