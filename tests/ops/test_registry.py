@@ -12,8 +12,8 @@ from mithril.ir import Op, registry
 from tests.ops.cases import CASES
 
 OPS = sorted(registry().items())
-# These appear only in local programs: never differentiated, never partitioned, run by the engine.
-LOCAL = {"axis_index", "take_shard", "keep_first"}
+# These appear only in local programs: never differentiated, never partitioned.
+LOCAL = {"axis_index", "keep_first", "take_shard", "wait"}
 # A graph, or a home of the user's choice: see tests/transform/test_repeat.py and tests/functional.
 CONTROL = {"checkpoint", "constrain", "repeat"}
 # Attention that says what becomes of a split sequence: see tests/partition/test_context.py.
