@@ -313,5 +313,5 @@ def _scaled(t: TensorType, dimension: int, times: int, over: int) -> TensorType:
 
 __all__ = [
     "SEND", "AllGather", "AllReduce", "AllToAll", "AxisIndex", "Collective", "KeepFirst", "Permute",
-    "ReduceScatter", "TakeShard", "Traffic", "class_of", "collective_of", "collectives",
+    "ReduceScatter", "TakeShard", "Traffic",
 ]  # fmt: skip
