@@ -7,6 +7,7 @@ name, often NumPy's, both are shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 from mithril import ops
@@ -20,23 +21,35 @@ from mithril.runtime.functional.options import FunctionOptions
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.patterns import read_patterns
 
-FUNCTIONS: tuple[str, ...] = (
-    "abs", "add", "all", "any", "arctan", "argmax", "argmin", "argsort", "attention", "avg_pool",
-    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "broadcast_arrays", "broadcast_to", "cast", "ceil", "clip", "concatenate",
-    "convolution", "cos", "cosh", "cross_entropy", "cumsum", "divide", "einsum", "equal", "erf",
-    "exp", "expand_dims", "expm1", "flip", "floor", "floor_divide", "gelu", "greater",
-    "greater_equal", "isfinite", "isinf", "isnan", "layer_norm", "less", "less_equal", "log",
-    "log1p", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "matmul", "matrix_transpose", "max", "max_pool", "maximum", "mean", "min", "minimum",
-    "moveaxis", "multiply", "negate", "not_equal", "one_hot", "outer", "pad", "positive", "power",
-    "prod", "reciprocal", "relu", "remainder", "reshape", "rms_norm", "roll", "rope", "round",
-    "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square",
-    "squeeze", "stack", "std", "subtract", "sum", "take", "take_along", "tan", "tanh", "tensordot",
-    "tile", "top_k", "trace", "transpose", "tril", "triu", "trunc", "unstack", "var", "vecdot",
-    "where",
-)  # fmt: skip
-"""Functions of `mithril.ops` that backends show under the same name."""
+NOT_EAGER: dict[str, str] = {
+    "accumulator": "about dtypes, not arrays",
+    "after": "orders the nodes of a plan",
+    "bernoulli": "draws from the seed of a model; backends have rand",
+    "constrained": "backends have reshard",
+    "dropout": "draws from the seed of a model",
+    "getitem": "written x[...]",
+    "grouped_matmul": "of the blocks that a mixture of experts makes",
+    "iota": "backends have arange",
+    "moe_combine": "of the lists that a mixture of experts makes",
+    "moe_dispatch": "of the lists that a mixture of experts makes",
+    "normal": "draws from the seed of a model; backends have randn",
+    "randint": "draws from the seed of a model; backends have their own",
+    "random_bits": "draws from the seed of a model; backends have randint",
+    "repeat": "a loop of a plan",
+    "scatter_add": "the gradient of take",
+    "stop_gradient": "eager functions have no gradients",
+    "trace_body": "makes the body of a loop",
+    "uniform": "draws from the seed of a model; backends have rand",
+    "window_sizes": "about the windows of a pooling",
+}
+"""Functions of `mithril.ops` that backends do not show, and why."""
+
+FUNCTIONS: tuple[str, ...] = tuple(
+    name
+    for name, value in vars(ops).items()
+    if isinstance(value, FunctionType) and name not in NOT_EAGER
+)
+"""Functions of `mithril.ops` that backends show under the same name: all others."""
 
 ALIASES: dict[str, str] = {
     "astype": "cast",
