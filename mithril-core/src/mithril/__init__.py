@@ -24,55 +24,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from mithril.mesh import Mesh, P, PartitionSpec, Sharding
-    from mithril.models import (
-        Add,
-        AvgPool2d,
-        BatchNorm,
-        Check,
-        Concat,
-        Constant,
-        Conv1d,
-        Conv2d,
-        CrossEntropy,
-        Divide,
-        Dropout,
-        Embedding,
-        FeedForward,
-        Flatten,
-        Gelu,
-        Layer,
-        LayerNorm,
-        Linear,
-        MatMul,
-        MaxPool2d,
-        Mean,
-        MeanSquaredError,
-        Model,
-        MoE,
-        MultiHeadAttention,
-        Multiply,
-        Normal,
-        Pipeline,
-        PositionalEncoding,
-        Relu,
-        Repeat,
-        Reshape,
-        RMSNorm,
-        Sigmoid,
-        Silu,
-        Softmax,
-        Split,
-        Subtract,
-        Tanh,
-        Transpose,
-        Uniform,
-        is_inference,
-        layer,
-        layer_path,
-        parameter,
-        section,
-        seed,
-    )
+    from mithril.models import *
     from mithril.ops.custom import define_op
     from mithril.options import PipelineOptions, Precision
     from mithril.runtime import Array, Backend, CompiledModel, TensorSpec, compile, open_backend
@@ -93,15 +45,6 @@ _HOMES = {
         "OptionError", "PlanError", "ShapeError", "ShardingError", "UnknownNameError",
     ),
     "mithril.mesh": ("Mesh", "P", "PartitionSpec", "Sharding"),
-    "mithril.models": (
-        "Add", "AvgPool2d", "BatchNorm", "Check", "Concat", "Constant", "Conv1d", "Conv2d",
-        "CrossEntropy", "Divide", "Dropout", "Embedding", "FeedForward", "Flatten", "Gelu", "Layer",
-        "LayerNorm", "Linear", "MatMul", "MaxPool2d", "Mean", "MeanSquaredError", "MoE", "Model",
-        "MultiHeadAttention", "Multiply", "Normal", "Pipeline", "PositionalEncoding", "RMSNorm",
-        "Relu", "Repeat", "Reshape", "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh",
-        "Transpose", "Uniform", "is_inference", "layer", "layer_path", "parameter", "section",
-        "seed",
-    ),
     "mithril.ops.custom": ("define_op",),
     "mithril.options": ("PipelineOptions", "Precision"),
     "mithril.runtime": (
@@ -112,6 +55,7 @@ _HOMES = {
     ),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+"""The module of each public name; `mithril.models` for layers and all that is not said here."""
 
 __all__ = [
     "Add", "Array", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "Check", "CheckpointError",
@@ -136,12 +80,11 @@ def __getattr__(name: str) -> object:
         return version("mithril-core")
     if name == "numpy":
         return import_module("mithril.numpy")
-    home = _HOME_OF.get(name)
-    if home is None:
+    if name not in __all__:
         from mithril.errors import nearest
 
         raise AttributeError(f"mithril has no '{name}'{nearest(name, __all__)}")
-    value = getattr(import_module(home), name)
+    value = getattr(import_module(_HOME_OF.get(name, "mithril.models")), name)
     globals()[name] = value
     return value
 

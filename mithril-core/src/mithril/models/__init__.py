@@ -3,57 +3,30 @@
 A layer is a short function over tensors; users write their own with `layer` and `parameter`.
 """
 
-from mithril.models.component import Component, Connected
-from mithril.models.composition import Composition
-from mithril.models.definition import Check
-from mithril.models.initializers import Constant, Initializer, Normal, Uniform
-from mithril.models.layer import Layer, layer
-from mithril.models.layers import (
-    Add,
-    AvgPool2d,
-    BatchNorm,
-    Concat,
-    Conv1d,
-    Conv2d,
-    CrossEntropy,
-    Divide,
-    Dropout,
-    Embedding,
-    FeedForward,
-    Flatten,
-    Gelu,
-    LayerNorm,
-    Linear,
-    MatMul,
-    MaxPool2d,
-    Mean,
-    MeanSquaredError,
-    MoE,
-    MultiHeadAttention,
-    Multiply,
-    PositionalEncoding,
-    Relu,
-    Repeat,
-    Reshape,
-    RMSNorm,
-    Sigmoid,
-    Silu,
-    Softmax,
-    Split,
-    Subtract,
-    Tanh,
-    Transpose,
-)
-from mithril.models.model import Model
-from mithril.models.pipeline import Pipeline
-from mithril.models.trace_context import is_inference, layer_path, parameter, section, seed
-
-__all__ = [
-    "Add", "AvgPool2d", "BatchNorm", "Check", "Component", "Composition", "Concat", "Connected",
-    "Constant", "Conv1d", "Conv2d", "CrossEntropy", "Divide", "Dropout", "Embedding", "FeedForward",
-    "Flatten", "Gelu", "Initializer", "Layer", "LayerNorm", "Linear", "MatMul", "MaxPool2d", "Mean",
-    "MeanSquaredError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal", "Pipeline",
-    "PositionalEncoding", "RMSNorm", "Relu", "Repeat", "Reshape", "Sigmoid", "Silu", "Softmax",
-    "Split", "Subtract", "Tanh", "Transpose", "Uniform", "is_inference", "layer", "layer_path",
-    "parameter", "section", "seed",
-]  # fmt: skip
+from mithril.models.component import Component as Component
+from mithril.models.component import Connected as Connected
+from mithril.models.composition import Composition as Composition
+from mithril.models.definition import Check as Check
+from mithril.models.initializers import Constant as Constant
+from mithril.models.initializers import Initializer as Initializer
+from mithril.models.initializers import Normal as Normal
+from mithril.models.initializers import Uniform as Uniform
+from mithril.models.layer import Layer as Layer
+from mithril.models.layer import layer as layer
+from mithril.models.layers.activation import *
+from mithril.models.layers.attention import *
+from mithril.models.layers.combine import *
+from mithril.models.layers.convolution import *
+from mithril.models.layers.embedding import *
+from mithril.models.layers.linear import *
+from mithril.models.layers.loss import *
+from mithril.models.layers.moe import *
+from mithril.models.layers.normalization import *
+from mithril.models.layers.repeat import *
+from mithril.models.model import Model as Model
+from mithril.models.pipeline import Pipeline as Pipeline
+from mithril.models.trace_context import is_inference as is_inference
+from mithril.models.trace_context import layer_path as layer_path
+from mithril.models.trace_context import parameter as parameter
+from mithril.models.trace_context import section as section
+from mithril.models.trace_context import seed as seed

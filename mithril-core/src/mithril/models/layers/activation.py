@@ -151,3 +151,6 @@ def Dropout(input: Tensor, *, rate: float = 0.5) -> Tensor:  # noqa: N802
     salt = zlib.crc32(layer_path().encode()) >> 1  # stable from run to run, unlike hash()
     masked: Tensor = dropout(input, seed(), rate, salt)
     return masked
+
+
+__all__ = ["Dropout", "Gelu", "Relu", "Sigmoid", "Silu", "Softmax", "Tanh"]

@@ -116,3 +116,6 @@ def _head_dim(features: int, num_heads: int) -> int:
             f"choose num_heads that divides {features}, or give head_dim"
         )
     return features // num_heads
+
+
+__all__ = ["MultiHeadAttention"]

@@ -282,3 +282,9 @@ def _several(does: str, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
             f'inputs=["a", "b"]'
         )
     return inputs
+
+
+__all__ = [
+    "Add", "Concat", "Divide", "Flatten", "MatMul", "Mean", "Multiply", "Reshape",
+    "Split", "Subtract", "Transpose",
+]  # fmt: skip

@@ -202,3 +202,6 @@ def MaxPool2d(  # noqa: N802
     require_rank(input, _IMAGE)
     output: Tensor = max_pool(input, kernel_size, stride=stride, padding=padding)
     return output
+
+
+__all__ = ["AvgPool2d", "Conv1d", "Conv2d", "MaxPool2d"]

@@ -95,3 +95,6 @@ def _sinusoids(like: Tensor, sequence: int, features: int) -> Tensor:
     odd = feature - pair * 2
     rate = exp(cast(pair, DType.float32) * (-2.0 * math.log(10000.0) / features))
     return sin(position * rate + cast(odd, DType.float32) * (0.5 * math.pi))
+
+
+__all__ = ["Embedding", "PositionalEncoding"]

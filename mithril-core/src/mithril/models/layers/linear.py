@@ -102,3 +102,6 @@ def FeedForward(  # noqa: N802
             hidden = ACTIVATIONS[activation](hidden)
     with section("down"):
         return affine(hidden, input.shape[-1], bias=bias)
+
+
+__all__ = ["FeedForward", "Linear"]

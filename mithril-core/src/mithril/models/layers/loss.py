@@ -60,3 +60,6 @@ def MeanSquaredError(input: Tensor, target: Tensor) -> Tensor:  # noqa: N802
         )
     difference = input - target
     return mean(difference * difference)
+
+
+__all__ = ["CrossEntropy", "MeanSquaredError"]

@@ -393,3 +393,6 @@ def _check(layer: MoE, by_spec: list[str], laid: list[str]) -> None:
             f"MoE has both expert_distribution and {by_spec[0]}; give one of them, as both say how "
             f"the experts are split"
         )
+
+
+__all__ = ["MoE"]

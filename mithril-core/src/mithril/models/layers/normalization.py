@@ -161,3 +161,6 @@ def _channels(input: Tensor, *statistics: Tensor) -> int:
                 f"channels; give one number for each channel"
             )
     return channels
+
+
+__all__ = ["BatchNorm", "LayerNorm", "RMSNorm"]

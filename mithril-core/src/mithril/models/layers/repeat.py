@@ -141,3 +141,6 @@ def _stack(annotation: Annotation) -> Annotation:
         shown = (axes[0] if len(axes) == 1 else (axes or None) for axes in entries)
         return replace(annotation, spec=PartitionSpec(None, *shown))
     return replace(annotation, spec=(None, *spec))
+
+
+__all__ = ["Repeat"]
