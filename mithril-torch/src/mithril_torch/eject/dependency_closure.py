@@ -102,8 +102,12 @@ def parse_module(module: str) -> Module:
             for alias in node.names:
                 imports[alias.asname or alias.name] = ast.unparse(ast.Import([alias]))
         elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            origin = node.module or ""
             for alias in node.names:
-                members[alias.asname or alias.name] = (node.module or "", alias.name)
+                if alias.name == "*":
+                    members |= {name: (origin, name) for name in import_module(origin).__all__}
+                else:
+                    members[alias.asname or alias.name] = (origin, alias.name)
         else:
             for name in _defined_names(node):
                 definitions[name] = Definition(_source_of(source, node), names_in(node))

@@ -164,3 +164,6 @@ def attention_gradient_by_scores(
     dk = torch.matmul(slope.mT, q).sum(2, keepdim=True)
     dv = torch.matmul(weights.mT, g).sum(2, keepdim=True)
     return ungroup_heads(dq, dtype), ungroup_heads(dk, dtype), ungroup_heads(dv, dtype)
+
+
+__all__ = ["attention", "attention_gradient"]

@@ -250,3 +250,9 @@ def wait_for_tensor(x: torch.Tensor) -> torch.Tensor:
     """Return x once its data is there."""
     found: torch.Tensor = functional.wait_tensor(x)
     return found
+
+
+__all__ = [
+    "all_gather", "all_gather_now", "all_reduce", "all_reduce_now", "all_to_all", "all_to_all_now",
+    "permute", "permute_now", "reduce_scatter", "reduce_scatter_now",
+]  # fmt: skip

@@ -29,3 +29,6 @@ def convolution_backward_16(
         return list(aten.convolution_backward(dy, x, w, *how))
     found = aten.convolution_backward(dy.float(), x.float(), w.float(), *how)
     return [None if gradient is None else gradient.to(dy.dtype) for gradient in found]
+
+
+__all__ = ["convolution_16", "convolution_backward_16", "images"]

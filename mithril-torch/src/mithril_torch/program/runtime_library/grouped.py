@@ -54,3 +54,6 @@ def _masked_outer(left: torch.Tensor, right: torch.Tensor, mine: torch.Tensor) -
     others = torch.logical_not(mine)[:, None, None]
     left, right = left.masked_fill(others, 0), right.masked_fill(others, 0)
     return torch.mm(left.flatten(0, 1).t(), right.flatten(0, 1))
+
+
+__all__ = ["grouped_matmul", "grouped_outer"]

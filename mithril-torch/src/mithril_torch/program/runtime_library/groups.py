@@ -61,3 +61,6 @@ def release_groups() -> None:
 def axis_index(group: Group, device: Any) -> torch.Tensor:
     """Return this process's place in a group, as a scalar."""
     return torch.tensor(group.index, dtype=torch.int32, device=device)
+
+
+__all__ = ["axis_index", "make_group"]

@@ -126,3 +126,6 @@ def top_k(x: torch.Tensor, k: int, axis: int) -> tuple[torch.Tensor, torch.Tenso
         values, order = torch.sort(wide, dim=axis, stable=True, descending=True)
         values = values.narrow(axis, 0, k).to(x.dtype)
     return values, order.narrow(axis, 0, k).to(torch.int32)
+
+
+__all__ = ["scatter_add", "scatter_along", "take", "take_along", "take_part", "top_k"]

@@ -41,3 +41,6 @@ def cross_entropy_gradient(
     slope = torch.zeros_like(scores).scatter_(-1, known, given)
     found: torch.Tensor = aten._log_softmax_backward_data(slope, scores, -1, scores.dtype)
     return found.to(logits.dtype)
+
+
+__all__ = ["cross_entropy", "cross_entropy_gradient"]

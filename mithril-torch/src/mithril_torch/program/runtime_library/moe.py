@@ -27,3 +27,6 @@ def moe_combine(x: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
     if found.shape[1] == 2 and found.dtype not in (torch.float16, torch.bfloat16):
         return torch.add(found[:, 0], found[:, 1])
     return torch.sum(found, 1, dtype=found.dtype)
+
+
+__all__ = ["moe_combine", "moe_dispatch"]

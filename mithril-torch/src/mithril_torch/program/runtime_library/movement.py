@@ -30,3 +30,6 @@ def keep_first(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     if index.device.type == "cpu" and not torch.compiler.is_compiling():
         return x if int(index) == 0 else torch.zeros_like(x)
     return torch.where(index == 0, x, torch.zeros_like(x))
+
+
+__all__ = ["keep_first", "spread", "take_shard"]

@@ -68,3 +68,6 @@ def rms_norm_gradient(
     )
     level = torch.matmul(g, gain).mul_(scale).div_(x.shape[-1])
     return dx.add_(level.unsqueeze(-1)).to(dtype), dgain.to(dtype)
+
+
+__all__ = ["layer_norm", "layer_norm_gradient", "rms_norm", "rms_norm_gradient"]

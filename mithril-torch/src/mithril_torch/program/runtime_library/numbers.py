@@ -52,3 +52,6 @@ def all_bits(condition: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def none_of(condition: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return 0 where a condition holds, else integers with all bits."""
     return torch.sub(condition.view(torch.int8), 1).to(dtype)
+
+
+__all__ = ["choose", "sign", "whole_floor_divide", "whole_remainder"]

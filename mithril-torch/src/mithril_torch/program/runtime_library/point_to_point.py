@@ -67,3 +67,6 @@ def send(group: Group, x: torch.Tensor, rank: int, tag: int) -> Any:
 def receive(group: Group, like: torch.Tensor, rank: int, tag: int) -> PendingReceive:
     """Start to receive a tensor into one that nobody uses yet."""
     return PendingReceive(group, like, rank, tag)
+
+
+__all__ = ["PendingAssembly", "receive", "send"]

@@ -75,3 +75,6 @@ def avg_pool_gradient(
 def as_image(x: torch.Tensor) -> torch.Tensor:
     """Return x, of two spatial dimensions if it has one."""
     return x.unsqueeze(2) if x.dim() == 3 else x
+
+
+__all__ = ["avg_pool", "avg_pool_gradient", "max_pool", "max_pool_gradient"]

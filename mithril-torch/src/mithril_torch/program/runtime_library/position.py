@@ -50,3 +50,6 @@ def rotations(
     turn = angle.cos().to(dtype)
     turn = turn.repeat_interleave(2, -1) if interleaved else torch.cat((turn, turn), -1)
     return turn, angle.sin().to(dtype)
+
+
+__all__ = ["rope"]

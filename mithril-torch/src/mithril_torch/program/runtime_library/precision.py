@@ -22,3 +22,6 @@ def float32_products(precision: str, run: Run) -> Run:
             cuda.fp32_precision, cpu.fp32_precision = before
 
     return run_precisely
+
+
+__all__ = ["float32_products"]

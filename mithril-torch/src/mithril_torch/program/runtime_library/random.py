@@ -113,3 +113,6 @@ def threefry(
 def as_word(number: int) -> int:
     """Return the signed number of the same 32 bits."""
     return (number + 0x80000000) % 0x100000000 - 0x80000000
+
+
+__all__ = ["random_bits"]

@@ -161,3 +161,9 @@ def count_window_elements(
     """Return how many elements each window averages, [1, 1, *positions]."""
     one = pad(like.new_ones((1, 1, *size)), padding, 1 if count_padding else 0)
     return windows(one, window, stride, [1] * len(window)).flatten(-len(window)).sum(-1)
+
+
+__all__ = [
+    "convolve_windows", "convolve_windows_input_gradient", "convolve_windows_weight_gradient",
+    "max_windows", "max_windows_gradient", "mean_windows", "mean_windows_gradient", "pad",
+]  # fmt: skip
