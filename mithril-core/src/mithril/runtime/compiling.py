@@ -83,8 +83,7 @@ def compile(
         max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
             because two shardings do not fit together (reductions and what is kept at rest aside).
         pipeline: how the stages of a pipeline run.
-        pipeline_schedule: the schedule alone: `gpipe`, `1f1b`, `interleaved`, `zb-h1`, the path of
-            a CSV file with a table, or the lines of a table.
+        pipeline_schedule: the schedule alone, as `PipelineOptions` takes it.
         partition_hooks: put each layer, and each collective, into a range of the framework's
             profiler that has its name.
         options: none yet; others of the guides, and those of `jit` that make no sense here, are

@@ -22,7 +22,7 @@ def make(name: str, devices: int, microbatches: int, chunks: int = 1) -> Schedul
     """Return a schedule by name.
 
     Args:
-        name: `gpipe`, `1f1b`, `interleaved` or `zb-h1`.
+        name: one of `KNOWN`.
         devices: how many devices the pipeline has.
         microbatches: into how many parts a batch is cut.
         chunks: how many stages each device has; more than one for `interleaved` only.
