@@ -105,7 +105,7 @@ def solve(
     """
     graph, given, candidates = _open_candidates(graph, mesh, layouts, target, pads)
     resharder = Resharder(given.mesh, target.hardware, pads)
-    choice = choose(graph, given, candidates, resharder, target.hardware)
+    choice = choose(graph, given, candidates, resharder)
     return Solution(graph, given, choice, layouts)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from mithril.cost import Hardware
 from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Sharding
@@ -17,7 +16,7 @@ from mithril.sharding.eliminate import Table
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, lifted, links, lowered
 from mithril.sharding.reshard import PICOSECONDS, Resharder
-from mithril.sharding.trial import exchanges, seconds_of
+from mithril.sharding.trial import work_seconds
 from mithril.types import TensorType
 
 FORBIDDEN = float("inf")
@@ -41,8 +40,7 @@ class Objective:
         graph: the global graph.
         given: the shardings that are given.
         candidates: what may be split.
-        resharder: prices the moves.
-        hardware: prices the work.
+        resharder: prices the moves, and its hardware the work.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class Objective:
         given: Constraints,
         candidates: Candidates,
         resharder: Resharder,
-        hardware: Hardware,
     ) -> None:
         self.options: dict[Node, tuple[Option, ...]] = {}
         self.homes: dict[ValueUse, tuple[Sharding, ...]] = {}
@@ -64,7 +61,6 @@ class Objective:
         self._given = given
         self._candidates = candidates
         self._resharder = resharder
-        self._hardware = hardware
         self._node_options = NodeOptions(given.mesh, candidates, given.pads)
         self._node_prices: dict[tuple[int, int], np.ndarray] = {}
         self._links = list(links(graph))
@@ -102,12 +98,9 @@ class Objective:
         self.tables.append(Table((self.variable[node],), prices))
 
     def _price_options(self, node: Node, options: Sequence[Option], times: int) -> np.ndarray:
-        work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
-        prices = []
+        rule, prices = self._candidates.rules[node], []
         for option in options:
-            seconds = work.flops / self._hardware.flops / self._given.mesh.product(option.factors)
-            issued = exchanges(node, self._candidates.rules[node], option)
-            seconds = times * (seconds + seconds_of(issued, self._resharder))
+            seconds = times * work_seconds(node, rule, option, self._resharder)
             tie = LINEAR_TIE * len(option.linear)
             prices.append(round(seconds * PICOSECONDS) * PRICE_UNIT + tie)
         return np.array(prices)

@@ -22,7 +22,6 @@ from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
 from mithril.partition.pipeline.microbatch_index import REDUCTIONS
 from mithril.plan import Program
 from mithril.plan.schedule import Work
-from mithril.types import TensorType
 
 CHEAP = 8
 """Operations for each element that may be spent on what is computed before the micro-batches."""
@@ -114,7 +113,7 @@ class PhasedProgram:
             return None
         if any(n.phase != Phase.forward or n.op.is_collective or n.op.bodies for n in found):
             return None
-        work = sum(n.op.cost(_types(n.inputs), _types(n.outputs)).flops for n in found)
+        work = sum(n.cost().flops for n in found)
         size = sum(value.type.size for n in found for value in n.outputs)
         return found[::-1] if work <= CHEAP * size else None
 
@@ -223,10 +222,6 @@ def check_microbatch_reductions(program: Program) -> None:
     """
     for node in program.graph.nodes:
         _is_microbatch_reduction(node)
-
-
-def _types(values: Sequence[Value]) -> list[TensorType]:
-    return [value.type for value in values]
 
 
 def _tells_time(node: Node) -> bool:
