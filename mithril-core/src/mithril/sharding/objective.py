@@ -1,4 +1,20 @@
-"""What is minimised: variables with their domains, and cost tables over them."""
+"""What is minimised: variables with their domains, and cost tables over them.
+
+Variables are the option o(n) of every node n, and the home h(v) of every value v: the sharding it
+lies in between its maker and its users. An option makes v in the sharding p(v, o), and needs it in
+q(v, o). With `move` the price of the cheapest reshard and t how often a loop around runs, the cost
+is the sum of
+
+    t * work(n, o(n))                       of every node n
+    t * move(p(v, o(maker of v)) -> h(v))   of every value v that is made: it goes home once
+    t * move(h(v) -> q(v, o(n)))            of every use of v by a node n; equal moves count once
+    move(h(v) -> promised(v))               of every output that must leave in a given sharding
+    t * move(h(v) -> h(w))                  of every v that becomes w at the border of a loop
+
+A home makes tables of two variables of what would otherwise be one of the maker and all users, and
+is why a value that many need alike is moved once. Each term is one table, and `eliminate` minimises
+their sum. Work is flops / (flops per second * parts) and the collectives that an op issues itself.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +37,7 @@ from mithril.types import TensorType
 
 FORBIDDEN = float("inf")
 PRICE_UNIT = 64.0  # one picosecond; what lies below breaks ties
+# Prices are multiples of PRICE_UNIT; each weight is less than that, so it decides among equal ones.
 COLLECTIVE_TIE = 1.0  # fewer collectives first
 MEMORY_TIE = 0.5  # then the smaller copy of a value that may lie anywhere
 LINEAR_TIE = 0.25  # then reduce early: the plan names the layer that made the partial sum
@@ -164,6 +181,8 @@ class Objective:
         for link in self._links:
             fixed |= self._fix(link)
         size = -1
+        # What may be a home on one side may be one on the other; through nested loops and carries
+        # that goes on until no list grows. The lists are finite, so it ends.
         while (now := sum(map(len, self.homes.values()))) > size:
             size = now
             for link in self._links:
@@ -301,7 +320,10 @@ class Objective:
         return self._use(link.source.type, before, after)
 
     def _tie(self, value: Value, source: Value) -> None:
-        """Let an output leave in the home of an input."""
+        """Let an output leave in the home of an input: a gradient as its parameter lies.
+
+        That home is chosen, too, so this is a table over both and no promise.
+        """
         here, there = (value, Phase.forward), (source, Phase.forward)
         prices = [
             [self._leave(h, [goal], value) for h in self.homes[here]] for goal in self.homes[there]
