@@ -28,13 +28,12 @@ from mithril.partition.pipeline import (
     split_by_stage,
 )
 from mithril.partition.pipeline.hoist_reductions import hoist_reductions
-from mithril.partition.pipeline.microbatches import TimeAxis, cut_batch, gather_batches
+from mithril.partition.pipeline.microbatches import TimeAxis, cut_batch, gather_batches, timeless
 from mithril.partition.pipeline.part_layouts import PartLayouts
 from mithril.partition.pipeline.stacked_parameters import with_stacks
-from mithril.partition.pipeline.stage_programs import timeless
 from mithril.partition.search import Solution, local_program, solve, with_kernels
 from mithril.plan import Plan, Stage, TensorReport, Timetable
-from mithril.plan.schedule import Work
+from mithril.plan.schedule import HALVES
 from mithril.sharding import UNSAID, Layout
 
 _EXCHANGED = (
@@ -202,8 +201,7 @@ def _schedule(
 ) -> tuple[tuple[Stage, ...], Timetable]:
     """Return the programs that run without a break, and when each runs."""
     placement, schedule = task.placement, task.placement.schedule
-    halves = (Work.input_gradient, Work.weight_gradient)
-    is_halved = schedule is not None and any(a.work in halves for a in schedule.actions)
+    is_halved = schedule is not None and any(a.work in HALVES for a in schedule.actions)
     builders = {
         item.local.part: StageBuilder(
             item, placement.parts[item.local.part].mesh, placement.microbatches

@@ -1,4 +1,4 @@
-"""Partition one graph over one mesh: find candidates, choose among them, make the local program."""
+"""Search for the cheapest way to run one graph on one mesh, and make its local program."""
 
 from __future__ import annotations
 

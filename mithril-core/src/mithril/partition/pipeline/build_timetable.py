@@ -21,7 +21,7 @@ from mithril.partition.pipeline.placement import Placement
 from mithril.partition.pipeline.split import StageGraphs
 from mithril.partition.pipeline.stage_programs import SlotRef, StageBuilder, StageProgram
 from mithril.plan import Port, Stage
-from mithril.plan.schedule import Action, Work
+from mithril.plan.schedule import HALVES, Action, Work
 from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer
 
 Key = tuple[SlotRef, int | None]
@@ -109,8 +109,7 @@ class TimetableBuilder:
         return sorted(starts, key=lambda action: (starts[action], row[action.stage]))
 
     def _act(self, action: Action) -> None:
-        halves = (Work.input_gradient, Work.weight_gradient)
-        works = (action.work, *halves) if action.work == Work.backward else (action.work,)
+        works = (action.work, *HALVES) if action.work == Work.backward else (action.work,)
         for number, stage_program in enumerate(self.stage_programs):
             stage = self.placement.parts[stage_program.of.part].stage
             if (
