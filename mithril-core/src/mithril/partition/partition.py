@@ -210,34 +210,6 @@ def _schedule(
     }
     programs = [program for builder in builders.values() for program in builder.stage_programs()]
     programs.sort(key=lambda program: program.of)
-    leaving = _leaving(task, builders)
     return TimetableBuilder(
-        placement, task.graph, stage_graphs, builders, programs,
-        task.existing(), leaving, task.target.hardware,
-    ).timetable()  # fmt: skip
-
-
-def _leaving(task: _Task, builders: Mapping[int, StageBuilder]) -> dict[str, Sharding]:
-    """Return how outputs leave: as was asked for, gradients as what they are gradients of."""
-    found: dict[str, Sharding] = {}
-    for name in task.graph.outputs:
-        layout = task.of(name)
-        if layout.follows is not None:
-            lies = _lies(layout.follows, task, builders)
-        else:
-            lies = layout.leaves
-        if lies is not None:
-            found[name] = lies
-    return found
-
-
-def _lies(name: str, task: _Task, builders: Mapping[int, StageBuilder]) -> Sharding | None:
-    """Return how an input of the whole lies: as it exists, or as the first part takes it."""
-    existing = task.of(name).existing
-    if existing is not None:
-        return existing
-    for builder in builders.values():
-        for value in builder.graph.inputs:
-            if value.name == name:
-                return builder.arriving_port(value).sharding
-    return None
+        placement, task.graph, stage_graphs, builders, programs, task.layouts, task.target.hardware
+    ).timetable()

@@ -12,7 +12,7 @@ With t(m) the terms that micro-batch m gives, out of M, a collective over the ax
     a sum that inputs give      t(0) + ... + t(M - 1) before them, as for max and min
     a gathered batch            concatenate(t(0), ..., t(M - 1)) after them
 
-What such a collective does over devices besides is left of it, once, after the micro-batches.
+What such a collective does over devices besides, it does with the result.
 """
 
 from __future__ import annotations
