@@ -172,7 +172,7 @@ def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.Da
     given_ = find_constraints(graph, mesh, {n: Layout(s) for n, s in arriving.items()})
     resharder = Resharder(mesh, SIMULATED)
     candidates = collect(graph, given_)
-    objective = Objective(graph, given_, candidates, resharder, SIMULATED)
+    objective = Objective(graph, given_, candidates, resharder)
     sizes = objective.domains
     if np.prod(np.array(sizes, float)) > 20_000:
         return
@@ -180,6 +180,6 @@ def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.Da
         sum(float(t.costs[tuple(values[v] for v in t.variables)]) for t in objective.tables)
         for values in itertools.product(*map(range, sizes))
     )
-    choice = choose(graph, given_, candidates, resharder, SIMULATED)
+    choice = choose(graph, given_, candidates, resharder)
     assert choice.is_exact
     assert choice.price * PRICE_UNIT == best

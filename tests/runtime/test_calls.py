@@ -9,6 +9,7 @@ import mithril.numpy as mnp
 import numpy as np
 import pytest
 from mithril import P
+from mithril.engine import Engine
 from mithril.runtime.call import Bindings
 
 from tests.functional.backends import close, every_backend, floats, opened
@@ -222,12 +223,10 @@ def test_what_a_model_gives_up_is_chosen(donate: Any, gone: str) -> None:
 
 
 def test_the_engine_is_told_what_a_model_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mithril.runtime import call
-
     seen = []
-    lower = call.lower
+    lower = Engine.lower_plan
     monkeypatch.setattr(
-        call, "lower", lambda engine, plan, donate: seen.append(donate) or lower(engine, plan)
+        Engine, "lower_plan", lambda self, plan, donate: seen.append(donate) or lower(self, plan)
     )
     evaluated(line(), ("params", "x"))
     assert seen == [[0, 1, 2]]

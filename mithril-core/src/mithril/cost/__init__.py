@@ -11,12 +11,10 @@ from mithril.cost.hardware import (
     Hardware,
     Link,
     hardware_of,
-    hardware_under,
-    hardware_within,
 )
 from mithril.cost.target import Target
 
 __all__ = [
     "SIMULATED", "Hardware", "Link", "Target", "collective_seconds", "emulated", "hardware_of",
-    "hardware_under", "hardware_within", "relayed", "transfer_seconds",
+    "relayed", "transfer_seconds",
 ]  # fmt: skip

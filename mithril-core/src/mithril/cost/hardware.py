@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from mithril.engine import Engine
 from mithril.engine.transport import Transport
 from mithril.mesh import Mesh
 from mithril.plan import Pricing
-
-if TYPE_CHECKING:
-    from mithril.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)

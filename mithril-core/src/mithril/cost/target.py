@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from mithril.cost.hardware import SIMULATED, Hardware, hardware_under, hardware_within
-from mithril.engine import KernelNames
+from mithril.engine import Engine, KernelNames
 from mithril.mesh import Mesh
 from mithril.ops.collective import collectives
-
-if TYPE_CHECKING:
-    from mithril.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)

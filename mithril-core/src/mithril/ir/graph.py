@@ -17,7 +17,7 @@ from mithril.ir.source import Source
 from mithril.types import TensorType
 
 if TYPE_CHECKING:
-    from mithril.ir.op import Op
+    from mithril.ir.op import Cost, Op
 
 
 class Phase(StrEnum):
@@ -104,6 +104,10 @@ class Node:
     def attributes(self) -> Mapping[str, object]:
         """The op's attributes by name."""
         return self.op.attributes
+
+    def cost(self) -> Cost:
+        """Return the work of the op on these operands."""
+        return self.op.cost([v.type for v in self.inputs], [v.type for v in self.outputs])
 
     def where(self) -> str:
         """Return `layer (file:line)` as far as known, for messages."""

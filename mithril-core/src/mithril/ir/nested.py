@@ -36,10 +36,7 @@ class Nested(Op):
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         """Return the work of the body, in all iterations."""
-        work = [
-            node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
-            for node in self.body.nodes
-        ]
+        work = [node.cost() for node in self.body.nodes]
         return Cost(
             self.iterations * sum(cost.flops for cost in work),
             self.iterations * sum(cost.bytes for cost in work),

@@ -28,13 +28,12 @@ from mithril.partition.pipeline import (
     split_by_stage,
 )
 from mithril.partition.pipeline.hoist_reductions import hoist_reductions
-from mithril.partition.pipeline.microbatches import TimeAxis, cut_batch, gather_batches
+from mithril.partition.pipeline.microbatches import TimeAxis, cut_batch, gather_batches, timeless
 from mithril.partition.pipeline.part_layouts import PartLayouts
 from mithril.partition.pipeline.stacked_parameters import with_stacks
-from mithril.partition.pipeline.stage_programs import timeless
 from mithril.partition.search import Solution, local_program, solve, with_kernels
 from mithril.plan import Plan, Stage, TensorReport, Timetable
-from mithril.plan.schedule import Work
+from mithril.plan.schedule import HALVES
 from mithril.sharding import UNSAID, Layout
 
 _EXCHANGED = (
@@ -202,8 +201,7 @@ def _schedule(
 ) -> tuple[tuple[Stage, ...], Timetable]:
     """Return the programs that run without a break, and when each runs."""
     placement, schedule = task.placement, task.placement.schedule
-    halves = (Work.input_gradient, Work.weight_gradient)
-    is_halved = schedule is not None and any(a.work in halves for a in schedule.actions)
+    is_halved = schedule is not None and any(a.work in HALVES for a in schedule.actions)
     builders = {
         item.local.part: StageBuilder(
             item, placement.parts[item.local.part].mesh, placement.microbatches
@@ -212,34 +210,6 @@ def _schedule(
     }
     programs = [program for builder in builders.values() for program in builder.stage_programs()]
     programs.sort(key=lambda program: program.of)
-    leaving = _leaving(task, builders)
     return TimetableBuilder(
-        placement, task.graph, stage_graphs, builders, programs,
-        task.existing(), leaving, task.target.hardware,
-    ).timetable()  # fmt: skip
-
-
-def _leaving(task: _Task, builders: Mapping[int, StageBuilder]) -> dict[str, Sharding]:
-    """Return how outputs leave: as was asked for, gradients as what they are gradients of."""
-    found: dict[str, Sharding] = {}
-    for name in task.graph.outputs:
-        layout = task.of(name)
-        if layout.follows is not None:
-            lies = _lies(layout.follows, task, builders)
-        else:
-            lies = layout.leaves
-        if lies is not None:
-            found[name] = lies
-    return found
-
-
-def _lies(name: str, task: _Task, builders: Mapping[int, StageBuilder]) -> Sharding | None:
-    """Return how an input of the whole lies: as it exists, or as the first part takes it."""
-    existing = task.of(name).existing
-    if existing is not None:
-        return existing
-    for builder in builders.values():
-        for value in builder.graph.inputs:
-            if value.name == name:
-                return builder.arriving_port(value).sharding
-    return None
+        placement, task.graph, stage_graphs, builders, programs, task.layouts, task.target.hardware
+    ).timetable()

@@ -1,4 +1,4 @@
-"""Partition one graph over one mesh: find candidates, choose among them, make the local program."""
+"""Search for the cheapest way to run one graph on one mesh, and make its local program."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def solve(
     """
     graph, given, candidates = _open_candidates(graph, mesh, layouts, target, pads)
     resharder = Resharder(given.mesh, target.hardware, pads)
-    choice = choose(graph, given, candidates, resharder, target.hardware)
+    choice = choose(graph, given, candidates, resharder)
     return Solution(graph, given, choice, layouts)
 
 

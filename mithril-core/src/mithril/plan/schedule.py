@@ -27,6 +27,10 @@ class Work(StrEnum):
     weight_gradient = "W"
 
 
+HALVES = (Work.input_gradient, Work.weight_gradient)
+"""What a backward is made of."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Action:
     """A piece of work that a device does without a break.

@@ -7,7 +7,7 @@ were passed before. Nothing here knows a backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter, itemgetter
@@ -68,7 +68,7 @@ class Bound(Generic[Source]):
         """The lowered plan, told which of its inputs are given up; made when it is first run."""
         donated = self.interface.donated
         given_up = [i for i, position in enumerate(self.order) if position in donated]
-        return lower(self.engine, self.plan, given_up)
+        return self.engine.lower_plan(self.plan, given_up)
 
     @cached_property
     def ports(self) -> Mapping[str, Port]:
@@ -210,14 +210,3 @@ def pick(keys: Sequence[str] | Sequence[int]) -> Pick:
     if len(keys) > 1:
         return itemgetter(*keys)
     return lambda items: [items[key] for key in keys]
-
-
-def lower(engine: Engine, plan: Plan, donate: Collection[int] = ()) -> Executable:
-    """Return a plan as something that runs.
-
-    Args:
-        engine: where it runs.
-        plan: what runs.
-        donate: positions of inputs that are given up.
-    """
-    return engine.lower_plan(plan, donate)

@@ -11,9 +11,9 @@ from mithril.sharding.constraints import Constraints, find_constraints
 from mithril.sharding.layout import FREE, UNSAID, Layout
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Move, Resharder
-from mithril.sharding.trial import exchanges, part_sizes, seconds_of
+from mithril.sharding.trial import part_sizes
 
 __all__ = [
     "FREE", "UNSAID", "Candidates", "Choice", "Constraints", "Layout", "Move", "Option",
-    "Resharder", "choose", "collect", "exchanges", "find_constraints", "part_sizes", "seconds_of",
+    "Resharder", "choose", "collect", "find_constraints", "part_sizes",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from mithril.ir import Alternative, Node, Value
 from mithril.mesh import Sharding
 from mithril.sharding.choose import Choice
 from mithril.sharding.option import Option
-from mithril.sharding.trial import exchanges, seconds_of
+from mithril.sharding.trial import work_seconds
 
 SHOWN = 3
 """How many alternatives are worth reading."""
@@ -67,10 +67,7 @@ def _compare(node: Node, choice: Choice) -> tuple[Alternative, ...]:
 def _price(node: Node, option: Option, choice: Choice) -> float | None:
     """Return the seconds of an option where it stands, None when it cannot stand there."""
     resharder = choice.resharder
-    work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
-    parts = option.results[0].mesh.product(option.factors)
-    total = work.flops / resharder.hardware.flops / parts
-    total += seconds_of(exchanges(node, choice.rules[node], option), resharder)
+    total = work_seconds(node, choice.rules[node], option, resharder)
     try:
         for start, goal, value in _moves(node, option, choice):
             path = resharder.path(start, goal, value.type)

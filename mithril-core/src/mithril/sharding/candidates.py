@@ -4,6 +4,16 @@ The closure starts from the shardings the user gave (inputs, parameters, promise
 in both directions: a dimension that may be split makes its factor a candidate at every node that
 touches the value, and a candidate factor makes every dimension it occurs in splittable. Nothing is
 decided here, no conflict is resolved, and the order of the steps does not matter.
+
+Why a closure, and not every factor of every node: nodes have a choice for each axis, so unasked
+splits would multiply the options, and on small sizes prices would pick splits that no user meant.
+What nobody's sharding leads to stays whole. The sets only grow, so the closure ends, and it is the
+same in whichever order dimensions are taken: the least one that has the seeds and is closed.
+
+Two things keep a factor out, or the others out. A factor that is `whole` in a rule cannot be split
+at all (what an expansion could split is noted as `expandable` instead). A factor that an annotation
+asks for is `forced`: an operand computed with a sharding leaves its users no other choice, or the
+cheapest plan would gather the weights and ignore the annotation.
 """
 
 from __future__ import annotations
@@ -138,7 +148,7 @@ class _Closure:
             self.expandable.add(node)
         if factor in rule.proposes:
             yield from self._propose_instead(node, rule, factor)
-        if factor in found or factor in rule.whole:
+        if factor in found or factor in rule.whole:  # found before, or this op needs all of it
             return
         major = self._blocking_major(rule, factor)
         if not self._divides(rule, factor, is_free=major is None):
@@ -292,6 +302,11 @@ def _forced(
     rules: Mapping[Node, Rule],
     factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
 ) -> dict[Node, dict[str, tuple[str, ...]]]:
+    """Return the factors that compute shardings ask for, where they are candidates.
+
+    Two operands may ask for different factors over one axis: then both are forced, and the price
+    decides between them.
+    """
     forced: dict[Node, dict[str, tuple[str, ...]]] = {}
     for node in nodes:
         for value, dims in zip(node.inputs, rules[node].operands, strict=True):
@@ -316,7 +331,11 @@ def _partial(
     factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
     forced: Mapping[Node, Mapping[str, tuple[str, ...]]],
 ) -> frozenset[Value]:
-    """Return the values that some admitted choice makes partial sums over the axis."""
+    """Return the values that some admitted choice makes partial sums over the axis.
+
+    A linear group is an option only where one of its operands can be such a sum; without this,
+    every linear op would have one more option on every axis.
+    """
     found: set[Value] = set()
     size = -1
     while len(found) > size:  # more than once only because of loops

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mithril.cost import Hardware
 from mithril.errors import ShardingError
 from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.mesh import Sharding
@@ -57,14 +56,10 @@ class Choice:
 
 
 def choose(
-    graph: Graph,
-    given: Constraints,
-    candidates: Candidates,
-    resharder: Resharder,
-    hardware: Hardware,
+    graph: Graph, given: Constraints, candidates: Candidates, resharder: Resharder
 ) -> Choice:
     """Return the cheapest choice; see the module's text."""
-    objective = Objective(graph, given, candidates, resharder, hardware)
+    objective = Objective(graph, given, candidates, resharder)
     picked, price, is_exact = minimise(objective.domains, objective.tables)
     chosen = {
         node: options[picked.get(objective.variable[node], 0)]

@@ -2,8 +2,15 @@
 
 Each step takes the variable whose elimination makes the smallest table, adds the tables it occurs
 in, minimises over it and remembers the best value for every setting of its neighbours. Reading the
-remembered values backwards gives the minimiser (Dechter, "Bucket elimination", 1999). Should a
-table outgrow the cap, that variable is fixed to its locally best value instead and the result is no
+remembered values backwards gives the minimiser (Dechter, "Bucket elimination", 1999). With T(v) the
+tables that have the variable v, N(v) its neighbours in them, and c the setting of N(v):
+
+    min over all of (sum of tables)
+        = min over all but v of (tables without v + t(c)),   t(c) = min over v of (sum of T(v) at c)
+
+which is exact, because nothing else depends on v. It costs the product of the domains of v and
+N(v); taking the smallest first keeps that small where the graph is long and thin. Should a table
+outgrow the cap, that variable is fixed to its locally best value instead and the result is no
 longer proved exact.
 
 Models repeat: the tables of one block are those of the next one over other variables. Equal arrays
@@ -204,7 +211,8 @@ class _Steps:
         key = (costs.shape, costs.tobytes())
         if key not in self.arrays:
             least = float(costs.min())
-            # Where everything is forbidden no choice is better than another one.
+            # Where everything is forbidden no choice is better than another one (and inf - inf
+            # would be no number).
             rest = costs - least if math.isfinite(least) else np.zeros(costs.shape)
             self.arrays[key] = (least, self.share(rest)[1] if least else costs)
         return self.arrays[key]

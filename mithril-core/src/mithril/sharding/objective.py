@@ -1,4 +1,20 @@
-"""What is minimised: variables with their domains, and cost tables over them."""
+"""What is minimised: variables with their domains, and cost tables over them.
+
+Variables are the option o(n) of every node n, and the home h(v) of every value v: the sharding it
+lies in between its maker and its users. An option makes v in the sharding p(v, o), and needs it in
+q(v, o). With `move` the price of the cheapest reshard and t how often a loop around runs, the cost
+is the sum of
+
+    t * work(n, o(n))                       of every node n
+    t * move(p(v, o(maker of v)) -> h(v))   of every value v that is made: it goes home once
+    t * move(h(v) -> q(v, o(n)))            of every use of v by a node n; equal moves count once
+    move(h(v) -> promised(v))               of every output that must leave in a given sharding
+    t * move(h(v) -> h(w))                  of every v that becomes w at the border of a loop
+
+A home makes tables of two variables of what would otherwise be one of the maker and all users, and
+is why a value that many need alike is moved once. Each term is one table, and `eliminate` minimises
+their sum. Work is flops / (flops per second * parts) and the collectives that an op issues itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +23,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from mithril.cost import Hardware
 from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Sharding
@@ -17,11 +32,12 @@ from mithril.sharding.eliminate import Table
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, lifted, links, lowered
 from mithril.sharding.reshard import PICOSECONDS, Resharder
-from mithril.sharding.trial import exchanges, seconds_of
+from mithril.sharding.trial import work_seconds
 from mithril.types import TensorType
 
 FORBIDDEN = float("inf")
 PRICE_UNIT = 64.0  # one picosecond; what lies below breaks ties
+# Prices are multiples of PRICE_UNIT; each weight is less than that, so it decides among equal ones.
 COLLECTIVE_TIE = 1.0  # fewer collectives first
 MEMORY_TIE = 0.5  # then the smaller copy of a value that may lie anywhere
 LINEAR_TIE = 0.25  # then reduce early: the plan names the layer that made the partial sum
@@ -41,8 +57,7 @@ class Objective:
         graph: the global graph.
         given: the shardings that are given.
         candidates: what may be split.
-        resharder: prices the moves.
-        hardware: prices the work.
+        resharder: prices the moves, and its hardware the work.
     """
 
     def __init__(
@@ -51,7 +66,6 @@ class Objective:
         given: Constraints,
         candidates: Candidates,
         resharder: Resharder,
-        hardware: Hardware,
     ) -> None:
         self.options: dict[Node, tuple[Option, ...]] = {}
         self.homes: dict[ValueUse, tuple[Sharding, ...]] = {}
@@ -64,7 +78,6 @@ class Objective:
         self._given = given
         self._candidates = candidates
         self._resharder = resharder
-        self._hardware = hardware
         self._node_options = NodeOptions(given.mesh, candidates, given.pads)
         self._node_prices: dict[tuple[int, int], np.ndarray] = {}
         self._links = list(links(graph))
@@ -102,12 +115,9 @@ class Objective:
         self.tables.append(Table((self.variable[node],), prices))
 
     def _price_options(self, node: Node, options: Sequence[Option], times: int) -> np.ndarray:
-        work = node.op.cost([v.type for v in node.inputs], [v.type for v in node.outputs])
-        prices = []
+        rule, prices = self._candidates.rules[node], []
         for option in options:
-            seconds = work.flops / self._hardware.flops / self._given.mesh.product(option.factors)
-            issued = exchanges(node, self._candidates.rules[node], option)
-            seconds = times * (seconds + seconds_of(issued, self._resharder))
+            seconds = times * work_seconds(node, rule, option, self._resharder)
             tie = LINEAR_TIE * len(option.linear)
             prices.append(round(seconds * PICOSECONDS) * PRICE_UNIT + tie)
         return np.array(prices)
@@ -171,6 +181,8 @@ class Objective:
         for link in self._links:
             fixed |= self._fix(link)
         size = -1
+        # What may be a home on one side may be one on the other; through nested loops and carries
+        # that goes on until no list grows. The lists are finite, so it ends.
         while (now := sum(map(len, self.homes.values()))) > size:
             size = now
             for link in self._links:
@@ -308,7 +320,10 @@ class Objective:
         return self._use(link.source.type, before, after)
 
     def _tie(self, value: Value, source: Value) -> None:
-        """Let an output leave in the home of an input."""
+        """Let an output leave in the home of an input: a gradient as its parameter lies.
+
+        That home is chosen, too, so this is a table over both and no promise.
+        """
         here, there = (value, Phase.forward), (source, Phase.forward)
         prices = [
             [self._leave(h, [goal], value) for h in self.homes[here]] for goal in self.homes[there]

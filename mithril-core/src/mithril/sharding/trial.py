@@ -6,7 +6,7 @@ ring attention, say). They are priced by what is really issued, so that no formu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -40,9 +40,13 @@ def exchanges(node: Node, rule: Rule, option: Option) -> tuple[Exchange, ...]:
     return _tried(node.op, operands, results, tuple(rule.sizes.items()), parts)
 
 
-def seconds_of(issued: Iterable[Exchange], resharder: Resharder) -> float:
-    """Return the predicted seconds of collectives that an op issues itself."""
-    return sum(resharder.collective_seconds(e.kind, e.bytes, e.axes) for e in issued)
+def work_seconds(node: Node, rule: Rule, option: Option, resharder: Resharder) -> float:
+    """Return the predicted seconds of a node, and of the collectives that it issues itself."""
+    parts = option.results[0].mesh.product(option.factors)
+    issued = exchanges(node, rule, option)
+    return node.cost().flops / resharder.hardware.flops / parts + sum(
+        resharder.collective_seconds(e.kind, e.bytes, e.axes) for e in issued
+    )
 
 
 def part_sizes(mesh: Mesh, axes: tuple[str, ...], size: int) -> tuple[int, ...]:

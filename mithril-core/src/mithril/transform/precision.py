@@ -111,7 +111,7 @@ class _Mixer:
         floats = [value for value in node.inputs if value.type.dtype.is_float]
         if len(floats) != 1 or floats[0] not in self._raw or len(node.outputs) != 1:
             return False
-        return node.op.cost(*_types(node)).flops == 0
+        return node.cost().flops == 0
 
     def _contracts(self, node: Node) -> bool:
         """Whether the policy has the node compute in the compute dtype."""

@@ -21,8 +21,9 @@ from mithril.partition.pipeline.placement import Placement
 from mithril.partition.pipeline.split import StageGraphs
 from mithril.partition.pipeline.stage_programs import SlotRef, StageBuilder, StageProgram
 from mithril.plan import Port, Stage
-from mithril.plan.schedule import Action, Work
+from mithril.plan.schedule import HALVES, Action, Work
 from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer
+from mithril.sharding import UNSAID, Layout
 
 Key = tuple[SlotRef, int | None]
 
@@ -37,8 +38,7 @@ class TimetableBuilder:
         stage_graphs: what goes from part to part.
         stage_builders: the stage programs' maker of each part.
         stage_programs: of all parts.
-        arriving: how inputs of the plan arrive, where that is given.
-        leaving: how outputs must leave, where that is promised.
+        layouts: what is said of inputs and outputs of the plan, by name.
         hardware: prices what is sent.
     """
 
@@ -47,8 +47,7 @@ class TimetableBuilder:
     stage_graphs: StageGraphs
     stage_builders: Mapping[int, StageBuilder]
     stage_programs: Sequence[StageProgram]
-    arriving: Mapping[str, Sharding]
-    leaving: Mapping[str, Sharding]
+    layouts: Mapping[str, Layout]
     hardware: Hardware
     _slots: dict[Key, int] = field(default_factory=dict)
     _given: dict[str, tuple[Port, int]] = field(default_factory=dict)
@@ -109,8 +108,7 @@ class TimetableBuilder:
         return sorted(starts, key=lambda action: (starts[action], row[action.stage]))
 
     def _act(self, action: Action) -> None:
-        halves = (Work.input_gradient, Work.weight_gradient)
-        works = (action.work, *halves) if action.work == Work.backward else (action.work,)
+        works = (action.work, *HALVES) if action.work == Work.backward else (action.work,)
         for number, stage_program in enumerate(self.stage_programs):
             stage = self.placement.parts[stage_program.of.part].stage
             if (
@@ -239,8 +237,9 @@ class TimetableBuilder:
 
     def _input_port(self, value: Value) -> Port:
         """Return how an input of the plan arrives: as the first part that needs it takes it."""
-        if value.name in self.arriving:
-            return Port(value.name, value.type, self.arriving[value.name])
+        existing = self.layouts.get(value.name, UNSAID).existing
+        if existing is not None:
+            return Port(value.name, value.type, existing)
         for stage_builder in self.stage_builders.values():
             for own in stage_builder.graph.inputs:
                 if own.name == value.name:
@@ -255,11 +254,18 @@ class TimetableBuilder:
             stage_builder.leaving_port(name),
             self._resolve(stage_builder.leaving(name), None, None),
         )
-        wanted = self.leaving.get(name)
+        wanted = self._leaving(name)
         if wanted is None:
             return replace(port, name=name), slot
         goal = Port(name, port.type, wanted)
         return goal, self._move(name, port, slot, goal, part, None)
+
+    def _leaving(self, name: str) -> Sharding | None:
+        """Return how an output leaves: as asked for, or as the input arrives that it follows."""
+        layout = self.layouts.get(name, UNSAID)
+        if layout.follows is not None:
+            return self._given[layout.follows][0].sharding
+        return layout.leaves
 
 
 def _ragged(name: str, held: Port, wanted: Port) -> PlanError:

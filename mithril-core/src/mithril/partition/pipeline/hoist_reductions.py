@@ -3,6 +3,14 @@
 A parameter that is kept at rest and stacked has its gradient reduced slice by slice. Over devices
 that has to be so, or the loop would hold all of them at once; over time it cannot be, because a
 loop runs before the next micro-batch starts.
+
+Sums over different axes commute, and a stack of sums is the sum of stacks. With d the devices, m
+the micro-batches and g(i) what iteration i makes:
+
+    stack over i of (sum over m of sum over d of g(i))
+        = sum over m of (stack over i of sum over d of g(i))
+
+so the sum over m moves behind the loop, and the one over d stays in it.
 """
 
 from __future__ import annotations
@@ -36,7 +44,7 @@ def _hoist(node: Node, op: Repeat) -> list[Node]:
         if found is None:
             continue
         body = _without(body, found)
-        terms = Value(node.outputs[position].type)
+        terms = Value(node.outputs[position].type)  # the stack of one micro-batch
         outputs[position] = terms
         over_time = replace(found, op=AllReduce((MICRO,), "sum"), phase=node.phase)
         behind.append(replace(over_time, inputs=(terms,), outputs=(node.outputs[position],)))
@@ -49,6 +57,8 @@ def _sum_over_time(body: Graph, made: Value) -> Node | None:
     """Return the sum over micro-batches that a result of a body is, other sums aside."""
     producers, uses = body.producers(), body.uses()
     value = made
+    # Only a chain of sums that end in this result commutes with its stack; a sum that something
+    # else reads, too, has to stay where it is.
     while value in producers:
         node = producers[value]
         is_sum = isinstance(node.op, AllReduce | ReduceScatter) and node.op.reduction == "sum"

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
+from typing import TypeGuard
 
-from mithril.ir import Builder, Graph, Node, Tensor, Tensors, Value
+from mithril.ir import Builder, Graph, Node, Op, Tensor, Tensors, Value
 from mithril.ir.rewrite import Visit, all_nodes, inline
 from mithril.mesh import MICRO, Mesh, carry
 from mithril.ops import add, maximum, minimum
@@ -38,6 +39,11 @@ def varying(program: Program) -> dict[Value, frozenset[str]]:
     return found
 
 
+def reads_microbatch_index(node: Node) -> bool:
+    """Whether a node, or one of its bodies, asks which micro-batch it runs for."""
+    return any(_is_index(inner.op) for inner in all_nodes(node))
+
+
 def bind_microbatch_index(
     nodes: Sequence[Node], count: int, mesh: Mesh
 ) -> tuple[list[Node], Value]:
@@ -49,7 +55,7 @@ def bind_microbatch_index(
     for node in nodes:
         inputs = tuple(renamed.get(value, value) for value in node.inputs)
         node = node if inputs == node.inputs else replace(node, inputs=inputs)
-        if any(map(_asks, all_nodes(node))):
+        if reads_microbatch_index(node):
             made, results = _bind(node, number, sizes)
             bound += made
             renamed |= {old: new for old, new in results.items() if new is number}
@@ -119,15 +125,15 @@ def _put_number(number: Callable[[Builder], Tensor], sizes: Mapping[str, int]) -
     """
 
     def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
-        if not isinstance(node.op, AxisIndex) or MICRO not in node.op.axes:
+        if not _is_index(node.op):
             return None
         return [_index(builder, node.op.axes, number(builder), sizes)]
 
     return visit
 
 
-def _asks(node: Node) -> bool:
-    return isinstance(node.op, AxisIndex) and MICRO in node.op.axes
+def _is_index(op: Op) -> TypeGuard[AxisIndex]:
+    return isinstance(op, AxisIndex) and MICRO in op.axes
 
 
 def _index(

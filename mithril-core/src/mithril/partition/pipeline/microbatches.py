@@ -83,6 +83,27 @@ def cut_batch(
     return solution.graph, replace(time, dims=dims)
 
 
+def timeless(sharding: Sharding, mesh: Mesh) -> Sharding:
+    """Return a sharding without the axis of micro-batches, on the devices of a mesh."""
+    axes = [axis for axis in sharding.mesh.axes if axis.name != MICRO]
+    on = Mesh.of_axes(axes, mesh.devices)
+    dims = tuple(tuple(axis for axis in axes if axis != MICRO) for axes in sharding.dims)
+    return Sharding(on, dims, tuple(pair for pair in sharding.partial if pair[0] != MICRO))
+
+
+def timeless_port(port: Port, mesh: Mesh) -> Port:
+    """Return a port as it is for one micro-batch."""
+    found = timeless(port.sharding, mesh)
+    if found.dims == port.sharding.dims:
+        return replace(port, sharding=found)
+    local = port.sharding.local_shape(port.type.shape)
+    shape = [
+        local[d] * found.shards_along(d) if MICRO in axes else port.type.shape[d]
+        for d, axes in enumerate(port.sharding.dims)
+    ]
+    return Port(port.name, port.type.with_shape(tuple(shape)), found)
+
+
 def gather_batches(program: Program, crossing: Collection[str]) -> Program:
     """Return the program whose own outputs are whole batches, put together at its end.
 

@@ -3,6 +3,8 @@
 A value varies over the micro-batches if it depends on their number. What does not vary is computed
 once: before them, or, if it needs a sum over all of them, after. Such a sum, and the batch put
 together again, are collectives over the axis of time; nothing in a pipeline may wait for one.
+A reduction is hoisted before the micro-batches instead where inputs suffice for it (how many tokens
+count in the whole batch, say), so that its result may be used in each of them.
 
 Nodes that run once are layered: those of one layer of a part run together, and need nothing of the
 same layer of another part. Without micro-batches everything runs once.
@@ -18,11 +20,10 @@ from mithril.errors import PlanError
 from mithril.ir import Node, Phase, Value
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import MICRO
-from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Collective
-from mithril.partition.pipeline.microbatch_index import REDUCTIONS
+from mithril.ops.collective import AllGather, AllReduce, Collective
+from mithril.partition.pipeline.microbatch_index import REDUCTIONS, reads_microbatch_index
 from mithril.plan import Program
 from mithril.plan.schedule import Work
-from mithril.types import TensorType
 
 CHEAP = 8
 """Operations for each element that may be spent on what is computed before the micro-batches."""
@@ -86,7 +87,7 @@ class PhasedProgram:
     Args:
         local: the program.
         phases: of each node; None for what depends on no input and is computed where it is needed.
-        state: the class of each value, None likewise.
+        state: the phase that makes each value, None likewise.
         varies: the values that differ from micro-batch to micro-batch.
         microbatch_reductions: the collectives over the axis of micro-batches.
         early: those of them that can be computed from the inputs before the micro-batches.
@@ -114,7 +115,7 @@ class PhasedProgram:
             return None
         if any(n.phase != Phase.forward or n.op.is_collective or n.op.bodies for n in found):
             return None
-        work = sum(n.op.cost(_types(n.inputs), _types(n.outputs)).flops for n in found)
+        work = sum(n.cost().flops for n in found)
         size = sum(value.type.size for n in found for value in n.outputs)
         return found[::-1] if work <= CHEAP * size else None
 
@@ -187,7 +188,7 @@ def _known(
 def _assign_phase(item: PhasedProgram, node: Node) -> None:
     part = item.local.part
     needs = [c for c in (item.state[value] for value in node.inputs) if c is not None]
-    varies = any(value in item.varies for value in node.inputs) or _tells_time(node)
+    varies = any(value in item.varies for value in node.inputs) or reads_microbatch_index(node)
     late = [c for c in needs if c.when == When.after]
     if _is_microbatch_reduction(node):
         item.microbatch_reductions.append(node)
@@ -206,6 +207,7 @@ def _assign_phase(item: PhasedProgram, node: Node) -> None:
         found = ExecutionPhase(When.during, 0, part, work)
     else:
         when = When.after if late else When.before
+        # One layer further than what another part makes: it has to be sent in between.
         layers = [c.layer + (c.part != part) for c in late or needs]
         found = ExecutionPhase(when, max(layers), part)
     item.phases[node] = found
@@ -223,14 +225,6 @@ def check_microbatch_reductions(program: Program) -> None:
     """
     for node in program.graph.nodes:
         _is_microbatch_reduction(node)
-
-
-def _types(values: Sequence[Value]) -> list[TensorType]:
-    return [value.type for value in values]
-
-
-def _tells_time(node: Node) -> bool:
-    return any(isinstance(n.op, AxisIndex) and MICRO in n.op.axes for n in all_nodes(node))
 
 
 def _is_microbatch_reduction(node: Node) -> bool:
@@ -262,6 +256,7 @@ def _split_backward(item: PhasedProgram) -> None:
     """Tell the gradients that other stages wait for from those of weights."""
     graph = item.local.program.graph
     wanted = {v for name, v in graph.outputs.items() if name in item.local.crossing}
+    # Backwards from what goes to other stages: what leads there comes first; the rest can wait.
     for node in reversed(graph.nodes):
         found = item.phases[node]
         if found is None or found.when != When.during or found.work != Work.backward:

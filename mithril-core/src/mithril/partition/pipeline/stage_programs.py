@@ -4,6 +4,15 @@ A stage program takes values of the parts before it, of earlier stage programs o
 for every micro-batch, that one's number. Sums over the micro-batches grow from run to run of the
 stage program that makes their terms; the first stage program of a part makes the zeros they start
 from.
+
+With t(m) the terms that micro-batch m gives, out of M, a collective over the axis of time becomes:
+
+    a sum                       s = zeros before them; s = s + t(m) in each; s is the sum after them
+    a sum of equal terms t      M * t after them
+    a sum that inputs give      t(0) + ... + t(M - 1) before them, as for max and min
+    a gathered batch            concatenate(t(0), ..., t(M - 1)) after them
+
+What such a collective does over devices besides, it does with the result.
 """
 
 from __future__ import annotations
@@ -24,6 +33,7 @@ from mithril.partition.pipeline.microbatch_index import (
     bind_microbatch_index,
     varying,
 )
+from mithril.partition.pipeline.microbatches import timeless_port
 from mithril.partition.pipeline.phases import ExecutionPhase, PhasedProgram, When
 from mithril.plan import Port, Program
 from mithril.plan.schedule import Work
@@ -68,33 +78,12 @@ class StageProgram:
     gives: list[SlotRef]
 
 
-def timeless(sharding: Sharding, mesh: Mesh) -> Sharding:
-    """Return a sharding without the axis of micro-batches, on the devices of a mesh."""
-    axes = [axis for axis in sharding.mesh.axes if axis.name != MICRO]
-    on = Mesh.of_axes(axes, mesh.devices)
-    dims = tuple(tuple(axis for axis in axes if axis != MICRO) for axes in sharding.dims)
-    return Sharding(on, dims, tuple(pair for pair in sharding.partial if pair[0] != MICRO))
-
-
-def timeless_port(port: Port, mesh: Mesh) -> Port:
-    """Return a port as it is for one micro-batch."""
-    found = timeless(port.sharding, mesh)
-    if found.dims == port.sharding.dims:
-        return replace(port, sharding=found)
-    local = port.sharding.local_shape(port.type.shape)
-    shape = [
-        local[d] * found.shards_along(d) if MICRO in axes else port.type.shape[d]
-        for d, axes in enumerate(port.sharding.dims)
-    ]
-    return Port(port.name, port.type.with_shape(tuple(shape)), found)
-
-
 @dataclass(eq=False)
 class StageBuilder:
-    """Cuts the classified program of one part.
+    """Cuts the program of one part by the phases of its nodes.
 
     Args:
-        item: the program and the classes of its nodes.
+        item: the program and the phases of its nodes.
         mesh: the part's devices.
         count: how many micro-batches there are.
     """
@@ -110,7 +99,7 @@ class StageBuilder:
     _sum_ports: dict[Value, Port] = field(default_factory=dict)
 
     def stage_programs(self) -> Iterator[StageProgram]:
-        """Yield the stage programs, those of a class as one."""
+        """Yield the stage programs, one for each phase."""
         for node, found in self.item.phases.items():
             if found is not None and node not in self.item.microbatch_reductions:
                 self._nodes.setdefault(found, []).append(node)
@@ -185,6 +174,7 @@ class StageBuilder:
                 last = replace(nodes[-1], outputs=(result,))
                 self._extra.setdefault(after, []).extend([*nodes[:-1], last])
             else:
+                # Nothing is left to do after the micro-batches: the result is the accumulator.
                 self.alias[result] = self._refs[x.value]
                 if result in self._ports:  # the sum leaves as it is, so it has to lie as promised
                     self._sum_ports[value] = self._ports[result]
@@ -280,6 +270,8 @@ class StageBuilder:
         needed = {v for node in (*own, *extra) for v in node.inputs} | set(sums)
         needed |= set(constant if is_first else ())
         kept: list[Node] = []
+        # What depends on no input has no phase: each stage program that needs it computes it anew,
+        # which is cheaper than keeping it between runs.
         for node in reversed(program.graph.nodes):
             everywhere = node in self.item.phases and self.item.phases[node] is None
             if node in own or (everywhere and not needed.isdisjoint(node.outputs)):
@@ -367,6 +359,8 @@ class StageBuilder:
         known = self._ports if ref is None or ref.kind not in SUMS else self._sum_ports
         if source in known:
             return known[source]
+        # It never leaves its devices, so nothing says how it lies. It is called partial over all
+        # axes along which it may differ, so that nobody takes it for a replicated value.
         axes = self._varies[source]
         pending = tuple(
             (axis.name, "sum") for axis in self._mesh.axes if axis.size > 1 and axis.name in axes

@@ -6,7 +6,7 @@ from collections import Counter
 
 from mithril.cost.timeline import Timeline, held, simulate
 from mithril.errors import PlanError
-from mithril.plan.schedule import Action, Schedule, Work
+from mithril.plan.schedule import HALVES, Action, Schedule, Work
 
 
 def check(
@@ -69,12 +69,12 @@ def _check_whole(schedule: Schedule, stages: int, microbatches: int) -> None:
 
 
 def _check_work(name: str, stage: int, m: int, done: set[Work]) -> None:
-    halves = {Work.input_gradient, Work.weight_gradient}
-    if Work.backward in done and done & halves:
+    halves = done.intersection(HALVES)
+    if Work.backward in done and halves:
         raise PlanError(
             f"schedule '{name}' has {stage}B{m} and also a half of it; write B, or I and W"
         )
-    wanted = {Work.forward} | (halves if done & halves else {Work.backward})
+    wanted = {Work.forward, *(HALVES if halves else (Work.backward,))}
     for work in Work:
         if work in wanted - done:
             raise PlanError(

@@ -81,7 +81,7 @@ def bind_function(
         form: of the arguments.
         arriving: names of their leaves, and how they arrive.
         kinds: of their leaves.
-        options: what the function was told.
+        options: of the function.
         is_fixed: tells which leaves of results are values of Python.
     """
     builder = FunctionBuilder(backend, name)
@@ -152,7 +152,7 @@ def _request(
         arriving: how its arguments arrive.
         arrive: the kinds of everything that goes in.
         structure: of what comes out.
-        options: what the function was told.
+        options: of the function.
     """
     backend = builder.backend
     free = {t.tensor.value.name for t in builder.taken if t.is_free}
