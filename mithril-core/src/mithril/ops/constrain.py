@@ -63,7 +63,7 @@ class Constrain(Op):
         return inputs
 
 
-def constrained(x: AnyOperand, spec: PartitionSpec, *, cotangent: bool = True) -> AnyOperand:
+def apply_constraint(x: AnyOperand, spec: PartitionSpec, *, cotangent: bool = True) -> AnyOperand:
     """Return x, lying on the mesh as a spec says.
 
     Args:
@@ -79,11 +79,11 @@ def constrained(x: AnyOperand, spec: PartitionSpec, *, cotangent: bool = True) -
 
     >>> import mithril as ml
     >>> x = ml.NumpyBackend(device_mesh=2).ones((4, 3))
-    >>> constrained(x, PartitionSpec("data")).sharding.spec
+    >>> apply_constraint(x, PartitionSpec("data")).sharding.spec
     P('data', None)
     """
     entries = tuple(spec.axes(dimension) for dimension in range(len(spec)))
     return apply_one(Constrain(entries, cotangent), x)
 
 
-__all__ = ["Constrain", "constrained"]
+__all__ = ["Constrain", "apply_constraint"]
