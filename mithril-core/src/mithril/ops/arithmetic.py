@@ -16,8 +16,8 @@ from mithril.ops.elementwise import (
     binary,
     cast,
     floating,
-    take_cotangent,
     sum_to,
+    take_cotangent,
 )
 from mithril.ops.functions import log
 from mithril.types import DType

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
-from mithril.ops.elementwise import Comparison, Elementwise, binary, take_cotangent, meet, sum_to
+from mithril.ops.elementwise import Comparison, Elementwise, binary, meet, sum_to, take_cotangent
 from mithril.types import DType
 
 
