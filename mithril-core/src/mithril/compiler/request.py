@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.pipeline import Placement
-from mithril.sharding import UNSAID, Layout
+from mithril.sharding import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,6 @@ class Request:
     parameters: tuple[str, ...] = ()
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
-
-    def of(self, name: str) -> Layout:
-        """Return what is said of a tensor."""
-        return self.layouts.get(name, UNSAID)
 
 
 @dataclass(frozen=True, slots=True)
