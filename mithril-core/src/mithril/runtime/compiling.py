@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mithril.compiler import PlanOptions
 from mithril.compiler.options import (
     COMPILE_LATER,
     OF_FUNCTIONS,
@@ -110,8 +111,11 @@ def compile(
     parameters = parameter_names(snapshot)
     settings = Settings(
         inference=check_flag("inference", inference),
-        uneven=policy,
-        precision=dtypes,
+        plan=PlanOptions(
+            precision=dtypes,
+            pads=policy == "pad",
+            max_reshard_bytes=read_limit(max_reshard_bytes),
+        ),
         in_shardings=read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input"),
         out_shardings=read_shardings(
             out_shardings, outputs, backend.mesh, "out_shardings", "output"
@@ -119,7 +123,6 @@ def compile(
         at_rest=read_at_rest(at_rest, parameters),
         donated=read_donated(donate, inputs, parameters, outputs),
         differentiable=read_differentiable(differentiable, inputs),
-        max_reshard_bytes=read_limit(max_reshard_bytes),
         partition_hooks=check_flag("partition_hooks", partition_hooks),
         pipeline=read_pipeline(pipeline, pipeline_schedule),
     )

@@ -131,7 +131,7 @@ class Evaluator:
         self, gradients: Sequence[Array], seeded: Sequence[str], inputs: Sequence[Array]
     ) -> list[Array]:
         """Return output gradients in the float dtypes that the precision gives the outputs."""
-        if not self._settings.precision.is_given or not gradients:
+        if not self._settings.plan.precision.is_given or not gradients:
             return list(gradients)
         types = tuple((n, x.type) for n, x in zip(self._inputs, inputs, strict=True))
         outputs = self._planner.output_types(types)

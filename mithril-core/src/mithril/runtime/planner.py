@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mithril.compiler import COMPUTED_WITH, Batch, PlanOptions, Request, placement_of
+from mithril.compiler import COMPUTED_WITH, Batch, Request, placement_of
 from mithril.engine import Engine
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.mesh import PartitionSpec, Sharding, coarsen
@@ -116,7 +116,7 @@ class Planner:
                 self._model,
                 dict(types),
                 inference=settings.inference,
-                precision=settings.precision,
+                precision=settings.plan.precision,
             )
             traced = replace(traced, at_rest={**traced.at_rest, **settings.at_rest})
             self._traces.put(types, traced)
@@ -124,7 +124,7 @@ class Planner:
 
     def output_types(self, types: tuple[tuple[str, TensorType], ...]) -> dict[str, TensorType]:
         """Return the types of the outputs for inputs of some types, as the precision has them."""
-        return output_types(self.trace(types).graph, self._settings.precision)
+        return output_types(self.trace(types).graph, self._settings.plan.precision)
 
     def bind(self, seeded: Seeded, kinds: Sequence[Kind]) -> Bound[Evaluation]:
         """Return the plan for arrays of some kinds, made when they are met first.
@@ -150,13 +150,12 @@ class Planner:
         types = tuple((name, type) for name, (type, _) in signature.inputs if type is not None)
         traced = self.trace(types)
         _check_types(traced, signature, self.output_types(types))
-        settings = self._settings
         return bind(
             self._engine,
             traced.graph,
             self._request(traced, signature),
             self._interface(traced, signature),
-            PlanOptions(settings.precision, settings.uneven == "pad", settings.max_reshard_bytes),
+            self._settings.plan,
         )
 
     def remember(self, name: str, bound: Bound[Evaluation]) -> Sharding:
@@ -209,7 +208,7 @@ class Planner:
             self._settings.pipeline,
             batch,
             gradients=signature.gradients is not None,
-            pads=self._settings.uneven == "pad",
+            pads=self._settings.plan.pads,
         )
 
     def _request(self, traced: Traced, signature: Signature) -> Request:
@@ -318,7 +317,7 @@ class Planner:
         return self._check(sharding, type, what)
 
     def _check(self, sharding: Sharding, type: TensorType, what: str) -> Sharding:
-        if self._settings.uneven == "error":
+        if not self._settings.plan.pads:
             sharding.check_even(type.shape, what)
         return sharding
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from mithril.compiler import check_schedule
+from mithril.compiler import PlanOptions, check_schedule
 from mithril.errors import GraphError, MeshError, OptionError, ShardingError, listing, nearest
 from mithril.mesh import Mesh, PartitionSpec
 from mithril.models import Layer
 from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
-from mithril.options import PipelineOptions, Precision, check_schedule_form
+from mithril.options import PipelineOptions, check_schedule_form
 from mithril.runtime.patterns import match_patterns, read_patterns
 from mithril.transform import cotangent_name
 
@@ -28,27 +28,23 @@ class Settings:
 
     Args:
         inference: whether dropout and its like do nothing.
-        uneven: `pad` or `error`: whether a dimension may be split that does not divide.
-        precision: the dtypes it keeps parameters in, multiplies in, and passes values on in.
+        plan: the options of planning.
         out_shardings: how outputs must leave, by name.
         in_shardings: how inputs shall lie, by name.
         at_rest: how parameters are kept between uses, by name.
         donated: names of the inputs of a plan that are given up.
         differentiable: inputs whose gradients are given besides those of the parameters.
-        max_reshard_bytes: the largest hidden move a plan may have, None for any.
         pipeline: how the stages of a pipeline run.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
     inference: bool
-    uneven: str
-    precision: Precision
+    plan: PlanOptions
     out_shardings: Mapping[str, PartitionSpec]
     in_shardings: Mapping[str, PartitionSpec] = field(default_factory=dict)
     at_rest: Mapping[str, Annotation] = field(default_factory=dict)
     donated: frozenset[str] = frozenset()
     differentiable: tuple[str, ...] = ()
-    max_reshard_bytes: int | None = None
     partition_hooks: bool = False
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
 

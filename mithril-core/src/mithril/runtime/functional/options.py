@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from mithril.compiler import PlanOptions
 from mithril.compiler.options import check_uneven
 from mithril.errors import GraphError
 from mithril.mesh import PartitionSpec
@@ -43,7 +44,7 @@ class FunctionOptions:
         static: names of the arguments that are values of Python.
         at_rest: how arguments are kept between calls, by patterns of the names of their leaves.
         uneven: `pad` or `error`; None as the backend does.
-        max_reshard_bytes: the largest hidden move a plan may have, None for any.
+        plan: the options of planning besides `uneven`.
         partition_hooks: whether it stands in ranges of the framework's profiler.
     """
 
@@ -53,7 +54,7 @@ class FunctionOptions:
     static: frozenset[str] = frozenset()
     at_rest: Patterns = field(default_factory=dict)
     uneven: str | None = None
-    max_reshard_bytes: int | None = None
+    plan: PlanOptions = field(default_factory=PlanOptions)
     partition_hooks: bool = False
 
     @staticmethod
@@ -72,7 +73,7 @@ class FunctionOptions:
             static=signature.select_arguments(given.get("static", ()), "static"),
             at_rest=read_patterns(given.get("at_rest"), "at_rest of jit()"),
             uneven=None if uneven is None else check_uneven(uneven),
-            max_reshard_bytes=read_limit(given.get("max_reshard_bytes")),
+            plan=PlanOptions(max_reshard_bytes=read_limit(given.get("max_reshard_bytes"))),
             partition_hooks=check_flag("partition_hooks", given.get("partition_hooks", False)),
         )
 

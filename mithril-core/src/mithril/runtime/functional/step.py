@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mithril.compiler import PlanOptions, Request
+from mithril.compiler import Request
 from mithril.ir import Graph, Tensor
 from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
@@ -111,10 +111,7 @@ def bind_function(
         graph,
         replace(request, placement=placement_by(backend.mesh, arrive, known)),
         Interface(f"function '{name}'", backend, traced, known, tuple(called), arriving.donated),
-        PlanOptions(
-            pads=(options.uneven or backend.uneven) == "pad",
-            max_reshard_bytes=options.max_reshard_bytes,
-        ),
+        replace(options.plan, pads=(options.uneven or backend.uneven) == "pad"),
     )
 
 
