@@ -10,7 +10,7 @@ from mithril import ops
 from mithril.compiler import Request, Target, make_plan
 from mithril.engine import Engine
 from mithril.engine.numpy_engine import NumpyEngine
-from mithril.engine.shards import trimmed
+from mithril.engine.shards import trim_padding
 from mithril.ir import Builder, Graph
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
@@ -180,7 +180,7 @@ def run(
         )
         for device in range(mesh.size):
             box = port.sharding.box(device, port.type.shape)
-            whole[box] = trimmed(engine.shard(held, port.sharding, device), box)
+            whole[box] = trim_padding(engine.shard(held, port.sharding, device), box)
         found[port.name] = whole
     return Ran(plan, found, executed)
 

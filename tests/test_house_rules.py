@@ -217,6 +217,65 @@ def test_replaced_words_do_not_come_back(package: str) -> None:
     assert [(where, name) for where, name in names if name in REPLACED[package]] == []
 
 
+PARTICIPLES = frozenset(
+    ["bound", "broken", "brought", "built", "caught", "chosen", "done", "drawn", "found", "given", "gone", "grown", "held", "hidden", "kept", "known", "laid", "left", "lost", "made", "meant", "met", "seen", "sent", "shown", "spent", "stuck", "swept", "taken", "thrown", "told", "unbound", "understood", "won", "worn", "written"]
+)
+"""Those that do not end in `ed` and are no present tense; `cut, put, read, run, split` are both."""
+
+VERBS_IN_ED = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "speed"})
+
+NAMED_BY_PARTICIPLES = {
+    "checked_keywords": "a decorator, read as an adjective",
+    "checked_options": "a decorator, read as an adjective",
+    "grouped_matmul": "the name of an op",
+    "grouped_outer": "the name of an op",
+    "left_shift": "the name of an op, and a direction",
+    "replicated": "a constructor beside `Sharding.of`: it says what is made",
+}
+"""Functions that may be named so, and why."""
+
+
+def named_by_participles(text: str) -> set[str]:
+    """Return the functions of a module whose name begins with a past participle; no properties."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+    firsts = {node.name: node.name.strip("_").split("_")[0] for node in functions}
+    return {
+        name
+        for name, first in firsts.items()
+        if first in PARTICIPLES or (first.endswith("ed") and first not in VERBS_IN_ED)
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [
+        ("def padded(x): ...", True),
+        ("class A:\n    def _sent_rows(self): ...", True),
+        ("def f():\n    async def held(): ...", True),
+        ("class A:\n    @cached_property\n    def taken(self): ...", False),
+        ("def add_padding(x): ...", False),
+        ("def seed_all(x): ...", False),
+        ("def find_constrained(x): ...", False),
+    ],
+)
+def test_a_participle_is_recognised(code: str, is_found: bool) -> None:
+    assert bool(named_by_participles(code)) is is_found
+
+
+def test_functions_are_verbs_in_the_present_tense() -> None:
+    found = {
+        name: str(path.relative_to(ROOT))
+        for path in MODULES
+        for name in named_by_participles(path.read_text(encoding="utf-8"))
+    }
+    assert set(found) == set(NAMED_BY_PARTICIPLES), found
+
+
 KNOW_LOOPS = {
     "mithril-core/src/mithril/transform/checkpoint.py": "inlines checkpoints, and their gradient",
     "mithril-core/src/mithril/transform/repeat.py": "the gradient of loops",

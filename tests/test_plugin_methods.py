@@ -22,9 +22,9 @@ def mithril_backends():
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     """Have installed backends asked again."""
-    published._installed_methods.cache_clear()
+    published._list_installed_methods.cache_clear()
     yield
-    published._installed_methods.cache_clear()
+    published._list_installed_methods.cache_clear()
 
 
 def test_of_an_installed_backend_they_come_from_its_spec(

@@ -109,7 +109,7 @@ def test_a_tree_of_permutes_is_an_all_reduce(backend: str, count: int) -> None:
     for device in range(count):
         np.testing.assert_array_equal(ran.made["tree"][device], total)
         np.testing.assert_array_equal(ran.made["all_reduce"][device], total)
-    assert sorted(ran.rows) == sorted(program.issued())
+    assert sorted(ran.rows) == sorted(program.list_issued())
     rounds = (count - 1).bit_length()
     assert [row[0] for row in ran.rows].count("permute") == 2 * rounds
 
@@ -204,8 +204,8 @@ def test_work_stands_between_a_start_and_its_wait(backend: str) -> None:
         }
         for name, wanted in expected.items():
             np.testing.assert_allclose(ran.made[name][device], wanted, rtol=1e-5, atol=1e-5)
-    assert sorted(ran.rows) == sorted(program.issued())
-    assert [row[0] for row in program.issued()] == [
+    assert sorted(ran.rows) == sorted(program.list_issued())
+    assert [row[0] for row in program.list_issued()] == [
         "all_reduce", "all_gather", "reduce_scatter", "all_reduce"
     ]  # fmt: skip
 

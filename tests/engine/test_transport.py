@@ -7,7 +7,13 @@ from dataclasses import replace
 import mithril as ml
 import numpy as np
 import pytest
-from mithril.cost import SIMULATED, collective_seconds, emulated, relayed, transfer_seconds
+from mithril.cost import (
+    SIMULATED,
+    collective_seconds,
+    describe_emulation,
+    describe_relay,
+    transfer_seconds,
+)
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.transport import Call, Transport
 from mithril.ir import Cause
@@ -47,14 +53,14 @@ PART = RING.within((0, 2, 4, 6))
 def test_what_is_issued(transport: Transport, kind: str, group: int, expected: Call) -> None:
     assert transport.calls(kind, 64, group) == (expected,)
     itself = expected == Call(kind, 64, group)
-    assert transport.emulated(kind, 64, group) == ("" if itself else str(expected))
+    assert transport.describe_emulation(kind, 64, group) == ("" if itself else str(expected))
 
 
 @pytest.mark.parametrize(("kind", "nbytes"), [("all_reduce", 64), ("all_gather", 16)])
 def test_a_part_of_a_ring_sends_messages(kind: str, nbytes: int) -> None:
     """To all others of the group, over the devices in between: four on the longest way."""
     assert PART.calls(kind, 64, 4) == (Call("send", nbytes, 2),) * (3 * 4)
-    assert PART.emulated(kind, 64, 4) == f"12 times send among 2 devices, {nbytes} bytes"
+    assert PART.describe_emulation(kind, 64, 4) == f"12 times send among 2 devices, {nbytes} bytes"
 
 
 @pytest.mark.parametrize(
@@ -83,10 +89,10 @@ def test_what_is_sent_is_priced_by_its_ways() -> None:
     sent = Transfer(TensorType((8,), DType.float32), source, target, cause)
     once = SIMULATED.latency + 16 / SIMULATED.bandwidth
     assert transfer_seconds(sent, SIMULATED) == pytest.approx(2 * once)
-    assert relayed(sent, SIMULATED) == ""
+    assert describe_relay(sent, SIMULATED) == ""
     ring = replace(SIMULATED, transport=RING)
     assert transfer_seconds(sent, ring) == pytest.approx(4 * once)
-    assert relayed(sent, ring) == "3 sends one after another, 16 bytes each"
+    assert describe_relay(sent, ring) == "3 sends one after another, 16 bytes each"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,7 +104,7 @@ def test_the_price_is_that_of_what_is_issued(kind: str, group: int) -> None:
     issued = collective_seconds(call.kind, call.bytes, [f"a{call.group}"], mesh, SIMULATED)
     assert collective_seconds(kind, nbytes, axes, mesh, ring) == issued
     assert issued >= collective_seconds(kind, nbytes, axes, mesh, SIMULATED)
-    assert emulated(kind, nbytes, axes, mesh, SIMULATED) == ""
+    assert describe_emulation(kind, nbytes, axes, mesh, SIMULATED) == ""
 
 
 class OnRing(NumpyEngine):

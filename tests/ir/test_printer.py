@@ -24,7 +24,7 @@ def linear() -> Graph:
     weight = builder.input(TensorType((4, 3), F32), "weight")
     with builder.at(scope="head", source=Source("/home/me/model.py", 7)):
         y = ops.einsum("bi,oi->bo", x, weight)
-    return builder.build({"y": builder.named(ops.relu(y), "hidden"), "sum": ops.sum(y, 1)})
+    return builder.build({"y": builder.assign_name(ops.relu(y), "hidden"), "sum": ops.sum(y, 1)})
 
 
 def test_a_graph_prints_like_a_program() -> None:
@@ -64,8 +64,8 @@ def test_a_phase_is_announced_whenever_it_changes() -> None:
 def test_values_of_one_name_are_told_apart() -> None:
     builder = Builder()
     x = builder.input(TensorType((2,), F32), "x")
-    y = builder.named(ops.exp(x), "h")
-    z = builder.named(ops.exp(y), "h")
+    y = builder.assign_name(ops.exp(x), "h")
+    z = builder.assign_name(ops.exp(y), "h")
     printed = str(builder.build({"z": z}))
     assert "  h: float32[2] = exp(x)\n  %2: float32[2] = exp(h)\n  return z=%2" in printed
 

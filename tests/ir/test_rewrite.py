@@ -73,7 +73,7 @@ def grow(draw: st.DrawFn, builder: Builder, tensors: list[Tensor], depth: int) -
                 made = checkpoint(draw, builder, tensors, depth)
             else:
                 made = loop(draw, builder, tensors, depth)
-        tensors.append(builder.named(made, draw(st.sampled_from(("", "hidden", "y")))))
+        tensors.append(builder.assign_name(made, draw(st.sampled_from(("", "hidden", "y")))))
 
 
 def checkpoint(draw: st.DrawFn, builder: Builder, tensors: list[Tensor], depth: int) -> Tensor:
@@ -199,7 +199,7 @@ def test_stamps_and_names_are_those_of_the_node() -> None:
     x = builder.input(F64, "x")
     cause = Cause("x", "here", "there", "head")
     with builder.at(scope="head", source=Source("m.py", 3), phase=Phase.backward, cause=cause):
-        y = builder.named(ops.exp(x), "logits")
+        y = builder.assign_name(ops.exp(x), "logits")
     graph = builder.build({"y": y})
 
     def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors:

@@ -108,10 +108,10 @@ def test_a_plan_counts_a_started_collective_once() -> None:
     (row,) = plan.collectives()
     assert (row.kind, row.axes, row.bytes) == ("all_reduce", ("a",), 24)
     assert (row.scope, row.cause.value) == ("linear_0", "the gradient")
-    assert plan.issued() == (("all_reduce", ("a",), 24),)
+    assert plan.list_issued() == (("all_reduce", ("a",), 24),)
     assert "  all_reduce over a: the gradient, 24 bytes" in print_collectives(plan)
     gathered = replace(program, graph=started_gather())
-    assert next(gathered.issued()) == ("all_gather", ("a",), 32)
+    assert next(gathered.list_issued()) == ("all_gather", ("a",), 32)
 
 
 def started_gather() -> Graph:

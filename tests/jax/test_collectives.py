@@ -14,7 +14,7 @@ from mithril.ir.rewrite import unroll
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather
 from mithril.plan import Plan
-from mithril.plan.program import Program, moved_bytes
+from mithril.plan.program import Program, count_moved_bytes
 from mithril.types import DType, TensorType
 from mithril_jax.hlo import UNNAMED, collectives
 from mithril_jax.kernels.bucket import SMALL_BYTES, small_operands
@@ -36,9 +36,9 @@ def _operands(program: Program, graph) -> list[tuple[str, tuple[str, ...], int]]
     found = []
     for node in unroll(graph):
         if node.op.is_collective:
-            axes = program.mesh.joined(node.op.attributes["axes"])
+            axes = program.mesh.join_axes(node.op.attributes["axes"])
             if len(node.inputs) == 1:
-                found.append((node.op.name, axes, moved_bytes(node)))
+                found.append((node.op.name, axes, count_moved_bytes(node)))
             else:
                 found += [(node.op.name, axes, size) for size in _travelling(node)]
     return found

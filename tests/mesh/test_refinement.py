@@ -107,10 +107,10 @@ def test_cuts_that_do_not_fit_are_refused() -> None:
 
 def test_complete_runs_are_named_by_their_axis() -> None:
     mesh = refine(Mesh(data=2, tensor=4), {"tensor": (2, 2)})
-    assert mesh.joined(("tensor.0", "tensor.1")) == ("tensor",)
-    assert mesh.joined(("tensor.1", "tensor.0")) == ("tensor.1", "tensor.0")
-    assert mesh.joined(("data", "tensor.0")) == ("data", "tensor.0")
-    assert mesh.joined(("data", "tensor.0", "tensor.1")) == ("data", "tensor")
+    assert mesh.join_axes(("tensor.0", "tensor.1")) == ("tensor",)
+    assert mesh.join_axes(("tensor.1", "tensor.0")) == ("tensor.1", "tensor.0")
+    assert mesh.join_axes(("data", "tensor.0")) == ("data", "tensor.0")
+    assert mesh.join_axes(("data", "tensor.0", "tensor.1")) == ("data", "tensor")
     assert Axis("tensor.0", 2, "tensor").origin == "tensor"
 
 

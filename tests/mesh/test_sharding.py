@@ -68,8 +68,8 @@ def test_a_partial_value_is_not_replicated_until_it_is_reduced() -> None:
     partial = Sharding(MESH, ((), ()), (("data", "sum"),))
     assert not partial.is_replicated
     assert (partial.reduction_of("data"), partial.reduction_of("tensor")) == ("sum", None)
-    assert partial.reduced() == Sharding.replicated(MESH, 2)
-    assert partial != partial.reduced()
+    assert partial.drop_partial() == Sharding.replicated(MESH, 2)
+    assert partial != partial.drop_partial()
     assert partial.box(5, (3, 3)) == (slice(0, 3), slice(0, 3))
 
 

@@ -144,7 +144,7 @@ def sent_by(rank: int, transport: Transport, way: tuple[int, int], nbytes: int) 
 def calls_inside(transport: Transport, stage: Stage, rank: int) -> list[Call]:
     """Return what a rank issues in collectives of a stage, its own or not."""
     mesh, expected = stage.program.mesh, []
-    for kind, axes, nbytes in stage.program.issued():
+    for kind, axes, nbytes in stage.program.list_issued():
         count = mesh.product(axes)
         if transport.groups:
             expected += transport.calls(kind, nbytes, count) if rank in stage.devices else ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
-from mithril.cost import SIMULATED, collective_seconds, emulated
+from mithril.cost import SIMULATED, collective_seconds, describe_emulation
 from mithril.engine.transport import Call, Transport
 from mithril.errors import PlanError
 from mithril.ir import Builder, Cause, op
@@ -45,9 +45,9 @@ def test_bytes_are_counted_by_the_operand_or_the_result(
     collective: Collective, expected: int
 ) -> None:
     assert collective.count_bytes([f32(4, 6)]) == expected
-    held = collective.held_bytes(expected, 2)
+    held = collective.to_held_bytes(expected, 2)
     assert held == 96
-    assert collective.counted_bytes(held, 2) == expected
+    assert collective.to_counted_bytes(held, 2) == expected
 
 
 def test_a_bucket_counts_all_of_its_operands() -> None:
@@ -121,6 +121,6 @@ def test_a_new_collective_is_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Transport("ring", 4)
     assert ring.calls(Broadcast.name, 16, 4) == (Call("all_gather", 64, 4),)
     lacking = replace(SIMULATED, transport=ring)
-    assert emulated(*priced, lacking) == "all_gather among 4 devices, 64 bytes"
+    assert describe_emulation(*priced, lacking) == "all_gather among 4 devices, 64 bytes"
     having = replace(ring, more=frozenset({Broadcast.name}))
-    assert having.emulated(Broadcast.name, 16, 4) == ""
+    assert having.describe_emulation(Broadcast.name, 16, 4) == ""

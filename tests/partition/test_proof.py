@@ -101,4 +101,4 @@ def test_the_order_is_the_same_on_every_device_when_executed() -> None:
     x = builder.input(stack(True).inputs[0].type, "x")
     graph = builder.build({"y": ops.sum(x)})
     ran = run(graph, Mesh(data=2, tensor=2), values_for(graph), {"x": P("data", "tensor")})
-    assert tuple(ran.executed) == ran.plan.issued()
+    assert tuple(ran.executed) == ran.plan.list_issued()

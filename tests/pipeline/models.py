@@ -121,7 +121,7 @@ def compared(
     equal(outputs, expected)
     equal(found, slopes)
     assert {name: found[name].sharding for name in own} == {n: x.sharding for n, x in own.items()}
-    planned = list(compiled.plan.issued(device))
+    planned = list(compiled.plan.list_issued(device))
     if in_order:
         assert not observed or issued == planned
     else:

@@ -76,13 +76,13 @@ def test_a_block_on_split_sequences(how: str, causal: bool, mesh: dict[str, int]
     model = block(how, causal=causal)
     compiled, found = step(model, backend, spec, observe=lambda *row: issued.append(row))
     agree(found, expected)
-    assert tuple(issued) == compiled.plan.issued()
+    assert tuple(issued) == compiled.plan.list_issued()
     kinds = {row.kind for row in compiled.plan.collectives() if row.phase == "forward"}
     shares_heads = how == "ulysses" and mesh["seq"] == 4  # two heads of keys on four devices
     exchange = {"permute"} if how == "ring" else {"all_to_all"}
     assert kinds == exchange | ({"all_gather"} if shares_heads else set())
     port = next(port for port in compiled.plan.stages[0].program.outputs if port.name == "y")
-    axes = port.sharding.mesh.joined(port.sharding.dims[1])
+    axes = port.sharding.mesh.join_axes(port.sharding.dims[1])
     assert axes == ("seq",), "what is behind stays split"
 
 

@@ -60,7 +60,7 @@ def build(blocks: list[str], vocabulary: int) -> ml.Model:
 @given(st.data())
 def test_a_mesh_equals_one_device(data: st.DataObject) -> None:
     compiled, issued = compare(data, ml.NumpyBackend)
-    assert tuple(issued) == compiled.plan.issued()
+    assert tuple(issued) == compiled.plan.list_issued()
 
 
 def compare(

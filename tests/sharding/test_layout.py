@@ -17,7 +17,7 @@ def lies(*dims: str | None, mesh: Mesh = MESH) -> Sharding:
 def doubled(rows: int = 8) -> Graph:
     builder = Builder()
     x = builder.input(TensorType((rows, 8), DType.float32), "x")
-    return builder.build({"y": builder.named(x * 2.0, "y")})
+    return builder.build({"y": builder.assign_name(x * 2.0, "y")})
 
 
 def found(layouts: dict[str, Layout], graph: Graph, mesh: Mesh = MESH) -> Constraints:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mithril.compiler import Request, Target, make_plan
 from mithril.cost import SIMULATED
 from mithril.engine.numpy_engine import NumpyEngine
-from mithril.engine.shards import trimmed
+from mithril.engine.shards import trim_padding
 from mithril.errors import PlanError
 from mithril.ir import Builder
 from mithril.mesh import Mesh, P, Sharding, refine
@@ -68,7 +68,7 @@ def test_any_spec_reaches_any_other_with_the_same_values(
     )
     for device, part in enumerate(parts):
         box = sharding(goal).box(device, type.shape)
-        np.testing.assert_array_equal(trimmed(part, box), values[box])
+        np.testing.assert_array_equal(trim_padding(part, box), values[box])
     expected = [kind for kind in kinds(start, goal, type) if kind not in ("slice", "to_partial")]
     assert moved == expected
 

@@ -43,7 +43,7 @@ def test_a_permutation_of_some(engine: Engine, pairs: Pairs) -> None:
     seen: list[tuple[str, tuple[str, ...], int]] = []
     given = engine.put(port.type, apart, lambda box: host[box])
     (result,) = engine.lower(program)([given], lambda *row: seen.append(row))
-    assert seen == list(program.issued()) == [("permute", ("a",), 24)]
+    assert seen == list(program.list_issued()) == [("permute", ("a",), 24)]
     source_of = {target: source for source, target in pairs}
     for rank in range(4):
         sent = host[2 * source_of[rank] :][:2] if rank in source_of else np.zeros((2, 3))
@@ -58,7 +58,7 @@ def test_a_rank_that_is_left_out_tells_of_the_whole_permute() -> None:
         row = {"op": "alltoall_base_", "axes": ["a"], "ranks": [0, 1, 2, 3], "has_splits": True}
         return list(match_program(program, [{**row, "bytes": 0, **changes}]))
 
-    assert observed() == observed(bytes=24) == list(program.issued())
+    assert observed() == observed(bytes=24) == list(program.list_issued())
     assert observed(bytes=48) == [("permute", ("a",), 48)]
     assert observed(axes=["b"]) == [("permute", ("b",), 0)]
     assert observed(op="allreduce_") == [("all_reduce", ("a",), 0)]

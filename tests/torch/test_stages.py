@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mithril import P
-from mithril.engine.shards import trimmed
+from mithril.engine.shards import trim_padding
 from mithril.errors import BackendError
 from mithril.ir import Cause
 from mithril.mesh import Mesh, Sharding
@@ -166,7 +166,7 @@ def check_move(backend: ml.Backend, dtype: str, way: str) -> None:
         held = backend.engine_on(target.mesh).shard(moved, target, device)
         box = target.box(device, type.shape)
         assert held.shape == target.local_shape(type.shape)
-        np.testing.assert_array_equal(trimmed(held, box), host[box])
+        np.testing.assert_array_equal(trim_padding(held, box), host[box])
 
 
 # ---------------------------------------------------------------- the order of things
@@ -273,7 +273,7 @@ def test_what_differs_from_the_plan_is_an_error() -> None:
     sent = [row("send", 1, first), row("send", 1, second)]
     got = [row("recv_", 0, second), row("recv_", 0, first)]
     wanted = [("send", (), size)] * 2
-    assert list(match_plan(plan, {0: sent, 1: got})) == wanted == list(plan.issued())
+    assert list(match_plan(plan, {0: sent, 1: got})) == wanted == list(plan.list_issued())
     assert list(match_plan(plan, {1: got})) == wanted
     for seen, text in (
         ({0: sent[::-1], 1: got}, "rank 0 carried out .* where the plan has .*; this is a fault"),

@@ -110,7 +110,7 @@ def test_an_expansion_keeps_names_of_inputs_outputs_and_values() -> None:
 def test_a_named_value_keeps_its_name_when_its_op_is_expanded() -> None:
     builder = Builder()
     x = builder.input(f32(2, 3), "x")
-    y = builder.named(ops.softmax(x), "weights")
+    y = builder.assign_name(ops.softmax(x), "weights")
     expanded = expand(builder.build({"y": y * 2.0}), PRIMITIVE)
     assert "weights" in [value.name for value in expanded.values()]
 

@@ -69,7 +69,7 @@ def test_a_parameter_is_cast_once_where_it_meets_activations() -> None:
 
 def test_a_named_value_has_the_activation_dtype() -> None:
     builder, x, w = traced(BF16, F32)
-    builder.named(part := w[:2], "part")
+    builder.assign_name(part := w[:2], "part")
     found = mixed(
         builder.build({"y": x @ part.T}), activation_dtype="bfloat16", compute_dtype="float32"
     )

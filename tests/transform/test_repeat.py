@@ -205,7 +205,7 @@ def test_a_loop_on_a_mesh_equals_one_device(case: str) -> None:
     values = values_for(graph)
     ran = run(graph, mesh, values, inputs, differentiated=PARAMETERS, **options)
     close(ran.outputs, on_one_device(graph, values, PARAMETERS))
-    assert tuple(ran.executed) == ran.plan.issued()
+    assert tuple(ran.executed) == ran.plan.list_issued()
 
 
 def rows(case: str) -> list[tuple[str, str, int, int]]:
@@ -292,7 +292,7 @@ def compare(loop: RandomLoop, **engine: Callable[[Mesh], Engine]) -> Ran:
 @given(random_loops())
 def test_random_bodies_equal_one_device(loop: RandomLoop) -> None:
     ran = compare(loop)
-    assert tuple(ran.executed) == ran.plan.issued()
+    assert tuple(ran.executed) == ran.plan.list_issued()
 
 
 # ------------------------------------------------------------------ text, JSON, mistakes

@@ -50,7 +50,7 @@ def checked_keywords(*more: str) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        return _checked(function, f"{function.__name__}()", more)
+        return _check_keywords(function, f"{function.__name__}()", more)
 
     return decorate
 
@@ -61,18 +61,18 @@ def checked_options(cls: type[T]) -> type[T]:
     Args:
         cls: a dataclass.
     """
-    checked = _checked(cls.__init__, cls.__name__, ())
+    checked = _check_keywords(cls.__init__, cls.__name__, ())
     cls.__init__ = checked  # type: ignore[method-assign]
     return cls
 
 
-def _checked(function: F, call: str, more: Sequence[str]) -> F:
-    names = [*named(function), *more]
+def _check_keywords(function: F, call: str, more: Sequence[str]) -> F:
+    names = [*list_argument_names(function), *more]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in _parameters(function)) and not more
     known = frozenset(names)
 
     @wraps(function)
-    def checked(*arguments: Any, **keywords: Any) -> Any:
+    def check_and_call(*arguments: Any, **keywords: Any) -> Any:
         if not takes_any and not known.issuperset(keywords):
             refuse_unknown(call, keywords, names)
         try:
@@ -81,7 +81,7 @@ def _checked(function: F, call: str, more: Sequence[str]) -> F:
             _refuse_twice(call, function, len(arguments), keywords)
             raise
 
-    return checked  # type: ignore[return-value]
+    return check_and_call  # type: ignore[return-value]
 
 
 def _refuse_twice(
@@ -95,7 +95,7 @@ def _refuse_twice(
             ) from None
 
 
-def named(function: Callable[..., Any]) -> list[str]:
+def list_argument_names(function: Callable[..., Any]) -> list[str]:
     """Return the names of the arguments of a function that can be given by name."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [p.name for p in _parameters(function) if p.kind in kinds and p.name != "self"]

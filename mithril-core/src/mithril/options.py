@@ -61,7 +61,7 @@ class Precision:
     activation_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value in self._given():
+        for name, value in self._list_given():
             object.__setattr__(self, name, float_dtype(name, value))
 
     @property
@@ -87,12 +87,13 @@ class Precision:
     @property
     def is_given(self) -> bool:
         """Whether any option was given; otherwise values keep the dtypes they come with."""
-        return any(True for _ in self._given())
+        return any(True for _ in self._list_given())
 
     def __repr__(self) -> str:
-        return f"Precision({', '.join(f'{name}={str(value)!r}' for name, value in self._given())})"
+        given = ", ".join(f"{name}={str(value)!r}" for name, value in self._list_given())
+        return f"Precision({given})"
 
-    def _given(self) -> Iterator[tuple[str, object]]:
+    def _list_given(self) -> Iterator[tuple[str, object]]:
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ((name, value) for name, value in pairs if value is not None)
 

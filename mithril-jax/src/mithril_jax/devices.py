@@ -126,7 +126,7 @@ class Devices:
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> jax.Array:
         """Make an array from host data; see `Engine.put`."""
-        shape, placed = padded_shape(type.shape, sharding), self.sharding(sharding)
+        shape, placed = pad_shape(type.shape, sharding), self.sharding(sharding)
         if sharding.is_replicated and len(self.local) == len(self.flat):
             whole = produce(tuple(slice(0, size) for size in type.shape))
             array: jax.Array = jax.device_put(np.asarray(whole, type.dtype.numpy), placed)
@@ -156,7 +156,7 @@ def spec_of(sharding: Sharding) -> PartitionSpec:
     return PartitionSpec(*(axes or None for axes in sharding.dims))
 
 
-def padded_shape(shape: Shape, sharding: Sharding) -> Shape:
+def pad_shape(shape: Shape, sharding: Sharding) -> Shape:
     """Return the shape of the JAX array that holds a tensor: all parts, with their padding."""
     local = sharding.local_shape(shape)
     return tuple(size * sharding.shards_along(d) for d, size in enumerate(local))

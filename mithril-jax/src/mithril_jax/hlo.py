@@ -55,9 +55,9 @@ def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Row]:
 
     def axes_of(kind: str, rest: str) -> Axes:
         if kind != PERMUTE:
-            return _grouped_axes(_replica_groups(rest), groups)
+            return _find_group_axes(_replica_groups(rest), groups)
         pairs = _parse_lists(rest)
-        return permutes.get(frozenset(map(tuple, pairs))) or _permuted_axes(pairs, mesh)
+        return permutes.get(frozenset(map(tuple, pairs))) or _find_permute_axes(pairs, mesh)
 
     return list(_rows(computations, entry, mesh, axes_of))
 
@@ -73,11 +73,11 @@ def _rows(
         if match:
             result, kind, _, rest = match.groups()
             axes = axes_of(kind, rest)
-            named = mesh.joined(axes) if axes else UNNAMED
+            named = mesh.join_axes(axes) if axes else UNNAMED
             yield from _operands(KINDS[kind], result, named, mesh.product(axes))
             continue
         trips = _TRIPS.search(line)
-        for called in _called_computations(line):
+        for called in _list_called_computations(line):
             for _ in range(int(trips.group(1)) if trips else 1):
                 yield from _rows(computations, called, mesh, axes_of)
 
@@ -97,7 +97,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return found, entry
 
 
-def _called_computations(line: str) -> list[str]:
+def _list_called_computations(line: str) -> list[str]:
     """Return the computations an instruction runs; those that only say how to add are empty."""
     branches = _BRANCHES.search(line)
     listed = branches.group(1).replace("%", "").split(", ") if branches else []
@@ -134,7 +134,7 @@ def _permutes(graph: Graph, mesh: Mesh) -> dict[frozenset[tuple[int, ...]], Axes
     return found
 
 
-def _grouped_axes(replicas: Sequence[Sequence[int]], groups: Mapping[Axes, Groups]) -> Axes:
+def _find_group_axes(replicas: Sequence[Sequence[int]], groups: Mapping[Axes, Groups]) -> Axes:
     found = frozenset(map(frozenset, replicas))
     for axes, members in groups.items():
         if members == found:
@@ -162,7 +162,7 @@ def _parse_lists(rest: str) -> list[list[int]]:
     return [[int(n) for n in group.split(",") if n] for group in groups]
 
 
-def _permuted_axes(pairs: Sequence[Sequence[int]], mesh: Mesh) -> Axes:
+def _find_permute_axes(pairs: Sequence[Sequence[int]], mesh: Mesh) -> Axes:
     moved = set()
     for source, target in pairs:
         here, there = mesh.coordinates(source), mesh.coordinates(target)

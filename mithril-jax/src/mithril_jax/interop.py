@@ -18,7 +18,7 @@ from mithril.errors import BackendError
 from mithril.mesh import Sharding, coarsen
 from mithril.types import TensorType, as_dtype
 
-from mithril_jax.devices import Devices, padded_shape
+from mithril_jax.devices import Devices, pad_shape
 from mithril_jax.padding import from_padded
 from mithril_jax.pure_function import as_jax
 
@@ -128,7 +128,7 @@ def _unflatten(array_class: Any, kind: Any, leaves: tuple[Any]) -> Any:
     """
     (leaf,) = leaves
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
-        held = padded_shape(kind.type.shape, kind.sharding)
+        held = pad_shape(kind.type.shape, kind.sharding)
         if (leaf.shape, leaf.dtype) != (held, kind.type.dtype.numpy):
             type_, sharding, shards = kind.backend.engine.interop.adopt(leaf)
             return array_class(kind.backend, type_, sharding, shards)

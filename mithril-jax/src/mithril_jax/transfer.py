@@ -19,7 +19,7 @@ from mithril.mesh import Box
 from mithril.plan.timetable import Transfer
 from mithril.types import Shape
 
-from mithril_jax.devices import Devices, padded_shape, spec_of
+from mithril_jax.devices import Devices, pad_shape, spec_of
 
 Move = Callable[[jax.Array], jax.Array]
 
@@ -45,7 +45,7 @@ def make_transfer(transfer: Transfer, devices: Devices) -> Move:
     return _Transfer(
         _copies(transfer, devices),
         [_Assembly(device, i, transfer) for i, device in enumerate(there)],
-        padded_shape(transfer.arriving.shape, target),
+        pad_shape(transfer.arriving.shape, target),
         NamedSharding(mesh, spec_of(target)),
     )
 

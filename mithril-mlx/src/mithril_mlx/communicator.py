@@ -117,12 +117,12 @@ class Communicator:
             AllToAll: _all_to_all, Permute: _permute,
         }  # fmt: skip
 
-        def bound(
+        def bind(
             factory: Callable[[Communicator, Any, _Members], Run],
         ) -> Callable[[Any, Mesh], Run]:
             return lambda op, mesh: factory(self, op, self._members(mesh, op.axes))
 
-        return {kind: bound(factory) for kind, factory in factories.items()}
+        return {kind: bind(factory) for kind, factory in factories.items()}
 
     def _members(self, mesh: Mesh, axes: Sequence[str]) -> _Members:
         cut = groups_of(mesh, axes)
@@ -158,7 +158,7 @@ class Communicator:
         """Return the values of a group that the transport serves, along a new first dimension."""
         group = self._job.group(cut)
         size: int = group.size()
-        nbytes = AllGather.counted_bytes(x.nbytes, size)
+        nbytes = AllGather.to_counted_bytes(x.nbytes, size)
         return self._issue(AllGather.name, nbytes, group, mx.distributed.all_gather, x[None])
 
     def scatter(self, x: mx.array, cut: Ranks) -> mx.array:
@@ -287,7 +287,7 @@ class _PointToPointMembers(_Members):
         self, communicator: Communicator, cut: Ranks, ranks: tuple[int, ...], index: int
     ) -> None:
         super().__init__(communicator, cut, ranks, index)
-        self._pairs = ordered_pairs(cut)
+        self._pairs = list_pairs(cut)
 
     def parts(self, x: mx.array) -> Sequence[mx.array]:
         """Return the values of the members, in their order."""
@@ -313,7 +313,7 @@ def groups_of(mesh: Mesh, axes: Sequence[str]) -> Ranks:
     return tuple(tuple(map(mesh.in_whole, group)) for group in mesh.groups(axes))
 
 
-def ordered_pairs(cut: Ranks) -> list[tuple[int, int]]:
+def list_pairs(cut: Ranks) -> list[tuple[int, int]]:
     """Return who sends whom something in a collective that is made of messages, in order."""
     return [way for ranks in cut for way in permutations(ranks, 2)]
 

@@ -13,7 +13,7 @@ from mithril.ops.collective import collective_of
 from mithril.plan import Program
 from mithril.types import TensorType
 
-from mithril_mlx.communicator import Communicator, groups_of, ordered_pairs
+from mithril_mlx.communicator import Communicator, groups_of, list_pairs
 from mithril_mlx.lazy import Shards
 
 Message = tuple[TensorType, tuple[int, int]]
@@ -85,7 +85,7 @@ def _messages(graph: Graph, mesh: Mesh) -> Iterator[Message]:
             type = node.inputs[0].type
             if len(node.inputs) > 1:
                 type = type.with_shape((sum(value.type.size for value in node.inputs),))
-            yield from ((type, way) for way in ordered_pairs(_groups(node, mesh)))
+            yield from ((type, way) for way in list_pairs(_groups(node, mesh)))
 
 
 def _groups(node: Node, mesh: Mesh) -> tuple[tuple[int, ...], ...]:

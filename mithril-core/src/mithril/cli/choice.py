@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mithril.plugins.spec import BackendSpec
 
 
-def chosen_spec(
+def choose_spec(
     name: str, has: Callable[[BackendSpec], bool], *, need: str, lack: str, remedy: str
 ) -> BackendSpec:
     """Return the backend of a name, or without a name the only ready one that can do something.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mithril.cli.choice import chosen_spec
+from mithril.cli.choice import choose_spec
 from mithril.cli.launch import check_script
 from mithril.cli.mesh import read_mesh
 from mithril.errors import BackendError, OptionError, kind_of, nearest
@@ -58,7 +58,7 @@ def eject(
     check_script(script)
     from mithril.plugins.published import PUBLISHED, install_command
 
-    spec = chosen_spec(
+    spec = choose_spec(
         backend,
         lambda spec: spec.planning is not None,
         need="mithril eject needs one ready backend that writes files",
@@ -66,7 +66,7 @@ def eject(
         remedy=install_command(package for package in PUBLISHED.values() if package.plans),
     )
     found = _load(script, name)
-    compiled = _compiled(found, spec, mesh, shapes, gradients, target)
+    compiled = _compile(found, spec, mesh, shapes, gradients, target)
     _check_backend(compiled, spec, asked=bool(backend))
     typer.echo(f"wrote {compiled.eject(output, gradients=gradients)}")
 
@@ -89,7 +89,7 @@ def _load(script: str, name: str) -> object:
     return names[name]
 
 
-def _compiled(
+def _compile(
     found: object,
     spec: BackendSpec,
     mesh: str,

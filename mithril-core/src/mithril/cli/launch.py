@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mithril.cli.choice import chosen_spec
+from mithril.cli.choice import choose_spec
 from mithril.errors import BackendError, MithrilError, OptionError, nearest
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def launch(
         script, tuple(arguments or ()), processes, nodes, node_rank, coordinator or None
     )
     check_script(script)
-    spec = chosen_spec(
+    spec = choose_spec(
         backend,
         lambda spec: spec.launch is not None,
         need="mithril launch needs one ready backend that starts processes",

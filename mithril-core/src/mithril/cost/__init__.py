@@ -2,8 +2,8 @@
 
 from mithril.cost.communication import (
     collective_seconds,
-    emulated,
-    relayed,
+    describe_emulation,
+    describe_relay,
     transfer_seconds,
 )
 from mithril.cost.hardware import (
@@ -15,6 +15,6 @@ from mithril.cost.hardware import (
 from mithril.cost.target import Target
 
 __all__ = [
-    "SIMULATED", "Hardware", "Link", "Target", "collective_seconds", "emulated", "hardware_of",
-    "relayed", "transfer_seconds",
+    "SIMULATED", "Hardware", "Link", "Target", "collective_seconds", "describe_emulation",
+    "describe_relay", "hardware_of", "transfer_seconds",
 ]  # fmt: skip

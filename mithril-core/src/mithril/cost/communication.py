@@ -58,7 +58,7 @@ def transfer_seconds(transfer: Transfer, hardware: Hardware) -> float:
     return max(seconds.values(), default=0.0)
 
 
-def relayed(transfer: Transfer, hardware: Hardware) -> str:
+def describe_relay(transfer: Transfer, hardware: Hardware) -> str:
     """Return in words what is sent where devices in between pass it on; empty where none does."""
     ways = [calls for calls, _ in _messages(transfer, hardware)]
     longest = max(ways, key=len, default=())
@@ -87,7 +87,9 @@ def _seconds(call: Call, link: Link) -> float:
     return traffic.messages * link.latency + traffic.bytes / link.bandwidth
 
 
-def emulated(kind: str, nbytes: int, axes: Sequence[str], mesh: Mesh, hardware: Hardware) -> str:
+def describe_emulation(
+    kind: str, nbytes: int, axes: Sequence[str], mesh: Mesh, hardware: Hardware
+) -> str:
     """Return in words what is issued instead of a collective; empty where it is issued itself.
 
     Args:
@@ -98,4 +100,6 @@ def emulated(kind: str, nbytes: int, axes: Sequence[str], mesh: Mesh, hardware: 
         hardware: the profile that says what carries the data.
     """
     transport = hardware.transport
-    return "" if transport is None else transport.emulated(kind, nbytes, mesh.product(axes))
+    return (
+        "" if transport is None else transport.describe_emulation(kind, nbytes, mesh.product(axes))
+    )

@@ -136,12 +136,12 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs] = Costs()) -> Ti
                 free[device] = ends[action]
                 at[device] += 1
         if len(ends) == before:
-            raise _stuck(schedule, at, ends, wanted)
-    peaks = (max(held(row), default=0) for row in schedule.rows)
+            raise _deadlock_error(schedule, at, ends, wanted)
+    peaks = (max(count_held(row), default=0) for row in schedule.rows)
     return Timeline(schedule, starts, ends, tuple(peaks))
 
 
-def _stuck(
+def _deadlock_error(
     schedule: Schedule,
     at: Sequence[int],
     ends: Mapping[Action, float],
@@ -156,7 +156,7 @@ def _stuck(
     )
 
 
-def held(row: Sequence[Action]) -> Iterator[int]:
+def count_held(row: Sequence[Action]) -> Iterator[int]:
     """Yield how many activations a device holds once each of its actions has started."""
     count = 0
     for action in row:

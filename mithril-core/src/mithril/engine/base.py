@@ -247,7 +247,9 @@ class Engine(ABC):
         return StagedExecutable(
             table,
             programs=[
-                self.on(stage.program.mesh).lower(stage.program, _reused(plan, table, number))
+                self.on(stage.program.mesh).lower(
+                    stage.program, _find_reusable(plan, table, number)
+                )
                 for number, stage in enumerate(plan.stages)
             ],
             transfers=[self.lower_transfer(transfer) for transfer in table.transfers],
@@ -267,12 +269,12 @@ class Engine(ABC):
         )
 
 
-def _reused(plan: Plan, table: Timetable, number: int) -> list[int]:
+def _find_reusable(plan: Plan, table: Timetable, number: int) -> list[int]:
     """Return the inputs of a stage whose memory an output of the same type may take."""
     graph = plan.stages[number].program.graph
     free = Counter(value.type for value in graph.outputs.values())
     found = []
-    for position in table.given_up(number):
+    for position in table.find_donatable(number):
         type = graph.inputs[position].type
         if free[type]:
             free[type] -= 1

@@ -27,7 +27,7 @@ from mithril.ir.start import join_starts
 from mithril.mesh import Mesh, carry
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex
 from mithril.plan import Port, Program
-from mithril.plan.program import observed
+from mithril.plan.program import describe_collective
 
 Axes = tuple[str, ...]
 Coordinate = tuple[int, ...]  # along the axes a value varies over, in mesh order
@@ -43,7 +43,7 @@ class LockstepExecutable:
         writer = Writer(program.mesh, join_starts(program.graph), kernels, xp, "run")
         self.source = writer.write_program(program.inputs)
         self._file = f"<lockstep {id(self)}>"
-        self._run = loaded(writer, self.source, self._file)
+        self._run = load_run(writer, self.source, self._file)
         self._places = writer.places
 
     def __call__(
@@ -66,7 +66,7 @@ class LockstepExecutable:
         return self._places.get(called[1], "") if called else ""
 
 
-def loaded(writer: Writer, source: str, place: str) -> _Run:
+def load_run(writer: Writer, source: str, place: str) -> _Run:
     """Return the function `run` of what a writer has written."""
     namespace: dict[str, Any] = writer.constants
     exec(compile(source, place, "exec"), namespace)
@@ -254,7 +254,7 @@ class Writer:
         for value in node.outputs:
             self._declare(value, kept if same_for_all else (*kept, *axes))
         outer = self._in_mesh_order(kept)
-        observation = ", ".join(map(repr, observed(node, self._mesh)))
+        observation = ", ".join(map(repr, describe_collective(node, self._mesh)))
         yield f"if observe: observe({observation})"
         for at in self._coordinates(outer):
             members = list(self._members(outer, at, axes))

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from mithril.engine.kernels import Kernel
-from mithril.engine.lockstep import Axes, Coordinate, Writer, loaded
+from mithril.engine.lockstep import Axes, Coordinate, Writer, load_run
 from mithril.engine.protocol import Observer
 from mithril.ir import Graph, Node, Op, Value
 from mithril.ir.start import join_starts
 from mithril.mesh import Mesh
 from mithril.ops.collective import AxisIndex
 from mithril.plan import Program
-from mithril.plan.program import observed
+from mithril.plan.program import describe_collective
 
 Exchange = Callable[[Any, Mesh], Callable[..., Any]]
 """From a collective and the mesh to the function of this device's operands that carries it out."""
@@ -49,7 +49,7 @@ class RankExecutable:
         graph = join_starts(program.graph)
         writer = _RankWriter(program.mesh, graph, kernels, xp, "run", rank, exchanges)
         self.source = writer.write_program(program.inputs)
-        self._run = loaded(writer, self.source, f"<rank {rank} {id(self)}>")
+        self._run = load_run(writer, self.source, f"<rank {rank} {id(self)}>")
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
@@ -94,7 +94,7 @@ class _RankWriter(Writer):
         self.constants[function] = self._exchanges[type(node.op)](node.op, self._mesh)
         for value in node.outputs:
             self._declare(value, ())
-        observation = ", ".join(map(repr, observed(node, self._mesh)))
+        observation = ", ".join(map(repr, describe_collective(node, self._mesh)))
         yield f"if observe: observe({observation})"
         targets = ", ".join(self._variable(value, (), ()) for value in node.outputs)
         operands = ", ".join(self._variable(value, (), ()) for value in node.inputs)

@@ -35,12 +35,12 @@ def host_shards(
         box = sharding.box(device, type.shape)
         key = edges(box)
         if key not in made:
-            made[key] = padded(np.asarray(produce(box), dtype=type.dtype.numpy), local)
+            made[key] = add_padding(np.asarray(produce(box), dtype=type.dtype.numpy), local)
         shards.append(made[key])
     return shards
 
 
-def padded(part: np.ndarray, shape: Shape) -> np.ndarray:
+def add_padding(part: np.ndarray, shape: Shape) -> np.ndarray:
     """Return a part with zeros behind it up to a shape."""
     if part.shape == shape:
         return part
@@ -49,6 +49,6 @@ def padded(part: np.ndarray, shape: Shape) -> np.ndarray:
     return whole
 
 
-def trimmed(part: np.ndarray, box: Box) -> np.ndarray:
+def trim_padding(part: np.ndarray, box: Box) -> np.ndarray:
     """Return what a device truly holds: its part without the padding."""
     return part[tuple(slice(cut.stop - cut.start) for cut in box)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mithril.engine.protocol import Executable, Handle, Observer
-from mithril.plan.plan import observed_send
+from mithril.plan.plan import describe_send
 from mithril.plan.timetable import Run, Timetable
 
 
@@ -50,7 +50,7 @@ class StagedExecutable:
                 slots.update(zip(step.outputs, results, strict=True))
             else:
                 if observe is not None and self._observed[step.transfer]:
-                    observe(*observed_send(table.transfers[step.transfer]))
+                    observe(*describe_send(table.transfers[step.transfer]))
                 slots[step.target] = self._transfers[step.transfer](slots[step.source])
             for slot in dead:
                 del slots[slot]

@@ -106,13 +106,13 @@ class Transport:
             group: how many devices take part.
         """
         issued = class_of(kind)
-        held = issued.held_bytes(nbytes, group)
+        held = issued.to_held_bytes(nbytes, group)
         if self.by_messages:
             return self._messages(held, group)
         if self.has(kind) and self.serves(group):
             return (Call(kind, nbytes, group),)
         if issued.fallback is not None:
-            counted = issued.fallback.counted_bytes(held, group)
+            counted = issued.fallback.to_counted_bytes(held, group)
             return self.calls(issued.fallback.name, counted, group)
         if issued.reduces and not self.gathers_to_reduce(group):
             return (Call(AllReduce.name, held * self.size // group, self.size),)
@@ -126,7 +126,7 @@ class Transport:
         longest = max(len(self.route(a, b)) for a in self.part for b in self.part)
         return (Call(SEND, nbytes, 2),) * ((group - 1) * longest)
 
-    def emulated(self, kind: str, nbytes: int, group: int) -> str:
+    def describe_emulation(self, kind: str, nbytes: int, group: int) -> str:
         """Return in words what is issued instead of a collective, if it is something else."""
         calls = self.calls(kind, nbytes, group)
         if calls == (Call(kind, nbytes, group),):

@@ -71,7 +71,7 @@ class Group(Protocol):
         """
         ...
 
-    def stretched(self, x: Tensor, dimension: int) -> Tensor:
+    def stretch(self, x: Tensor, dimension: int) -> Tensor:
         """Return x, whole along the factor, with the padding that its parts have."""
         ...
 
@@ -147,9 +147,9 @@ class Op:
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         """Emit the op on one shard; by default the same op, resized."""
-        return shard.apply(self.resized(shard.outputs), *inputs)
+        return shard.apply(self.resize(shard.outputs), *inputs)
 
-    def resized(self, outputs: Types) -> Op:
+    def resize(self, outputs: Types) -> Op:
         """Return the op with attributes for these local result types; by default unchanged."""
         del outputs
         return self

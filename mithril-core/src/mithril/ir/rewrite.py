@@ -91,7 +91,7 @@ def inline(
                 f"puts {len(results)} in their place; return one tensor for each"
             )
         for old, new in zip(node.outputs, results, strict=True):
-            made[old] = builder.named(new, old.name)
+            made[old] = builder.assign_name(new, old.name)
     return {name: made[value] for name, value in graph.outputs.items()}
 
 

@@ -276,7 +276,7 @@ class Builder:
         try:
             types = op.infer([value.type for value in inputs])
         except MithrilError as error:
-            raise self.located(error) from error.__cause__
+            raise self.locate_error(error) from error.__cause__
         outputs = tuple(Value(type) for type in types)
         source = stamp.source or self.here()
         self._nodes.append(Node(op, inputs, outputs, stamp.scope, source, stamp.phase, stamp.cause))
@@ -289,13 +289,13 @@ class Builder:
         self._nodes.append(replace(node, inputs=tuple(t.value for t in inputs), outputs=outputs))
         return tuple(Tensor(self, value) for value in outputs)
 
-    def named(self, tensor: Tensor, name: str) -> Tensor:
+    def assign_name(self, tensor: Tensor, name: str) -> Tensor:
         """Return the tensor under a name for people; a value that has one keeps it."""
         if not tensor.value.name:
             object.__setattr__(tensor.value, "name", name)  # write-once, and for people only
         return tensor
 
-    def located(self, error: MithrilError) -> MithrilError:
+    def locate_error(self, error: MithrilError) -> MithrilError:
         """Return an error that names the layer and the line nodes are being made for."""
         place = self.place()
         return type(error)(f"{error}{place}") if place else error
@@ -306,7 +306,7 @@ class Builder:
             return function(*arguments, **options)
         except MithrilError as error:
             is_known = self.here() is None or self.place() in str(error)
-            raise (error if is_known else self.located(error)) from error.__cause__
+            raise (error if is_known else self.locate_error(error)) from error.__cause__
 
     def place(self) -> str:
         """Return ` (in layer 'path', file:line)` for a message, as far as it is known."""

@@ -74,7 +74,7 @@ class Mesh:
         if both:
             raise MeshError(f"mesh names axis '{both[0]}' twice; give each axis one size")
         items = [*(axes or {}).items(), *named.items()]
-        object.__setattr__(self, "axes", tuple(_checked_axis(name, size) for name, size in items))
+        object.__setattr__(self, "axes", tuple(_make_axis(name, size) for name, size in items))
         object.__setattr__(self, "devices", ())
 
     @staticmethod
@@ -180,10 +180,10 @@ class Mesh:
         """Return the number of devices over several axes."""
         return math.prod(self.sizes[name] for name in names)
 
-    def joined(self, names: Sequence[str]) -> tuple[str, ...]:
+    def join_axes(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return axis names with complete runs of sub-axes replaced by the axis they make up.
 
-        >>> Mesh.of_axes([Axis("t.0", 2, "t"), Axis("t.1", 2, "t")]).joined(("t.0", "t.1"))
+        >>> Mesh.of_axes([Axis("t.0", 2, "t"), Axis("t.1", 2, "t")]).join_axes(("t.0", "t.1"))
         ('t',)
         """
         found, rest = [], list(names)
@@ -260,7 +260,7 @@ def _without_names(given: object) -> MeshError:
     )
 
 
-def _checked_axis(name: str, size: int) -> Axis:
+def _make_axis(name: str, size: int) -> Axis:
     if not isinstance(name, str) or not name:
         raise MeshError(f"mesh axis name {name!r} is not a name; give a non-empty string")
     if not _is_size(size):

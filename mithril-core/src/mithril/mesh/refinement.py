@@ -116,7 +116,7 @@ def coarsen(sharding: Sharding, shape: Shape) -> Sharding:
     taken = {
         _parts(mesh, axis.name, sharding.mesh): axis.name for axis in mesh.axes if axis.size > 1
     }
-    dims = tuple(_joined(axes, taken) for axes in sharding.dims)
+    dims = tuple(_join(axes, taken) for axes in sharding.dims)
     kinds = dict(sharding.partial)
     partial = tuple((name, kinds[p[0]]) for p, name in taken.items() if p[0] in kinds)
     return Sharding(mesh, dims, partial)
@@ -247,6 +247,6 @@ def _same_role(sharding: Sharding, major: str, minor: str, shape: Shape) -> bool
     return sharding.reduction_of(major) == sharding.reduction_of(minor)
 
 
-def _joined(axes: tuple[str, ...], taken: Mapping[tuple[str, ...], str]) -> tuple[str, ...]:
+def _join(axes: tuple[str, ...], taken: Mapping[tuple[str, ...], str]) -> tuple[str, ...]:
     firsts = {parts[0]: name for parts, name in taken.items()}
     return tuple(firsts[axis] for axis in axes if axis in firsts)

@@ -116,7 +116,7 @@ class Sharding:
                 return reduction
         return None
 
-    def reduced(self) -> Sharding:
+    def drop_partial(self) -> Sharding:
         """Return the same split without anything left to reduce."""
         return Sharding(self.mesh, self.dims)
 

@@ -24,7 +24,7 @@ class PartitionSpec:
     __slots__ = ("entries",)
 
     def __init__(self, *entries: Entry | list[str]) -> None:
-        self.entries: tuple[Entry, ...] = tuple(_checked(entry) for entry in entries)
+        self.entries: tuple[Entry, ...] = tuple(_check_entry(entry) for entry in entries)
         used = [axis for dimension in range(len(self)) for axis in self.axes(dimension)]
         for axis in used:
             if used.count(axis) > 1:
@@ -62,7 +62,7 @@ class PartitionSpec:
 P = PartitionSpec
 
 
-def _checked(entry: object) -> Entry:
+def _check_entry(entry: object) -> Entry:
     if entry is None or isinstance(entry, str):
         return entry
     if isinstance(entry, tuple | list) and all(isinstance(axis, str) for axis in entry):

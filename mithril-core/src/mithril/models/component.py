@@ -119,10 +119,10 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
-def numbered(port: str, count: int) -> tuple[str, ...]:
+def number_ports(port: str, count: int) -> tuple[str, ...]:
     """Return the ports of an input that takes any number of tensors.
 
-    >>> numbered("inputs", 2)
+    >>> number_ports("inputs", 2)
     ('inputs_0', 'inputs_1')
     """
     return tuple(f"{port}_{index}" for index in range(count))
@@ -135,7 +135,7 @@ def _several(target: Connectable, port: str, given: object) -> list[tuple[str, s
             f'write {port}=["a", "b"]'
         )
     names = [_one(target, port, name) for name in given]
-    return list(zip(numbered(port, len(names)), names, strict=True))
+    return list(zip(number_ports(port, len(names)), names, strict=True))
 
 
 def _one(target: Connectable, port: str, given: object) -> str:

@@ -116,7 +116,7 @@ class Definition:
 
     def parameter_names(self, config: Mapping[str, Any]) -> Names:
         """Return the parameters a layer with this configuration has."""
-        names = _declared(self.parameters, config)
+        names = _evaluate_declared(self.parameters, config)
         ports = (*self.inputs, *self.optional, *self.output_names(config), self.variadic)
         for name in names:
             if name in ports or names.count(name) > 1:
@@ -128,7 +128,7 @@ class Definition:
 
     def output_names(self, config: Mapping[str, Any]) -> Names:
         """Return the outputs a layer with this configuration has."""
-        return _declared(self.outputs, config)
+        return _evaluate_declared(self.outputs, config)
 
     def usage(self) -> str:
         """Return how the layer is written, for messages.
@@ -153,7 +153,7 @@ class Definition:
             )
 
 
-def _declared(declared: Declared, config: Mapping[str, Any]) -> Names:
+def _evaluate_declared(declared: Declared, config: Mapping[str, Any]) -> Names:
     if callable(declared):
         wanted = inspect.signature(declared).parameters
         declared = declared(**{name: config[name] for name in wanted})
@@ -177,7 +177,7 @@ def define(
     inputs, optional, options, variadic = [], [], [], None
     for argument in _signature(function).parameters.values():
         if argument.kind is inspect.Parameter.KEYWORD_ONLY:
-            options.append(_not_reserved(name, argument))
+            options.append(_check_not_reserved(name, argument))
         elif argument.kind is inspect.Parameter.VAR_POSITIONAL:
             variadic = argument.name
         elif argument.kind is inspect.Parameter.VAR_KEYWORD:
@@ -212,7 +212,7 @@ def define(
     )  # fmt: skip
 
 
-def _not_reserved(layer: str, option: inspect.Parameter) -> inspect.Parameter:
+def _check_not_reserved(layer: str, option: inspect.Parameter) -> inspect.Parameter:
     if option.name in RESERVED:
         raise GraphError(
             f"layer {layer} has an option '{option.name}', which every layer has; rename it"

@@ -12,12 +12,12 @@ from itertools import count
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Source
 from mithril.ir.source import at
-from mithril.models.component import Names, check_name, numbered
+from mithril.models.component import Names, check_name, number_ports
 from mithril.models.composition import AnyConnected, Composition, Link, Member
 from mithril.models.layer import Layer
 
 
-def joined(state: Composition, added: AnyConnected, *, feed: bool) -> Composition:
+def join_member(state: Composition, added: AnyConnected, *, feed: bool) -> Composition:
     """Return the composition with one more member.
 
     Args:
@@ -51,7 +51,9 @@ def _main_output(member: Member) -> str:
     return dict(member.outputs).get("output", member.outputs[-1][1])
 
 
-def linked(state: Composition, source: str, destination: str, place: Source | None) -> Composition:
+def link_ports(
+    state: Composition, source: str, destination: str, place: Source | None
+) -> Composition:
     """Return the composition with destination fed by source.
 
     Raises:
@@ -65,7 +67,7 @@ def linked(state: Composition, source: str, destination: str, place: Source | No
     if end is None:
         raise _unknown(state, "destination", destination)
     if end in state.producers:
-        return _already_wired(state, start, end, source, destination)
+        return _refuse_rewiring(state, start, end, source, destination)
     old = state.link_to.get(end)
     if old is not None and not old.automatic:
         if old.source == start:
@@ -129,7 +131,7 @@ def _inputs(state: Composition, added: AnyConnected, name: str) -> Names:
                 f"{at(added.source)}; "
                 f'write (…)({port}=["a", "b"])'
             )
-        ports = (*ports, *numbered(port, named))
+        ports = (*ports, *number_ports(port, named))
     return tuple((port, _input(state, given.get(port), f"{name}.{port}", port)) for port in ports)
 
 
@@ -173,7 +175,7 @@ def _check_free(state: Composition, wire: str, added: AnyConnected, siblings: li
         )
 
 
-def _already_wired(
+def _refuse_rewiring(
     state: Composition, start: str, end: str, source: str, destination: str
 ) -> Composition:
     if start == end and destination != source:

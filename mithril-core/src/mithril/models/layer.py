@@ -133,7 +133,7 @@ class Layer(Component["Layer"]):
 
     connect = Component.__call__
 
-    def ordered(self, operands: Mapping[str, Tensor]) -> list[Tensor | None]:
+    def order_operands(self, operands: Mapping[str, Tensor]) -> list[Tensor | None]:
         """Return operands by port in the order of the layer's function, None if not connected."""
         names = (*self.definition.inputs, *self.definition.optional)
         more = [tensor for port, tensor in operands.items() if port not in names]

@@ -23,7 +23,7 @@ from mithril.ir.source import at, user_source
 from mithril.mesh import PartitionSpec
 from mithril.models.component import Component, Connected, check_name
 from mithril.models.composition import AnyComponent, AnyConnected, Composition, ShardRule
-from mithril.models.joining import joined, linked
+from mithril.models.joining import join_member, link_ports
 from mithril.models.layer import Layer
 from mithril.models.rules import check_rules
 from mithril.models.stages import StageRule
@@ -57,7 +57,7 @@ class Model(Component[Composition]):
         Raises:
             GraphError: a name is taken or ambiguous, or connections form a cycle.
         """
-        self._state = joined(self._state, self._addable(other), feed=False)
+        self._state = join_member(self._state, self._addable(other), feed=False)
         return self
 
     def __iadd__(self, other: AnyConnected | AnyComponent) -> Self:
@@ -66,7 +66,7 @@ class Model(Component[Composition]):
         Raises:
             GraphError: a name is taken or ambiguous, or connections form a cycle.
         """
-        self._state = joined(self._state, self._addable(other), feed=True)
+        self._state = join_member(self._state, self._addable(other), feed=True)
         return self
 
     def connect(self, *, source: str, destination: str) -> None:
@@ -82,7 +82,7 @@ class Model(Component[Composition]):
             GraphError: a name is unknown or ambiguous, the destination is an output or already fed
                 by another explicit connection, or connections form a cycle.
         """
-        self._state = linked(self._state, source, destination, user_source())
+        self._state = link_ports(self._state, source, destination, user_source())
 
     def shard(self, rules: Mapping[str, PartitionSpec]) -> None:
         """Say how parameters and values are split, by patterns over their full names.

@@ -9,7 +9,7 @@ import numpy as np
 
 from mithril.errors import OptionError
 from mithril.ir.source import at, user_source
-from mithril.keywords import named, refuse_unknown
+from mithril.keywords import list_argument_names, refuse_unknown
 from mithril.models.component import Names
 from mithril.models.composition import Composition, Link, Member
 from mithril.models.layer import Layer
@@ -74,7 +74,7 @@ class Pipeline(Model):
         **unknown: object,
     ) -> None:
         super().__init__(name=name)
-        refuse_unknown("Pipeline", unknown, named(Pipeline.__init__))
+        refuse_unknown("Pipeline", unknown, list_argument_names(Pipeline.__init__))
         source = user_source()
         components = [_component(stage, number) for number, stage in enumerate(_list(stages))]
         if not isinstance(data_parallel, bool):
@@ -111,7 +111,7 @@ class Pipeline(Model):
         Raises:
             OptionError: always.
         """
-        raise _closed()
+        raise _append_error()
 
     def __iadd__(self, other: object) -> Any:
         """Refuse: the stages of a pipeline are given when it is made.
@@ -119,13 +119,13 @@ class Pipeline(Model):
         Raises:
             OptionError: always.
         """
-        raise _closed()
+        raise _append_error()
 
     def __repr__(self) -> str:
         return f"Pipeline({len(self._state.members)} stages)"
 
 
-def _closed() -> OptionError:
+def _append_error() -> OptionError:
     return OptionError(
         f"Pipeline takes no further layers{at(user_source())}; give all stages when it is made, or "
         f"add what comes after it to the model around it"
@@ -166,7 +166,7 @@ def _chain(
     last = len(components) - 1
     for number, component in enumerate(components):
         name = f"stage_{number}"
-        fed = _fed(component.input_ports, before)
+        fed = _match_ports(component.input_ports, before)
         inputs = []
         for port in component.input_ports:
             if port in fed:
@@ -195,7 +195,7 @@ def _check_apart(first: str, port: str, stage: str, is_first: bool) -> None:
         )
 
 
-def _fed(ports: Sequence[str], before: Names) -> dict[str, str]:
+def _match_ports(ports: Sequence[str], before: Names) -> dict[str, str]:
     """Return the connection that feeds each input: of the same name first, then in order.
 
     Of a stage with an output called `output` the others are no results to go on with.

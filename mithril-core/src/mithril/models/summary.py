@@ -51,7 +51,7 @@ class _Rows:
             path = prefix + member.name
             component = member.component
             wires = f"{_sources(composition, member)} -> {_names(composition, member)}"
-            made = self._made(member, path)
+            made = self._format_outputs(member, path)
             if isinstance(component, Composition):
                 yield (path, _MODEL, wires, made, "", "")
                 yield from self.of(component, f"{path}.")
@@ -59,7 +59,7 @@ class _Rows:
                 parameters, numbers = self._parameters(component, path)
                 yield (path, component.described, wires, made, parameters, numbers)
 
-    def _made(self, member: Member, path: str) -> str:
+    def _format_outputs(self, member: Member, path: str) -> str:
         if self._traced is None:
             return ""
         names = [path, *(f"{path}.{port}" for port, _ in member.outputs)]

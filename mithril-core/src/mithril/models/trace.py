@@ -138,10 +138,10 @@ def trace(
     if isinstance(component, Layer):
         path = component.given_name or component.kind
         outputs = walk.layer(component, list(inputs.values()), path, own_prefix="")
-        walk.record({n: run.builder.named(tensor, n).value for n, tensor in outputs.items()})
+        walk.record({n: run.builder.assign_name(tensor, n).value for n, tensor in outputs.items()})
     else:
         outputs = walk.composition(component, inputs, "")
-    return _finished(run, walk, component, outputs)
+    return _finish(run, walk, component, outputs)
 
 
 def _entering(tensor: Tensor, precision: Precision) -> Tensor:
@@ -214,7 +214,9 @@ class _Walk:
             operands = {port: wires[composition.root(name)] for port, name in member.inputs}
             results = self._member(member, operands, prefix)
             for port, name in member.outputs:
-                wires[name] = self.run.builder.named(results[port], _title(member, name, prefix))
+                wires[name] = self.run.builder.assign_name(
+                    results[port], _title(member, name, prefix)
+                )
         self._record_connections(composition, wires, prefix)
         return {shown: wires[name] for name, shown in composition.shown.items() if name in wires}
 
@@ -238,7 +240,9 @@ class _Walk:
         path = prefix + member.name
         if isinstance(member.component, Composition):
             return self.composition(member.component, operands, f"{path}.")
-        return self.layer(member.component, member.component.ordered(operands), path, f"{path}.")
+        return self.layer(
+            member.component, member.component.order_operands(operands), path, f"{path}."
+        )
 
     def _record_connections(
         self, composition: Composition, wires: Mapping[str, Tensor], prefix: str
@@ -260,7 +264,7 @@ def _title(member: Member, name: str, prefix: str) -> str:
     return prefix + (member.name if len(member.outputs) == 1 else name)
 
 
-def _finished(
+def _finish(
     run: Trace, walk: _Walk, component: Composition | Layer, outputs: Mapping[str, Tensor]
 ) -> Traced:
     if run.seed is not None and SEED in component.input_ports:
@@ -273,7 +277,7 @@ def _finished(
     inputs = {value.name: value for value in graph.inputs}
     order = [*component.input_ports, *names, *([SEED] if run.seed is not None else [])]
     walk.record(run.inner)
-    matched = _matched(run, walk, component)
+    matched = _match_annotations(run, walk, component)
     return Traced(
         graph=replace(graph, inputs=tuple(inputs[name] for name in order)),
         input_names=component.input_ports,
@@ -287,7 +291,7 @@ def _finished(
     )
 
 
-def _matched(
+def _match_annotations(
     run: Trace, walk: _Walk, component: Composition | Layer
 ) -> list[tuple[str, Annotation]]:
     if isinstance(component, Layer):

@@ -77,11 +77,11 @@ class Attention(Op):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         q, k, v, *masks = inputs
 
-        def fused(g: Any) -> Cotangents:
+        def differentiate(g: Any) -> Cotangents:
             found = apply(self.backward(), q, k, v, *outputs, g, *masks)
             return [*found, *self._through_mask(inputs, g)]
 
-        return gradient_of_fused(self, inputs, cotangents, fused)
+        return gradient_of_fused(self, inputs, cotangents, differentiate)
 
     def backward(self) -> Op:
         """Return the gradient op, for the cotangent of the output."""

@@ -57,7 +57,7 @@ class Collective(Op):
         return sum(type.nbytes for type in inputs)
 
     @classmethod
-    def held_bytes(cls, nbytes: int, group: int) -> int:
+    def to_held_bytes(cls, nbytes: int, group: int) -> int:
         """Return the bytes of what each device puts in.
 
         Args:
@@ -68,7 +68,7 @@ class Collective(Op):
         return nbytes
 
     @classmethod
-    def counted_bytes(cls, held: int, group: int) -> int:
+    def to_counted_bytes(cls, held: int, group: int) -> int:
         """Return the bytes as `count_bytes` counts them, from those that each device puts in."""
         del group
         return held
@@ -124,19 +124,19 @@ class AllGather(Collective):
     count: int
 
     def infer(self, inputs: Types) -> Types:
-        return [_scaled(inputs[0], self.dimension, self.count, 1)]
+        return [_scale_dimension(inputs[0], self.dimension, self.count, 1)]
 
     def count_bytes(self, inputs: Types) -> int:
         """Return the bytes of the result."""
         return sum(type.nbytes for type in self.infer(inputs))
 
     @classmethod
-    def held_bytes(cls, nbytes: int, group: int) -> int:
+    def to_held_bytes(cls, nbytes: int, group: int) -> int:
         """Return the bytes of a part."""
         return nbytes // group
 
     @classmethod
-    def counted_bytes(cls, held: int, group: int) -> int:
+    def to_counted_bytes(cls, held: int, group: int) -> int:
         """Return the bytes of all parts."""
         return held * group
 
@@ -161,7 +161,7 @@ class ReduceScatter(Collective):
     count: int
 
     def infer(self, inputs: Types) -> Types:
-        return [_scaled(inputs[0], self.dimension, 1, self.count)]
+        return [_scale_dimension(inputs[0], self.dimension, 1, self.count)]
 
     @classmethod
     def traffic(cls, nbytes: float, group: int) -> Traffic:
@@ -183,8 +183,8 @@ class AllToAll(Collective):
     count: int
 
     def infer(self, inputs: Types) -> Types:
-        cut = _scaled(inputs[0], self.split, 1, self.count)
-        return [_scaled(cut, self.concat, self.count, 1)]
+        cut = _scale_dimension(inputs[0], self.split, 1, self.count)
+        return [_scale_dimension(cut, self.concat, self.count, 1)]
 
     @classmethod
     def traffic(cls, nbytes: float, group: int) -> Traffic:
@@ -271,7 +271,7 @@ class TakeShard(Op):
     count: int
 
     def infer(self, inputs: Types) -> Types:
-        return [_scaled(inputs[0], self.dimension, 1, self.count)]
+        return [_scale_dimension(inputs[0], self.dimension, 1, self.count)]
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(0, outputs[0].nbytes)
@@ -304,7 +304,7 @@ def _are_distinct(members: list[int]) -> bool:
     return len(set(members)) == len(members)
 
 
-def _scaled(t: TensorType, dimension: int, times: int, over: int) -> TensorType:
+def _scale_dimension(t: TensorType, dimension: int, times: int, over: int) -> TensorType:
     shape: Shape = tuple(
         size * times // over if i == dimension else size for i, size in enumerate(t.shape)
     )

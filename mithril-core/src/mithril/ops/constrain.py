@@ -63,7 +63,7 @@ class Constrain(Op):
         return inputs
 
 
-def constrained(x: AnyOperand, spec: PartitionSpec, *, cotangent: bool = True) -> AnyOperand:
+def apply_constraint(x: AnyOperand, spec: PartitionSpec, *, cotangent: bool = True) -> AnyOperand:
     """Return x, lying on the mesh as a spec says.
 
     Args:
@@ -86,4 +86,4 @@ def constrained(x: AnyOperand, spec: PartitionSpec, *, cotangent: bool = True) -
     return apply_one(Constrain(entries, cotangent), x)
 
 
-__all__ = ["Constrain", "constrained"]
+__all__ = ["Constrain", "apply_constraint"]

@@ -109,7 +109,7 @@ class Convolution(Convolving):
         return [self._result(*inputs)]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        (x, w), g = inputs, _given(cotangents)
+        (x, w), g = inputs, _take_cotangent(cotangents)
         return [
             apply_one(self.input_gradient(x.shape[2:]), g, w),
             apply_one(self.weight_gradient(w.shape[2:]), x, g),
@@ -137,7 +137,7 @@ class ConvolutionInputGradient(Convolving):
         return [x]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        (dy, w), g = inputs, _given(cotangents)
+        (dy, w), g = inputs, _take_cotangent(cotangents)
         return [
             apply_one(self.forward(), g, w),
             apply_one(self.weight_gradient(w.shape[2:]), g, dy),
@@ -165,7 +165,7 @@ class ConvolutionWeightGradient(Convolving):
         return [w]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        (x, dy), g = inputs, _given(cotangents)
+        (x, dy), g = inputs, _take_cotangent(cotangents)
         return [
             apply_one(self.input_gradient(x.shape[2:]), dy, g),
             apply_one(self.forward(), x, g),
@@ -307,7 +307,7 @@ def _cost(y: TensorType, w: TensorType, inputs: Types, outputs: Types) -> Cost:
     return Cost(flops, sum(t.nbytes for t in (*inputs, *outputs)))
 
 
-def _given(cotangents: Cotangents) -> Any:
+def _take_cotangent(cotangents: Cotangents) -> Any:
     return cotangents[0]
 
 

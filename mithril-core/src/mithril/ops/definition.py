@@ -137,7 +137,7 @@ class UserOp(Op):
         if part is None and self.definition.expand is not None:
             return gradient_by_expansion(self, inputs, cotangents)
         if part is None:
-            raise builder.located(
+            raise builder.locate_error(
                 GraphError(
                     f"op '{self.name}' has no gradient; give define_op a gradient=, or stop "
                     f"gradients before it with stop_gradient"
@@ -147,7 +147,7 @@ class UserOp(Op):
         found = part(inputs, outputs, given, settings=self.attributes)
         problem = _gradient_problem(found, inputs)
         if problem:
-            raise builder.located(GraphError(f"op '{self.name}': {problem}"))
+            raise builder.locate_error(GraphError(f"op '{self.name}': {problem}"))
         flowing: Cotangents = found
         return flowing
 
@@ -171,10 +171,10 @@ class UserOp(Op):
         results = [found] if isinstance(found, Tensor) else found
         wanted = list(self.infer([x.type for x in inputs]))
         if not _is_list_of(results, Tensor) or [x.type for x in results] != wanted:
-            raise inputs[0].builder.located(
+            raise inputs[0].builder.locate_error(
                 ShapeError(
-                    f"op '{self.name}': expand= returned {_shown(found)}, shapes= promises "
-                    f"{_shown(wanted)}; make them equal"
+                    f"op '{self.name}': expand= returned {_show(found)}, shapes= promises "
+                    f"{_show(wanted)}; make them equal"
                 )
             )
         expanded: Tensors = results
@@ -184,10 +184,10 @@ class UserOp(Op):
         types = [x.type for x in inputs]
         results = self._results(types)
         if results != list(shard.outputs):
-            raise inputs[0].builder.located(
+            raise inputs[0].builder.locate_error(
                 ShapeError(
-                    f"op '{self.name}': shapes= gives {_shown(results)} for a part of its operands "
-                    f"({_shown(types)}), where its rule promises {_shown(shard.outputs)}; put the "
+                    f"op '{self.name}': shapes= gives {_show(results)} for a part of its operands "
+                    f"({_show(types)}), where its rule promises {_show(shard.outputs)}; put the "
                     f"factors that may not be split into whole="
                 )
             )
@@ -202,8 +202,8 @@ class UserOp(Op):
         shape = broadcast_shape([t.shape for t in inputs], self.name)
         if any(t.shape != shape for t in outputs):
             raise ShapeError(
-                f"op '{self.name}' is elementwise, and shapes= gives {_shown(outputs)} for "
-                f"operands {_shown(inputs)}; give results of shape {shape}, or write a rule"
+                f"op '{self.name}' is elementwise, and shapes= gives {_show(outputs)} for "
+                f"operands {_show(inputs)}; give results of shape {shape}, or write a rule"
             )
         return elementwise_rule(inputs, outputs[0], self.definition.linear, len(outputs))
 
@@ -312,7 +312,7 @@ def _gradient_problem(found: object, inputs: Tensors) -> str:
     """Return what is wrong with what a gradient returned, or nothing."""
     if not isinstance(found, list | tuple) or len(found) != len(inputs):
         return (
-            f"gradient= returned {_shown(found)} for {len(inputs)} operands; return a list with "
+            f"gradient= returned {_show(found)} for {len(inputs)} operands; return a list with "
             f"one gradient for each, None where none flows"
         )
     for number, (x, gradient) in enumerate(zip(inputs, found, strict=True)):
@@ -325,18 +325,18 @@ def _gradient_problem(found: object, inputs: Tensors) -> str:
             )
         if not isinstance(gradient, Tensor) or gradient.type != x.type:
             return (
-                f"gradient= returned {_shown(gradient)} for operand {number}, which is {x.type}; "
+                f"gradient= returned {_show(gradient)} for operand {number}, which is {x.type}; "
                 f"make the types equal"
             )
     return ""
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """Return what a function returned, for a message."""
     if isinstance(value, Tensor):
         return str(value.type)
     if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value)) or "nothing"
+        return ", ".join(map(_show, value)) or "nothing"
     return str(value) if isinstance(value, TensorType) else type(value).__name__
 
 

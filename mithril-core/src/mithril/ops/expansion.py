@@ -51,7 +51,7 @@ def gradient_by_expansion(op: Op, inputs: Tensors, cotangents: Cotangents) -> li
         sweep.visit(node)
     found = [sweep.of(x.value) for x in operands]
     wanted = [x.value for x in found if x is not None]
-    for node in _needed(inner.build({}).nodes, wanted):
+    for node in _find_needed(inner.build({}).nodes, wanted):
         _copy(node, inputs[0].builder, outside)
     return [None if x is None else outside[x.value] for x in found]
 
@@ -85,7 +85,7 @@ def _sum(x: Tensor | None, y: Tensor | None) -> Tensor | None:
     return x + y
 
 
-def _needed(nodes: Sequence[Node], wanted: Sequence[Value]) -> list[Node]:
+def _find_needed(nodes: Sequence[Node], wanted: Sequence[Value]) -> list[Node]:
     """Return the nodes that lead to wanted values, in order."""
     needed, kept = set(wanted), []
     for node in reversed(nodes):

@@ -66,7 +66,7 @@ class GroupedMatmul(Op):
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         x, ids, stack = inputs
-        return shard.apply(self, x, _counted(ids, shard), stack)
+        return shard.apply(self, x, _localize_ids(ids, shard), stack)
 
 
 @register
@@ -107,7 +107,7 @@ class GroupedOuter(Op):
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         left, right, ids = inputs
         local = replace(self, entries=shard.outputs[0].shape[0])
-        return shard.apply(local, left, right, _counted(ids, shard))
+        return shard.apply(local, left, right, _localize_ids(ids, shard))
 
 
 # ------------------------------------------------------------------ functions over operands
@@ -136,7 +136,7 @@ def grouped_matmul(x: Any, ids: Any, stack: Any, *, aligned: bool = False) -> An
     return apply_one(GroupedMatmul(aligned=aligned), x, ids, stack)
 
 
-def _counted(ids: Any, shard: Shard) -> Any:
+def _localize_ids(ids: Any, shard: Shard) -> Any:
     """Return ids counted from where the shard's part of the stack starts."""
     offset = shard.offset("e")
     return ids if offset is None else shard.apply(Subtract(), ids, offset)[0]

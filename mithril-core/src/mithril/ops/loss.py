@@ -14,7 +14,7 @@ from mithril.ops.elementwise import cast
 from mithril.ops.expansion import gradient_by_expansion, gradient_of_fused
 from mithril.ops.functions import exp, log
 from mithril.ops.index import iota
-from mithril.ops.nn import dim_names, require_float, widened
+from mithril.ops.nn import dim_names, require_float, widen
 from mithril.ops.reduce import accumulator, max, sum
 from mithril.ops.shape import reshape
 from mithril.types import DType, TensorType
@@ -45,10 +45,10 @@ class CrossEntropy(Op):
         return [rows, TensorType(targets.shape, accumulator(logits.dtype))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        def fused(g: Any) -> Cotangents:
+        def differentiate(g: Any) -> Cotangents:
             return [apply_one(CrossEntropyGradient(), *inputs, outputs[1], g), None]
 
-        return gradient_of_fused(self, inputs, cotangents, fused)
+        return gradient_of_fused(self, inputs, cotangents, differentiate)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rows = " ".join(dim_names(inputs[1].rank))
@@ -59,7 +59,7 @@ class CrossEntropy(Op):
         return Cost(12 * inputs[0].size, super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        logits, targets = widened(inputs)
+        logits, targets = widen(inputs)
         top = stop_gradient(max(logits, -1, keepdims=True))
         total = log(sum(exp(logits - top), -1)) + reshape(top, targets.shape)
         # Classes elsewhere add zero, so the picked logits may stay partial sums up to a mean.
@@ -90,7 +90,7 @@ class CrossEntropyGradient(Op):
         return Cost(11 * inputs[0].size, super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        logits, targets, total, g = widened(inputs)
+        logits, targets, total, g = widen(inputs)
         column = (*targets.shape, 1)
         likely = exp(logits - reshape(total, column))
         slope = where(_is_target(logits, targets), likely - 1.0, likely)

@@ -53,7 +53,7 @@ class Softmax(Op):
         return [_check_along(inputs[0], self.axis, "softmax")]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [apply_one(SoftmaxGradient(self.axis), outputs[0], given(cotangents))]
+        return [apply_one(SoftmaxGradient(self.axis), outputs[0], take_cotangent(cotangents))]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         dims = " ".join(dim_names(inputs[0].rank))
@@ -63,7 +63,7 @@ class Softmax(Op):
         return Cost(12 * inputs[0].size, 2 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        (x,) = widened(inputs)
+        (x,) = widen(inputs)
         shifted = exp(x - stop_gradient(max(x, self.axis, keepdims=True)))
         return [cast(shifted / sum(shifted, self.axis, keepdims=True), inputs[0].dtype)]
 
@@ -80,7 +80,7 @@ class SoftmaxGradient(Op):
         return [inputs[0]]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        (y, g), c = inputs, given(cotangents)
+        (y, g), c = inputs, take_cotangent(cotangents)
         inner = sum(y * c, self.axis, keepdims=True)
         through_y = c * (g - sum(y * g, self.axis, keepdims=True)) - g * inner
         return [through_y, y * (c - inner)]
@@ -94,7 +94,7 @@ class SoftmaxGradient(Op):
         return Cost(4 * inputs[0].size, 3 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        y, g = widened(inputs)
+        y, g = widen(inputs)
         return [cast(y * (g - sum(y * g, self.axis, keepdims=True)), inputs[0].dtype)]
 
 
@@ -110,7 +110,7 @@ class LogSoftmax(Op):
         return [_check_along(inputs[0], self.axis, "log_softmax")]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g = given(cotangents)
+        g = take_cotangent(cotangents)
         return [g - exp(outputs[0]) * sum(g, self.axis, keepdims=True)]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
@@ -120,7 +120,7 @@ class LogSoftmax(Op):
         return Cost(12 * inputs[0].size, 2 * inputs[0].nbytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        (x,) = widened(inputs)
+        (x,) = widen(inputs)
         shifted = x - stop_gradient(max(x, self.axis, keepdims=True))
         y = shifted - log(sum(exp(shifted), self.axis, keepdims=True))
         return [cast(y, inputs[0].dtype)]
@@ -146,10 +146,10 @@ class Gelu(FloatOnly):
     approximate: bool
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [apply_one(GeluGradient(self.approximate), inputs[0], given(cotangents))]
+        return [apply_one(GeluGradient(self.approximate), inputs[0], take_cotangent(cotangents))]
 
     def expand(self, inputs: Tensors) -> Tensors:
-        (x,) = widened(inputs)
+        (x,) = widen(inputs)
         if self.approximate:
             step = tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x))
         else:
@@ -170,13 +170,13 @@ class GeluGradient(FloatOnly):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         if self.approximate:
             return gradient_by_expansion(self, inputs, cotangents)
-        x, c = inputs[0], given(cotangents)
+        x, c = inputs[0], take_cotangent(cotangents)
         density = exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
         through_x = c * inputs[1] * density * (2.0 - x * x)
         return [through_x, apply_one(GeluGradient(False), x, c)]
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, g = widened(inputs)
+        x, g = widen(inputs)
         if self.approximate:
             t = tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x))
             inner = TANH_SCALE * (1.0 + 3.0 * TANH_CUBE * x * x)
@@ -199,10 +199,10 @@ class Silu(FloatOnly):
     flops: ClassVar[int] = 12
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [apply_one(SiluGradient(), inputs[0], given(cotangents))]
+        return [apply_one(SiluGradient(), inputs[0], take_cotangent(cotangents))]
 
     def expand(self, inputs: Tensors) -> Tensors:
-        (x,) = widened(inputs)
+        (x,) = widen(inputs)
         return [cast(x * sigmoid(x), inputs[0].dtype)]
 
 
@@ -219,7 +219,7 @@ class SiluGradient(FloatOnly):
         return gradient_by_expansion(self, inputs, cotangents)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, g = widened(inputs)
+        x, g = widen(inputs)
         gate = sigmoid(x)
         return [cast(g * (gate * (1.0 + x * (1.0 - gate))), inputs[0].dtype)]
 
@@ -307,11 +307,11 @@ def silu(x: AnyOperand) -> AnyOperand:
     return apply_one(Silu(), x)
 
 
-def widened(tensors: Tensors) -> Tensors:
+def widen(tensors: Tensors) -> Tensors:
     return [cast(tensor, accumulator(tensor.dtype)) for tensor in tensors]
 
 
-def given(cotangents: Cotangents) -> Any:
+def take_cotangent(cotangents: Cotangents) -> Any:
     return cotangents[0]
 
 

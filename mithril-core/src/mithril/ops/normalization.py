@@ -17,7 +17,7 @@ from mithril.ir.rule import Rule
 from mithril.ops.elementwise import cast
 from mithril.ops.expansion import gradient_by_expansion, gradient_of_fused
 from mithril.ops.functions import rsqrt
-from mithril.ops.nn import dim_names, require_float, widened
+from mithril.ops.nn import dim_names, require_float, widen
 from mithril.ops.reduce import accumulator, mean, sum
 from mithril.ops.shape import reshape
 from mithril.types import TensorType
@@ -49,10 +49,10 @@ class LayerNorm(Op):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         (x, gain, _), (_, average, scale) = inputs, outputs
 
-        def fused(g: Any) -> Cotangents:
+        def differentiate(g: Any) -> Cotangents:
             return apply(LayerNormGradient(), x, gain, average, scale, g)
 
-        return gradient_of_fused(self, inputs, cotangents, fused)
+        return gradient_of_fused(self, inputs, cotangents, differentiate)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rows = " ".join(dim_names(inputs[0].rank - 1))
@@ -63,7 +63,7 @@ class LayerNorm(Op):
         return Cost(8 * inputs[0].size, super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain, bias = widened(inputs)
+        x, gain, bias = widen(inputs)
         average = mean(x, -1, keepdims=True)
         centred = x - average
         scale = rsqrt(mean(centred * centred, -1, keepdims=True) + self.epsilon)
@@ -95,7 +95,7 @@ class LayerNormGradient(Op):
         return Cost(14 * inputs[0].size, super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain, average, scale, g = widened(inputs)
+        x, gain, average, scale, g = widen(inputs)
         rows = tuple(range(x.ndim - 1))
         column = (*average.shape, 1)
         normal = (x - reshape(average, column)) * reshape(scale, column)
@@ -129,10 +129,10 @@ class RmsNorm(Op):
         return [x, TensorType(x.shape[:-1], accumulator(x.dtype))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        def fused(g: Any) -> Cotangents:
+        def differentiate(g: Any) -> Cotangents:
             return apply(RmsNormGradient(), *inputs, outputs[1], g)
 
-        return gradient_of_fused(self, inputs, cotangents, fused)
+        return gradient_of_fused(self, inputs, cotangents, differentiate)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rows = " ".join(dim_names(inputs[0].rank - 1))
@@ -142,7 +142,7 @@ class RmsNorm(Op):
         return Cost(4 * inputs[0].size, super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain = widened(inputs)
+        x, gain = widen(inputs)
         scale = rsqrt(mean(x * x, -1, keepdims=True) + self.epsilon)
         return [cast(x * scale * gain, inputs[0].dtype), reshape(scale, x.shape[:-1])]
 
@@ -169,7 +169,7 @@ class RmsNormGradient(Op):
         return Cost(10 * inputs[0].size, super().cost(inputs, outputs).bytes)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        x, gain, scale, g = widened(inputs)
+        x, gain, scale, g = widen(inputs)
         column = reshape(scale, (*scale.shape, 1))
         normal, inner = x * column, g * gain
         dx = (inner - normal * mean(inner * normal, -1, keepdims=True)) * column

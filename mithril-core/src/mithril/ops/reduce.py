@@ -39,7 +39,7 @@ class Reduction(Op):
                 f"op '{self.name}' cannot reduce dimensions {self.axes} of {x}; name each once, "
                 f"from 0 to {x.rank - 1}"
             )
-        return [TensorType(self._kept(x.shape), self.result_dtype(x.dtype))]
+        return [TensorType(self._keep_dims(x.shape), self.result_dtype(x.dtype))]
 
     def result_dtype(self, dtype: DType) -> DType:
         """Return the dtype of the result; by default the operand's."""
@@ -56,7 +56,7 @@ class Reduction(Op):
         kept = tuple(1 if i in self.axes else size for i, size in enumerate(shape))
         return broadcast_to(reshape(x, kept), shape)
 
-    def _kept(self, shape: Shape) -> Shape:
+    def _keep_dims(self, shape: Shape) -> Shape:
         if self.keepdims:
             return tuple(1 if i in self.axes else size for i, size in enumerate(shape))
         return tuple(size for i, size in enumerate(shape) if i not in self.axes)

@@ -114,22 +114,22 @@ def _forward(inputs: Tensors, ring: Ring, scale: float) -> Tensors:
     q, k, v, *masks = inputs
     dtype = q.dtype
     sight = Sight(ring, masks, 3, q, accumulator(dtype))
-    q, k, v = ring.arranged([q, k, v], (0, 1, 2), ARRANGE)
+    q, k, v = ring.arrange([q, k, v], (0, 1, 2), ARRANGE)
     merged: list[Any] = []
     for at, block in ring.blocks(concatenate([k, v], 3), NEXT, (1, 2)):
         for meeting in at.meetings:
-            pair = _met(ring, at, meeting, (q, block, k.shape[3]), sight, scale)
+            pair = _compute_meeting(ring, at, meeting, (q, block, k.shape[3]), sight, scale)
             merged = _merge_into(merged, ring, at, meeting, pair)
     outs, lines = (concatenate(list(pieces), 1) for pieces in zip(*merged, strict=True))
     if sight.may_hide_all:
         unseen = less(lines, 0.5 * FLOOR)
         outs = where(reshape(unseen, (*unseen.shape, 1)), 0.0, outs)
         lines = where(unseen, 0.0, lines)
-    outs, lines = ring.restored([cast(outs, dtype), lines], (0, 1), RESTORE)
+    outs, lines = ring.restore([cast(outs, dtype), lines], (0, 1), RESTORE)
     return [outs, transpose(lines, LINES)]
 
 
-def _met(
+def _compute_meeting(
     ring: Ring,
     at: Round,
     meeting: Meeting,
@@ -179,7 +179,7 @@ def _backward(inputs: Tensors, ring: Ring, scale: float) -> Tensors:
     dtype, sizes = q.dtype, (k.shape[3], v.shape[3])
     sight = Sight(ring, masks, 6, q, accumulator(dtype))
     rows = [q, k, v, out, g, transpose(lines, LINES)]
-    q, k, v, *given = ring.arranged(rows, (0, 1, 2, 3, 5, 4), ARRANGE)
+    q, k, v, *given = ring.arrange(rows, (0, 1, 2, 3, 5, 4), ARRANGE)
     own: Any = None
     travelling: Any = None
     queries: list[Any] = [0.0] * (2 if ring.zigzag else 1)
@@ -194,10 +194,10 @@ def _backward(inputs: Tensors, ring: Ring, scale: float) -> Tensors:
             own = step
         else:
             travelling = step if travelling is None else travelling + step
-            travelling = ring.passed(travelling, HOME, (), (1, 2))
+            travelling = ring.pass_on(travelling, HOME, (), (1, 2))
     total = own + travelling
     made = [concatenate(queries, 1), total[..., : sizes[0]], total[..., sizes[0] :]]
-    return ring.restored([cast(x, dtype) for x in made], (0, 1, 2), RESTORE)
+    return ring.restore([cast(x, dtype) for x in made], (0, 1, 2), RESTORE)
 
 
 def _slopes(

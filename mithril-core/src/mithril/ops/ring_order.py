@@ -115,10 +115,10 @@ class Ring:
         for number, at in enumerate(self.rounds(), start=1):
             here = block
             if number < self.devices:
-                block = self.passed(here, reason, operands, ())
+                block = self.pass_on(here, reason, operands, ())
             yield at, here
 
-    def passed(self, x: Any, reason: str, operands: Sequence[int], results: Sequence[int]) -> Any:
+    def pass_on(self, x: Any, reason: str, operands: Sequence[int], results: Sequence[int]) -> Any:
         """Return what the device before this one has of x."""
         pairs = tuple((i, (i + 1) % self.devices) for i in range(self.devices))
         return self.group.permute(x, pairs, reason, operands, results)
@@ -143,7 +143,7 @@ class Ring:
 
     # ---------------------------------------------------------------- zig-zag order
 
-    def arranged(self, tensors: Sequence[Any], operands: Sequence[int], reason: str) -> list[Any]:
+    def arrange(self, tensors: Sequence[Any], operands: Sequence[int], reason: str) -> list[Any]:
         """Return tensors with their rows in the order of the ring, each part padded to be even."""
         if not self.zigzag:
             return list(tensors)
@@ -154,17 +154,17 @@ class Ring:
             first, second = packed[:, : self.rows], packed[:, self.rows :]
             first = self._send(first, self._pairs(0), reason, operands, ())
             second = self._send(second, self._pairs(1), reason, operands, ())
-            return self._ordered(first, second)
+            return self._order_pieces(first, second)
 
         return _by_dtype(even, exchange)
 
-    def restored(self, tensors: Sequence[Any], results: Sequence[int], reason: str) -> list[Any]:
+    def restore(self, tensors: Sequence[Any], results: Sequence[int], reason: str) -> list[Any]:
         """Return tensors with their rows as the sequence is split."""
         if not self.zigzag:
             return list(tensors)
 
         def exchange(packed: Any) -> Any:
-            whole = self._ordered(packed[:, : self.rows], packed[:, self.rows :])
+            whole = self._order_pieces(packed[:, : self.rows], packed[:, self.rows :])
             first, second = whole[:, : self.rows], whole[:, self.rows :]
             back = [tuple((b, a) for a, b in self._pairs(i)) for i in (0, 1)]
             first = self._send(first, back[0], reason, (), results)
@@ -178,7 +178,7 @@ class Ring:
         pieces = (2 * i + half for i in range(self.devices))
         return tuple((c // 2, min(c, self.pieces - 1 - c)) for c in pieces)
 
-    def _ordered(self, first: Any, second: Any) -> Any:
+    def _order_pieces(self, first: Any, second: Any) -> Any:
         """Return two pieces one after another, swapped on every second device."""
         is_even = equal(remainder(self.group.index, 2), 0)
         low, high = where(is_even, first, second), where(is_even, second, first)
@@ -220,7 +220,7 @@ class Sight:
         for mask in masks:
             if mask.shape[2] > 1:
                 moved = transpose(mask, SEQUENCE_SECOND)
-                (moved,) = ring.arranged([moved], (operand,), "zig-zag order")
+                (moved,) = ring.arrange([moved], (operand,), "zig-zag order")
                 mask = transpose(moved, SEQUENCE_SECOND)
             self._mask = self._columns(mask) if mask.shape[3] > 1 else mask
 
@@ -261,7 +261,7 @@ class Sight:
     def _columns(self, x: Any) -> Any:
         """Return x with padding in its last dimension, so that it falls into equal pieces."""
         ring = self._ring
-        x = ring.group.stretched(x, 3)
+        x = ring.group.stretch(x, 3)
         missing = (2 * ring.rows if ring.zigzag else ring.rows) - ring.length
         if missing:
             apart = reshape(x, (*x.shape[:3], ring.devices, ring.length))

@@ -46,13 +46,13 @@ class Reshape(Movement):
         return [inputs[0].with_shape(self.shape)]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [reshape(_given(cotangents), inputs[0].shape)]
+        return [reshape(_take_cotangent(cotangents), inputs[0].shape)]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         sizes, old, new, whole = reshape_factors(inputs[0].shape, outputs[0].shape)
         return Rule(sizes, (old,), (new,), whole=whole, linear=((0,),))
 
-    def resized(self, outputs: Types) -> Op:
+    def resize(self, outputs: Types) -> Op:
         return replace(self, shape=outputs[0].shape)
 
 
@@ -171,12 +171,12 @@ class Broadcast(Movement):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         from mithril.ops.elementwise import sum_to
 
-        return [sum_to(_given(cotangents), inputs[0].shape)]
+        return [sum_to(_take_cotangent(cotangents), inputs[0].shape)]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return elementwise_rule(inputs, outputs[0], linear=((0,),))
 
-    def resized(self, outputs: Types) -> Op:
+    def resize(self, outputs: Types) -> Op:
         return replace(self, shape=outputs[0].shape)
 
 
@@ -207,7 +207,7 @@ class Concatenate(Movement):
         for x in inputs:
             index = [slice(None)] * x.ndim
             index[self.axis] = slice(start, start + x.shape[self.axis])
-            parts.append(_given(cotangents)[tuple(index)])
+            parts.append(_take_cotangent(cotangents)[tuple(index)])
             start += x.shape[self.axis]
         return parts
 
@@ -339,7 +339,7 @@ def legal(size: int) -> str:
     return f"use 0 to {size - 1}, or -{size} to -1"
 
 
-def _given(cotangents: Cotangents) -> Any:
+def _take_cotangent(cotangents: Cotangents) -> Any:
     return cotangents[0]
 
 

@@ -58,7 +58,7 @@ class Slice(Movement):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return _cut_rule(inputs[0], outputs[0])
 
-    def resized(self, outputs: Types) -> Op:
+    def resize(self, outputs: Types) -> Op:
         # A split dimension is taken in full, so its local stop is its local size.
         taken = zip(self.start, self.step, outputs[0].shape, self.stop, strict=True)
         stop = tuple(
@@ -129,8 +129,8 @@ def getitem(x: AnyOperand, index: Any) -> AnyOperand:
     at = dots[0] if dots else len(items)
     items[at : at + 1] = fill
     if any(isinstance(item, Operand) for item in items):
-        return _picked(x, items)
-    x, items = _turned(x, items)
+        return _index_by_tensor(x, items)
+    x, items = _flip_backwards(x, items)
     bounds, shape, dimension = [], [], 0
     for item in items:
         if item is None:
@@ -191,7 +191,7 @@ def _plain(item: Any) -> Any:
     return item
 
 
-def _picked(x: AnyOperand, items: list[Any]) -> AnyOperand:
+def _index_by_tensor(x: AnyOperand, items: list[Any]) -> AnyOperand:
     """Return x indexed by slices and one integer tensor."""
     tensors = [position for position, item in enumerate(items) if isinstance(item, Operand)]
     if len(tensors) > 1 or any(isinstance(item, int) for item in items):
@@ -206,7 +206,7 @@ def _picked(x: AnyOperand, items: list[Any]) -> AnyOperand:
     return picked
 
 
-def _turned(x: AnyOperand, items: list[Any]) -> tuple[AnyOperand, list[Any]]:
+def _flip_backwards(x: AnyOperand, items: list[Any]) -> tuple[AnyOperand, list[Any]]:
     """Return x flipped where a slice runs backwards, and the slices that run forwards instead."""
     turned, flipped, dimension = [], [], 0
     for item in items:
@@ -246,7 +246,7 @@ def _cut_rule(old: TensorType, new: TensorType) -> Rule:
     return Rule.parse(f"{left} -> {right}", [old], [new], whole=whole, linear=((0,),))
 
 
-def _given(cotangents: Cotangents) -> Any:
+def _take_cotangent(cotangents: Cotangents) -> Any:
     return cotangents[0]
 
 

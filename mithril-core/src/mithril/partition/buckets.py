@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mithril.cost import Hardware, collective_seconds, emulated
+from mithril.cost import Hardware, collective_seconds, describe_emulation
 from mithril.ir import Cause, Graph, Node, Phase, Value
 from mithril.ir.rewrite import all_nodes
 from mithril.ops.collective import AllReduce
@@ -115,7 +115,7 @@ def _join(nodes: list[Node], program: Program, hardware: Hardware) -> Node:
         consumer=f"{what} bucket",
         seconds=collective_seconds(*issued, hardware),
         parts=tuple(cause.value for cause in causes),
-        emulated=emulated(*issued, hardware),
+        emulated=describe_emulation(*issued, hardware),
         instead=causes[0].instead if len({cause.instead for cause in causes}) == 1 else (),
     )
     return replace(nodes[-1], inputs=inputs, outputs=outputs, scope="", source=None, cause=cause)

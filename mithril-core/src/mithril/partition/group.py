@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mithril.cost import emulated
+from mithril.cost import describe_emulation
 from mithril.ir import Alternative, Builder, Cause, Node, Tensor, Value
 from mithril.mesh import Mesh
 from mithril.ops.collective import Permute
@@ -74,9 +74,9 @@ class FactorGroup:
 
     def _price(self, cause: Cause, kind: str, nbytes: int) -> Cause:
         seconds = self.resharder.collective_seconds(kind, nbytes, self.axes)
-        instead = emulated(kind, nbytes, self.axes, self.mesh, self.resharder.hardware)
+        instead = describe_emulation(kind, nbytes, self.axes, self.mesh, self.resharder.hardware)
         return replace(cause, seconds=seconds, emulated=instead)
 
-    def stretched(self, x: Tensor, dimension: int) -> Tensor:
+    def stretch(self, x: Tensor, dimension: int) -> Tensor:
         """Return x, whole along the factor, with the padding that its parts have."""
         return stretch(x, dimension, [self.mesh.sizes[axis] for axis in self.axes])

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from mithril.cost import emulated
+from mithril.cost import describe_emulation
 from mithril.ir import (
     Alternative,
     Builder,
@@ -45,7 +45,7 @@ from mithril.partition.shard import LocalShard
 from mithril.plan import Port, Program
 from mithril.sharding import Choice, Constraints, Move, Option, part_sizes
 from mithril.sharding.alternatives import Alternatives
-from mithril.sharding.regions import lifted
+from mithril.sharding.regions import add_leading_dim
 from mithril.types import Scalar
 
 
@@ -125,7 +125,7 @@ class _Localiser:
             self._finish_value(value, sharding, result, node.phase)
 
     def _finish_value(self, value: Value, sharding: Sharding, result: Tensor, phase: Phase) -> None:
-        self._keep(value, sharding, self._builder.named(result, value.name))
+        self._keep(value, sharding, self._builder.assign_name(result, value.name))
         if value in self._first_use and self._choice.home(value):
             self._home(value, _Consumer(self._first_use[value], phase))
 
@@ -140,12 +140,12 @@ class _Localiser:
         local = localise(body, inside, self._choice).graph
         consumer = _Consumer(label(node), node.phase, node)
         operands = [
-            self._form(value, lifted(lies) if i >= first_slice else lies, consumer)
+            self._form(value, add_leading_dim(lies) if i >= first_slice else lies, consumer)
             for i, (value, lies) in enumerate(zip(node.inputs, inputs.values(), strict=True))
         ]
         with self._builder.at(scope=node.scope, source=node.source, phase=node.phase):
             results = self.apply(op.with_bodies([local]), *operands)
-        lying = [*homes[:carried], *map(lifted, homes[carried:])]
+        lying = [*homes[:carried], *map(add_leading_dim, homes[carried:])]
         for value, sharding, result in zip(node.outputs, lying, results, strict=True):
             self._finish_value(value, sharding, result, node.phase)
 
@@ -159,7 +159,7 @@ class _Localiser:
         outputs: dict[str, Tensor] = {}
         ports = []
         for name, value in self._graph.outputs.items():
-            sharding = self._promised(name, value)
+            sharding = self._find_output_sharding(name, value)
             consumer = _Consumer(f"output '{name}'", self._phase(value))
             form = self._form(value, sharding, consumer)
             port = self._given.of_output(name).exit or coarsen(sharding, value.type.shape)
@@ -168,7 +168,7 @@ class _Localiser:
         local = self._builder.build(outputs)
         return Program(self._mesh, local, tuple(self._ports), tuple(ports))
 
-    def _promised(self, name: str, value: Value) -> Sharding:
+    def _find_output_sharding(self, name: str, value: Value) -> Sharding:
         layout = self._given.of_output(name)
         if layout.follows is not None:
             value = self._graph.input(layout.follows)
@@ -254,7 +254,9 @@ class _Localiser:
                 required=sharding.describe(),
                 consumer="padding on sub-axes",
                 seconds=seconds,
-                emulated=emulated(op.name, nbytes, axes, self._mesh, self._resharder.hardware),
+                emulated=describe_emulation(
+                    op.name, nbytes, axes, self._mesh, self._resharder.hardware
+                ),
             )
             with self._builder.at(scope=value.name, cause=cause):
                 (whole,) = self.apply(op, x)
@@ -317,7 +319,7 @@ class _Localiser:
                 required=goal.describe(),
                 consumer=consumer.name,
                 seconds=seconds,
-                emulated=self._resharder.emulated(move, value.type),
+                emulated=self._resharder.describe_emulation(move, value.type),
                 instead=self._instead(asks) if asks else (),
                 is_asked=self._is_asked(value, consumer),
             )
@@ -325,7 +327,7 @@ class _Localiser:
         before = self._forms[value, move.before, self._span(value, consumer)]
         with self._builder.at(scope=scope, source=source, phase=consumer.phase, cause=cause):
             result = self._emit_move(value, move, before)
-        return self._builder.named(result, value.name)
+        return self._builder.assign_name(result, value.name)
 
     def _is_asked(self, value: Value, consumer: _Consumer) -> bool:
         """Whether the user asked for a move: an op on either side splits what its rule proposes."""

@@ -109,9 +109,11 @@ class Plan:
             for number, stage in enumerate(self.stages)
             for row in stage.program.collectives()
         )
-        return (*within, *sent_rows(self.timetable))
+        return (*within, *list_sends(self.timetable))
 
-    def issued(self, device: int | None = None) -> tuple[tuple[str, tuple[str, ...], int], ...]:
+    def list_issued(
+        self, device: int | None = None
+    ) -> tuple[tuple[str, tuple[str, ...], int], ...]:
         """Return kind, axes and bytes of every collective and send as often as it runs, in order.
 
         What is sent between devices has no axes; what stays where it is is not sent.
@@ -119,7 +121,7 @@ class Plan:
         Args:
             device: flat index of a device: only that in which it takes part.
         """
-        return tuple(_issued_by(self, device))
+        return tuple(_iterate_issued(self, device))
 
     def bytes_by_axis(self) -> dict[str, int]:
         """Return the bytes each device moves per mesh axis (or axes, joined by `+`).
@@ -145,33 +147,33 @@ class TensorReport:
     decided_by: str
 
 
-def sent_rows(timetable: Timetable) -> Iterator[Collective]:
+def list_sends(timetable: Timetable) -> Iterator[Collective]:
     """Yield what is sent between stages, each value once, with the times it is sent."""
     times = Counter(step.transfer for step in timetable.steps if isinstance(step, Send))
     for number, transfer in enumerate(timetable.transfers):
         if transfer.bytes and times[number]:
-            yield _sent(transfer, times[number])
+            yield _make_row(transfer, times[number])
 
 
-def observed_send(transfer: Transfer) -> tuple[str, tuple[str, ...], int]:
+def describe_send(transfer: Transfer) -> tuple[str, tuple[str, ...], int]:
     """Return what an observer is told of a transfer."""
     return SEND, (), transfer.bytes
 
 
-def _issued_by(plan: Plan, device: int | None) -> Iterator[tuple[str, tuple[str, ...], int]]:
+def _iterate_issued(plan: Plan, device: int | None) -> Iterator[tuple[str, tuple[str, ...], int]]:
     for step in plan.timetable.steps:
         if isinstance(step, Run):
             stage = plan.stages[step.stage]
             if device is None or device in stage.devices:
-                yield from stage.program.issued()
+                yield from stage.program.list_issued()
             continue
         transfer = plan.timetable.transfers[step.transfer]
         if transfer.bytes and (device is None or device in transfer.devices):
-            yield observed_send(transfer)
+            yield describe_send(transfer)
 
 
-def _sent(transfer: Transfer, times: int) -> Collective:
+def _make_row(transfer: Transfer, times: int) -> Collective:
     return Collective(
-        *observed_send(transfer), transfer.phase, transfer.scope, transfer.place, transfer.cause,
+        *describe_send(transfer), transfer.phase, transfer.scope, transfer.place, transfer.cause,
         times,
     )  # fmt: skip

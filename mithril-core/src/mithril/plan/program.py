@@ -85,11 +85,11 @@ class Program:
             if node.op.is_collective:
                 yield _row(node, self.mesh, times)
 
-    def issued(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    def list_issued(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
         """Yield kind, axes and bytes of the collectives as an observer is told them."""
         for node in unroll(self.graph):
             if node.op.is_collective:
-                yield observed(node, self.mesh)
+                yield describe_collective(node, self.mesh)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,18 +101,18 @@ class Stage:
     devices: tuple[int, ...]
 
 
-def moved_bytes(node: Node) -> int:
+def count_moved_bytes(node: Node) -> int:
     """Return the bytes of a collective node, as `Collective.bytes` counts them."""
-    return _issued_by(node).count_bytes([value.type for value in node.inputs])
+    return _get_collective(node).count_bytes([value.type for value in node.inputs])
 
 
-def observed(node: Node, mesh: Mesh) -> tuple[str, tuple[str, ...], int]:
+def describe_collective(node: Node, mesh: Mesh) -> tuple[str, tuple[str, ...], int]:
     """Return kind, axes and bytes of a collective node, as an observer is told them."""
-    op = _issued_by(node)
-    return op.name, mesh.joined(op.axes), moved_bytes(node)
+    op = _get_collective(node)
+    return op.name, mesh.join_axes(op.axes), count_moved_bytes(node)
 
 
-def _issued_by(node: Node) -> CollectiveOp:
+def _get_collective(node: Node) -> CollectiveOp:
     op = collective_of(node.op)
     assert op is not None, "it is asked of collectives"
     return op
@@ -121,4 +121,6 @@ def _issued_by(node: Node) -> CollectiveOp:
 def _row(node: Node, mesh: Mesh, times: int) -> Collective:
     assert node.cause is not None, "collective without a cause"
     source = str(node.source) if node.source else ""
-    return Collective(*observed(node, mesh), node.phase, node.scope, source, node.cause, times)
+    return Collective(
+        *describe_collective(node, mesh), node.phase, node.scope, source, node.cause, times
+    )

@@ -215,7 +215,7 @@ class Timetable:
             kept.update(used)
         return dead[::-1]
 
-    def given_up(self, stage: int) -> tuple[int, ...]:
+    def find_donatable(self, stage: int) -> tuple[int, ...]:
         """Return the inputs of a stage that nobody else reads: an output may take their memory.
 
         That is so of sums that grow from run to run.

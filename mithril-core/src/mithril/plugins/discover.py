@@ -135,12 +135,14 @@ def _judge_name(points: Iterable[EntryPoint], name: str) -> list[BackendEntry]:
     claims = sorted((point for point in points if point.name == name), key=_package)
     allowed = os.environ.get("MITHRIL_PLUGINS")
     if allowed is not None and name not in _comma_list(allowed):
-        return [_blocked(point, _comma_list(allowed)) for point in claims]
-    chosen = _chosen(name, claims)
-    return [_judge(point) if point is chosen else _duplicate(point, claims) for point in claims]
+        return [_report_blocked(point, _comma_list(allowed)) for point in claims]
+    chosen = _choose(name, claims)
+    return [
+        _judge(point) if point is chosen else _report_duplicate(point, claims) for point in claims
+    ]
 
 
-def _chosen(name: str, claims: Sequence[EntryPoint]) -> EntryPoint | None:
+def _choose(name: str, claims: Sequence[EntryPoint]) -> EntryPoint | None:
     if len(claims) == 1:
         return claims[0]
     wanted = os.environ.get(_variable(name), CORE)
@@ -153,7 +155,7 @@ def _judge(point: EntryPoint) -> BackendEntry:
     except Exception as error:
         if os.environ.get("MITHRIL_STRICT") == "1":
             raise
-        return _broken(point, error)
+        return _report_broken(point, error)
     if spec.api[0] != BACKEND_API[0] or spec.api > BACKEND_API:
         return _incompatible(point, spec)
     unmet = [need for need in map(Requirement.parse, spec.requires) if not need.is_met]
@@ -175,14 +177,14 @@ def _incompatible(point: EntryPoint, spec: BackendSpec) -> BackendEntry:
     return BackendEntry(point, Status.incompatible, fact, f"pip install -U {older}", spec)
 
 
-def _broken(point: EntryPoint, error: Exception) -> BackendEntry:
+def _report_broken(point: EntryPoint, error: Exception) -> BackendEntry:
     one_line = "; ".join(line.strip() for line in str(error).splitlines())
     fact = shorten(f"{type(error).__name__}: {one_line}", NOTE_LENGTH, placeholder=" …")
     remedy = f"mithril backends info {point.name}"
     return BackendEntry(point, Status.broken, fact, remedy, error=error)
 
 
-def _duplicate(point: EntryPoint, claims: Sequence[EntryPoint]) -> BackendEntry:
+def _report_duplicate(point: EntryPoint, claims: Sequence[EntryPoint]) -> BackendEntry:
     variable = _variable(point.name)
     others = listing(_package(claim) for claim in claims if claim is not point)
     fact, remedy = (
@@ -192,7 +194,7 @@ def _duplicate(point: EntryPoint, claims: Sequence[EntryPoint]) -> BackendEntry:
     return BackendEntry(point, Status.duplicate, fact, remedy)
 
 
-def _blocked(point: EntryPoint, allowed: Sequence[str]) -> BackendEntry:
+def _report_blocked(point: EntryPoint, allowed: Sequence[str]) -> BackendEntry:
     fact = f"MITHRIL_PLUGINS allows {listing(allowed)}"
     return BackendEntry(point, Status.blocked, fact, f"add {point.name} to MITHRIL_PLUGINS")
 

@@ -99,7 +99,9 @@ def build_options(
     declared = {option.name: option for option in fields(spec.options)} if spec.options else {}
     if not declared.keys() >= options.keys():
         refuse_unknown(f"backend '{spec.name}'", options, [*declared, *common])
-    absent = [name for name, option in declared.items() if name not in options and _needed(option)]
+    absent = [
+        name for name, option in declared.items() if name not in options and _is_required(option)
+    ]
     if absent:
         raise OptionError(f"backend '{spec.name}' needs option {listing(absent)}; give it a value")
     if spec.options is None:
@@ -126,12 +128,12 @@ def _check_engine(entry: BackendEntry, opened: object) -> None:
         )
 
 
-def declared_options(name: str) -> frozenset[str]:
+def list_options(name: str) -> frozenset[str]:
     """Return the names of a backend's own options; none of one that is not there or not ready."""
     entry = find(name)
     declared = None if entry is None or entry.spec is None else entry.spec.options
     return frozenset(option.name for option in fields(declared)) if declared else frozenset()
 
 
-def _needed(option: Field[object]) -> bool:
+def _is_required(option: Field[object]) -> bool:
     return option.init and option.default is MISSING and option.default_factory is MISSING

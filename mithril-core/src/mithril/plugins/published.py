@@ -64,12 +64,12 @@ def suggest_attribute(name: str, known: Iterable[str]) -> str:
         known: those that there are.
     """
     homes = [package.backend for package in PUBLISHED.values() if name in package.methods]
-    home = homes[0] if homes else _installed_methods().get(name)
+    home = homes[0] if homes else _list_installed_methods().get(name)
     return f"; backend '{home}' has it" if home else nearest(name, known)
 
 
 @cache
-def _installed_methods() -> dict[str, str]:
+def _list_installed_methods() -> dict[str, str]:
     """Return for each method that an installed backend's framework adds, the backend."""
     specs = [entry.spec for entry in discover() if entry.spec]
     return {method: spec.name for spec in specs for method in spec.methods}

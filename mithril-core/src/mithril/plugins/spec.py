@@ -64,10 +64,10 @@ def check_specs(offered: object) -> list[BackendSpec]:
         raise BackendError(
             f"mithril_backends returned a {type(offered).__name__}; return a list of BackendSpec"
         )
-    return [_checked(spec) for spec in offered]
+    return [_check_spec(spec) for spec in offered]
 
 
-def _checked(spec: object) -> BackendSpec:
+def _check_spec(spec: object) -> BackendSpec:
     if not isinstance(spec, BackendSpec):
         raise BackendError(
             f"mithril_backends offers a {type(spec).__name__}; return a list of BackendSpec"

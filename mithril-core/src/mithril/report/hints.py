@@ -27,11 +27,11 @@ def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
                 made.update(zip(node.outputs, choice.options[node].results, strict=True))
                 if node.phase == Phase.forward:
                     found.update(dict.fromkeys(_remarks(node, weights, made, choice)))
-    found.update(dict.fromkeys(_dropped(given)))
+    found.update(dict.fromkeys(_remark_dropped_axes(given)))
     return tuple(found)
 
 
-def _dropped(given: Constraints) -> Iterator[str]:
+def _remark_dropped_axes(given: Constraints) -> Iterator[str]:
     """Yield a remark where a parameter at rest is not split over an axis it is computed with."""
     for value, layout in given.layouts.items():
         rest, used = layout.resting, layout.computed

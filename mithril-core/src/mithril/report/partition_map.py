@@ -26,7 +26,7 @@ def partition_map(plan: Plan, parameters: Sequence[str]) -> Map:
         the devices that hold it, and shape and bytes of what each of them holds; `devices`: by flat
         index, its layers, its parameters and their bytes.
     """
-    held = [_held(port) for port in plan.inputs if port.name in set(parameters)]
+    held = [_describe_port(port) for port in plan.inputs if port.name in set(parameters)]
     layers = _layers(plan)
     return {
         "mesh": {axis.name: axis.size for axis in plan.mesh.axes},
@@ -44,7 +44,7 @@ def partition_map(plan: Plan, parameters: Sequence[str]) -> Map:
     }
 
 
-def _held(port: Port) -> tuple[str, Map]:
+def _describe_port(port: Port) -> tuple[str, Map]:
     local = port.sharding.local_shape(port.type.shape)
     entry = {
         "shape": list(port.type.shape),

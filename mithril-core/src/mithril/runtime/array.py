@@ -12,7 +12,7 @@ import numpy as np
 from mithril.engine import Engine, Handle
 from mithril.engine.interop import Interop
 from mithril.engine.protocol import Produce
-from mithril.engine.shards import trimmed
+from mithril.engine.shards import trim_padding
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
 from mithril.mesh import Box, Mesh, PartitionSpec, Sharding
@@ -318,7 +318,7 @@ class Array(Operand):
     def _part(self, device: int) -> np.ndarray:
         """Return what a device holds, without padding."""
         held = self._engine.shard(self.shards, self.sharding, device)
-        return trimmed(held, self.sharding.box(device, self.shape))
+        return trim_padding(held, self.sharding.box(device, self.shape))
 
     def _one_of_each_box(self) -> list[int]:
         """Return one device of this process for each distinct part."""

@@ -62,7 +62,7 @@ class ArrayConversion:
         is_cut = self.engine.mesh.size > 1 and self.interop.host(values) is not None
         adopted = None if is_cut else self.adopt(values)
         if adopted is not None:
-            return self._laid_out(adopted, dtype, placement)
+            return self._lay_out(adopted, dtype, placement)
         host, default = self._read(values)
         chosen = default if dtype is None else as_dtype(dtype)
         check_range(host, chosen)
@@ -161,7 +161,7 @@ class ArrayConversion:
         adopted = self.adopt(x)
         return x if adopted is None else adopted
 
-    def _laid_out(self, x: Array, dtype: object, placement: PlacementOptions) -> Array:
+    def _lay_out(self, x: Array, dtype: object, placement: PlacementOptions) -> Array:
         """Return an array in a dtype and a placement, if they are given."""
         cast_ = x if dtype is None else x.astype(as_dtype(dtype))
         if not placement:

@@ -18,12 +18,12 @@ from mithril.compiler.options import (
 from mithril.engine import Engine
 from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand
-from mithril.keywords import checked_keywords, named
+from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
 from mithril.plan import Plan, Port, Program
-from mithril.plugins.opening import declared_options, open_engine
+from mithril.plugins.opening import list_options, open_engine
 from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.creation import Creation
@@ -81,7 +81,7 @@ def open_backend(
     """
     if not isinstance(name, str):
         raise BackendError(f"backend name {name!r} is not a string; give one, such as 'numpy'")
-    refuse_later(f"backend '{name}'", options, BACKEND_LATER - declared_options(name))
+    refuse_later(f"backend '{name}'", options, BACKEND_LATER - list_options(name))
     dtypes = read_precision(
         precision,
         dtype=dtype,
@@ -92,7 +92,7 @@ def open_backend(
     )
     policy = check_uneven(uneven)
     mesh = read_mesh(device_mesh, mesh_axis_names)
-    engine = open_engine(name, mesh, options, named(open_backend)[1:])
+    engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
     return Backend(engine, policy, dtypes)
 
 
@@ -135,7 +135,7 @@ class Backend(Creation):
         super().__init__()
         self.engine = engine
         self.uneven = uneven
-        self.precision = self.checked_precision(precision)
+        self.precision = self.check_precision(precision)
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.interop = engine.interop
@@ -198,7 +198,7 @@ class Backend(Creation):
         adopted = self.adopt(x)
         return self.own(x, what) if adopted is None else adopted
 
-    def checked_precision(self, precision: Precision) -> Precision:
+    def check_precision(self, precision: Precision) -> Precision:
         """Return a precision, all of whose dtypes the engine has.
 
         Raises:

@@ -13,7 +13,7 @@ from typing import Any, overload
 
 from mithril.engine import Engine, Observer
 from mithril.errors import GraphError, OptionError, PlanError, kind_of
-from mithril.keywords import checked_keywords, named, refuse_unknown
+from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
 from mithril.mesh import Sharding
 from mithril.models import Layer
 from mithril.models.composition import Composition
@@ -118,7 +118,7 @@ class CompiledModel:
             OptionError: the seed is no integer, `observe` no function, or an option unknown.
         """
         if unknown:
-            refuse_unknown("evaluate()", unknown, named(type(self).evaluate))
+            refuse_unknown("evaluate()", unknown, list_argument_names(type(self).evaluate))
         if observe is not None and not callable(observe):
             raise OptionError(
                 f"observe={observe!r} cannot be called; give a function of kind, axes and bytes"
@@ -185,7 +185,7 @@ class CompiledModel:
         kinds = self._kinds(shapes)
         seeded = self._float_outputs(self._planner, kinds) if gradients else None
         open_ = [Kind.open(self.backend)] * (len(self.parameter_names) + len(seeded or ()))
-        return self._evaluator.bound(seeded, [*kinds, *open_]).plan
+        return self._evaluator.bind(seeded, [*kinds, *open_]).plan
 
     def _kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
         """Return the kinds of the inputs, from shapes, arrays and specs."""
@@ -257,7 +257,7 @@ class CompiledModel:
         arriving = [
             Kind(self.backend, *(cotangents or {}).get(name, OPEN)) for name in seeded or ()
         ]
-        bound = planner.bound(seeded, [*inputs, *lying, *arriving])
+        bound = planner.bind(seeded, [*inputs, *lying, *arriving])
         return BoundModel(bound)
 
     def _pure_planner(self, differentiable: tuple[str, ...], inference: bool) -> Planner:

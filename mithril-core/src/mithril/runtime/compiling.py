@@ -104,7 +104,7 @@ def compile(
             f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
     policy = backend.uneven if uneven is None else check_uneven(uneven)
-    dtypes = backend.precision if precision is None else backend.checked_precision(precision)
+    dtypes = backend.precision if precision is None else backend.check_precision(precision)
     snapshot = _snapshot(model)
     inputs, outputs = input_names(snapshot), output_names(snapshot)
     parameters = parameter_names(snapshot)

@@ -70,7 +70,7 @@ class Evaluator:
     ) -> tuple[dict[str, Array], Parameters]:
         """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
         check_seed(seed)
-        given = arrays = self._given(params, inputs, gradients)
+        given = arrays = self._collect_given(params, inputs, gradients)
         seeded = None if gradients is None else tuple(gradients)
         bound = self._planner.bindings.of_last(seeded, arrays)
         if bound is None:
@@ -87,9 +87,9 @@ class Evaluator:
         slopes = zip(evaluation.differentiated, made[len(outputs) :], strict=True)
         return outputs, Parameters(slopes)
 
-    def bound(self, seeded: Seeded, kinds: Sequence[Kind]) -> Bound[Evaluation]:
+    def bind(self, seeded: Seeded, kinds: Sequence[Kind]) -> Bound[Evaluation]:
         """Return the plan for arrays of some kinds, which is the latest one from now on."""
-        self.latest = self._planner.bound(seeded, kinds)
+        self.latest = self._planner.bind(seeded, kinds)
         return self.latest
 
     def materialise(self, parameters: Mapping[str, Array], bound: Bound[Evaluation]) -> None:
@@ -118,7 +118,7 @@ class Evaluator:
         bound = self._planner.bindings.of_last(seeded, arrays)
         if bound is None:
             arrays[last:] = self._fit(arrays[last:], seeded or (), arrays[:first])
-            bound = self.bound(seeded, [x.kind for x in arrays])
+            bound = self.bind(seeded, [x.kind for x in arrays])
             parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
             self.materialise(parameters, bound)
         return bound, arrays
@@ -142,7 +142,7 @@ class Evaluator:
 
     # ------------------------------------------------------------------ checking what is passed in
 
-    def _given(self, params: Given, inputs: Given, gradients: Given | None) -> list[Any]:
+    def _collect_given(self, params: Given, inputs: Given, gradients: Given | None) -> list[Any]:
         """Return inputs, parameters and output gradients as they were passed in, in order.
 
         Raises:

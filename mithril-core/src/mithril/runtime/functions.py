@@ -13,7 +13,7 @@ from typing import Any
 from mithril import ops
 from mithril.errors import GraphError, kind_of
 from mithril.ir import Operand
-from mithril.keywords import named, refuse_unknown
+from mithril.keywords import list_argument_names, refuse_unknown
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Choice, Signature
 from mithril.runtime.functional.function import Function
@@ -97,7 +97,7 @@ def attempt(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> 
             ) from None
         raise
     except TypeError:
-        refuse_unknown(f"{name}()", options, named(function))
+        refuse_unknown(f"{name}()", options, list_argument_names(function))
         raise
 
 
@@ -113,7 +113,7 @@ def eager(backend: ArrayBackend, name: str) -> Callable[..., Any]:
     ) -> Any:
         if donate != () or at_rest is not None:
             planned = _find_function(backend, name, donate, at_rest)
-            refuse_unknown(f"{name}()", options, named(planned))
+            refuse_unknown(f"{name}()", options, list_argument_names(planned))
             return planned(*arguments, **options)
         return call_eager(backend, name, *arguments, **options)
 
@@ -125,7 +125,7 @@ def eager(backend: ArrayBackend, name: str) -> Callable[..., Any]:
 def _find_function(backend: ArrayBackend, name: str, donate: Choice, at_rest: object) -> Function:
     """Return a function of the ops that runs as one plan; the same one for the same options."""
     source = getattr(ops, ALIASES.get(name, name))
-    donated = Signature(source).chosen(donate, "donate")
+    donated = Signature(source).select_arguments(donate, "donate")
     patterns = read_patterns(at_rest, f"at_rest of {name}()")
     key = name, donated, tuple(patterns.items())
     known: LRUCache[object, Function] = backend.op_functions

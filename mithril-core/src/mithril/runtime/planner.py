@@ -126,7 +126,7 @@ class Planner:
         """Return the types of the outputs for inputs of some types, as the precision has them."""
         return output_types(self.trace(types).graph, self._settings.precision)
 
-    def bound(self, seeded: Seeded, kinds: Sequence[Kind]) -> Bound[Evaluation]:
+    def bind(self, seeded: Seeded, kinds: Sequence[Kind]) -> Bound[Evaluation]:
         """Return the plan for arrays of some kinds, made when they are met first.
 
         Args:
@@ -256,7 +256,7 @@ class Planner:
             # A sharding that an earlier plan chose is one candidate, another one a wish.
             computed = None if who == COMPUTED_WITH else arrives
             return Layout(arrives, computed, decided_by=who)
-        computed = self._computed(name, traced)
+        computed = self._find_compute_sharding(name, traced)
         if computed is None:
             return Layout(FREE)
         annotation = traced.annotations[name]
@@ -269,23 +269,27 @@ class Planner:
         annotation = traced.at_rest.get(name)
         if annotation is None:
             return None
-        resting = self._annotated(annotation, traced.graph.input(name).type, name, "parameter")
+        resting = self._resolve_annotation(
+            annotation, traced.graph.input(name).type, name, "parameter"
+        )
         before = "" if sharding is None else self._decisions.get((name, sharding), "")
         if sharding not in (None, resting) and not before.startswith(AT_REST):
             return None
         return Layout(
             sharding,
-            self._computed(name, traced),
+            self._find_compute_sharding(name, traced),
             rests=sharding or resting,
             decided_by=f"{AT_REST} {annotation}{annotation.place}",
         )
 
-    def _computed(self, name: str, traced: Traced) -> Sharding | None:
+    def _find_compute_sharding(self, name: str, traced: Traced) -> Sharding | None:
         """Return what an annotation says a parameter is computed with; one device says nothing."""
         annotation = traced.annotations.get(name)
         if annotation is None or self._backend.mesh.size == 1:
             return None
-        return self._annotated(annotation, traced.graph.input(name).type, name, "parameter")
+        return self._resolve_annotation(
+            annotation, traced.graph.input(name).type, name, "parameter"
+        )
 
     def _differentiate(self, traced: Traced, signature: Signature) -> tuple[str, ...]:
         """Return what gradients are wanted of: float parameters, and the inputs that were named."""
@@ -298,11 +302,11 @@ class Planner:
         if self._backend.mesh.size == 1:
             return {}
         return {
-            value.name: self._annotated(annotation, value.type, value.name, "value")
+            value.name: self._resolve_annotation(annotation, value.type, value.name, "value")
             for value, annotation in traced.value_annotations.items()
         }
 
-    def _annotated(
+    def _resolve_annotation(
         self, annotation: Annotation, type: TensorType, name: str, kind: str
     ) -> Sharding:
         sharding = resolve(annotation, self._backend.mesh, type, name)

@@ -45,7 +45,7 @@ class Key:
         """Return the uint64 words of the part of a tensor that a box cuts out."""
         digest = hashlib.sha256(f"{self.seed}:{self.name}".encode()).digest()
         key = np.frombuffer(digest[:16], np.uint64)
-        grown = _grown(shape, box)
+        grown = _grow(shape, box)
         drawn = np.empty([part.stop - part.start for part in grown], np.uint64)
         for run in _runs(shape, grown):
             run.fill(drawn, key)
@@ -89,7 +89,7 @@ class _Run:
         drawn[self.index] = words.reshape(drawn[self.index].shape)
 
 
-def _grown(shape: Shape, box: Box) -> Box:
+def _grow(shape: Shape, box: Box) -> Box:
     """Return the box with minor dimensions taken in full until its runs are long enough."""
     grown = list(box)
     for dimension in reversed(range(len(shape))):

@@ -27,7 +27,7 @@ from mithril.ir.rewrite import regions
 from mithril.ir.rule import FactorDims
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
 from mithril.sharding.constraints import Constraints
-from mithril.sharding.regions import Link, links, lowered
+from mithril.sharding.regions import Link, drop_leading_dim, links
 from mithril.types import TensorType
 
 
@@ -61,15 +61,15 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     nodes = [n for part in parts for n in part.graph.nodes if not n.op.bodies]
     rules = _find_rules(nodes)
     joints = list(links(graph))
-    touching, linked = _touching(nodes), _linked(joints)
-    computed = _computed_inside(given, joints)
+    touching, linked = _touching(nodes), _collect_links(joints)
+    computed = _collect_compute_specs(given, joints)
     factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in nodes}
     expandable: set[Node] = set()
     cuts: dict[str, tuple[int, int]] = {}
     asked: dict[Node, frozenset[str]] = {}
     for axis in mesh.axes:
         if axis.size > 1:
-            barred = _barred(graph, given, computed, axis)
+            barred = _find_barred(graph, given, computed, axis)
             closure = _Closure(mesh, axis.name, rules, touching, linked, barred, given.pads)
             closure.run(_seeds(graph, given, axis.name))
             for node, proposed in closure.proposed.items():
@@ -81,7 +81,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
             expandable |= closure.expandable
             if closure.cut and axis.origin not in cuts and axis.name != MICRO:
                 cuts[axis.origin] = _cut(mesh, axis, closure.cut)
-    forced = _forced(nodes, computed, mesh, rules, factors)
+    forced = _find_forced(nodes, computed, mesh, rules, factors)
     partial = {axis: _partial(nodes, joints, axis, rules, factors, forced) for axis in mesh.names}
     return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts, asked)
 
@@ -157,7 +157,7 @@ class _Closure:
             # A split minor factor proposes its major: one all_to_all instead of a gather.
             yield from self._propose(node, rule, major)
             return
-        if any(factor in dim for dims in self._barred_dims(node, rule) for dim in dims):
+        if any(factor in dim for dims in self._list_barred_dims(node, rule) for dim in dims):
             return
         found.add(factor)
         for values, sides in ((node.inputs, rule.operands), (node.outputs, rule.results)):
@@ -182,7 +182,7 @@ class _Closure:
                 if asked in dim:
                     yield value, dimension
 
-    def _barred_dims(self, node: Node, rule: Rule) -> Iterator[FactorDims]:
+    def _list_barred_dims(self, node: Node, rule: Rule) -> Iterator[FactorDims]:
         for values, sides in ((node.inputs, rule.operands), (node.outputs, rule.results)):
             for value, dims in zip(values, sides, strict=True):
                 if value in self._barred:
@@ -217,7 +217,7 @@ class _Closure:
         return None
 
 
-def _barred(
+def _find_barred(
     graph: Graph, given: Constraints, computed: Mapping[Value, Sharding], axis: Axis
 ) -> frozenset[Value]:
     """Return the values that lie over a part of the axis's origin, and so are whole over the rest.
@@ -248,7 +248,7 @@ def _products(sizes: list[int]) -> set[int]:
     return products
 
 
-def _linked(joints: Sequence[Link]) -> dict[Value, list[tuple[Value, int]]]:
+def _collect_links(joints: Sequence[Link]) -> dict[Value, list[tuple[Value, int]]]:
     """Return, for each value on the border of a loop, what it becomes or came from."""
     linked: dict[Value, list[tuple[Value, int]]] = {}
     for link in joints:
@@ -285,17 +285,17 @@ def _proposing(graph: Graph, given: Constraints) -> Iterator[tuple[Value, Shardi
             yield value, layout.leaves
 
 
-def _computed_inside(given: Constraints, joints: Sequence[Link]) -> dict[Value, Sharding]:
+def _collect_compute_specs(given: Constraints, joints: Sequence[Link]) -> dict[Value, Sharding]:
     """Return the compute specs, those of values that loops take in included."""
     found = given.binding()
     for link in joints:  # outer loops come first
         if link.source in found and link.shift() <= 0 and not link.leaves:
             spec = found[link.source]
-            found.setdefault(link.target, lowered(spec) if link.slices else spec)
+            found.setdefault(link.target, drop_leading_dim(spec) if link.slices else spec)
     return found
 
 
-def _forced(
+def _find_forced(
     nodes: Sequence[Node],
     computed: Mapping[Value, Sharding],
     mesh: Mesh,

@@ -85,16 +85,16 @@ class Layout:
     def map(self, change: Callable[[Sharding], Sharding]) -> Layout:
         """Return the layout with every sharding changed, those at the border apart."""
 
-        def changed(sharding: Sharding | None) -> Sharding | None:
+        def change_given(sharding: Sharding | None) -> Sharding | None:
             return None if sharding is None else change(sharding)
 
         return replace(
             self,
-            arrives=FREE if self.is_free else changed(self.existing),
-            computed=changed(self.computed),
-            home=changed(self.home),
-            rests=changed(self.rests),
-            leaves=changed(self.leaves),
+            arrives=FREE if self.is_free else change_given(self.existing),
+            computed=change_given(self.computed),
+            home=change_given(self.home),
+            rests=change_given(self.rests),
+            leaves=change_given(self.leaves),
         )
 
     def carry(self, mesh: Mesh) -> Layout:

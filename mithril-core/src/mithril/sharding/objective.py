@@ -30,7 +30,7 @@ from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
 from mithril.sharding.option import NodeOptions, Option
-from mithril.sharding.regions import Link, lifted, links, lowered
+from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links
 from mithril.sharding.reshard import PICOSECONDS, Resharder
 from mithril.sharding.trial import work_seconds
 from mithril.types import TensorType
@@ -83,7 +83,7 @@ class Objective:
         self._links = list(links(graph))
         self._joined = {value_use for link in self._links for value_use in self._ends(link)}
         self._arrives = {link.target for link in self._links}
-        self._promised = _promised(graph, given)
+        self._promised = _find_output_shardings(graph, given)
         self._resting = {value for value, layout in given.promises(graph) if layout.rests}
         parts = list(regions(graph))
         for part in parts:
@@ -133,11 +133,11 @@ class Objective:
         for value in graph.values():
             for phase, users in self._phases(value, uses.get(value, [])):
                 if users or value in self._promised or self._given.of(value).is_free:
-                    produced = self._produced(value, producers.get(value))
+                    produced = self._list_produced(value, producers.get(value))
                     needs = map(self._needs, users)
                     self.homes[value, phase] = self._home_candidates(value, produced, needs)
                 elif (value, phase) in self._joined:
-                    produced = self._produced(value, producers.get(value))
+                    produced = self._list_produced(value, producers.get(value))
                     self.homes[value, phase] = self._home_candidates(value, produced, ())
 
     def _phases(self, value: Value, uses: list[Use]) -> list[tuple[Phase, list[Use]]]:
@@ -150,7 +150,7 @@ class Objective:
         node, position = use
         return [option.operands[position] for option in self.options[node]]
 
-    def _produced(self, value: Value, producer: Node | None) -> list[Sharding]:
+    def _list_produced(self, value: Value, producer: Node | None) -> list[Sharding]:
         if self._given.of(value).is_free:
             return [Sharding.replicated(self._given.mesh, value.type.rank)]
         if value in self._arrives:
@@ -167,12 +167,12 @@ class Objective:
         if given.home is not None:
             return (given.home,)
         needed = itertools.chain.from_iterable(needs)
-        reduced = (sharding.reduced() for sharding in produced)
+        reduced = (sharding.drop_partial() for sharding in produced)
         goals = self._promised.get(value, ())
         found = dict.fromkeys((*produced, *reduced, *needed, *goals))
         if given.is_free:  # an array is never a partial sum
             wished = filter(None, [given.computed])
-            found = dict.fromkeys(sharding.reduced() for sharding in (*found, *wished))
+            found = dict.fromkeys(sharding.drop_partial() for sharding in (*found, *wished))
         return tuple(found)
 
     def _share_homes(self) -> None:
@@ -205,12 +205,12 @@ class Objective:
         resting = self._given.of(link.source).resting
         if link.slices and resting is not None:
             self.homes[link.source, link.phase] = (resting,)
-            self.homes[link.target, Phase.forward] = (lowered(resting),)
+            self.homes[link.target, Phase.forward] = (drop_leading_dim(resting),)
             return {link.source, link.target}
         goals = self._promised.get(link.target, ())
         if link.stacks and link.target in self._resting and len(goals) == 1:
             self.homes[link.target, Phase.forward] = tuple(goals)
-            self.homes[link.source, Phase.forward] = (lowered(goals[0]),)
+            self.homes[link.source, Phase.forward] = (drop_leading_dim(goals[0]),)
             return {link.source, link.target}
         return set()
 
@@ -237,7 +237,7 @@ class Objective:
         homes = self.homes[value_use]
         self._add(value_use, len(homes))
         if value not in self._arrives:
-            produced = self._produced(value, producer)
+            produced = self._list_produced(value, producer)
             self._connect(producer, value_use, self._arrival(value, produced, homes) * times)
         goals = self._promised.get(value)
         if goals is not None:
@@ -312,9 +312,9 @@ class Objective:
 
     def _cross(self, link: Link, before: Sharding, after: Sharding) -> float:
         if link.stacks:  # what leaves a loop may still be partial there, and is reduced once
-            return self._move(link.target.type, lifted(before), after)
+            return self._move(link.target.type, add_leading_dim(before), after)
         if link.slices:
-            return self._use(link.source.type, before, lifted(after))
+            return self._use(link.source.type, before, add_leading_dim(after))
         if link.leaves:
             return self._move(link.source.type, before, after)
         return self._use(link.source.type, before, after)
@@ -342,7 +342,7 @@ class Objective:
         self.tables.append(Table(rows + columns, prices.squeeze()))
 
 
-def _promised(graph: Graph, given: Constraints) -> dict[Value, list[Sharding]]:
+def _find_output_shardings(graph: Graph, given: Constraints) -> dict[Value, list[Sharding]]:
     """Return the outputs, with the shardings they must leave in."""
     promised: dict[Value, list[Sharding]] = {value: [] for value in graph.outputs.values()}
     for value, layout in given.promises(graph):
@@ -362,7 +362,7 @@ def _uses(graph: Graph, rules: Mapping[Node, Rule]) -> dict[Value, list[Use]]:
 def _layouts_after(shardings: Iterable[Sharding], shift: int) -> list[Sharding]:
     """Return shardings as said on the other side of a border, where they can be."""
     if shift > 0:
-        return [lifted(sharding) for sharding in shardings]
+        return [add_leading_dim(sharding) for sharding in shardings]
     if shift < 0:
-        return [lowered(sharding) for sharding in shardings if not sharding.dims[0]]
+        return [drop_leading_dim(sharding) for sharding in shardings if not sharding.dims[0]]
     return list(shardings)

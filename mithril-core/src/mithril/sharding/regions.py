@@ -67,11 +67,11 @@ def _links_of(node: Node, body: Graph, times: int) -> Iterator[Link]:
         yield Link(made, outer, times, node, stacks=True)
 
 
-def lifted(sharding: Sharding) -> Sharding:
+def add_leading_dim(sharding: Sharding) -> Sharding:
     """Return the sharding of a stack of values that lie so."""
     return Sharding(sharding.mesh, ((), *sharding.dims), sharding.partial)
 
 
-def lowered(sharding: Sharding) -> Sharding:
+def drop_leading_dim(sharding: Sharding) -> Sharding:
     """Return the sharding of a slice of a value that lies so."""
     return Sharding(sharding.mesh, sharding.dims[1:], sharding.partial)

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from mithril.cost import Hardware, collective_seconds, emulated
+from mithril.cost import Hardware, collective_seconds, describe_emulation
 from mithril.errors import PlanError
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
@@ -156,10 +156,10 @@ class Resharder:
             return waits
         return waits + self.collective_seconds(move.kind, self.move_bytes(move, type), axes)
 
-    def emulated(self, move: Move, type: TensorType) -> str:
+    def describe_emulation(self, move: Move, type: TensorType) -> str:
         """Return in words what is issued instead of a collective move; empty if it is itself."""
         nbytes, axes = self.move_bytes(move, type), _axes_of_devices(move)
-        return emulated(move.kind, nbytes, axes, self._mesh, self.hardware)
+        return describe_emulation(move.kind, nbytes, axes, self._mesh, self.hardware)
 
     def collective_seconds(self, kind: str, nbytes: int, axes: tuple[str, ...]) -> float:
         """Return the predicted seconds of a collective over some axes of the mesh."""

@@ -37,7 +37,7 @@ def exchanges(node: Node, rule: Rule, option: Option) -> tuple[Exchange, ...]:
     parts = tuple((f, axes, part_sizes(mesh, axes, rule.sizes[f])) for f, axes in axes_of.items())
     operands = _local(node.inputs, option.operands)
     results = _local(node.outputs, option.results)
-    return _tried(node.op, operands, results, tuple(rule.sizes.items()), parts)
+    return _run_trial(node.op, operands, results, tuple(rule.sizes.items()), parts)
 
 
 def work_seconds(node: Node, rule: Rule, option: Option, resharder: Resharder) -> float:
@@ -64,7 +64,7 @@ def _local(values: Sequence[Value], shardings: Sequence[Sharding]) -> tuple[Tens
 
 
 @lru_cache(maxsize=1024)
-def _tried(
+def _run_trial(
     op: Op,
     operands: tuple[TensorType, ...],
     results: tuple[TensorType, ...],
@@ -132,6 +132,6 @@ class _TrialGroup:
         self.issued.append(Exchange(op.name, op.count_bytes([x.type]), self.axes))
         return x
 
-    def stretched(self, x: Tensor, dimension: int) -> Tensor:
+    def stretch(self, x: Tensor, dimension: int) -> Tensor:
         missing = self.local * len(self.parts) - x.shape[dimension]
         return pad(x, [(0, missing if i == dimension else 0) for i in range(x.ndim)])

@@ -46,7 +46,7 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
     for name, value in wanted.items():
         with builder.at(phase=Phase.backward):
             gradient = cotangent_or_zeros(sweep, value)
-        results[gradient_of(name)] = builder.named(gradient, gradient_of(name))
+        results[gradient_of(name)] = builder.assign_name(gradient, gradient_of(name))
     return eliminate_dead(builder.build(results))
 
 

@@ -33,7 +33,7 @@ def mix(graph: Graph, precision: Precision, parameters: Container[str]) -> Graph
     inputs = [builder.input(value.type, value.name) for value in graph.inputs]
     made = mixer.mix(_with_wide_scalars(graph, precision.activations), builder, inputs)
     names = {name: value.name for name, value in graph.outputs.items()}
-    return builder.build({name: builder.named(x, names[name]) for name, x in made.items()})
+    return builder.build({name: builder.assign_name(x, names[name]) for name, x in made.items()})
 
 
 def output_types(graph: Graph, precision: Precision) -> dict[str, TensorType]:
@@ -86,7 +86,7 @@ class _Mixer:
         """Return an old value in its old type."""
         if value not in self._raw:
             return held
-        return held.builder.named(self._cast(held, value.type.dtype), value.name)
+        return held.builder.assign_name(self._cast(held, value.type.dtype), value.name)
 
     def _narrow(self, held: Tensor) -> Tensor:
         return self._cast(held, self._precision.compute)

@@ -108,7 +108,7 @@ def rounding(op: ops.Rounding, types: Types) -> Run:
 def left_shift(op: ops.LeftShift, types: Types) -> Run:
     """The bits moved up; all of them are gone after as many places as there are."""
     dtype = types[0].dtype
-    zero, unsigned, bits = number(0, dtype), _unsigned(dtype), 8 * dtype.itemsize
+    zero, unsigned, bits = number(0, dtype), _to_unsigned(dtype), 8 * dtype.itemsize
     return lambda x, y: mx.where(y.astype(unsigned) < bits, mx.left_shift(x, y), zero)
 
 
@@ -116,14 +116,14 @@ def left_shift(op: ops.LeftShift, types: Types) -> Run:
 def right_shift(op: ops.RightShift, types: Types) -> Run:
     """The bits moved down; the processor knows no more places than there are less one."""
     dtype = types[0].dtype
-    zero, unsigned, bits = number(0, dtype), _unsigned(dtype), 8 * dtype.itemsize
+    zero, unsigned, bits = number(0, dtype), _to_unsigned(dtype), 8 * dtype.itemsize
     if dtype.startswith("u"):
         return lambda x, y: mx.where(y < bits, mx.right_shift(x, y), zero)
     own = mlx_dtype(dtype)
     return lambda x, y: mx.right_shift(x, mx.minimum(y.astype(unsigned), bits - 1).astype(own))
 
 
-def _unsigned(dtype: DType) -> mx.Dtype:
+def _to_unsigned(dtype: DType) -> mx.Dtype:
     return mlx_dtype(np.dtype(f"uint{8 * dtype.itemsize}"))
 
 

@@ -37,7 +37,7 @@ def take(op: index.Take, types: Types) -> Run:
         return fill(math.nan if is_float else 0, result)
     if len(types) > 2:
         return _take_part(op, types)
-    rows, counted, beside = table.shape[0], unsigned(ids), _beside(ids, result)
+    rows, counted, beside = table.shape[0], to_unsigned(ids), _beside(ids, result)
     if not table.dtype.is_float:
         return lambda table, ids: mx.where(
             beside(ids.astype(counted) < rows),
@@ -59,7 +59,7 @@ def _take_part(op: index.Take, types: Types) -> Run:
     """Return the function for a part of the rows: zeros for the others."""
     table, ids = types[:2]
     (result,) = op.infer(types)
-    rows, whole, counted, beside = table.shape[0], op.rows, unsigned(ids), _beside(ids, result)
+    rows, whole, counted, beside = table.shape[0], op.rows, to_unsigned(ids), _beside(ids, result)
     zero, nowhere = number(0, table.dtype), _nowhere(table)
 
     def run(table: Any, ids: Any, offset: Any) -> Any:
@@ -86,7 +86,11 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> Run:
     """Sums of the updates that go to the same row; what goes nowhere meets in a row of its own."""
     ids, updates = types[:2]
     (result,) = op.infer(types)
-    dtype, accumulate, counted = mlx_dtype(result.dtype), accumulator(result.dtype), unsigned(ids)
+    dtype, accumulate, counted = (
+        mlx_dtype(result.dtype),
+        accumulator(result.dtype),
+        to_unsigned(ids),
+    )
     rows, count = op.rows, ids.size
     flat = (count, math.prod(result.shape[1:]))
     zero = mx.array(0, dtype=accumulate)
@@ -125,7 +129,7 @@ def add_along(axis: int, shape: Shape, dtype: mx.Dtype) -> Run:
 @kernel(index.OneHot)
 def one_hot(op: index.OneHot, types: Types) -> Run:
     """1 at the place an id names."""
-    counted, dtype, shape = unsigned(types[0]), mlx_dtype(op.dtype), (*types[0].shape, 1)
+    counted, dtype, shape = to_unsigned(types[0]), mlx_dtype(op.dtype), (*types[0].shape, 1)
     places = mx.arange(op.classes, dtype=counted)
 
     def run(ids: Any, *offset: Any) -> Any:
@@ -147,7 +151,7 @@ def iota(op: index.Iota, types: Types) -> Run:
     return lambda offset: counted + offset.astype(dtype)
 
 
-def unsigned(ids: TensorType) -> mx.Dtype:
+def to_unsigned(ids: TensorType) -> mx.Dtype:
     """Return the dtype in which ids are compared."""
     return mx.uint64 if ids.dtype.itemsize == 8 else mx.uint32
 

@@ -10,7 +10,7 @@ from mithril.ops import moe
 from mithril.types import TensorType
 
 from mithril_mlx.kernels.elementwise import number
-from mithril_mlx.kernels.index import unsigned
+from mithril_mlx.kernels.index import to_unsigned
 from mithril_mlx.kernels.precision import accumulator
 from mithril_mlx.kernels.shape import fill
 from mithril_mlx.kernels.table import kernel
@@ -50,7 +50,7 @@ def moe_combine(op: moe.MoeCombine, types: Types) -> Run:
 
 def _rows(x: TensorType, ids: TensorType) -> Run:
     groups, rows, features = x.shape
-    counted, zero = unsigned(ids), number(0, x.dtype)
+    counted, zero = to_unsigned(ids), number(0, x.dtype)
     start = (mx.arange(groups) * rows).reshape(groups, 1).astype(counted)
 
     def run(x: Any, ids: Any) -> Any:

@@ -11,7 +11,7 @@ from mithril.ops import order
 from mithril.types import TensorType
 
 from mithril_mlx.kernels.elementwise import number
-from mithril_mlx.kernels.index import add_along, unsigned
+from mithril_mlx.kernels.index import add_along, to_unsigned
 from mithril_mlx.kernels.precision import accumulator
 from mithril_mlx.kernels.shape import fill
 from mithril_mlx.kernels.table import kernel
@@ -62,7 +62,7 @@ def _negate(type: TensorType) -> Run:
 def take_along(op: order.TakeAlong, types: Types) -> Run:
     """Elements by position, row by row."""
     x, indices = types
-    axis, size, counted = op.axis, x.shape[op.axis], unsigned(indices)
+    axis, size, counted = op.axis, x.shape[op.axis], to_unsigned(indices)
     nowhere = number(math.nan if x.dtype.is_float else 0, x.dtype)
     if not x.size or not indices.size:
         return fill(math.nan if x.dtype.is_float else 0, x.with_shape(indices.shape))
@@ -82,7 +82,7 @@ def scatter_along(op: order.ScatterAlong, types: Types) -> Run:
     dtype, accumulate, counted = (
         mlx_dtype(result.dtype),
         accumulator(result.dtype),
-        unsigned(types[0]),
+        to_unsigned(types[0]),
     )
     size, zero = op.size, mx.array(0, dtype=accumulate)
     if not result.size or not types[0].size:

@@ -28,7 +28,7 @@ def rope(op: Rope, types: Types) -> Run:
     _, s, _, d = types[0].shape
     wide, exact = types[0].dtype.numpy, np.dtype(np.float32 if on_gpu() else np.float64)
     speed = op.base ** (np.arange(0, d, 2) / -d)
-    rotate = _interleaved(types) if op.interleaved else _halves(types)
+    rotate = _rotate_interleaved(types) if op.interleaved else _halves(types)
     sign = -1.0 if op.inverse else 1.0
     if len(types) == 1:
         angle = (np.arange(s) + op.offset)[:, None, None] * speed
@@ -58,7 +58,7 @@ def _halves(types: Types) -> Rotation:
     return rotate
 
 
-def _interleaved(types: Types) -> Rotation:
+def _rotate_interleaved(types: Types) -> Rotation:
     shape = types[0].shape
     pairs = (*shape[:3], shape[3] // 2, 2)
 

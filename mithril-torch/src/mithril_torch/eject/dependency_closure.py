@@ -109,7 +109,7 @@ def parse_module(module: str) -> Module:
                 else:
                     members[alias.asname or alias.name] = (origin, alias.name)
         else:
-            for name in _defined_names(node):
+            for name in _list_defined_names(node):
                 definitions[name] = Definition(_source_of(source, node), names_in(node))
     return Module(imports, members, definitions)
 
@@ -119,7 +119,7 @@ def names_in(node: ast.AST) -> frozenset[str]:
     return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
-def _defined_names(node: ast.stmt) -> Iterator[str]:
+def _list_defined_names(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Assign):

@@ -39,7 +39,7 @@ def to_plan_row(observed: Mapping[str, Any]) -> Row:
         kind = Permute.name
     nbytes: int = observed["bytes"]
     if kind in collectives():
-        nbytes = class_of(kind).counted_bytes(nbytes, len(observed["ranks"]))
+        nbytes = class_of(kind).to_counted_bytes(nbytes, len(observed["ranks"]))
     return kind, tuple(observed["axes"]), nbytes
 
 
@@ -50,7 +50,7 @@ def match_program(program: Program, observed: Sequence[Mapping[str, Any]]) -> It
         program: what ran.
         observed: what the rank saw.
     """
-    planned = program.issued()
+    planned = program.list_issued()
     for row in map(to_plan_row, observed):
         wanted = next(planned, row)
         yield wanted if _is_part(row, wanted) else row
@@ -75,7 +75,7 @@ def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) 
         if isinstance(step, Run):
             stage = plan.stages[step.stage]
             ranks = [rank for rank in stage.devices if rank in queues]
-            for wanted in stage.program.issued() if ranks else ():
+            for wanted in stage.program.list_issued() if ranks else ():
                 found = [to_plan_row(queues[rank].next(rank, wanted)) for rank in ranks]
                 _check_all(ranks, found, wanted)
                 # Of a permute not every rank sees the data: some may be among others.

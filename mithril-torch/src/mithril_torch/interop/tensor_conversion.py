@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from mithril.engine import Handle
-from mithril.engine.shards import trimmed
+from mithril.engine.shards import trim_padding
 from mithril.errors import BackendError
 from mithril.mesh import Sharding
 from mithril.types import Shape, TensorType
@@ -123,5 +123,5 @@ def _assemble(type: TensorType, sharding: Sharding, parts: dict[int, np.ndarray]
     whole = np.empty(type.shape, type.dtype.numpy)
     for device, part in parts.items():
         box = sharding.box(device, type.shape)
-        whole[box] = trimmed(part, box)
+        whole[box] = trim_padding(part, box)
     return whole

@@ -55,7 +55,7 @@ class ModuleScope:
     def group(self, axes: tuple[str, ...]) -> str:
         """Return the name of the group of devices along some axes."""
         members = [[self.mesh.in_whole(i) for i in ranks] for ranks in self.mesh.groups(axes)]
-        label = ",".join(self.mesh.joined(axes))
+        label = ",".join(self.mesh.join_axes(axes))
         return self._once("group_", f"make_group({label!r}, {members})", -1, self.groups)
 
     def _once(self, kind: str, expression: str, place: int, lines: list[Line]) -> str:

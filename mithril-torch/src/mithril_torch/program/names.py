@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from mithril.ir import Node
 from mithril.mesh import Mesh, carry
 from mithril.plan import Port
-from mithril.plan.program import observed
+from mithril.plan.program import describe_collective
 
 from mithril_torch.program import runtime_library
 
@@ -71,7 +71,7 @@ def cause_comment(node: Node, mesh: Mesh) -> Iterator[str]:
 
 def describe_cause(node: Node, mesh: Mesh) -> str:
     """Return a collective with its cause."""
-    kind, axes, _ = observed(node, mesh)
+    kind, axes, _ = describe_collective(node, mesh)
     what = f"{kind} over {' x '.join(axes)}"
     if (cause := node.cause) is None:
         return what
@@ -88,7 +88,7 @@ def describe_node(node: Node, mesh: Mesh) -> str:
     """Return what a node is, for messages: `all_reduce over 'data' at 'linear_0' (train.py:3)`."""
     what, over = node.op.name, ""
     if node.op.is_collective:
-        what, axes, _ = observed(node, mesh)
+        what, axes, _ = describe_collective(node, mesh)
         over = f" over {', '.join(map(repr, axes))}"
     if node.cause is not None and node.cause.parts:
         first, *_, last = (part.removeprefix("gradients.") for part in node.cause.parts)

@@ -43,7 +43,7 @@ def write_plan(
     for number, stage in enumerate(plan.stages):
         title = f"{stage.name}, on devices {', '.join(map(str, stage.devices))}"
         with module.on_devices(stage.program.mesh, title):
-            donated = plan.timetable.given_up(number)
+            donated = plan.timetable.find_donatable(number)
             aliases.append(module.write_stage(f"stage_{number}", stage.program, donated))
     rank_steps = RankSteps(plan, aliases, len(module.steps))
     module.steps += rank_steps.descriptions

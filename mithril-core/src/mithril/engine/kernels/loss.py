@@ -33,11 +33,11 @@ def cross_entropy(op: ops.CrossEntropy, types: Types, xp: ModuleType) -> Run:
 
     run = in_row_blocks(step, tuple(lead), classes, ("rr", "rr"), xp)
 
-    def checked(logits: Any, targets: Any) -> Any:
+    def check_and_run(logits: Any, targets: Any) -> Any:
         _check_classes(targets, classes)
         return run(logits, targets)
 
-    return checked
+    return check_and_run
 
 
 @kernel(ops.CrossEntropyGradient)

@@ -29,7 +29,7 @@ from mithril.models.layers.routing import (
     Routed,
     assign_slots,
     gates,
-    grouped,
+    group_tokens,
     pack,
     route,
     statistics,
@@ -99,7 +99,7 @@ def _mixture(
     """Route, let experts work, bring back; `is_spread` says that they lie on several devices."""
     require_features(input)
     network = _Network(num_experts, expert_dim, activation, bias)
-    tokens = grouped(input, num_experts, groups)
+    tokens = group_tokens(input, num_experts, groups)
     order = stack_order(num_experts, expert_distribution)
     with section("router"):
         start = fan_in_uniform(input.shape[-1])

@@ -116,12 +116,12 @@ def BatchNorm(  # noqa: N802
     bias = parameter("bias", (channels,), Constant(0.0))
     column = (channels,) + (1,) * (input.ndim - 2)
 
-    def scaled(average: Tensor, variance: Tensor) -> Tensor:
+    def normalize(average: Tensor, variance: Tensor) -> Tensor:
         scale: Tensor = rsqrt(variance + epsilon) * gain
         return (input - average.reshape(column)) * scale.reshape(column) + bias.reshape(column)
 
     if is_inference():
-        output = scaled(running_mean, running_variance)
+        output = normalize(running_mean, running_variance)
         return {"output": output, "new_mean": running_mean, "new_variance": running_variance}
     axes = (0, *range(2, input.ndim))
     count = input.size // channels
@@ -135,7 +135,7 @@ def BatchNorm(  # noqa: N802
     variance: Tensor = mean(away * away, axes)
     unbiased = variance * (count / (count - 1))
     return {
-        "output": scaled(average, variance),
+        "output": normalize(average, variance),
         "new_mean": _move_channels(running_mean, average, momentum),
         "new_variance": _move_channels(running_variance, unbiased, momentum),
     }

@@ -102,7 +102,7 @@ class Repeat(Layer):
     )
 
     def __init__(self, block: object, count: int, **options: Any) -> None:
-        frozen = _frozen(block)
+        frozen = _freeze_block(block)
         super().__init__(frozen, count, **options)
         inside = {name: _stack(annotation) for name, annotation in annotations_of(frozen).items()}
         self.annotations = {**inside, **self.annotations}
@@ -117,7 +117,7 @@ class Repeat(Layer):
         return f"Repeat({block.label}, {self.config['count']}{name})"
 
 
-def _frozen(block: object) -> Composition | Layer:
+def _freeze_block(block: object) -> Composition | Layer:
     if not isinstance(block, Model | Composition | Layer):
         raise OptionError(
             f"Repeat option 'block' is {block!r}; give a Model or a layer, such as "

@@ -87,7 +87,7 @@ class CapacitySlots:
     served: Tensor
 
 
-def grouped(input: Tensor, experts: int, groups: int | None) -> Tensor:
+def group_tokens(input: Tensor, experts: int, groups: int | None) -> Tensor:
     """Return the tokens as [groups, tokens, features].
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mithril.cost import Hardware, relayed, transfer_seconds
+from mithril.cost import Hardware, describe_relay, transfer_seconds
 from mithril.cost.timeline import simulate
 from mithril.errors import PlanError
 from mithril.ir import Cause, Graph, Phase, Value
@@ -195,7 +195,7 @@ class TimetableBuilder:
         if held.sharding == wanted.sharding:
             return slot
         if held.type != wanted.type:
-            raise _ragged(name, held, wanted)
+            raise _shape_error(name, held, wanted)
         key = (name, held.sharding, wanted.sharding)
         if key not in self._transfers:
             self._transfers[key] = len(self._sent)
@@ -225,7 +225,10 @@ class TimetableBuilder:
             node.scope if node else name,
             str(node.source) if node and node.source else "",
         )
-        seconds, instead = transfer_seconds(made, self.hardware), relayed(made, self.hardware)
+        seconds, instead = (
+            transfer_seconds(made, self.hardware),
+            describe_relay(made, self.hardware),
+        )
         return replace(made, cause=replace(cause, seconds=seconds, emulated=instead))
 
     def _describe(self, sharding: Sharding) -> str:
@@ -268,7 +271,7 @@ class TimetableBuilder:
         return layout.leaves
 
 
-def _ragged(name: str, held: Port, wanted: Port) -> PlanError:
+def _shape_error(name: str, held: Port, wanted: Port) -> PlanError:
     return PlanError(
         f"pipeline cannot hand on '{name}'; one stage makes micro-batches of {held.type.shape}, "
         f"the next takes {wanted.type.shape}: a layer there needs the whole batch at once, or the "

@@ -122,7 +122,7 @@ def _as_stages(
     if options.schedule == "interleaved":
         size = options.microbatch_size or pipeline.microbatch_size or batch.size
         _check_groups(indices, count, size, mesh.product(split), batch, pads)
-    schedule = table or _known(options, indices, count)
+    schedule = table or _make_schedule(options, indices, count)
     check(schedule, pipeline.stages, count, options.most_held)
     _check_rows(schedule, indices)
     parts = tuple(Part(f"stage {number}", m, number) for number, m in enumerate(meshes))
@@ -311,7 +311,7 @@ def _table(options: PipelineOptions) -> Schedule | None:
     return read_file(given) if given is not None and given.endswith(".csv") else None
 
 
-def _known(options: PipelineOptions, indices: Sequence[int], count: int) -> Schedule:
+def _make_schedule(options: PipelineOptions, indices: Sequence[int], count: int) -> Schedule:
     """Return a schedule by name for stages that may share devices."""
     devices = sorted(set(indices))
     in_turn = all(index == devices[i % len(devices)] for i, index in enumerate(indices))
@@ -330,10 +330,10 @@ def _known(options: PipelineOptions, indices: Sequence[int], count: int) -> Sche
             )
         return make(name, len(devices), count, chunks)
     each = make(name, len(indices), count)
-    return each if len(devices) == len(indices) else _shared(each, indices)
+    return each if len(devices) == len(indices) else _share_devices(each, indices)
 
 
-def _shared(schedule: Schedule, indices: Sequence[int]) -> Schedule:
+def _share_devices(schedule: Schedule, indices: Sequence[int]) -> Schedule:
     """Return the schedule in which stages of one device take turns, as they would by themselves."""
     starts = simulate(schedule).starts
     rows = []

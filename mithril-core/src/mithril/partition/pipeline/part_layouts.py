@@ -77,7 +77,7 @@ class PartLayouts:
         layout = replace(layout, home=None, leaves=None, follows=None)
         if value.name in self.stage_graphs.crossing:
             layout = replace(layout, arrives=FREE)
-        computed = self._computed_as(value, mesh)
+        computed = self._find_compute_sharding(value, mesh)
         if computed is None:
             return layout
         if not layout.is_free:
@@ -86,7 +86,7 @@ class PartLayouts:
         binds = is_bound or value.name == self.placement.batch
         return replace(layout, computed=computed, binds=binds)
 
-    def _computed_as(self, value: Value, mesh: Mesh) -> Sharding | None:
+    def _find_compute_sharding(self, value: Value, mesh: Mesh) -> Sharding | None:
         """Return what an input is computed with, where that is not how it arrives.
 
         It is cut in time, and what another part has made is split as it was there.

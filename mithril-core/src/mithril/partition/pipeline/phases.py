@@ -161,7 +161,7 @@ def _advance(
     """Assign phases to the nodes that need nothing unknown; return the others."""
     waiting = []
     for node in nodes:
-        if all(_known(item, value, made) for value in node.inputs):
+        if all(_is_known(item, value, made) for value in node.inputs):
             _assign_phase(item, node)
         else:
             waiting.append(node)
@@ -172,7 +172,7 @@ def _advance(
     return waiting
 
 
-def _known(
+def _is_known(
     item: PhasedProgram, value: Value, made: Mapping[str, tuple[ExecutionPhase, bool]]
 ) -> bool:
     if value in item.state:
@@ -249,7 +249,7 @@ def _check_arrivals(item: PhasedProgram, made: Mapping[str, tuple[ExecutionPhase
     """Settle what arrives and is only passed on."""
     for value in item.local.program.graph.inputs:
         if value not in item.state:
-            assert _known(item, value, made), f"{value!r} arrives from nowhere"
+            assert _is_known(item, value, made), f"{value!r} arrives from nowhere"
 
 
 def _split_backward(item: PhasedProgram) -> None:

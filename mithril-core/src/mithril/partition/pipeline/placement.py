@@ -101,7 +101,7 @@ def assign_stages(graph: Graph, placement: Placement) -> dict[Node, int | None]:
     walk = _Assignment(graph, placement)
     walk.forward()
     walk.backward()
-    found = walk.finished()
+    found = walk.finish()
     _check_stages(graph, found, placement.parts)
     return found
 
@@ -148,7 +148,7 @@ class _Assignment:
                     part = self._latest([node])
                 self._place([node], self._placement.rest if part is None else part, moment)
 
-    def finished(self) -> dict[Node, int | None]:
+    def finish(self) -> dict[Node, int | None]:
         """Return the part of every node."""
         return {n: None if n in self._constant else self._of[n] for n in self._graph.nodes}
 

@@ -107,7 +107,7 @@ class StageBuilder:
             self._join(reduction)
         self._add_zeros()
         self._add_constant_outputs()
-        wanted = self._wanted()
+        wanted = self._find_leaving()
         for found in sorted({*self._nodes, *self._extra}):
             yield self._stage_program(found, wanted)
 
@@ -243,7 +243,7 @@ class StageBuilder:
 
     # -------------------------------------------------------------- one stage program
 
-    def _wanted(self) -> set[Value]:
+    def _find_leaving(self) -> set[Value]:
         """Return the values that leave the stage program that makes them, whoever needs them."""
         wanted = set(self.item.local.program.graph.outputs.values())
         made_by = {
@@ -292,7 +292,7 @@ class StageBuilder:
             before, after = self._add_to_sum(builder, value, found)
             takes[before] = self._refs[before]
             gives[after] = self._refs[after]
-        return self._closed(found, builder.build({}).nodes, takes, gives)
+        return self._build_program(found, builder.build({}).nodes, takes, gives)
 
     def _add_to_sum(
         self, builder: Builder, value: Value, found: ExecutionPhase
@@ -310,7 +310,7 @@ class StageBuilder:
         is_first = found.when == When.before and found.layer == 0
         return self.item.state.get(value) is not None or value in self._refs or is_first
 
-    def _closed(
+    def _build_program(
         self,
         found: ExecutionPhase,
         nodes: Sequence[Node],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mithril.cost.timeline import Timeline, held, simulate
+from mithril.cost.timeline import Timeline, count_held, simulate
 from mithril.errors import PlanError
 from mithril.plan.schedule import HALVES, Action, Schedule, Work
 
@@ -86,7 +86,7 @@ def _check_work(name: str, stage: int, m: int, done: set[Work]) -> None:
 def _check_held(timeline: Timeline, most: int) -> None:
     schedule = timeline.schedule
     for device, row in enumerate(schedule.rows):
-        for action, count in zip(row, held(row), strict=True):
+        for action, count in zip(row, count_held(row), strict=True):
             if count > most:
                 raise PlanError(
                     f"schedule '{schedule.name}' holds activations of {count} micro-batches on "

@@ -78,7 +78,7 @@ def _one_forward_one_backward(devices: int, microbatches: int, chunks: int) -> t
     )
 
 
-def _interleaved(devices: int, microbatches: int, chunks: int) -> tuple[Row, ...]:
+def _interleave(devices: int, microbatches: int, chunks: int) -> tuple[Row, ...]:
     """Micro-batches go through a chunk in groups as large as the pipeline."""
     if microbatches % devices:
         below = microbatches // devices * devices
@@ -142,7 +142,7 @@ def _next(d: int, counts: Sequence[Mapping[Work, int]], microbatches: int) -> Wo
 
 
 KNOWN: dict[str, Callable[[int, int, int], tuple[Row, ...]]] = {
-    "gpipe": _gpipe, "1f1b": _one_forward_one_backward, "interleaved": _interleaved,
+    "gpipe": _gpipe, "1f1b": _one_forward_one_backward, "interleaved": _interleave,
     "zb-h1": _zero_bubble,
 }  # fmt: skip
 """What makes the rows of a schedule from the numbers of devices, micro-batches and chunks."""

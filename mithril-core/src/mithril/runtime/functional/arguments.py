@@ -93,7 +93,7 @@ class Signature:
         rest = [p.name for p in known if p.kind == inspect.Parameter.VAR_POSITIONAL]
         self._rest = rest[0] if rest else None
 
-    def chosen(self, choice: Choice, option: str) -> frozenset[str]:
+    def select_arguments(self, choice: Choice, option: str) -> frozenset[str]:
         """Return the names of the arguments that an option names.
 
         Raises:
@@ -105,7 +105,7 @@ class Signature:
                 f"{option}={choice!r} chooses no arguments; give positions or names, such as "
                 f"{option}=(0,)"
             )
-        return frozenset(self._chosen(item, option) for item in several)
+        return frozenset(self._select_argument(item, option) for item in several)
 
     def canonical(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -140,9 +140,9 @@ class Signature:
 
         def form(name: str, value: object) -> Structure:
             if name in static:
-                return self._hashed(Leaf((types_in(value), value)), name)
+                return self._check_hashable(Leaf((types_in(value), value)), name)
             found = flatten(value, leaves, is_fixed)
-            return found if is_fixed is None else self._hashed(found, name)
+            return found if is_fixed is None else self._check_hashable(found, name)
 
         positional = [(n, form(n, x)) for n, x in zip(self.places(len(args)), args, strict=True)]
         return Form(tuple(positional), tuple((n, form(n, x)) for n, x in kwargs.items()))
@@ -153,7 +153,7 @@ class Signature:
         rest = self._rest or "argument"
         return known + [f"{rest}.{i}" for i in range(count - len(known))]
 
-    def _hashed(self, form: Structure, name: str) -> Structure:
+    def _check_hashable(self, form: Structure, name: str) -> Structure:
         try:
             hash(form)
         except TypeError:
@@ -163,7 +163,7 @@ class Signature:
             ) from None
         return form
 
-    def _chosen(self, item: Any, option: str) -> str:
+    def _select_argument(self, item: Any, option: str) -> str:
         if isinstance(item, str) and item in self._names:
             return item
         is_position = isinstance(item, int) and not isinstance(item, bool) and item >= 0

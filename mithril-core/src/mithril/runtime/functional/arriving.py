@@ -59,14 +59,14 @@ class Arriving:
         found = []
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, TensorSpec):
-                kind = Kind(backend, leaf.type, self._specified(backend, leaf, position))
+                kind = Kind(backend, leaf.type, self._resolve_spec(backend, leaf, position))
             else:
                 kind = self._as_it_lies(backend, leaf, position).kind
             resting = self.rest_sharding(backend, kind.type, position)
             found.append(kind if resting is None else Kind(backend, kind.type, resting))
         return found
 
-    def _specified(self, backend: ArrayBackend, spec: TensorSpec, position: int) -> Sharding:
+    def _resolve_spec(self, backend: ArrayBackend, spec: TensorSpec, position: int) -> Sharding:
         return sharding_of(backend, spec.sharding, spec.type, self.what(position), self.uneven)
 
     def rest_sharding(

@@ -15,7 +15,7 @@ from mithril.errors import BackendError, GraphError
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import trace_around
 from mithril.keywords import checked_keywords, refuse_unknown
-from mithril.ops.constrain import constrained
+from mithril.ops.constrain import apply_constraint
 from mithril.plan import Plan
 from mithril.report import explain
 from mithril.runtime.array import Array, ArrayBackend, Kind
@@ -134,7 +134,7 @@ class Function:
             return self._inline(outer, form, leaves)
         backend = self._backend_of(leaves)
         arrays = self._form(form).arrays(backend, leaves)
-        bound = self._bound(backend, form, [x.kind for x in arrays])
+        bound = self._bind(backend, form, [x.kind for x in arrays])
         bound.interface.source.check_numbers(leaves)
         made = _run(bound, arrays)
         give_up_moved(leaves, arrays, bound.interface.donated)
@@ -155,7 +155,7 @@ class Function:
         leaves: list[Any] = []
         form = self._read(args, kwargs, leaves)
         backend = self._backend_of(leaves)
-        return self._bound(backend, form, self._form(form).kinds(backend, leaves)).plan
+        return self._bind(backend, form, self._form(form).kinds(backend, leaves)).plan
 
     def explain(self, *args: Any, tensor: str | None = None, **kwargs: Any) -> str:
         """Return why the plan for arguments like these has its collectives.
@@ -198,7 +198,7 @@ class Function:
 
     # ------------------------------------------------------------------ running
 
-    def _bound(
+    def _bind(
         self, backend: ArrayBackend, form: Form, kinds: Sequence[Kind]
     ) -> Bound[TracedFunction]:
         bound = self._bindings.find(form, kinds)
@@ -223,7 +223,7 @@ class Function:
         tensors: list[Tensor] = []
         for leaf, name, spec in zip(leaves, names, specs, strict=True):
             tensor = lift(outer, leaf, f"argument '{name}' of function '{self.name}'")
-            tensors.append(tensor if spec is None else constrained(tensor, spec))
+            tensors.append(tensor if spec is None else apply_constraint(tensor, spec))
         with outer.within(self.name):
             returned = form.call(self._function, iter(tensors))
             made: list[Any] = []
@@ -232,14 +232,14 @@ class Function:
             for position, (leaf, spec) in enumerate(zip(made, wanted, strict=True)):
                 if spec is not None:
                     tensor = lift(outer, leaf, f"result of function '{self.name}'")
-                    made[position] = constrained(tensor, spec)
+                    made[position] = apply_constraint(tensor, spec)
         return rebuild(structure, made)
 
 
 def _run(bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
     """Return what a function returns for arrays of the kinds that were planned for."""
     traced = bound.interface.source
-    given = [*arrays, *traced.captured(bound)] if traced.taken else arrays
+    given = [*arrays, *traced.collect_captured(bound)] if traced.taken else arrays
     return rebuild(traced.structure, bound.run(given))
 
 

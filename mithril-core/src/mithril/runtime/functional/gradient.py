@@ -90,17 +90,17 @@ def value_and_grad(
     derivative = _Derivative(function, argnums, has_aux)
 
     @wraps(function)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        return derivative.traced(args, kwargs)
+    def trace_derivative(*args: Any, **kwargs: Any) -> Any:
+        return derivative.trace(args, kwargs)
 
-    run = Function(traced, None, FunctionOptions(), is_value)
+    run = Function(trace_derivative, None, FunctionOptions(), is_value)
 
     @wraps(function)
     def both(*args: Any, **kwargs: Any) -> Any:
         leaves: list[Any] = []
         flatten((args, kwargs), leaves)
         if trace_around(leaves) is not None:
-            return derivative.traced(args, kwargs, name_of(function))
+            return derivative.trace(args, kwargs, name_of(function))
         return run(*args, **kwargs)
 
     return both
@@ -131,7 +131,7 @@ class _Derivative:
         self._has_aux = has_aux
         self._signature = Signature(function)
 
-    def traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], scope: str = "") -> Any:
+    def trace(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], scope: str = "") -> Any:
         """Return the value and the gradient as parts of the trace the arguments belong to.
 
         Args:
@@ -143,7 +143,7 @@ class _Derivative:
         every: list[Any] = []
         flatten((args, kwargs), every)
         outer = trace_around(every) or innermost()
-        structure, called, leaves = self._chosen(args, outer)
+        structure, called, leaves = self._select_differentiated(args, outer)
 
         def run(tensors: list[Tensor]) -> object:
             given = list(args)
@@ -166,7 +166,7 @@ class _Derivative:
         trees = rebuild(structure, gradients)
         return (value, aux) if self._has_aux else value, trees[0] if self._is_one else trees
 
-    def _chosen(
+    def _select_differentiated(
         self, args: tuple[Any, ...], outer: Builder
     ) -> tuple[Structure, list[str], list[Tensor]]:
         """Return what is differentiated by: the form of its trees, its names, its tensors."""

@@ -68,8 +68,8 @@ class FunctionOptions:
         return FunctionOptions(
             in_shardings=given.get("in_shardings"),
             out_shardings=given.get("out_shardings"),
-            donated=signature.chosen(given.get("donate", ()), "donate"),
-            static=signature.chosen(given.get("static", ()), "static"),
+            donated=signature.select_arguments(given.get("donate", ()), "donate"),
+            static=signature.select_arguments(given.get("static", ()), "static"),
             at_rest=read_patterns(given.get("at_rest"), "at_rest of jit()"),
             uneven=None if uneven is None else check_uneven(uneven),
             max_reshard_bytes=read_limit(given.get("max_reshard_bytes")),

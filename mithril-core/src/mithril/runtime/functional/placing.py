@@ -8,7 +8,7 @@ from typing import Any
 from mithril.errors import BackendError, ShardingError, kind_of
 from mithril.ir import Tensor
 from mithril.mesh import PartitionSpec
-from mithril.ops.constrain import constrained
+from mithril.ops.constrain import apply_constraint
 from mithril.runtime.array import Array
 from mithril.runtime.functional.tree import flatten, rebuild, spread
 
@@ -32,7 +32,9 @@ def reshard(x: Any, sharding: Any) -> Any:
     >>> reshard(x, ml.P(None, "x")).sharding
     Sharding(P(None, 'x'))
     """
-    return _place(x, sharding, "reshard", lambda t, spec: constrained(t, spec, cotangent=False))
+    return _place(
+        x, sharding, "reshard", lambda t, spec: apply_constraint(t, spec, cotangent=False)
+    )
 
 
 def constrain(x: Any, sharding: Any) -> Any:
@@ -54,7 +56,7 @@ def constrain(x: Any, sharding: Any) -> Any:
     >>> ml.jit(lambda x: constrain(x + 1, ml.P("x")))(backend.ones(4)).sharding
     Sharding(P('x'))
     """
-    return _place(x, sharding, "constrain", constrained)
+    return _place(x, sharding, "constrain", apply_constraint)
 
 
 def _place(

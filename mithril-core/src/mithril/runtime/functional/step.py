@@ -10,7 +10,7 @@ from mithril.compiler import PlanOptions, Request
 from mithril.ir import Graph, Tensor
 from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
-from mithril.ops.constrain import constrained
+from mithril.ops.constrain import apply_constraint
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.functional.arguments import Form
@@ -41,7 +41,7 @@ class TracedFunction:
     limits: Sequence[Limit]
     _captured: list[Array] | None = field(default=None, init=False)
 
-    def captured(self, bound: Bound[TracedFunction]) -> list[Array]:
+    def collect_captured(self, bound: Bound[TracedFunction]) -> list[Array]:
         """Return the arrays that it uses besides its arguments, as the plan takes them."""
         if self._captured is None:
             self._captured = [
@@ -130,7 +130,7 @@ def _inputs(
         if spec is not None and resting is None and backend.mesh.size > 1:
             wanted = sharding_of(backend, spec, kind.type, arriving.what(position), arriving.uneven)
             if wanted != kind.sharding:
-                tensor = builder.named(constrained(tensor, spec), name)
+                tensor = builder.assign_name(apply_constraint(tensor, spec), name)
                 builder.lies[tensor.value] = wanted
         found.append(Number(builder, tensor.value) if is_number else tensor)
     return found

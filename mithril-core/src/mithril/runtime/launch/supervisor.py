@@ -65,7 +65,7 @@ def supervise(
             return Outcome(0)
         running = job.running
         _stop(job, grace, received)
-    return Outcome(cause.code, f"{cause.text}{_stopped(running)}")
+    return Outcome(cause.code, f"{cause.text}{_describe_stopped(running)}")
 
 
 def _watch(job: Job, received: Sequence[int]) -> list[Member]:
@@ -113,7 +113,7 @@ def _epitaph(member: Member) -> str:
     return f"{member.name} ended {how} (pid {member.process.pid}) after {member.seconds:.1f} s"
 
 
-def _stopped(running: Sequence[Member]) -> str:
+def _describe_stopped(running: Sequence[Member]) -> str:
     """Tell about the others: how many were stopped, and which of them only by force."""
     if not running:
         return ""

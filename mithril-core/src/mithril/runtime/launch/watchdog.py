@@ -38,7 +38,7 @@ def kill_group(group: int, number: int = signal.SIGKILL) -> None:
 def kill_marked(mark: str) -> None:
     """Kill every process whose environment has the mark, until no new one shows up."""
     for _ in range(PASSES):
-        found = marked(mark)
+        found = find_marked(mark)
         if not found:
             return
         for pid in found:
@@ -47,7 +47,7 @@ def kill_marked(mark: str) -> None:
         time.sleep(0.01)
 
 
-def marked(mark: str) -> list[int]:
+def find_marked(mark: str) -> list[int]:
     """Return the processes whose environment has the mark; ended ones have no environment."""
     folders = PROC.glob("[0-9]*") if PROC.is_dir() else ()
     return [int(folder.name) for folder in folders if _has(folder, mark.encode())]

@@ -83,7 +83,7 @@ class Recorder(TorchDispatchMode):
             "group": group,
             "ranks": _ranks(group),
             "axes": _axes(group),
-            "bytes": max(size, _received_bytes(given, sent)),
+            "bytes": max(size, _count_received_bytes(given, sent)),
             "dtype": str(sent[0].dtype).removeprefix("torch.") if sent else "",
             "shape": list(sent[0].shape) if sent else [],
             "has_splits": any(splits),
@@ -93,7 +93,7 @@ class Recorder(TorchDispatchMode):
         }
 
 
-def _received_bytes(given: dict[str, Any], sent: list[torch.Tensor]) -> int:
+def _count_received_bytes(given: dict[str, Any], sent: list[torch.Tensor]) -> int:
     """Return the bytes that come here, where split sizes say so: rows of what is sent."""
     rows = sum(given.get("output_split_sizes") or ())
     return rows * math.prod(sent[0].shape[1:]) * sent[0].element_size() if rows else 0

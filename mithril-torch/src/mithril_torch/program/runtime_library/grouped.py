@@ -39,7 +39,9 @@ def grouped_outer(
     rows, first, second, ids = left.shape[2], left.shape[3], right.shape[3], ids.reshape(-1)
     left, right = left.reshape(len(ids), rows, first), right.reshape(len(ids), rows, second)
     if not is_eager(left):
-        return torch.stack([_masked_outer(left, right, ids == entry) for entry in range(entries)])
+        return torch.stack(
+            [_multiply_masked(left, right, ids == entry) for entry in range(entries)]
+        )
     made = left.new_zeros((entries, first, second))
     for entry in range(entries):
         which = torch.eq(ids, entry).nonzero().squeeze(1)
@@ -49,7 +51,7 @@ def grouped_outer(
     return made
 
 
-def _masked_outer(left: torch.Tensor, right: torch.Tensor, mine: torch.Tensor) -> torch.Tensor:
+def _multiply_masked(left: torch.Tensor, right: torch.Tensor, mine: torch.Tensor) -> torch.Tensor:
     """Return left.T @ right over some blocks; both are masked, as zero times infinity is none."""
     others = torch.logical_not(mine)[:, None, None]
     left, right = left.masked_fill(others, 0), right.masked_fill(others, 0)
