@@ -10,7 +10,15 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import equal, where
-from mithril.ops.elementwise import Elementwise, FloatOnly, binary, cast, floating, given, sum_to
+from mithril.ops.elementwise import (
+    Elementwise,
+    FloatOnly,
+    binary,
+    cast,
+    floating,
+    sum_to,
+    take_cotangent,
+)
 from mithril.ops.functions import log
 from mithril.types import DType
 
@@ -24,7 +32,7 @@ class Add(Elementwise):
     linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g, x, y = given(cotangents), *inputs
+        g, x, y = take_cotangent(cotangents), *inputs
         return [sum_to(g, x.shape), sum_to(g, y.shape)]
 
 
@@ -37,7 +45,7 @@ class Subtract(Elementwise):
     linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g, x, y = given(cotangents), *inputs
+        g, x, y = take_cotangent(cotangents), *inputs
         return [sum_to(g, x.shape), sum_to(-g, y.shape)]
 
 
@@ -50,7 +58,7 @@ class Multiply(Elementwise):
     linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1,))
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g, x, y = given(cotangents), *inputs
+        g, x, y = take_cotangent(cotangents), *inputs
         return [sum_to(g * y, x.shape), sum_to(g * x, y.shape)]
 
 
@@ -64,7 +72,7 @@ class Divide(FloatOnly):
     flops: ClassVar[int] = 1
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g, x, y = given(cotangents), *inputs
+        g, x, y = take_cotangent(cotangents), *inputs
         return [sum_to(g / y, x.shape), sum_to(-g * outputs[0] / y, y.shape)]
 
 
@@ -82,7 +90,7 @@ class Power(Elementwise):
         return Elementwise.result_dtype(self, dtypes)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g, x, y = given(cotangents), *inputs
+        g, x, y = take_cotangent(cotangents), *inputs
         safe = where(x > 0.0, x, 1.0)  # d/dy is 0 where x <= 0, as in JAX and PyTorch at x = 0
         return [
             sum_to(g * y * power(x, y - 1.0), x.shape),
@@ -99,7 +107,7 @@ class Maximum(Elementwise):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         x, y = inputs
-        return _choice_gradient(given(cotangents), x, y, x > y)
+        return _choice_gradient(take_cotangent(cotangents), x, y, x > y)
 
 
 @register
@@ -111,7 +119,7 @@ class Minimum(Elementwise):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         x, y = inputs
-        return _choice_gradient(given(cotangents), x, y, x < y)
+        return _choice_gradient(take_cotangent(cotangents), x, y, x < y)
 
 
 @register
@@ -123,7 +131,7 @@ class Negate(Elementwise):
     linear: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [-given(cotangents)]
+        return [-take_cotangent(cotangents)]
 
 
 # ------------------------------------------------------------------ functions over operands

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
-from mithril.ops.elementwise import Comparison, Elementwise, binary, given, meet, sum_to
+from mithril.ops.elementwise import Comparison, Elementwise, binary, meet, sum_to, take_cotangent
 from mithril.types import DType
 
 
@@ -111,7 +111,7 @@ class Where(Elementwise):
         return Elementwise.result_dtype(self, dtypes[1:])
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g, (condition, x, y) = given(cotangents), inputs
+        g, (condition, x, y) = take_cotangent(cotangents), inputs
         return [
             None,
             sum_to(where(condition, g, 0), x.shape),

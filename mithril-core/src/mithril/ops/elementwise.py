@@ -90,7 +90,7 @@ class Cast(Elementwise):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         source = inputs[0].dtype
         flows = source.is_float and self.dtype.is_float
-        return [cast(given(cotangents), source) if flows else None]
+        return [cast(take_cotangent(cotangents), source) if flows else None]
 
 
 def cast(x: AnyOperand, dtype: object) -> AnyOperand:
@@ -220,7 +220,7 @@ def floating(*operands: Any) -> tuple[Any, ...]:
     )
 
 
-def given(cotangents: Cotangents) -> Any:
+def take_cotangent(cotangents: Cotangents) -> Any:
     """The one cotangent of an op with one result, which is never None when gradients flow."""
     return cotangents[0]
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import where
-from mithril.ops.elementwise import Elementwise, FloatOnly, given
+from mithril.ops.elementwise import Elementwise, FloatOnly, take_cotangent
 
 
 @register
@@ -20,7 +20,7 @@ class Exp(FloatOnly):
     name: ClassVar[str] = "exp"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) * outputs[0]]
+        return [take_cotangent(cotangents) * outputs[0]]
 
 
 @register
@@ -31,7 +31,7 @@ class Log(FloatOnly):
     name: ClassVar[str] = "log"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) / inputs[0]]
+        return [take_cotangent(cotangents) / inputs[0]]
 
 
 @register
@@ -42,7 +42,7 @@ class Sqrt(FloatOnly):
     name: ClassVar[str] = "sqrt"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) * 0.5 / outputs[0]]
+        return [take_cotangent(cotangents) * 0.5 / outputs[0]]
 
 
 @register
@@ -53,7 +53,7 @@ class Rsqrt(FloatOnly):
     name: ClassVar[str] = "rsqrt"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) * -0.5 * outputs[0] / inputs[0]]
+        return [take_cotangent(cotangents) * -0.5 * outputs[0] / inputs[0]]
 
 
 @register
@@ -64,7 +64,7 @@ class Tanh(FloatOnly):
     name: ClassVar[str] = "tanh"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) * (1.0 - outputs[0] * outputs[0])]
+        return [take_cotangent(cotangents) * (1.0 - outputs[0] * outputs[0])]
 
 
 @register
@@ -75,7 +75,7 @@ class Sin(FloatOnly):
     name: ClassVar[str] = "sin"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) * cos(inputs[0])]
+        return [take_cotangent(cotangents) * cos(inputs[0])]
 
 
 @register
@@ -86,7 +86,7 @@ class Cos(FloatOnly):
     name: ClassVar[str] = "cos"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [-given(cotangents) * sin(inputs[0])]
+        return [-take_cotangent(cotangents) * sin(inputs[0])]
 
 
 @register
@@ -98,7 +98,7 @@ class Erf(FloatOnly):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         x = inputs[0]
-        return [given(cotangents) * (2.0 / math.sqrt(math.pi)) * exp(-x * x)]
+        return [take_cotangent(cotangents) * (2.0 / math.sqrt(math.pi)) * exp(-x * x)]
 
 
 @register
@@ -109,7 +109,7 @@ class Abs(Elementwise):
     name: ClassVar[str] = "abs"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) * sign(inputs[0])]
+        return [take_cotangent(cotangents) * sign(inputs[0])]
 
 
 @register
@@ -131,7 +131,7 @@ class Relu(Elementwise):
     name: ClassVar[str] = "relu"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [where(outputs[0] > 0, given(cotangents), 0)]
+        return [where(outputs[0] > 0, take_cotangent(cotangents), 0)]
 
 
 # ------------------------------------------------------------------ functions over operands

@@ -18,7 +18,7 @@ from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.arithmetic import Subtract
-from mithril.ops.elementwise import given
+from mithril.ops.elementwise import take_cotangent
 from mithril.ops.order import sum_bytes
 from mithril.types import TensorType
 
@@ -49,7 +49,7 @@ class GroupedMatmul(Op):
         return [x.with_shape((*x.shape[:3], stack.shape[2 if self.transposed else 1]))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        (x, ids, stack), g = inputs, given(cotangents)
+        (x, ids, stack), g = inputs, take_cotangent(cotangents)
         pair = (x, g) if self.transposed else (g, x)
         outer = apply_one(GroupedOuter(stack.shape[0], self.aligned), *pair, ids)
         back = GroupedMatmul(not self.transposed, self.aligned)
@@ -89,7 +89,7 @@ class GroupedOuter(Op):
         return [left.with_shape((self.entries, left.shape[3], right.shape[3]))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        (left, right, ids), g = inputs, given(cotangents)
+        (left, right, ids), g = inputs, take_cotangent(cotangents)
         return [
             apply_one(GroupedMatmul(False, self.aligned), right, ids, g),
             apply_one(GroupedMatmul(True, self.aligned), left, ids, g),

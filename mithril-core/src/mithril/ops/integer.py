@@ -10,7 +10,7 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import Logical, logical_and, logical_not, logical_or
-from mithril.ops.elementwise import Elementwise, binary, given, sum_to
+from mithril.ops.elementwise import Elementwise, binary, sum_to, take_cotangent
 from mithril.ops.rounding import floor
 from mithril.types import DType
 
@@ -46,7 +46,7 @@ class Remainder(Division):
     name: ClassVar[str] = "remainder"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        g, (x, y) = given(cotangents), inputs
+        g, (x, y) = take_cotangent(cotangents), inputs
         return [sum_to(g, x.shape), sum_to(-g * floor(x / y), y.shape)]
 
 

@@ -14,7 +14,7 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ir.rule import Rule
-from mithril.ops.elementwise import given
+from mithril.ops.elementwise import take_cotangent
 from mithril.types import TensorType
 
 
@@ -42,7 +42,11 @@ class MoeDispatch(Op):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         x, ids, back = inputs
-        return [apply_one(MoeCombine(x.shape[1]), given(cotangents), back, ids), None, None]
+        return [
+            apply_one(MoeCombine(x.shape[1]), take_cotangent(cotangents), back, ids),
+            None,
+            None,
+        ]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return _rule("g n d, g m, g p -> g m d", inputs, outputs)
@@ -77,7 +81,7 @@ class MoeCombine(Op):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         _, ids, back = inputs
-        return [apply_one(MoeDispatch(), given(cotangents), back, ids), None, None]
+        return [apply_one(MoeDispatch(), take_cotangent(cotangents), back, ids), None, None]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return _rule("g m d, g p, g m -> g n d", inputs, outputs)

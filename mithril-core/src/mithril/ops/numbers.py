@@ -11,7 +11,7 @@ from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.arithmetic import divide, multiply
 from mithril.ops.choice import greater, less, where
-from mithril.ops.elementwise import Comparison, Elementwise, FloatOnly, given
+from mithril.ops.elementwise import Comparison, Elementwise, FloatOnly, take_cotangent
 from mithril.ops.functions import cos, exp
 from mithril.types import DType, Scalar
 
@@ -25,7 +25,7 @@ class Sigmoid(FloatOnly):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         y = outputs[0]
-        return [given(cotangents) * y * (1.0 - y)]
+        return [take_cotangent(cotangents) * y * (1.0 - y)]
 
 
 @register
@@ -36,7 +36,7 @@ class Expm1(FloatOnly):
     name: ClassVar[str] = "expm1"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) * exp(inputs[0])]
+        return [take_cotangent(cotangents) * exp(inputs[0])]
 
 
 @register
@@ -47,7 +47,7 @@ class Log1p(FloatOnly):
     name: ClassVar[str] = "log1p"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) / (inputs[0] + 1.0)]
+        return [take_cotangent(cotangents) / (inputs[0] + 1.0)]
 
 
 @register
@@ -59,7 +59,7 @@ class Tan(FloatOnly):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         c = cos(inputs[0])
-        return [given(cotangents) / (c * c)]
+        return [take_cotangent(cotangents) / (c * c)]
 
 
 @register
@@ -71,7 +71,7 @@ class Arctan(FloatOnly):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         x = inputs[0]
-        return [given(cotangents) / (x * x + 1.0)]
+        return [take_cotangent(cotangents) / (x * x + 1.0)]
 
 
 @register
@@ -82,7 +82,7 @@ class Sinh(FloatOnly):
     name: ClassVar[str] = "sinh"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) * cosh(inputs[0])]
+        return [take_cotangent(cotangents) * cosh(inputs[0])]
 
 
 @register
@@ -93,7 +93,7 @@ class Cosh(FloatOnly):
     name: ClassVar[str] = "cosh"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [given(cotangents) * sinh(inputs[0])]
+        return [take_cotangent(cotangents) * sinh(inputs[0])]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import FactorDims, Rule
 from mithril.ops.choice import equal, logical_and, where
-from mithril.ops.elementwise import given
+from mithril.ops.elementwise import take_cotangent
 from mithril.ops.reduce import Reduction, sum, total_dtype
 from mithril.ops.shape import Movement, normalize_axis
 from mithril.types import DType, TensorType
@@ -38,7 +38,7 @@ class Prod(Reduction):
         zeros = self.spread(sum(is_zero, self.axes, keepdims=self.keepdims), x.shape)
         only = where(logical_and(equal(zeros, 1), is_zero), rest, 0.0)
         others = where(equal(zeros, 0), rest / safe, only)
-        return [self.spread(given(cotangents), x.shape) * others]
+        return [self.spread(take_cotangent(cotangents), x.shape) * others]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Cumsum(AlongAxis):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         if not inputs[0].dtype.is_float:
             return [None]
-        return [apply_one(Cumsum(self.axis, not self.reverse), given(cotangents))]
+        return [apply_one(Cumsum(self.axis, not self.reverse), take_cotangent(cotangents))]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         linear = () if inputs[0].dtype == DType.bool_ else ((0,),)
@@ -98,7 +98,7 @@ class Sort(AlongAxis):
             return [None]
         order = apply_one(Argsort(self.axis, self.descending), inputs[0])
         size = inputs[0].shape[self.axis]
-        return [apply_one(ScatterAlong(self.axis, size), order, given(cotangents))]
+        return [apply_one(ScatterAlong(self.axis, size), order, take_cotangent(cotangents))]
 
 
 @register
@@ -158,7 +158,7 @@ class Flip(Movement):
         return [inputs[0]]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [apply_one(self, given(cotangents))]
+        return [apply_one(self, take_cotangent(cotangents))]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         dims, sizes = _dims(inputs[0])
@@ -185,7 +185,7 @@ class TakeAlong(Op):
         if not x.dtype.is_float:
             return [None, None]
         scattered = ScatterAlong(self.axis, x.shape[self.axis])
-        return [apply_one(scattered, at, given(cotangents)), None]
+        return [apply_one(scattered, at, take_cotangent(cotangents)), None]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return _picking(self.axis, inputs[0], inputs[1], "xi -> i", ((0,),))
@@ -216,7 +216,7 @@ class ScatterAlong(Op):
         return [result]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [None, apply_one(TakeAlong(self.axis), given(cotangents), inputs[0])]
+        return [None, apply_one(TakeAlong(self.axis), take_cotangent(cotangents), inputs[0])]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return _picking(self.axis, outputs[0], inputs[0], "ii -> x", ((1,),))
