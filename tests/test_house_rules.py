@@ -217,18 +217,12 @@ def test_replaced_words_do_not_come_back(package: str) -> None:
     assert [(where, name) for where, name in names if name in REPLACED[package]] == []
 
 
-<<<<<<< HEAD
-PARTICIPLES = frozenset(
-    ["bound", "broken", "brought", "built", "caught", "chosen", "done", "drawn", "found", "given", "gone", "grown", "held", "hidden", "kept", "known", "laid", "left", "lost", "made", "meant", "met", "seen", "sent", "shown", "spent", "stuck", "swept", "taken", "thrown", "told", "unbound", "understood", "won", "worn", "written"]
-)
-=======
 PARTICIPLES = {
     "bound", "broken", "brought", "built", "caught", "chosen", "done", "drawn", "found", "given",
     "gone", "grown", "held", "hidden", "kept", "known", "laid", "left", "lost", "made", "meant",
     "met", "seen", "sent", "shown", "spent", "stuck", "swept", "taken", "thrown", "told",
     "unbound", "understood", "won", "worn", "written",
 }  # fmt: skip
->>>>>>> e4b6414 (Tests: no function is named by a past participle, but for six with reasons)
 """Those that do not end in `ed` and are no present tense; `cut, put, read, run, split` are both."""
 
 VERBS_IN_ED = {"embed", "exceed", "feed", "need", "proceed", "seed", "speed"}
