@@ -1,6 +1,6 @@
 """From a model and the types and shardings of its arrays to plans, each made once.
 
-A signature is what a plan depends on. Where it leaves a sharding open, the annotation decides, or
+A plan depends on the kinds of all arguments. Where it leaves a sharding open, the annotation decides, or
 the plan itself: the array then lies where it is needed.
 """
 
@@ -46,7 +46,7 @@ AT_REST = "at_rest"
 
 
 @dataclass(frozen=True)
-class Signature:
+class ArgumentKinds:
     """What a plan depends on: type and sharding of every argument, by name.
 
     Args:
@@ -135,26 +135,26 @@ class Planner:
         """
         bound = self.bindings.find(seeded, kinds)
         if bound is None:
-            bound = self._bind(self._signature(seeded, kinds))
+            bound = self._bind(self._argument_kinds(seeded, kinds))
             self.bindings.keep(seeded, kinds, bound)
         return bound
 
-    def _signature(self, seeded: Seeded, kinds: Sequence[Kind]) -> Signature:
+    def _argument_kinds(self, seeded: Seeded, kinds: Sequence[Kind]) -> ArgumentKinds:
         names = (*self._input_names, *self._parameter_names, *(seeded or ()))
         found = tuple(zip(names, ((x.type, x.sharding) for x in kinds), strict=True))
         first, last = len(self._input_names), len(self._input_names) + len(self._parameter_names)
         gradients = None if seeded is None else found[last:]
-        return Signature(found[:first], found[first:last], gradients)
+        return ArgumentKinds(found[:first], found[first:last], gradients)
 
-    def _bind(self, signature: Signature) -> Bound[Evaluation]:
-        types = tuple((name, type) for name, (type, _) in signature.inputs if type is not None)
+    def _bind(self, arguments: ArgumentKinds) -> Bound[Evaluation]:
+        types = tuple((name, type) for name, (type, _) in arguments.inputs if type is not None)
         traced = self.trace(types)
-        _check_types(traced, signature, self.output_types(types))
+        _check_types(traced, arguments, self.output_types(types))
         return bind(
             self._engine,
             traced.graph,
-            self._request(traced, signature),
-            self._interface(traced, signature),
+            self._request(traced, arguments),
+            self._interface(traced, arguments),
             self._settings.plan,
         )
 
@@ -164,21 +164,21 @@ class Planner:
         self._decisions[name, sharding] = bound.plan.specs[name].decided_by
         return sharding
 
-    def _interface(self, traced: Traced, signature: Signature) -> Interface[Evaluation]:
+    def _interface(self, traced: Traced, arguments: ArgumentKinds) -> Interface[Evaluation]:
         """Return what is passed, inputs and parameters first, and what comes out, outputs first."""
         passed = [*self._input_names, *self._parameter_names]
-        seeded = tuple(name for name, _ in signature.gradients or ())
+        seeded = tuple(name for name, _ in arguments.gradients or ())
         passed += map(cotangent_name, seeded)
         if traced.uses_seed:
             passed.append(SEED)
-        given = signature.gradients is not None
-        differentiated = self._differentiate(traced, signature) if given else ()
+        given = arguments.gradients is not None
+        differentiated = self._differentiate(traced, arguments) if given else ()
         evaluation = Evaluation(traced, seeded, differentiated)
         results = (*traced.graph.outputs, *map(gradient_of, differentiated))
         donated = tuple(i for i, name in enumerate(passed) if name in self._settings.donated)
         return Interface("evaluate()", self._backend, evaluation, tuple(passed), results, donated)
 
-    def _placement(self, traced: Traced, signature: Signature) -> Placement | None:
+    def _placement(self, traced: Traced, arguments: ArgumentKinds) -> Placement | None:
         """Return where layers run, if the model says so and there are several devices."""
         mesh = self._backend.mesh
         if not self.is_placed:
@@ -193,7 +193,7 @@ class Planner:
         value = traced.value_names.get(named) or traced.graph.inputs[0]
         name = value.name or traced.graph.inputs[0].name
         shape = value.type.shape
-        sharding = _arriving(name, shape[:1], signature)
+        sharding = _arriving(name, shape[:1], arguments)
         if self._placement_spec.pipeline is not None and not shape:
             raise ShapeError(
                 f"pipeline cuts '{name}' into micro-batches, and it is a scalar; give the model a "
@@ -207,40 +207,40 @@ class Planner:
             mesh,
             self._settings.pipeline,
             batch,
-            gradients=signature.gradients is not None,
+            gradients=arguments.gradients is not None,
             pads=self._settings.plan.pads,
         )
 
-    def _request(self, traced: Traced, signature: Signature) -> Request:
-        layouts = self._layouts(traced, signature)
+    def _request(self, traced: Traced, arguments: ArgumentKinds) -> Request:
+        layouts = self._layouts(traced, arguments)
         for name, spec in self._settings.out_shardings.items():
             type = traced.graph.outputs[name].type
             leaves = self._sharding(spec, type, f"output '{name}'")
             layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
         for name, home in self._homes(traced).items():
             layouts[name] = replace(layouts.get(name, UNSAID), home=home)
-        seeds = signature.gradients
+        seeds = arguments.gradients
         for name, (_, sharding) in seeds or ():
             layouts[cotangent_name(name)] = Layout(arrives=FREE if sharding is None else sharding)
         return Request(
             layouts,
             cotangents=None if seeds is None else tuple(name for name, _ in seeds),
-            differentiated=self._differentiate(traced, signature),
+            differentiated=self._differentiate(traced, arguments),
             parameters=tuple(traced.parameter_names),
-            placement=self._placement(traced, signature),
+            placement=self._placement(traced, arguments),
             notes=self._notes(traced),
         )
 
-    def _layouts(self, traced: Traced, signature: Signature) -> dict[str, Layout]:
+    def _layouts(self, traced: Traced, arguments: ArgumentKinds) -> dict[str, Layout]:
         """Return the layouts of inputs and parameters, and who decided them."""
         layouts = {
             name: Layout(
                 arrives=self._check(sharding, type, f"input '{name}'"), decided_by=PASSED_IN
             )
-            for name, (type, sharding) in signature.inputs
+            for name, (type, sharding) in arguments.inputs
             if type is not None and sharding is not None
         }
-        for name, (_, sharding) in signature.parameters:
+        for name, (_, sharding) in arguments.parameters:
             layouts[name] = self._parameter(name, sharding, traced)
         return layouts
 
@@ -290,9 +290,9 @@ class Planner:
             annotation, traced.graph.input(name).type, name, "parameter"
         )
 
-    def _differentiate(self, traced: Traced, signature: Signature) -> tuple[str, ...]:
+    def _differentiate(self, traced: Traced, arguments: ArgumentKinds) -> tuple[str, ...]:
         """Return what gradients are wanted of: float parameters, and the inputs that were named."""
-        names = [name for name, _ in signature.parameters]
+        names = [name for name, _ in arguments.parameters]
         floats = (n for n in names if traced.graph.input(n).type.dtype.is_float)
         return (*floats, *self._settings.differentiable)
 
@@ -329,17 +329,19 @@ class Planner:
         return (f"annotations ignored, because the backend has one device: {ignored}",)
 
 
-def _arriving(name: str, batch: tuple[int, ...], signature: Signature) -> Sharding | None:
+def _arriving(name: str, batch: tuple[int, ...], arguments: ArgumentKinds) -> Sharding | None:
     """Return how a batch arrives: as the input of that name, or else the first one of its size."""
-    found = dict(signature.inputs)
+    found = dict(arguments.inputs)
     if name in found:
         return found[name][1]
     sizes = ((type, s) for type, s in found.values() if type is not None and type.shape)
     return next((s for type, s in sizes if type.shape[:1] == batch), None)
 
 
-def _check_types(traced: Traced, signature: Signature, outputs: Mapping[str, TensorType]) -> None:
-    for name, (type, _) in signature.parameters:
+def _check_types(
+    traced: Traced, arguments: ArgumentKinds, outputs: Mapping[str, TensorType]
+) -> None:
+    for name, (type, _) in arguments.parameters:
         expected = traced.graph.input(name).type
         if type is not None and type != expected:
             raise ShapeError(
@@ -347,7 +349,7 @@ def _check_types(traced: Traced, signature: Signature, outputs: Mapping[str, Ten
                 f"pass inputs of the size the parameters were made for, or make new parameters "
                 f"with randomize_params()"
             )
-    for name, (type, _) in signature.gradients or ():
+    for name, (type, _) in arguments.gradients or ():
         expected = outputs[name]
         if type is not None and type != expected:
             raise ShapeError(

@@ -24,8 +24,8 @@ from mithril.runtime.creation import Creation
 from mithril.runtime.donation import give_up_moved
 from mithril.runtime.functional.arguments import Form, Signature, name_of
 from mithril.runtime.functional.arriving import Arriving
+from mithril.runtime.functional.binding import TracedFunction, bind_function
 from mithril.runtime.functional.options import FunctionOptions, JitOptions
-from mithril.runtime.functional.step import TracedFunction, bind_function
 from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functional.tree import flatten, rebuild, spread
 from mithril.runtime.lru import LRUCache
