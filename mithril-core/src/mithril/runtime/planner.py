@@ -1,7 +1,7 @@
 """From a model and the types and shardings of its arrays to plans, each made once.
 
-A plan depends on the kinds of all arguments. Where it leaves a sharding open, the annotation decides, or
-the plan itself: the array then lies where it is needed.
+A plan depends on the kinds of all arguments. Where one leaves a sharding open, the annotation
+decides, or the plan itself: the array then lies where it is needed.
 """
 
 from __future__ import annotations
