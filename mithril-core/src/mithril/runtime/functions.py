@@ -25,7 +25,7 @@ NOT_EAGER: dict[str, str] = {
     "accumulator": "about dtypes, not arrays",
     "after": "orders the nodes of a plan",
     "bernoulli": "draws from the seed of a model; backends have rand",
-    "constrained": "backends have reshard",
+    "apply_constraint": "backends have reshard",
     "dropout": "draws from the seed of a model",
     "getitem": "written x[...]",
     "grouped_matmul": "of the blocks that a mixture of experts makes",
