@@ -33,12 +33,14 @@ def test_a_donated_array_is_gone(name: str, donate: object) -> None:
 
 
 def test_the_engine_is_told_which_inputs_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mithril.runtime import call
+    from mithril.engine import Engine
 
     seen = []
-    lower = call.lower
+    lower = Engine.lower_plan
     monkeypatch.setattr(
-        call, "lower", lambda engine, plan, donate: seen.append(donate) or lower(engine, plan)
+        Engine,
+        "lower_plan",
+        lambda engine, plan, donate=(): seen.append(donate) or lower(engine, plan),
     )
     backend = opened("numpy", x=2)
     f = ml.jit(lambda a, b, c: (a + c, b["x"] + b["y"]), donate=("b", 2))

@@ -155,7 +155,7 @@ def test_many_terms_are_added_up_exactly(shape: tuple[int, ...], axes: tuple[int
     op = ops.Sum(axes, False)
     run = KERNELS["sum"](op, [type_of(np.broadcast_to(np.float32(1), shape))])
     wanted = math.prod(shape[i] for i in axes)
-    assert to_numpy(run(ones)).tolist() == np.full(op._kept(shape), wanted).tolist()
+    assert to_numpy(run(ones)).tolist() == np.full(op._keep_dims(shape), wanted).tolist()
 
 
 @pytest.mark.parametrize(
