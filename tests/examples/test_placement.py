@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.profiles import quick
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 PACKAGES = {
     "numpy": "mithril", "jax": "mithril_jax", "torch": "mithril_torch", "mlx": "mithril_mlx",
@@ -38,6 +40,7 @@ def numbers(lines: list[str]) -> list[float]:
     return [float(line.split()[-1]) for line in lines if "loss" in line]
 
 
+@quick(lambda backend: backend != "torch")  # starts eight processes
 @pytest.mark.parametrize("backend", PACKAGES)
 def test_a_transformer_over_three_dimensions(backend: str) -> None:
     if importlib.util.find_spec(PACKAGES[backend]) is None:

@@ -66,6 +66,7 @@ print("own", ml.TorchBackend(device="cpu").array([1.0 + rank, 2.0]).numpy().toli
 """
 
 
+@pytest.mark.slow
 def test_arrays_of_several_processes(tmp_path: Path) -> None:
     done = launch(2, script(tmp_path, ARRAYS))
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
