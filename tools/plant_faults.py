@@ -1,6 +1,7 @@
 """Plant the faults of tools/faults.toml one at a time, and say which of them the tests find.
 
     python tools/plant_faults.py                     # every fault, until the first failure of each
+    python tools/plant_faults.py --check             # only see that each has its place in the code
     python tools/plant_faults.py --command "make test-all OPTIONS=-x" --only 3,17
 
 A fault is written into the working tree, which has to be clean, and taken back afterwards, also
@@ -72,12 +73,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--command", default="make test OPTIONS=-x", help="what has to fail")
     parser.add_argument("--only", default="", help="numbers of faults, by commas; all if left out")
+    parser.add_argument("--check", action="store_true", help="only look for their places")
     options = parser.parse_args()
+    faults = [Fault(**row) for row in tomllib.loads(FAULTS.read_text())["fault"]]
+    paths = [fault.find() for fault in faults]
+    if options.check:
+        return
     if subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, check=False).returncode:
         sys.exit("the working tree has changes; commit them first")
-    faults = [Fault(**row) for row in tomllib.loads(FAULTS.read_text())["fault"]]
     chosen = [int(number) for number in options.only.split(",") if number] or range(len(faults))
-    paths = [fault.find() for fault in faults]
     missed = []
     for number in chosen:
         found, seconds = try_fault(faults[number], options.command)
