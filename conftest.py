@@ -10,8 +10,10 @@ import io
 from contextlib import redirect_stdout
 from functools import cache
 
+import pytest
 from sybil import Document, Example, Sybil
 from sybil.document import PythonDocStringDocument
+from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import CodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
@@ -70,3 +72,12 @@ DOCSTRINGS = Sybil(
 )
 
 pytest_collect_file = (MARKDOWN + DOCSTRINGS).pytest()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put documents first.
+
+    The examples of one need each other, so they must run in one process, and processes that share
+    the tests take them from the ends of each other's lists.
+    """
+    items.sort(key=lambda item: not isinstance(item, SybilItem))
