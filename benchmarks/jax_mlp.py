@@ -123,7 +123,7 @@ def _bare(mithril: Ours) -> Callable[..., tuple[dict[str, jax.Array], dict[str, 
 
     def run(params: Mapping[str, Any], inputs: Mapping[str, Any], seeds: Mapping[str, Any]) -> Any:
         given = mithril.in_order({**params, **inputs}, seeds["loss"])
-        found = dict(zip(names, executable.traced(given), strict=True))
+        found = dict(zip(names, executable.trace(given), strict=True))
         return {"loss": found["loss"]}, {name: found[port] for name, port in gradients.items()}
 
     return jax.jit(run)
