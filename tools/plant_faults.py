@@ -52,20 +52,34 @@ class Fault:
         return found[0]
 
 
-def try_fault(fault: Fault, command: str) -> tuple[bool, float]:
-    """Return whether a command fails with the fault in place, and after how many seconds."""
+def try_fault(fault: Fault, command: str) -> tuple[str, float]:
+    """Return what of a command fails with the fault in place, and after how many seconds.
+
+    Args:
+        fault: planted before, taken back afterwards.
+        command: runs tests.
+
+    Returns:
+        The first failure that pytest names, or the last line where it names none; empty if all
+        tests pass.
+    """
     path = fault.find()
     sound = path.read_text()
     path.write_text(sound.replace(fault.before, fault.after))
     start = time.perf_counter()
     try:
         done = subprocess.run(
-            shlex.split(command), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            check=False,
+            shlex.split(command), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, check=False,
         )  # fmt: skip
     finally:
         path.write_text(sound)
-    return done.returncode != 0, time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    if done.returncode == 0:
+        return "", seconds
+    lines = done.stdout.splitlines() or [f"exit code {done.returncode}"]
+    named = (line for line in lines if line.startswith(("FAILED ", "ERROR ")))
+    return next(named, lines[-1]), seconds
 
 
 def main() -> None:
@@ -84,13 +98,12 @@ def main() -> None:
     chosen = [int(number) for number in options.only.split(",") if number] or range(len(faults))
     missed = []
     for number in chosen:
-        found, seconds = try_fault(faults[number], options.command)
-        missed += [] if found else [number]
+        failure, seconds = try_fault(faults[number], options.command)
+        missed += [] if failure else [number]
         where = paths[number].relative_to(ROOT)
-        verdict = "found " if found else "MISSED"
-        print(
-            f"{number:2} {verdict} {seconds:5.0f} s  {faults[number].area:14} {where}", flush=True
-        )
+        verdict = "found " if failure else "MISSED"
+        print(f"{number:2} {verdict} {seconds:5.0f} s  {faults[number].area:14} {where}")
+        print(f"   {failure[:150]}", flush=True)
     print(f"found {len(chosen) - len(missed)} of {len(chosen)}; missed: {missed or 'none'}")
 
 
