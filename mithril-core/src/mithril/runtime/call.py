@@ -171,9 +171,14 @@ class Bindings(Generic[Form, Source]):
         if self._last is None or self._last[0] != form:
             return None
         try:
-            return self._last[2] if list(map(_kind, given)) == self._last[1] else None
+            kinds = list(map(_kind, given))
         except AttributeError:
             return None
+        if kinds != self._last[1]:
+            return None
+        bound = self._last[2]
+        self._last = (form, kinds, bound)  # the very objects are recognised without a comparison
+        return bound
 
     def find(self, form: Form, kinds: Sequence[Kind]) -> Bound[Source] | None:
         """Return what is bound for such a call, None if nothing is (any more)."""
