@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
+from importlib import import_module
 
 import mithril as ml
 import pytest
@@ -40,15 +40,15 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return found
 
     def count(module: str, name: str) -> None:
-        original = getattr(sys.modules[module], name)
+        original = getattr(import_module(module), name)
 
         def counting(*arguments, **options):
             counts[name] += 1
             return original(*arguments, **options)
 
-        monkeypatch.setattr(sys.modules[module], name, counting)
+        monkeypatch.setattr(import_module(module), name, counting)
 
-    monkeypatch.setattr(sys.modules["mithril.sharding.choose"], "minimise", observe)
+    monkeypatch.setattr(import_module("mithril.sharding.choose"), "minimise", observe)
     count("mithril.sharding.reshard", "collective_seconds")
     count("mithril.sharding.option", "_option")
     count("mithril.sharding.alternatives", "_compare")
