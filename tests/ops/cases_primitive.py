@@ -27,6 +27,9 @@ def apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 # Four rows a group go to six places in two rounds; some go nowhere, some places stay empty.
 FULL = np.array([[2, -1, 0, 3, 1, 2], [-1, 1, 3, -1, -1, 2]], np.int32)
 GONE = np.array([[2, 4, 0, 3, -1, -1, 5, -1], [-1, 1, 5, 2, -1, -1, -1, -1]], np.int32)
+# One row a group, to six places in three rounds.
+ONE_FULL = np.array([[-1, -1, 0, -1, 0, -1], [0, -1, -1, -1, -1, 0]], np.int32)
+ONE_GONE = np.array([[2, -1, 4], [-1, 5, 0]], np.int32)
 
 OWN = np.array([[0, -1, 0], [-1, 1, 1]], np.int32)  # of its own matrix, or of none
 CHOSEN = np.array([[2, 0, 3, 2], [0, -1, 2, 2]], np.int32)  # of three matrices; two name none
@@ -81,6 +84,7 @@ PRIMITIVE: list[list] = [
     [ops.ScatterAlong(0, 5), integers(4, 6, below=5), N],
     [ops.MoeDispatch(), floats(2, 4, 5), FULL, GONE],
     [ops.MoeCombine(4), floats(2, 6, 5, seed=2), GONE, FULL],
+    [ops.MoeCombine(1), floats(2, 6, 5, seed=2), ONE_GONE, ONE_FULL],
     [ops.GroupedMatmul(), floats(2, 4, 3, 5), CHOSEN, floats(3, 6, 5, seed=1)],
     [ops.GroupedMatmul(True), floats(2, 4, 3, 5), CHOSEN, floats(3, 5, 6, seed=1)],
     [ops.GroupedMatmul(aligned=True), floats(2, 3, 3, 5), OWN, floats(2, 6, 5, seed=1)],
