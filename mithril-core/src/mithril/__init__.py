@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         grad,
         jit,
         reshard,
+        scan,
         value_and_grad,
     )
 
@@ -51,7 +52,8 @@ _HOMES = {
         "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "open_backend",
     ),
     "mithril.runtime.functional": (
-        "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "value_and_grad",
+        "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
+        "value_and_grad",
     ),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -68,7 +70,7 @@ __all__ = [
     "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh",
     "TensorSpec", "TorchBackend", "Transpose", "Uniform", "UnknownNameError", "__version__",
     "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "jit", "layer",
-    "layer_path", "numpy", "open_backend", "parameter", "reshard", "section", "seed",
+    "layer_path", "numpy", "open_backend", "parameter", "reshard", "scan", "section", "seed",
     "value_and_grad",
 ]  # fmt: skip
 

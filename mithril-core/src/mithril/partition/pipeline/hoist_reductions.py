@@ -10,7 +10,8 @@ the micro-batches and g(i) what iteration i makes:
     stack over i of (sum over m of sum over d of g(i))
         = sum over m of (stack over i of sum over d of g(i))
 
-so the sum over m moves behind the loop, and the one over d stays in it.
+so the sum over m moves behind the loop, and the one over d stays in it. The same holds of all else
+that is linear in the sum: a slice that is gathered over other devices, cast, or cut into parts.
 """
 
 from __future__ import annotations
@@ -19,8 +20,20 @@ from dataclasses import replace
 
 from mithril.ir import Graph, Node, Repeat, Value
 from mithril.mesh import MICRO
-from mithril.ops.collective import AllReduce, ReduceScatter
+from mithril.ops.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    KeepFirst,
+    Permute,
+    ReduceScatter,
+    TakeShard,
+)
 from mithril.plan import Program
+
+
+MOVES = AllGather, AllToAll, KeepFirst, Permute, TakeShard
+"""Ops of local programs that only move what they are given first."""
 
 
 def hoist_reductions(program: Program) -> Program:
@@ -54,20 +67,31 @@ def _hoist(node: Node, op: Repeat) -> list[Node]:
 
 
 def _sum_over_time(body: Graph, made: Value) -> Node | None:
-    """Return the sum over micro-batches that a result of a body is, other sums aside."""
+    """Return the sum over micro-batches that a result of a body is made of, linearly."""
     producers, uses = body.producers(), body.uses()
     value = made
-    # Only a chain of sums that end in this result commutes with its stack; a sum that something
-    # else reads, too, has to stay where it is.
+    # Only a chain of linear nodes that end in this result commutes with its stack; a sum that
+    # something else reads, too, has to stay where it is.
     while value in producers:
         node = producers[value]
-        is_sum = isinstance(node.op, AllReduce | ReduceScatter) and node.op.reduction == "sum"
-        if not is_sum or len(uses.get(value, ())) > (value is not made):
+        if not _is_linear(node) or len(uses.get(value, ())) > (value is not made):
             return None
         if isinstance(node.op, AllReduce) and MICRO in node.op.axes:
             return node
-        (value,) = node.inputs
+        value = node.inputs[0]
     return None
+
+
+def _is_linear(node: Node) -> bool:
+    """Whether a node makes of a sum of first operands the sum of what it makes of each."""
+    if isinstance(node.op, AllReduce | ReduceScatter):
+        return node.op.reduction == "sum"
+    if isinstance(node.op, MOVES):
+        return True
+    if node.op.is_collective or node.op.bodies:
+        return False
+    types = [value.type for value in node.inputs], [value.type for value in node.outputs]
+    return (0,) in node.op.rule(*types).linear
 
 
 def _without(body: Graph, found: Node) -> Graph:

@@ -295,7 +295,7 @@ def _is_legal(size: int, batch: int, replicas: int, pads: bool) -> bool:
     samples = -(-batch // replicas)
     if batch % replicas == 0 and samples % size == 0:
         return True
-    return pads and batch > replicas * -(-samples // size)
+    return pads
 
 
 def _each(batch: Batch, replicas: int) -> str:
