@@ -165,7 +165,8 @@ def two_inputs() -> ml.Model:
         (
             lambda: ml.Repeat(two_inputs(), 2),
             ml.GraphError,
-            r"takes a block with one input and one output; .* inputs \['a', 'b'\]",
+            r"inputs \['a', 'b'\] and outputs \['c'\], and cannot tell which output becomes which "
+            r"input of the next repetition; say it, such as carry=\{'a': 'c'\}",
         ),
         (
             lambda: step_of(ml.Repeat(ml.Linear(5, name="odd"), 2)),

@@ -29,12 +29,14 @@ class Slices:
         things: what they are, such as `experts`.
         count: how many of them there are.
         devices: how many devices there must be, where that is known.
+        dimension: of the tensor, along which they are stacked.
     """
 
     layer: str
     things: str
     count: int
     devices: int | None = None
+    dimension: int = 0
 
     def check(self, devices: int, place: str = "") -> None:
         """Raise unless every device gets equally many.
@@ -67,7 +69,7 @@ class Annotation:
         device_mesh: which part of the mesh is used; None means all of it.
         device_mesh_partition: which of those dimensions may split; None means all.
         place: who said so, for messages and explanations.
-        slices: what the first dimension needs of the devices it is split over, if it is a stack.
+        slices: what a dimension needs of the devices it is split over, if it is a stack.
     """
 
     spec: PartitionSpec | WeightSpec
@@ -111,8 +113,9 @@ def resolve(annotation: Annotation, mesh: Mesh, parameter_type: TensorType, name
             f"rank {rank}; give at most one entry per dimension{annotation.place}"
         )
     entries = [_axes(entry, usable, annotation, mesh, name) for entry in spec]
-    if annotation.slices is not None and entries[0]:
-        annotation.slices.check(finer.product(entries[0]), annotation.place)
+    slices = annotation.slices
+    if slices is not None and (axes := entries[slices.dimension]):
+        slices.check(finer.product(axes), annotation.place)
     return Sharding.of(finer, PartitionSpec(*entries), rank, f"'{name}'")
 
 

@@ -135,7 +135,7 @@ class Layer(Component["Layer"]):
 
     def order_operands(self, operands: Mapping[str, Tensor]) -> list[Tensor | None]:
         """Return operands by port in the order of the layer's function, None if not connected."""
-        names = (*self.definition.inputs, *self.definition.optional)
+        names = (*self.input_ports, *self.optional_ports)
         more = [tensor for port, tensor in operands.items() if port not in names]
         return [*(operands.get(name) for name in names), *more]
 
