@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from mithril.errors import MeshError, OptionError, ShardingError, listing, nearest
@@ -131,7 +132,7 @@ def read_annotations(
     Args:
         layer: the layer's name.
         parameters: names of its parameters.
-        weights: which parameters each spec of `weight_shard_spec` is for.
+        weights: which parameters each spec of `weight_shard_spec` is for, as patterns.
         options: `weight_shard_spec`, `device_mesh`, `device_mesh_partition`, `sharding`; None or
             absent when not given.
         place: where it was said, for messages.
@@ -152,7 +153,10 @@ def read_annotations(
     if spec is None:
         _refuse_lone(layer, "without weight_shard_spec", mesh, partition)
         return {}
-    groups = [[name for name in group if name in parameters] for group in weights]
+    groups = [
+        [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in group)]
+        for group in weights
+    ]
     groups = [group for group in groups if group]
     shape = None if mesh is None else as_shape(mesh, "device_mesh")
     flags = _flags(layer, partition, shape)
