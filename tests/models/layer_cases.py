@@ -70,7 +70,6 @@ STATES = tuple(STATE)
 MIXED = ("output", "load_balancing_loss", "router_z_loss", "dropped_fraction", "router_entropy")
 
 
-
 def decoder() -> ml.Model:
     """Return a block that carries `x`, reads a memory and a mask, and has a cache."""
     block = ml.Model()

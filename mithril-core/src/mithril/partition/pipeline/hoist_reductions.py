@@ -31,7 +31,6 @@ from mithril.ops.collective import (
 )
 from mithril.plan import Program
 
-
 MOVES = AllGather, AllToAll, KeepFirst, Permute, TakeShard
 """Ops of local programs that only move what they are given first."""
 

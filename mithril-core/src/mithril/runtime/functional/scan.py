@@ -6,7 +6,7 @@ it is traced by itself and runs at once, as one op; a loop that was met before i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
