@@ -62,7 +62,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Add", "Array", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "Check", "CheckpointError",
     "CompiledModel", "Concat", "Constant", "Conv1d", "Conv2d", "CrossEntropy", "Divide", "Dropout",
-    "Embedding", "FeedForward", "Flatten", "Function", "GRU", "Gelu", "GraphError", "JaxBackend", "LSTM", "Layer",
+    "Embedding", "FeedForward", "Flatten", "Function", "GRU", "Gelu", "GraphError", "JaxBackend",
+    "LSTM", "Layer",
     "LayerNorm", "Linear", "MLXBackend", "MatMul", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
     "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal",
     "NumpyBackend", "OptionError", "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError",

@@ -8,7 +8,7 @@ features] in between, so that a step is a slice of the first dimension.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from mithril.models.shapes import require_features, require_rank
 from mithril.models.trace_context import is_inference, layer_path, parameter, section, seed
 from mithril.ops import broadcast_to, concatenate, dropout, einsum, repeat, sigmoid, stack, tanh
 
+DIRECTIONS = ("", ".reverse")
 WEIGHTS = (("layer_*.input.weight",), ("layer_*.hidden.weight",))
 CHECKS = {"hidden_dim": POSITIVE, "num_layers": POSITIVE, "dropout": FRACTION}
 
@@ -54,11 +55,13 @@ class _Options:
     @property
     def directions(self) -> tuple[str, ...]:
         """The directions of each layer."""
-        return ("", ".reverse") if self.bidirectional else ("",)
+        return DIRECTIONS[: 1 + self.bidirectional]
 
 
-def _parameters(num_layers: int, bidirectional: bool, bias: bool, dropout: float) -> Iterator[str]:
-    """Yield the names of the parameters of a recurrent layer.
+def _parameters(
+    num_layers: int, bidirectional: bool, bias: bool, dropout: float
+) -> tuple[str, ...]:
+    """Return the names of the parameters of a recurrent layer.
 
     Raises:
         OptionError: dropout, which comes between layers, has no place.
@@ -68,11 +71,13 @@ def _parameters(num_layers: int, bidirectional: bool, bias: bool, dropout: float
             f"recurrent layer has dropout={dropout}, which comes between layers, and num_layers=1; "
             f"use more layers, or a Dropout behind it"
         )
-    kinds = ("weight", "bias") if bias else ("weight",)
-    for number in range(num_layers):
-        for direction in ("", ".reverse")[: 1 + bidirectional]:
-            for part in ("input", "hidden"):
-                yield from (f"layer_{number}{direction}.{part}.{kind}" for kind in kinds)
+    return tuple(
+        f"layer_{number}{direction}.{part}.{kind}"
+        for number in range(num_layers)
+        for direction in DIRECTIONS[: 1 + bidirectional]
+        for part in ("input", "hidden")
+        for kind in ("weight", "bias")[: 1 + bias]
+    )
 
 
 @layer(
@@ -226,7 +231,8 @@ def _run(
             f"give at least one position"
         )
     states = [_states(input, name, given, options) for name, given in initial.items()]
-    x, last = input.transpose(1, 0, 2), []
+    x = input.transpose(1, 0, 2)
+    last: list[list[Tensor]] = []
     for number in range(options.num_layers):
         made = []
         for direction in options.directions:
@@ -275,9 +281,7 @@ def _bias(part: str, cell: _Cell, options: _Options) -> Tensor:
         return parameter("bias", (cell.gates, size), fan_in_uniform(size))
 
 
-def _states(
-    input: Tensor, name: str, given: Tensor | None, options: _Options
-) -> Tensor:
+def _states(input: Tensor, name: str, given: Tensor | None, options: _Options) -> Tensor:
     """Return a state before the first position, of all layers."""
     layers = options.num_layers * len(options.directions)
     wanted = input.type.with_shape((layers, input.shape[0], options.hidden_dim))

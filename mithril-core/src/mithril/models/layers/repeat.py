@@ -74,7 +74,7 @@ class _Ports:
         every = (*block.input_ports, *block.optional_ports)
         used = {*carried, *stacked}
         results: dict[str, str | None] = dict.fromkeys(block.output_ports)
-        results |= {output: port for port, output in reversed(carried.items())}
+        results |= {output: port for port, output in reversed(tuple(carried.items()))}
         return _Ports(
             carried,
             tuple(stacked),
@@ -121,6 +121,16 @@ def _default_carry(block: Composition | Layer, stacked: Sequence[str]) -> dict[s
             f"repetition; say it, such as carry={{'{(inputs or ['x'])[0]}': '{main}'}}"
         )
     return {inputs[0]: main}
+
+
+def _parameters(block: Any) -> tuple[str, ...]:
+    return parameter_names(block)
+
+
+def _outputs(
+    block: Any, carry: Mapping[str, str] | None, stacked: Sequence[str]
+) -> tuple[str, ...]:
+    return _Ports.of(block, carry, stacked).output_names
 
 
 def _repeat(
@@ -245,8 +255,8 @@ class Repeat(Layer):
     definition = replace(
         define(
             _repeat,
-            lambda block: parameter_names(block),
-            lambda block, carry, stacked: _Ports.of(block, carry, stacked).output_names,
+            _parameters,
+            _outputs,
             (),
             {"count": POSITIVE, "carry": _CARRY, "stacked": _STACKED},
         ),
@@ -263,7 +273,8 @@ class Repeat(Layer):
     ) -> None:
         frozen = _freeze_block(block)
         _check_names(frozen, carry, stacked)
-        self._ports: _Ports
+        carry = dict(carry) if isinstance(carry, Mapping) else carry
+        stacked = tuple(stacked) if isinstance(stacked, list) else stacked
         super().__init__(frozen, count, carry, stacked, **options)
         self._ports = _Ports.of(frozen, self.config["carry"], self.config["stacked"])
         inside = {name: _stack(annotation) for name, annotation in annotations_of(frozen).items()}
