@@ -1,4 +1,4 @@
-"""Loops in stages whose parameters are split one way and kept at rest another."""
+"""Loops in stages, whose parameters are split one way and kept at rest another."""
 
 from __future__ import annotations
 
@@ -40,3 +40,21 @@ def test_a_loop_kept_at_rest_and_split_in_micro_batches(
     for name, value in found[1].items():
         pair = found[0][name].numpy().astype("f"), value.numpy().astype("f")
         np.testing.assert_allclose(*pair, rtol, atol, err_msg=name)
+
+
+@pytest.mark.parametrize("batch", [8, 7])
+def test_recurrent_layers_as_stages(batch: int) -> None:
+    """Loops over a sequence, in micro-batches of samples, their weights kept at rest."""
+    model = ml.Model()
+    model |= ml.LSTM(6, num_layers=2, dropout=0.2, name="first")(input="input", output="h")
+    model |= ml.GRU(6, bidirectional=True, name="second")(
+        input="h", output="g", last_hidden="second_hidden"
+    )
+    model |= ml.Linear(3, name="last")(input="g", output="output")
+    model.at_rest({"first.*.weight": P(None, "data"), "second.*.weight": P(None, None, "data")})
+    for layer, stage in (("first", 0), ("second", 1), ("last", 1)):
+        model.stage(layer, stage)
+    x = np.random.default_rng(0).standard_normal((batch, 5, 4)).astype(np.float32)
+    backend = ml.NumpyBackend(ml.Mesh(data=2, pipeline=2))
+    options = ml.PipelineOptions(microbatch_size=2, axis="pipeline")
+    compared(model, backend, {"input": x}, spec=P("data"), pipeline=options)

@@ -115,6 +115,7 @@ class _Loop:
         """Return the results for arrays, at once."""
         builder = FunctionBuilder(backend, name_of(self.function))
         ready = self._prepare(builder)
+        builder.is_done = True
         arrays = {item.tensor.value: item.array for item in builder.taken}
 
         def array_of(x: Tensor) -> Array:
