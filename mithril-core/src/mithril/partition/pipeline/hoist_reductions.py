@@ -20,19 +20,9 @@ from dataclasses import replace
 
 from mithril.ir import Graph, Node, Repeat, Value
 from mithril.mesh import MICRO
-from mithril.ops.collective import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    KeepFirst,
-    Permute,
-    ReduceScatter,
-    TakeShard,
-)
+from mithril.ops.collective import AllReduce, Collective, KeepFirst, ReduceScatter, TakeShard
+from mithril.partition.pipeline.microbatch_index import reads_microbatch_index
 from mithril.plan import Program
-
-MOVES = AllGather, AllToAll, KeepFirst, Permute, TakeShard
-"""Ops of local programs that only move what they are given first."""
 
 
 def hoist_reductions(program: Program) -> Program:
@@ -67,30 +57,49 @@ def _hoist(node: Node, op: Repeat) -> list[Node]:
 
 def _sum_over_time(body: Graph, made: Value) -> Node | None:
     """Return the sum over micro-batches that a result of a body is made of, linearly."""
-    producers, uses = body.producers(), body.uses()
+    producers, uses, fixed = body.producers(), body.uses(), _fixed(body)
     value = made
     # Only a chain of linear nodes that end in this result commutes with its stack; a sum that
     # something else reads, too, has to stay where it is.
     while value in producers:
         node = producers[value]
-        if not _is_linear(node) or len(uses.get(value, ())) > (value is not made):
+        operand = _linear_operand(node, fixed)
+        if operand is None or len(uses.get(value, ())) > (value is not made):
             return None
         if isinstance(node.op, AllReduce) and MICRO in node.op.axes:
             return node
-        value = node.inputs[0]
+        value = operand
     return None
 
 
-def _is_linear(node: Node) -> bool:
-    """Whether a node makes of a sum of first operands the sum of what it makes of each."""
-    if isinstance(node.op, AllReduce | ReduceScatter):
-        return node.op.reduction == "sum"
-    if isinstance(node.op, MOVES):
-        return True
-    if node.op.is_collective or node.op.bodies:
-        return False
-    types = [value.type for value in node.inputs], [value.type for value in node.outputs]
-    return (0,) in node.op.rule(*types).linear
+def _fixed(body: Graph) -> set[Value]:
+    """Return the values that depend on no input: the same for every micro-batch."""
+    fixed: set[Value] = set()
+    for node in body.nodes:
+        if fixed.issuperset(node.inputs) and not reads_microbatch_index(node):
+            fixed.update(node.outputs)
+    return fixed
+
+
+def _linear_operand(node: Node, fixed: set[Value]) -> Value | None:
+    """Return the one operand that is not fixed, if the node is linear in it.
+
+    What a node makes of a sum of such operands is then the sum of what it makes of each.
+    """
+    places = [place for place, value in enumerate(node.inputs) if value not in fixed]
+    if len(places) != 1 or node.op.bodies:
+        return None
+    op = node.op
+    if isinstance(op, Collective):
+        is_sum = isinstance(op, AllReduce | ReduceScatter) and op.reduction == "sum"
+        in_time = MICRO in op.axes and not isinstance(op, AllReduce)
+        is_linear = not in_time and (is_sum or not op.reduces)
+    elif isinstance(op, TakeShard | KeepFirst):
+        is_linear = True
+    else:
+        types = [v.type for v in node.inputs], [v.type for v in node.outputs]
+        is_linear = (places[0],) in op.rule(*types).linear
+    return node.inputs[places[0]] if is_linear else None
 
 
 def _without(body: Graph, found: Node) -> Graph:

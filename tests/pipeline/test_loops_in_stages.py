@@ -1,4 +1,4 @@
-"""Loops in stages, whose parameters are split one way and kept at rest another."""
+"""Loops in stages: parameters kept at rest, sequences, and what is stacked of each micro-batch."""
 
 from __future__ import annotations
 
@@ -58,3 +58,37 @@ def test_recurrent_layers_as_stages(batch: int) -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2, pipeline=2))
     options = ml.PipelineOptions(microbatch_size=2, axis="pipeline")
     compared(model, backend, {"input": x}, spec=P("data"), pipeline=options)
+
+
+def with_means(by_sample: bool) -> ml.Model:
+    """Return a loop that stacks a mean over the batch, or what a sample has of it."""
+    block = ml.Model()
+    block |= ml.Linear(6, name="up")(input="x", output="y")
+    block |= ml.Tanh()(input="x", output="active")
+    block |= ml.Mean(0, keepdims=True)(input="active", output="mean")
+    if by_sample:
+        block |= ml.Multiply()(inputs=["mean", "active"], output="part")
+    model = ml.Model()
+    stacked = {"part": "parts"} if by_sample else {"mean": "means"}
+    model |= ml.Repeat(block, 2, carry={"x": "y"}, name="loop")(x="input", y="h", **stacked)
+    model |= ml.Linear(3, name="last")(input="h", output="output")
+    model.stage("loop", 0)
+    model.stage("last", 1)
+    return model
+
+
+IN_FOUR = {"pipeline": ml.PipelineOptions(microbatch_size=2, axis="pipeline")}
+
+
+def test_a_stacked_mean_is_that_of_the_whole_batch() -> None:
+    given = {"input": samples(8)["input"][:, :6]}
+    for mesh in (ml.Mesh(pipeline=2), ml.Mesh(data=2, pipeline=2)):
+        spec = P("data") if "data" in mesh.names else None
+        compared(with_means(False), ml.NumpyBackend(mesh), given, spec=spec, **IN_FOUR)
+
+
+def test_what_samples_have_of_a_mean_is_refused() -> None:
+    """It is linear in the sum over micro-batches, and another one in each of them."""
+    compiled = ml.compile(with_means(True), ml.NumpyBackend(ml.Mesh(pipeline=2)), **IN_FOUR)
+    with pytest.raises(ml.PlanError, match=r"'loop.mean_0' .*needs all of them at once"):
+        compiled.evaluate(compiled.randomize_params(), {"input": samples(8)["input"][:, :6]})
