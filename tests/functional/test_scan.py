@@ -160,6 +160,29 @@ def test_a_number_takes_the_dtype_that_it_meets(dtype: str, traced: bool) -> Non
     assert float(last) == 6
 
 
+def test_integers_and_masks_are_carried_beside_what_has_a_gradient() -> None:
+    x, n = NP.array(floats(5, 3)), NP.arange(5)
+
+    def loss(loop: Callable, x: Any) -> Any:
+        def step(carry: dict, x: dict) -> tuple[dict, dict]:
+            count, seen = carry["count"] + x["n"], carry["seen"] | (x["x"] > 0)
+            state = mnp.where(seen, carry["state"] * 0.5, x["x"]) + x["x"] * count.astype("float32")
+            return {"count": count, "seen": seen, "state": state}, {"count": count, "y": state}
+
+        init = {"count": 0, "seen": x[0] > 9, "state": x[0] * 2}
+        carry, rows = loop(step, init, {"x": x, "n": n}, length=5)
+        return (carry["state"] ** 2).sum() + (
+            rows["y"] * rows["count"].reshape(5, 1).astype("float32")
+        ).sum()
+
+    found, expected = (
+        ml.jit(ml.value_and_grad(lambda x, loop=loop: loss(loop, x)))(x)
+        for loop in (ml.scan, written_out)
+    )
+    for one, other in zip(found, expected, strict=True):
+        close(one, other.numpy())
+
+
 def test_no_iteration_leaves_the_carry() -> None:
     for run in (ml.scan, ml.jit(ml.scan, static=("function",))):
         carry, rows = run(lambda c, x: (c + x, c * x), NP.array([5.0, 6.0]), NP.zeros(0, 2))

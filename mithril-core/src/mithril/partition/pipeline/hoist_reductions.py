@@ -57,7 +57,7 @@ def _hoist(node: Node, op: Repeat) -> list[Node]:
 
 def _sum_over_time(body: Graph, made: Value) -> Node | None:
     """Return the sum over micro-batches that a result of a body is made of, linearly."""
-    producers, uses, fixed = body.producers(), body.uses(), _fixed(body)
+    producers, uses, fixed = body.producers(), body.uses(), _find_fixed(body)
     value = made
     # Only a chain of linear nodes that end in this result commutes with its stack; a sum that
     # something else reads, too, has to stay where it is.
@@ -72,7 +72,7 @@ def _sum_over_time(body: Graph, made: Value) -> Node | None:
     return None
 
 
-def _fixed(body: Graph) -> set[Value]:
+def _find_fixed(body: Graph) -> set[Value]:
     """Return the values that depend on no input: the same for every micro-batch."""
     fixed: set[Value] = set()
     for node in body.nodes:
