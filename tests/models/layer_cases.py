@@ -69,6 +69,20 @@ STATE = {"running_mean": (4,), "running_variance": (4,)}
 STATES = tuple(STATE)
 MIXED = ("output", "load_balancing_loss", "router_z_loss", "dropped_fraction", "router_entropy")
 
+
+def decoder() -> ml.Model:
+    """Return a block that carries `x`, reads a memory and a mask, and has a cache."""
+    block = ml.Model()
+    block |= ml.RMSNorm()(input="x", output="normed")
+    block |= ml.MultiHeadAttention(2)(input="normed", mask="mask", output="seen")
+    block |= ml.Linear(8, name="up")(input="memory", output="read")
+    block |= ml.Multiply()(inputs=["read", "cache"], output="new")
+    block |= ml.Dropout(0.3)(input="new", output="kept")
+    block |= ml.Add()(inputs=["x", "seen", "kept"], output="y")
+    block |= ml.Tanh()(input="new", output="new_cache")
+    return block
+
+
 CASES = [
     Case(ml.Linear(4), ROWS),
     Case(ml.Embedding(7, 4), integers={"input": ((BATCH, 3), 7)}),
@@ -126,4 +140,22 @@ CASES = [
     Case(ml.Mean(), SEQUENCE),
     Case(ml.Mean((0, 2), keepdims=True), SEQUENCE),
     Case(ml.Repeat(ml.FeedForward(6), 3), SEQUENCE),
+    Case(
+        ml.Repeat(decoder(), 2, carry={"x": "y"}, stacked=("cache",)),
+        {"x": (BATCH, 4, 8), "memory": (BATCH, 1, 6), "cache": (2, BATCH, 4, 8)},
+        masks={"mask": (BATCH, 1, 1, 4)},
+        whole=("cache",),
+    ),
+    Case(ml.LSTM(6), SEQUENCE),
+    Case(
+        ml.LSTM(3, num_layers=2, bidirectional=True, dropout=0.3),
+        {**SEQUENCE, "hidden": (4, BATCH, 3), "cell": (4, BATCH, 3)},
+        whole=("hidden", "cell"),
+    ),
+    Case(ml.GRU(6, num_layers=2), SEQUENCE),
+    Case(
+        ml.GRU(3, bidirectional=True, bias=False),
+        {**SEQUENCE, "hidden": (2, BATCH, 3)},
+        whole=("hidden",),
+    ),
 ]

@@ -150,6 +150,17 @@ def test_patterns_reach_into_the_block() -> None:
         ml.compile(model, ml.NumpyBackend(mesh))
 
 
+def test_loops_in_loops_show_their_names() -> None:
+    inner = ml.Model()
+    inner |= ml.Repeat(block(), 2, name="inner")(input="x", output="y")
+    model = ml.Model()
+    model |= ml.Repeat(inner, 3, name="outer")(input="input", output="output")
+    model.shard({"outer.inner.hidden": P("data", "tensor")})
+    backend = ml.NumpyBackend(ml.Mesh(data=2, tensor=2))
+    compiled = ml.compile(model, backend, shapes={"input": (6, D)})
+    assert compiled.plan.specs["outer.inner.hidden"].decided_by == "the user"
+
+
 def two_inputs() -> ml.Model:
     model = ml.Model()
     model |= ml.Add()(inputs=["a", "b"], output="c")
@@ -165,7 +176,47 @@ def two_inputs() -> ml.Model:
         (
             lambda: ml.Repeat(two_inputs(), 2),
             ml.GraphError,
-            r"takes a block with one input and one output; .* inputs \['a', 'b'\]",
+            r"inputs \['a', 'b'\] and outputs \['c'\], and cannot tell which output becomes which "
+            r"input of the next repetition; say it, such as carry=\{'a': 'c'\}",
+        ),
+        (
+            lambda: ml.Repeat(two_inputs(), 2, carry={"z": "c"}),
+            ml.OptionError,
+            r"'carry' names 'z', which is no input of model; inputs: 'a', 'b'",
+        ),
+        (
+            lambda: ml.Repeat(two_inputs(), 2, carry={"a": "d"}),
+            ml.OptionError,
+            r"'carry' names 'd', which is no output of model; outputs: 'c'",
+        ),
+        (
+            lambda: ml.Repeat(two_inputs(), 2, carry={"a": "c"}, stacked=("d",)),
+            ml.OptionError,
+            r"'stacked' names 'd', which is no input of model; inputs: 'a', 'b'",
+        ),
+        (
+            lambda: ml.Repeat(two_inputs(), 2, carry={"a": "c"}, stacked=("a",)),
+            ml.OptionError,
+            r"carry and stacked both name input 'a'; carry it, or give each repetition a slice",
+        ),
+        (
+            lambda: ml.Repeat(two_inputs(), 2, carry="a"),
+            ml.OptionError,
+            r"'carry' is 'a'; it must be a mapping from inputs of the block to outputs",
+        ),
+        (
+            lambda: ml.Repeat(two_inputs(), 2, carry={"a": "c"}, stacked="b"),
+            ml.OptionError,
+            r"'stacked' is 'b'; it must be names of inputs of the block, in a tuple",
+        ),
+        (
+            lambda: ml.compile(
+                ml.Repeat(two_inputs(), 2, carry={"a": "c"}, stacked=("b",)),
+                ml.NumpyBackend(),
+                shapes={"a": (3,), "b": (4, 3)},
+            ),
+            ml.ShapeError,
+            r"runs 2 repetitions, and its stacked input 'b' is float32\[4, 3\]; its first dim",
         ),
         (
             lambda: step_of(ml.Repeat(ml.Linear(5, name="odd"), 2)),

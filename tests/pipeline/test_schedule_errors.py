@@ -31,14 +31,6 @@ CASES: dict[str, Case] = {
         "batch of 8 does not divide into micro-batches of 3 samples; use one of 1, 2, 4, 8, "
         'or allow padding with uneven="pad"',
     ),
-    "empty micro-batches": (
-        lambda: run(
-            classifier(2, microbatch_size=1, data_parallel=True), ml.Mesh(data=2, pipeline=2), 7
-        ),
-        ml.PlanError,
-        "batch of 7, 4 on each of 2 replicas does not divide into micro-batches of 1 samples; use "
-        "one of 2, 3, 4",
-    ),
     "stages that are not dealt out in turn": (
         lambda: run(
             classifier(3, device_assignment=[0, 1, 0], microbatch_size=2),

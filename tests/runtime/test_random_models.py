@@ -40,6 +40,8 @@ BLOCKS = {
     ),
     "dropout": lambda: ml.Dropout(rate=0.4),
     "loop": lambda: ml.Repeat(residual(ml.Linear(D), ml.Relu()), 3),
+    "recurrent": lambda: ml.LSTM(D // 2, bidirectional=True, bias=False),
+    "loop in loop": lambda: ml.Repeat(ml.GRU(D), 2),
 }
 PORTS = dict.fromkeys(("mlp", "attention", "ring"), ("x", "y"))
 

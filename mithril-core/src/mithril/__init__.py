@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         grad,
         jit,
         reshard,
+        scan,
         value_and_grad,
     )
 
@@ -51,7 +52,8 @@ _HOMES = {
         "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "open_backend",
     ),
     "mithril.runtime.functional": (
-        "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "value_and_grad",
+        "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
+        "value_and_grad",
     ),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -60,7 +62,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Add", "Array", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "Check", "CheckpointError",
     "CompiledModel", "Concat", "Constant", "Conv1d", "Conv2d", "CrossEntropy", "Divide", "Dropout",
-    "Embedding", "FeedForward", "Flatten", "Function", "Gelu", "GraphError", "JaxBackend", "Layer",
+    "Embedding", "FeedForward", "Flatten", "Function", "GRU", "Gelu", "GraphError", "JaxBackend",
+    "LSTM", "Layer",
     "LayerNorm", "Linear", "MLXBackend", "MatMul", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
     "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal",
     "NumpyBackend", "OptionError", "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError",
@@ -68,7 +71,7 @@ __all__ = [
     "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh",
     "TensorSpec", "TorchBackend", "Transpose", "Uniform", "UnknownNameError", "__version__",
     "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "jit", "layer",
-    "layer_path", "numpy", "open_backend", "parameter", "reshard", "section", "seed",
+    "layer_path", "numpy", "open_backend", "parameter", "reshard", "scan", "section", "seed",
     "value_and_grad",
 ]  # fmt: skip
 

@@ -108,7 +108,7 @@ class Tensor(Operand):
     def __iter__(self) -> Iterator[Self]:
         raise GraphError(
             f"traced tensor {self.type} is not iterated over; the loop would be unrolled; use "
-            f"unstack(x) for its rows, or mithril.ops.repeat for a loop{self.builder.place()}"
+            f"unstack(x) for its rows, or ml.scan for a loop{self.builder.place()}"
         )
 
     def __repr__(self) -> str:

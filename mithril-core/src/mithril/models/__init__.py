@@ -22,6 +22,7 @@ from mithril.models.layers.linear import *
 from mithril.models.layers.loss import *
 from mithril.models.layers.moe import *
 from mithril.models.layers.normalization import *
+from mithril.models.layers.recurrent import *
 from mithril.models.layers.repeat import *
 from mithril.models.model import Model as Model
 from mithril.models.pipeline import Pipeline as Pipeline

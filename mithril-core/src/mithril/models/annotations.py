@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from mithril.errors import MeshError, OptionError, ShardingError, listing, nearest
@@ -29,12 +30,14 @@ class Slices:
         things: what they are, such as `experts`.
         count: how many of them there are.
         devices: how many devices there must be, where that is known.
+        dimension: of the tensor, along which they are stacked.
     """
 
     layer: str
     things: str
     count: int
     devices: int | None = None
+    dimension: int = 0
 
     def check(self, devices: int, place: str = "") -> None:
         """Raise unless every device gets equally many.
@@ -67,7 +70,7 @@ class Annotation:
         device_mesh: which part of the mesh is used; None means all of it.
         device_mesh_partition: which of those dimensions may split; None means all.
         place: who said so, for messages and explanations.
-        slices: what the first dimension needs of the devices it is split over, if it is a stack.
+        slices: what a dimension needs of the devices it is split over, if it is a stack.
     """
 
     spec: PartitionSpec | WeightSpec
@@ -111,8 +114,9 @@ def resolve(annotation: Annotation, mesh: Mesh, parameter_type: TensorType, name
             f"rank {rank}; give at most one entry per dimension{annotation.place}"
         )
     entries = [_axes(entry, usable, annotation, mesh, name) for entry in spec]
-    if annotation.slices is not None and entries[0]:
-        annotation.slices.check(finer.product(entries[0]), annotation.place)
+    slices = annotation.slices
+    if slices is not None and (axes := entries[slices.dimension]):
+        slices.check(finer.product(axes), annotation.place)
     return Sharding.of(finer, PartitionSpec(*entries), rank, f"'{name}'")
 
 
@@ -128,7 +132,7 @@ def read_annotations(
     Args:
         layer: the layer's name.
         parameters: names of its parameters.
-        weights: which parameters each spec of `weight_shard_spec` is for.
+        weights: which parameters each spec of `weight_shard_spec` is for, as patterns.
         options: `weight_shard_spec`, `device_mesh`, `device_mesh_partition`, `sharding`; None or
             absent when not given.
         place: where it was said, for messages.
@@ -149,7 +153,10 @@ def read_annotations(
     if spec is None:
         _refuse_lone(layer, "without weight_shard_spec", mesh, partition)
         return {}
-    groups = [[name for name in group if name in parameters] for group in weights]
+    groups = [
+        [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in group)]
+        for group in weights
+    ]
     groups = [group for group in groups if group]
     shape = None if mesh is None else as_shape(mesh, "device_mesh")
     flags = _flags(layer, partition, shape)

@@ -135,7 +135,7 @@ class Layer(Component["Layer"]):
 
     def order_operands(self, operands: Mapping[str, Tensor]) -> list[Tensor | None]:
         """Return operands by port in the order of the layer's function, None if not connected."""
-        names = (*self.definition.inputs, *self.definition.optional)
+        names = (*self.input_ports, *self.optional_ports)
         more = [tensor for port, tensor in operands.items() if port not in names]
         return [*(operands.get(name) for name in names), *more]
 
@@ -235,8 +235,8 @@ def layer(
             `lambda bias: ("weight", "bias") if bias else ("weight",)`.
         outputs: names of the outputs, or a function from options to names; the layer's function
             returns a dict when there are several.
-        weights: which parameters each entry of a `weight_shard_spec` list is for; by default the
-            one called `weight`.
+        weights: which parameters each entry of a `weight_shard_spec` list is for, by name or
+            pattern (`layer_*.weight`); by default the one called `weight`.
         checks: what the value of an option must be.
 
     Raises:

@@ -162,7 +162,8 @@ def trace_inside(
     walk = _Walk(run, _parameter_prefixes(component))
     if isinstance(component, Layer):
         path = prefix + (component.given_name or component.kind)
-        return walk.layer(component, list(inputs.values()), path, own_prefix=""), {}
+        operands = component.order_operands(inputs)
+        return walk.layer(component, operands, path, own_prefix=""), {}
     return walk.composition(component, inputs, prefix), walk.values
 
 

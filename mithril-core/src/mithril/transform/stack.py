@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from mithril.ir import Builder, Graph, Node, Repeat, Tensor, Tensors, Value
 from mithril.ir.repeat import part_of
 from mithril.ir.rewrite import copy_graph, rewrite
-from mithril.ops import Cast
+from mithril.ops import Cast, concatenate
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,19 @@ class _Cutter:
     def _loop(
         self, builder: Builder, node: Node, op: Repeat, operands: Tensors, count: int
     ) -> Tensors:
-        assert len(node.outputs) == op.carried, "a loop of a model stacks nothing"
         first = len(node.inputs) - op.stacked
         state, same = operands[: op.carried], operands[op.carried : first]
         each = replace(op, count=op.count // count)
         stacked = list(zip(node.inputs[first:], operands[first:], strict=True))
+        made: list[Tensors] = []
         for part in range(count):
             path, each = part_of(node.scope, part), replace(each, body=copy_graph(op.body))
             with builder.at(scope=path, source=node.source, phase=node.phase):
                 own = [self._slice(builder, v, x, part, each.count) for v, x in stacked]
-                state = builder.apply(each, *state, *same, *own)
-        return state
+                results = builder.apply(each, *state, *same, *own)
+            state = results[: op.carried]
+            made.append(results[op.carried :])
+        return [*state, *(concatenate(parts, 0) for parts in zip(*made, strict=True))]
 
     def _slice(self, builder: Builder, value: Value, held: Tensor, part: int, size: int) -> Tensor:
         """Return a part of a stack: an input of its own, where only loops that are cut read it."""

@@ -10,7 +10,8 @@ the micro-batches and g(i) what iteration i makes:
     stack over i of (sum over m of sum over d of g(i))
         = sum over m of (stack over i of sum over d of g(i))
 
-so the sum over m moves behind the loop, and the one over d stays in it.
+so the sum over m moves behind the loop, and the one over d stays in it. The same holds of all else
+that is linear in the sum: a slice that is gathered over other devices, cast, or cut into parts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from dataclasses import replace
 
 from mithril.ir import Graph, Node, Repeat, Value
 from mithril.mesh import MICRO
-from mithril.ops.collective import AllReduce, ReduceScatter
+from mithril.ops.collective import AllReduce, Collective, KeepFirst, ReduceScatter, TakeShard
+from mithril.partition.pipeline.microbatch_index import reads_microbatch_index
 from mithril.plan import Program
 
 
@@ -54,20 +56,50 @@ def _hoist(node: Node, op: Repeat) -> list[Node]:
 
 
 def _sum_over_time(body: Graph, made: Value) -> Node | None:
-    """Return the sum over micro-batches that a result of a body is, other sums aside."""
-    producers, uses = body.producers(), body.uses()
+    """Return the sum over micro-batches that a result of a body is made of, linearly."""
+    producers, uses, fixed = body.producers(), body.uses(), _find_fixed(body)
     value = made
-    # Only a chain of sums that end in this result commutes with its stack; a sum that something
-    # else reads, too, has to stay where it is.
+    # Only a chain of linear nodes that end in this result commutes with its stack; a sum that
+    # something else reads, too, has to stay where it is.
     while value in producers:
         node = producers[value]
-        is_sum = isinstance(node.op, AllReduce | ReduceScatter) and node.op.reduction == "sum"
-        if not is_sum or len(uses.get(value, ())) > (value is not made):
+        operand = _linear_operand(node, fixed)
+        if operand is None or len(uses.get(value, ())) > (value is not made):
             return None
         if isinstance(node.op, AllReduce) and MICRO in node.op.axes:
             return node
-        (value,) = node.inputs
+        value = operand
     return None
+
+
+def _find_fixed(body: Graph) -> set[Value]:
+    """Return the values that depend on no input: the same for every micro-batch."""
+    fixed: set[Value] = set()
+    for node in body.nodes:
+        if fixed.issuperset(node.inputs) and not reads_microbatch_index(node):
+            fixed.update(node.outputs)
+    return fixed
+
+
+def _linear_operand(node: Node, fixed: set[Value]) -> Value | None:
+    """Return the one operand that is not fixed, if the node is linear in it.
+
+    What a node makes of a sum of such operands is then the sum of what it makes of each.
+    """
+    places = [place for place, value in enumerate(node.inputs) if value not in fixed]
+    if len(places) != 1 or node.op.bodies:
+        return None
+    op = node.op
+    if isinstance(op, Collective):
+        is_sum = isinstance(op, AllReduce | ReduceScatter) and op.reduction == "sum"
+        in_time = MICRO in op.axes and not isinstance(op, AllReduce)
+        is_linear = not in_time and (is_sum or not op.reduces)
+    elif isinstance(op, TakeShard | KeepFirst):
+        is_linear = True
+    else:
+        types = [v.type for v in node.inputs], [v.type for v in node.outputs]
+        is_linear = (places[0],) in op.rule(*types).linear
+    return node.inputs[places[0]] if is_linear else None
 
 
 def _without(body: Graph, found: Node) -> Graph:

@@ -262,7 +262,7 @@ def _microbatches(
             remedy = f"use a batch that is a multiple of {replicas}"
         raise PlanError(
             f"batch{_each(batch, replicas)} does not divide into micro-batches of {size} samples; "
-            f"{remedy}" + ("" if pads else ', or allow padding with uneven="pad"')
+            f'{remedy}, or allow padding with uneven="pad"'
         )
     return -(-samples // size)
 
@@ -291,11 +291,8 @@ def _check_groups(
 
 
 def _is_legal(size: int, batch: int, replicas: int, pads: bool) -> bool:
-    """Return whether micro-batches of a size are even, or the last ones at least not all empty."""
-    samples = -(-batch // replicas)
-    if batch % replicas == 0 and samples % size == 0:
-        return True
-    return pads and batch > replicas * -(-samples // size)
+    """Return whether micro-batches of a size are even, or may be filled up with padding."""
+    return pads or batch % (replicas * size) == 0
 
 
 def _each(batch: Batch, replicas: int) -> str:

@@ -4,5 +4,8 @@ from mithril.runtime.functional.function import Function, jit
 from mithril.runtime.functional.gradient import grad, value_and_grad
 from mithril.runtime.functional.memory import checkpoint
 from mithril.runtime.functional.placing import constrain, reshard
+from mithril.runtime.functional.scan import scan
 
-__all__ = ["Function", "checkpoint", "constrain", "grad", "jit", "reshard", "value_and_grad"]
+__all__ = [
+    "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan", "value_and_grad",
+]  # fmt: skip
