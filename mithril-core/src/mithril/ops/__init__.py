@@ -17,6 +17,7 @@ from mithril.ops.constrain import *
 from mithril.ops.context import *
 from mithril.ops.control import *
 from mithril.ops.conv import *
+from mithril.ops.dynamic_slicing import *
 from mithril.ops.elementwise import *
 from mithril.ops.functions import *
 from mithril.ops.grouped import *

@@ -5,6 +5,7 @@ from mithril_jax.kernels import (
     collectives,
     control,
     conv,
+    dynamic_slicing,
     elementwise,
     fused,
     grouped,
@@ -24,7 +25,7 @@ from mithril_jax.kernels.table import KERNELS, kernels_on
 fused.register_fused()
 
 __all__ = [
-    "KERNELS", "kernels_on", "bucket", "collectives", "control", "conv", "elementwise", "fused",
+    "KERNELS", "kernels_on", "bucket", "collectives", "control", "conv", "dynamic_slicing", "elementwise", "fused",
     "grouped", "index", "linalg", "loss", "moe", "order", "pool", "random", "reduce", "shape",
     "shard",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from mithril_mlx.kernels import (
     attention,
     control,
     conv,
+    dynamic_slicing,
     elementwise,
     grouped,
     index,
@@ -23,7 +24,7 @@ from mithril_mlx.kernels import (
 from mithril_mlx.kernels.table import KERNELS
 
 __all__ = [
-    "KERNELS", "attention", "control", "conv", "elementwise", "grouped", "index", "linalg", "loss",
+    "KERNELS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped", "index", "linalg", "loss",
     "moe", "nn", "normalization", "order", "pool", "position", "random", "reduce", "shape",
     "shard",
 ]  # fmt: skip

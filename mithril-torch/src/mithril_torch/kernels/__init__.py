@@ -4,6 +4,7 @@ from mithril_torch.kernels import (
     attention,
     control,
     conv,
+    dynamic_slicing,
     elementwise,
     grouped,
     index,
@@ -23,7 +24,7 @@ from mithril_torch.kernels import (
 from mithril_torch.kernels.table import EXPRESSIONS
 
 __all__ = [
-    "EXPRESSIONS", "attention", "control", "conv", "elementwise", "grouped", "index", "linalg",
+    "EXPRESSIONS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped", "index", "linalg",
     "loss", "moe", "nn", "normalization", "order", "pool", "position", "random", "reduce", "shape",
     "shard",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from mithril.engine.kernels import (
     attention,
     control,
     conv,
+    dynamic_slicing,
     elementwise,
     grouped,
     index,
@@ -31,7 +32,7 @@ from mithril.engine.kernels.registry import (
 )
 
 __all__ = [
-    "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "elementwise",
+    "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "dynamic_slicing", "elementwise",
     "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "moe", "nn", "normalization",
     "on_namespace", "order", "pool", "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip
