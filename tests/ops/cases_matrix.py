@@ -16,6 +16,19 @@ def at(*starts: int, dtype: str = "int32") -> tuple[np.ndarray, ...]:
     return tuple(np.asarray(start, dtype) for start in starts)
 
 
+def spread(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return matrices whose singular values are 1, 2, 3, …: none are near one another, or 0."""
+    u, _, vh = np.linalg.svd(floats(*shape, seed=seed), full_matrices=False)
+    return u * np.arange(1.0, u.shape[-1] + 1) @ vh
+
+
+def definite(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return positive definite matrices that are not quite symmetric."""
+    q, _ = np.linalg.qr(floats(*shape, seed=seed))
+    values = np.arange(1.0, shape[-1] + 1)
+    return q * values @ np.swapaxes(q, -1, -2) + 0.1 * floats(*shape, seed=seed + 1)
+
+
 # fmt: off
 MATRIX: list[list] = [
     *(
@@ -39,5 +52,22 @@ MATRIX: list[list] = [
         )
     ),
     [ops.DynamicUpdateSlice((0,)), X, floats(1, 6, seed=2), *at(2, dtype="uint8")],
+    *([op, definite(*shape)] for op in (ops.Cholesky(), ops.Eigh()) for shape in (
+        (3, 3), (4, 3, 3), (2, 2, 4, 4), (2, 1, 1),
+    )),
+    *([op, spread(*shape)] for op in (ops.Inv(), ops.Det()) for shape in (
+        (3, 3), (4, 3, 3), (2, 2, 4, 4), (2, 1, 1),
+    )),
+    *([op, spread(*shape)] for op in (ops.QR(), ops.SVD()) for shape in (
+        (3, 3), (2, 4, 3), (2, 3, 4), (2, 2, 4, 4), (2, 1, 3),
+    )),
+    [ops.Solve(), spread(3, 3), floats(3, 1, seed=1)],
+    [ops.Solve(), spread(4, 3, 3), floats(4, 3, 2, seed=1)],
+    [ops.Solve(), spread(2, 2, 4, 4), floats(2, 2, 4, 6, seed=1)],
+    *(
+        [ops.TriangularSolve(lower, transpose, unit), definite(2, 3, 3), floats(2, 3, 4, seed=1)]
+        for lower in (True, False) for transpose in (True, False) for unit in (True, False)
+    ),
+    [ops.TriangularSolve(), definite(4, 4), floats(4, 2, seed=1)],
 ]
 # fmt: on

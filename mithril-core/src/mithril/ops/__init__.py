@@ -25,6 +25,8 @@ from mithril.ops.index import *
 from mithril.ops.integer import *
 from mithril.ops.linalg import *
 from mithril.ops.loss import *
+from mithril.ops.matrix import *
+from mithril.ops.matrix_functions import *
 from mithril.ops.moe import *
 from mithril.ops.nn import *
 from mithril.ops.normalization import *

@@ -12,6 +12,7 @@ from mithril_jax.kernels import (
     index,
     linalg,
     loss,
+    matrix,
     moe,
     order,
     pool,
@@ -26,6 +27,6 @@ fused.register_fused()
 
 __all__ = [
     "KERNELS", "kernels_on", "bucket", "collectives", "control", "conv", "dynamic_slicing", "elementwise", "fused",
-    "grouped", "index", "linalg", "loss", "moe", "order", "pool", "random", "reduce", "shape",
+    "grouped", "index", "linalg", "loss", "matrix", "moe", "order", "pool", "random", "reduce", "shape",
     "shard",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from mithril_torch.kernels import (
     index,
     linalg,
     loss,
+    matrix,
     moe,
     nn,
     normalization,
@@ -25,6 +26,6 @@ from mithril_torch.kernels.table import EXPRESSIONS
 
 __all__ = [
     "EXPRESSIONS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped", "index", "linalg",
-    "loss", "moe", "nn", "normalization", "order", "pool", "position", "random", "reduce", "shape",
+    "loss", "matrix", "moe", "nn", "normalization", "order", "pool", "position", "random", "reduce", "shape",
     "shard",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from mithril.engine.kernels import (
     index,
     linalg,
     loss,
+    matrix,
     moe,
     nn,
     normalization,
@@ -33,6 +34,6 @@ from mithril.engine.kernels.registry import (
 
 __all__ = [
     "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "dynamic_slicing", "elementwise",
-    "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "moe", "nn", "normalization",
+    "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "matrix", "moe", "nn", "normalization",
     "on_namespace", "order", "pool", "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

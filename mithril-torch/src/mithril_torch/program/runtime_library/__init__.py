@@ -22,6 +22,7 @@ from mithril_torch.program.runtime_library.grouped import *
 from mithril_torch.program.runtime_library.groups import *
 from mithril_torch.program.runtime_library.index import *
 from mithril_torch.program.runtime_library.loss import *
+from mithril_torch.program.runtime_library.matrix import *
 from mithril_torch.program.runtime_library.moe import *
 from mithril_torch.program.runtime_library.movement import *
 from mithril_torch.program.runtime_library.normalization import *
