@@ -237,7 +237,9 @@ def _factors(
 
 def _check_starts(what: str, axes: tuple[int, ...], starts: Types) -> None:
     if len(starts) != len(axes):
-        raise ShapeError(f"{what} cuts {len(axes)} dimensions and has {len(starts)} starts")
+        raise ShapeError(
+            f"{what} cuts {len(axes)} dimensions and has {len(starts)} starts; give one for each"
+        )
     for start in starts:
         if start.rank or not start.dtype.is_integer:
             raise ShapeError(
@@ -323,7 +325,7 @@ def _list_starts(x: Operand, starts: Starts, axis: int | None, what: str) -> lis
         found: list[Any] = [0] * x.ndim
         found[normalize_axis(axis, x.ndim, what)] = starts
         return found
-    listed = [starts] if isinstance(starts, Operand | int) else list(starts)
+    listed = list(starts) if isinstance(starts, Sequence) else [starts]
     if len(listed) != x.ndim:
         raise ShapeError(
             f"{what} has {len(listed)} starts for {x.type}; give one for each dimension, or name "
@@ -334,24 +336,33 @@ def _list_starts(x: Operand, starts: Starts, axis: int | None, what: str) -> lis
 
 def _list_sizes(x: Operand, sizes: int | Sequence[int], axis: int | None) -> list[int]:
     """Return a size for each dimension."""
-    listed = [sizes] if isinstance(sizes, int) else list(sizes)
+    listed = list(sizes) if isinstance(sizes, Sequence) else [sizes]
     if len(listed) != (x.ndim if axis is None else 1):
         raise ShapeError(
             f"dynamic_slice has {len(listed)} sizes for {x.type}; give one for each dimension, or "
             f"one with axis="
         )
     if axis is None:
-        return list(map(operator.index, listed))
+        return [_to_integer(size, "size") for size in listed]
     found = list(x.shape)
-    found[normalize_axis(axis, x.ndim, "dynamic_slice")] = operator.index(listed[0])
+    found[normalize_axis(axis, x.ndim, "dynamic_slice")] = _to_integer(listed[0], "size")
     return found
 
 
 def _to_scalar(x: Any, start: Any) -> Any:
     """Return a start as an operand."""
     if isinstance(start, Operand):
-        return cast(start, DType.int32) if start.is_number else start
-    return x._constant(operator.index(start), DType.int32)
+        return start
+    return x._constant(_to_integer(start, "start"), DType.int32)
+
+
+def _to_integer(value: Any, what: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ShapeError(
+            f"dynamic slice has {what} {value!r}; give integers, or integer scalars of a backend"
+        ) from None
 
 
 __all__ = [
