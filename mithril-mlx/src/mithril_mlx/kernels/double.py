@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.polynomial import chebyshev
 
-_NEAR, _FAR = 1.0, 6.0  # erf is 1 beyond the far one, to the last bit
+_NEAR, _FAR = 1.5, 6.0  # erf is 1 beyond the far one, to the last bit
 _SMALLEST = -700.0  # e ** x is near the smallest number that has all its digits
 
 
@@ -83,6 +83,6 @@ def _rest(at: Any) -> Any:
 
 
 _TAYLOR = [
-    (-1) ** n * 2 / (math.sqrt(math.pi) * math.factorial(n) * (2 * n + 1)) for n in range(19)
+    (-1) ** n * 2 / (math.sqrt(math.pi) * math.factorial(n) * (2 * n + 1)) for n in range(27)
 ]
-_RESTS: list[float] = chebyshev.chebinterpolate(_rest, 34).tolist()
+_RESTS: list[float] = chebyshev.chebinterpolate(_rest, 24).tolist()
