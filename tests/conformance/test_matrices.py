@@ -81,9 +81,7 @@ def test_names_of_numpy() -> None:
     x = ml.NumpyBackend().array(spread(3, 3))
     for name in mnp.linalg.__all__:
         assert getattr(mnp.linalg, name) is getattr(mnp, name)
-    np.testing.assert_allclose(
-        (mnp.linalg.inv(x) @ x).numpy(), np.eye(3), *TOLERANCE["float32"]
-    )
+    np.testing.assert_allclose((mnp.linalg.inv(x) @ x).numpy(), np.eye(3), *TOLERANCE["float32"])
     assert "svd" in dir(mnp.linalg)
     with pytest.raises(AttributeError, match="has no 'choleski'; did you mean 'cholesky'"):
         mnp.linalg.choleski  # noqa: B018 - asked for

@@ -52,8 +52,6 @@ def test_a_head_without_slopes_has_a_gradient_of_zeros(pool: ml.Backend, spec: P
     model |= ml.Linear(1, name="second")(input="x", output="q")
     x = pool.ones(8, 4, sharding=spec)
     compiled = ml.compile(model, pool)
-    _, gradients = compiled.evaluate(
-        compiled.randomize_params(0), {"x": x}, {"p": pool.ones(8, 3)}
-    )
+    _, gradients = compiled.evaluate(compiled.randomize_params(0), {"x": x}, {"p": pool.ones(8, 3)})
     assert not gradients["second.bias"].numpy().any()
     assert gradients["first.bias"].numpy().tolist() == [8.0] * 3

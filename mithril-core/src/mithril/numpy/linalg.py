@@ -11,7 +11,8 @@ import mithril.numpy as _mnp
 from mithril.errors import nearest
 from mithril.ops import matrix_functions as _functions
 
-__all__ = ["matmul", "matrix_transpose", "outer", *_functions.__all__]  # noqa: PLE0604 - of strings
+_PRODUCTS = ("matmul", "matrix_transpose", "outer")
+__all__ = [*_PRODUCTS, *_functions.__all__]  # noqa: PLE0604 - of strings
 
 
 def __getattr__(name: str) -> Any:

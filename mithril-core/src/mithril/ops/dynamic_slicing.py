@@ -316,7 +316,8 @@ def dynamic_update_slice(
     shapes = zip(x.shape, part.shape, strict=False)
     axes = tuple(i for i, (size, filled) in enumerate(shapes) if filled != size)
     op = DynamicUpdateSlice(axes)
-    return apply_one(op, x, part, *(_to_scalar(x, given[i]) for i in axes))
+    written: AnyOperand = apply_one(op, x, part, *(_to_scalar(x, given[i]) for i in axes))
+    return written
 
 
 def _list_starts(x: Operand, starts: Starts, axis: int | None, what: str) -> list[Any]:

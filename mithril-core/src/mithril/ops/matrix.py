@@ -83,7 +83,7 @@ class Solve(MatrixOp):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         matrix: Any = inputs[0]
-        slope = apply_one(Solve(), _t(matrix), cotangents[0])  # type: ignore[type-var]
+        slope = apply_one(Solve(), _t(matrix), cotangents[0])
         return [-(slope @ _t(outputs[0])), slope]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
@@ -168,7 +168,7 @@ class Det(MatrixOp):
         return [inputs[0].with_shape(inputs[0].shape[:-2])]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        scale = expand_dims(cotangents[0] * outputs[0], (-2, -1))  # type: ignore[operator]
+        scale = expand_dims(cotangents[0] * outputs[0], (-2, -1))
         return [scale * _t(apply_one(Inv(), inputs[0]))]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
@@ -234,7 +234,7 @@ class SVD(MatrixOp):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         if cotangents[0] is None and cotangents[2] is None:
             u, _, vh = outputs
-            return [(u * expand_dims(cotangents[1], -2)) @ vh]  # type: ignore[operator, type-var]
+            return [(u * expand_dims(cotangents[1], -2)) @ vh]  # type: ignore[type-var]
         u, s, vh = outputs
         gu, gs, gvh = (_given(c, y) for c, y in zip(cotangents, outputs, strict=True))
         v, gv = _t(vh), _t(gvh)

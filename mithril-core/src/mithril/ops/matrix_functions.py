@@ -28,7 +28,8 @@ def cholesky(x: AnyOperand) -> AnyOperand:
     array([[2., 0.],
            [1., 2.]], dtype=float32)
     """
-    return apply_one(Cholesky(), *floating(x))
+    lower: AnyOperand = apply_one(Cholesky(), *floating(x))
+    return lower
 
 
 def solve(a: AnyOperand, b: AnyOperand) -> AnyOperand:
@@ -103,7 +104,8 @@ def inv(x: AnyOperand) -> AnyOperand:
     array([[0.5 , 0.  ],
            [0.  , 0.25]], dtype=float32)
     """
-    return apply_one(Inv(), *floating(x))
+    inverse: AnyOperand = apply_one(Inv(), *floating(x))
+    return inverse
 
 
 def det(x: AnyOperand) -> AnyOperand:
@@ -121,7 +123,8 @@ def det(x: AnyOperand) -> AnyOperand:
     >>> det(backend.array([[2.0, 1.0], [0.0, 4.0]])).numpy()
     np.float32(8.0)
     """
-    return apply_one(Det(), *floating(x))
+    determinant: AnyOperand = apply_one(Det(), *floating(x))
+    return determinant
 
 
 def qr(x: AnyOperand) -> tuple[AnyOperand, AnyOperand]:

@@ -311,5 +311,6 @@ def sum_bytes(inputs: Types, outputs: Types) -> int:
 
 
 __all__ = [
-    "AlongAxis", "Argsort", "Cumprod", "Cumsum", "Flip", "Prod", "ScatterAlong", "Sort", "TakeAlong", "TopK",
+    "AlongAxis", "Argsort", "Cumprod", "Cumsum", "Flip", "Prod", "ScatterAlong", "Sort",
+    "TakeAlong", "TopK",
 ]  # fmt: skip

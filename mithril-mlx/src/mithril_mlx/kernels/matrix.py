@@ -22,12 +22,10 @@ _linalg = mx.linalg
 _NOWHERE = {dtype: mx.array(float("nan"), dtype=dtype) for dtype in (mx.float32, mx.float64)}
 
 
-def _keep(is_good: mx.array, *results: mx.array) -> Any:
-    """Return results with NaN for matrices that are not good; those of vectors come second."""
-    return tuple(
-        mx.where(is_good if x.ndim == is_good.ndim else is_good[..., 0], x, _NOWHERE[x.dtype])
-        for x in results
-    )
+def _fill(is_good: mx.array, x: mx.array) -> mx.array:
+    """Return results, matrices or vectors, with NaN where they are not good."""
+    beside = is_good if x.ndim == is_good.ndim else is_good[..., 0]
+    return mx.where(beside, x, _NOWHERE[x.dtype])
 
 
 def _replace(is_good: mx.array, x: mx.array) -> mx.array:
@@ -50,14 +48,12 @@ def _is_regular(x: mx.array) -> mx.array:
 def _cholesky(op: ops.Cholesky, x: mx.array) -> mx.array:
     found = _linalg.cholesky(symmetric(x, mx), stream=mx.cpu)
     is_good = mx.all(mx.diagonal(found, 0, -2, -1) > 0, axis=-1)[..., None, None]
-    (result,) = _keep(is_good, mx.tril(found))
-    return result
+    return _fill(is_good, mx.tril(found))
 
 
 def _solve(op: ops.Solve, a: mx.array, b: mx.array) -> mx.array:
     is_good = _is_regular(a)
-    (result,) = _keep(is_good, _linalg.solve(_replace(is_good, a), b, stream=mx.cpu))
-    return result
+    return _fill(is_good, _linalg.solve(_replace(is_good, a), b, stream=mx.cpu))
 
 
 def _solve_triangle(op: ops.TriangularSolve, a: mx.array, b: mx.array) -> mx.array:
@@ -68,14 +64,12 @@ def _solve_triangle(op: ops.TriangularSolve, a: mx.array, b: mx.array) -> mx.arr
     read = _replace(is_good, read)
     matrix, upper = (mx.swapaxes(read, -1, -2), op.lower) if op.transpose else (read, not op.lower)
     found = _linalg.solve_triangular(matrix, b, upper=upper, stream=mx.cpu)
-    (result,) = _keep(is_good, found)
-    return result
+    return _fill(is_good, found)
 
 
 def _inverse(op: ops.Inv, x: mx.array) -> mx.array:
     is_good = _is_regular(x)
-    (result,) = _keep(is_good, _linalg.inv(_replace(is_good, x), stream=mx.cpu))
-    return result
+    return _fill(is_good, _linalg.inv(_replace(is_good, x), stream=mx.cpu))
 
 
 def _determinant(op: ops.Det, x: mx.array) -> mx.array:
@@ -95,13 +89,13 @@ def _svd(op: ops.SVD, x: mx.array) -> Any:
     u, s, vh = _linalg.svd(_replace(is_good, x), stream=mx.cpu)
     u, vh = u[..., :least], vh[..., :least, :]
     signs = fix_column_signs(u, mx)
-    return _keep(is_good, u * signs, s, vh * mx.swapaxes(signs, -1, -2))
+    return tuple(_fill(is_good, x) for x in (u * signs, s, vh * mx.swapaxes(signs, -1, -2)))
 
 
 def _eigh(op: ops.Eigh, x: mx.array) -> Any:
     is_good = _every(mx.isfinite(x))
     values, vectors = _linalg.eigh(_replace(is_good, symmetric(x, mx)), stream=mx.cpu)
-    return _keep(is_good, values, vectors * fix_column_signs(vectors, mx))
+    return tuple(_fill(is_good, x) for x in (values, vectors * fix_column_signs(vectors, mx)))
 
 
 _FUNCTIONS: dict[type[Any], Callable[..., Any]] = {

@@ -63,8 +63,12 @@ def _count_holders() -> int:
     """
     handle = [np.empty(1)]
     x = handle[0]
-    count = lambda x, *others: sys.getrefcount(x)  # noqa: E731 - called as kernels are
-    return count(x, handle)
+    return _count_references(x, handle)
+
+
+def _count_references(x: Any, *others: Any) -> int:
+    """Return how often an array is referred to, called as kernels are."""
+    return sys.getrefcount(x)
 
 
 _HELD = _count_holders()

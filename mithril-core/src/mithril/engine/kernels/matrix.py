@@ -40,7 +40,7 @@ def symmetric(x: Any, xp: Any) -> Any:
 
 
 def _kernel(op_class: type[ops.MatrixOp]) -> Callable[[Callable[..., Results]], Any]:
-    """Register a function `(op, *operands) -> results` in at least float32 as the kernel of an op."""
+    """Return what registers a function `(op, *operands) -> results`, run in at least float32."""
 
     def register(function: Callable[..., Results]) -> Any:
         @kernel(op_class)
@@ -62,7 +62,9 @@ def _kernel(op_class: type[ops.MatrixOp]) -> Callable[[Callable[..., Results]], 
     return register
 
 
-def _run_by_matrix(function: Callable[..., Results], given: list[Any], shapes: list[Shape]) -> Results:
+def _run_by_matrix(
+    function: Callable[..., Results], given: list[Any], shapes: list[Shape]
+) -> Results:
     """Return what a function gives, NaN for matrices that it refuses."""
     try:
         return function(*given)

@@ -43,7 +43,7 @@ def update_slice_in_place(
     memory = x.untyped_storage()
     is_shared = (
         sys.getrefcount(x) > count_holders()
-        or x._use_count() > 1
+        or x._use_count() > 1  # type: ignore[attr-defined]
         or torch._C._storage_Use_Count(memory._cdata) > 2
         or not memory.resizable()
     )

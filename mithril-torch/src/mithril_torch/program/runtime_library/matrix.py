@@ -1,4 +1,7 @@
-"""Factorisations and linear equations with the same signs everywhere, NaN where there is no result."""
+"""Factorisations and linear equations, with the same signs everywhere.
+
+Where there is no result it is NaN.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,24 @@ import torch
 def cholesky(x: torch.Tensor) -> torch.Tensor:
     """Return the lower factor of the symmetric part of x."""
     found = torch.linalg.cholesky_ex((x + x.mT) * 0.5)
-    return found.L.masked_fill((found.info != 0)[..., None, None], torch.nan)
+    return fill_failed(found.L, found.info)
 
 
 def solve(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the x for which a x is b."""
     found = torch.linalg.solve_ex(a, b)
-    return found.result.masked_fill((found.info != 0)[..., None, None], torch.nan)
+    return fill_failed(found.result, found.info)
 
 
 def inverse(x: torch.Tensor) -> torch.Tensor:
     """Return the inverses."""
     found = torch.linalg.inv_ex(x)
-    return found.inverse.masked_fill((found.info != 0)[..., None, None], torch.nan)
+    return fill_failed(found.inverse, found.info)
+
+
+def fill_failed(found: torch.Tensor, info: torch.Tensor) -> torch.Tensor:
+    """Return results with NaN where LAPACK says that it failed."""
+    return found.masked_fill((info != 0)[..., None, None], torch.nan)
 
 
 def qr(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,7 +70,7 @@ def column_signs(x: torch.Tensor) -> torch.Tensor:
 
 
 def replace_non_finite(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return matrices without those that hold no numbers, which PyTorch refuses, and which they were."""
+    """Return matrices with zeros in place of those that PyTorch refuses, and which they are."""
     is_bad = x.isfinite().logical_not_().any(-1, keepdim=True).any(-2, keepdim=True)
     return x.masked_fill(is_bad, 0), is_bad
 
