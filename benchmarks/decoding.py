@@ -1,10 +1,10 @@
 """Tokens a second of a Llama that decodes with a cache, written at a position or chosen by `where`.
 
-Both sides are the same model under Mithril, four layers of width 256 in the order of Llama, with
-grouped heads and rotated keys. They decode greedily, one token a call, from a cache of keys and
-values that is donated. One writes the new key at its position: `dynamic_update_slice` into memory
-that is given up. The other has to choose between old and new at every position of the cache, which
-is how one writes it where nothing can be written at a position: `where` on an iota.
+The model has four layers of width 256 in the order of Llama, with rotated keys. It decodes greedily,
+one token a call, from caches of keys and values. One side writes new keys at their position:
+`dynamic_update_slice` into memory that is given up. Another one is the same under Mithril, and the
+third the same by hand on the framework; both choose between old and new at every position of the
+cache, which is how one writes it where nothing can be written at a position: `where` on an iota.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import numpy as np
 from mithril.models.shapes import require_rank
 from mithril.ops import attention, einsum, iota, rope
 
+from benchmarks import decoding_by_hand
 from benchmarks.harness import Limit, interleave, ratio, report, settle
 
-LIMIT = 1 / 1.2
+LIMIT = round(1 / 1.2, 3)
 """How long a token may take, of the time by `where`: 1.2 times as many tokens a second."""
 VOCABULARY, LAYERS, WIDTH, HEADS, GROUPS, HIDDEN = 1024, 4, 256, 4, 4, 688
 CONTEXT = 2048
@@ -137,15 +138,64 @@ class Decoder:
         return [int(token.numpy()[0, 0]) for token in [self.decode() for _ in range(count)]]
 
 
-def contestants(backend: ml.Backend, context: int) -> dict[str, Decoder]:
-    """Return both sides, after a check that they decode the same with one plan each."""
+@dataclass(eq=False)
+class ByHand:
+    """The side on the framework alone.
+
+    Args:
+        ours: whose weights and first state it takes.
+    """
+
+    ours: Decoder
+
+    def __post_init__(self) -> None:
+        self.framework = self.ours.backend.name
+        make = {"jax": decoding_by_hand.on_jax, "torch": decoding_by_hand.on_torch}[self.framework]
+        weights = {k: v.numpy() for k, v in self.ours.params.items()}
+        caches = {name: self.ours.state[name].numpy() for name in self.ours.caches}
+        self.step = make(weights, caches, HEADS, LAYERS)
+        self.start()
+
+    def start(self) -> None:
+        """Begin a sequence anew."""
+        as_own = jax_array if self.framework == "jax" else torch_tensor
+        self.state = {name: as_own(x.numpy()) for name, x in self.ours.state.items()}
+
+    def decode_several(self, count: int) -> list[int]:
+        """Return the next tokens."""
+        found = []
+        for _ in range(count):
+            self.state = self.step(self.state)
+            found.append(self.state["tokens"])
+        return [int(token[0, 0]) for token in found]
+
+
+def jax_array(x: np.ndarray) -> Any:
+    """Return an array of JAX."""
+    import jax.numpy as jnp
+
+    return jnp.asarray(x)
+
+
+def torch_tensor(x: np.ndarray) -> Any:
+    """Return a tensor of PyTorch."""
+    import torch
+
+    return torch.tensor(x)
+
+
+def contestants(backend: ml.Backend, context: int) -> dict[str, Decoder | ByHand]:
+    """Return all sides, after a check that they decode the same, Mithril's with one plan each."""
     sides = {store: Decoder(backend, store, context) for store in STORES}
     first, second = (side.decode_several(8) for side in sides.values())
-    assert first == second, f"{first} and {second}"
     for side in sides.values():
         assert side.compiled.recompiles == 1, "a position has made a plan of its own"
         side.start()
-    return sides
+    by_hand = ByHand(sides["write"])  # its weights are there by now
+    third = by_hand.decode_several(8)
+    assert first == second == third, f"{first}, {second} and {third}"
+    by_hand.start()
+    return {**sides, "by hand": by_hand}
 
 
 def main() -> int:
@@ -162,9 +212,12 @@ def main() -> int:
     }
     times = interleave(functions, given.rounds)
     times = {store: [t / given.tokens for t in taken] for store, taken in times.items()}
-    limit = Limit("write to where, time of a token", ratio(times, "write", "where"), LIMIT)
+    limits = [
+        Limit(f"write to {other}, time of a token", ratio(times, "write", other), LIMIT)
+        for other in ("where", "by hand")
+    ]
     sizes = f"{LAYERS} layers, width {WIDTH}, {given.context} positions"
-    return report(f"Decoding, {sizes}, {given.backend}", times, [limit])
+    return report(f"Decoding, {sizes}, {given.backend}", times, limits)
 
 
 if __name__ == "__main__":

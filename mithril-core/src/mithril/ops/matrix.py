@@ -195,7 +195,7 @@ class QR(MatrixOp):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         """As Roberts and Roberts, "QR and LQ decomposition matrix backpropagation" (2020)."""
         q, r = outputs
-        g, h = (_given(c, y) for c, y in zip(cotangents, outputs, strict=True))
+        g, h = (_or_zeros(c, y) for c, y in zip(cotangents, outputs, strict=True))
         rows, columns = inputs[0].shape[-2:]
         if columns <= rows:
             return [_qr_gradient(q, r, g, h)]
@@ -236,7 +236,7 @@ class SVD(MatrixOp):
             u, _, vh = outputs
             return [(u * expand_dims(cotangents[1], -2)) @ vh]  # type: ignore[type-var]
         u, s, vh = outputs
-        gu, gs, gvh = (_given(c, y) for c, y in zip(cotangents, outputs, strict=True))
+        gu, gs, gvh = (_or_zeros(c, y) for c, y in zip(cotangents, outputs, strict=True))
         v, gv = _t(vh), _t(gvh)
         row, column = expand_dims(s, -2), expand_dims(s, -1)
         gaps = _reciprocal_off_diagonal(row * row - column * column)
@@ -280,7 +280,7 @@ class Eigh(MatrixOp):
             return [_symmetric(scaled @ _t(vectors))]
         gaps = _reciprocal_off_diagonal(expand_dims(values, -2) - expand_dims(values, -1))
         inner = gaps * (_t(vectors) @ cotangents[1])
-        slopes = _given(cotangents[0], values)
+        slopes = _or_zeros(cotangents[0], values)
         wide = broadcast_to(expand_dims(slopes, -1), inner.shape)
         return [_symmetric(vectors @ _where_diagonal(inner, wide, inner) @ _t(vectors))]
 
@@ -302,7 +302,7 @@ def _symmetric(x: Any) -> Any:
     return (x + _t(x)) * 0.5
 
 
-def _given(cotangent: Any, output: Any) -> Any:
+def _or_zeros(cotangent: Any, output: Any) -> Any:
     """Return the gradient of a result; zeros where nobody used the result."""
     if cotangent is not None:
         return cotangent

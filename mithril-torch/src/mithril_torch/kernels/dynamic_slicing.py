@@ -11,16 +11,16 @@ from mithril_torch.kernels.table import kernel
 @kernel(ops.DynamicSlice)
 def dynamic_slice(op: ops.DynamicSlice, types: Types) -> str:
     """A copy of a part."""
-    return f"slice_at({{0}}, {_listed(1, types)}, {op.axes}, {op.sizes})"
+    return f"slice_at({{0}}, {_format_starts(1, types)}, {op.axes}, {op.sizes})"
 
 
 @kernel(ops.DynamicUpdateSlice)
 def dynamic_update_slice(op: ops.DynamicUpdateSlice, types: Types) -> str:
     """A copy that is written to, or the memory of the operand itself where nobody else has it."""
     function = "update_slice_in_place" if op.in_place else "update_slice"
-    return f"{function}({{0}}, {{1}}, {_listed(2, types)}, {op.axes})"
+    return f"{function}({{0}}, {{1}}, {_format_starts(2, types)}, {op.axes})"
 
 
-def _listed(first: int, types: Types) -> str:
+def _format_starts(first: int, types: Types) -> str:
     """Return the starts as a tuple."""
     return f"({''.join(f'{{{i}}}, ' for i in range(first, len(types)))})"

@@ -26,18 +26,18 @@ def dynamic_update_slice(op: ops.DynamicUpdateSlice, types: Types, xp: ModuleTyp
     x, update = types[:2]
     index = _index(op.axes, x.shape, tuple(update.shape[axis] for axis in op.axes))
 
-    def copied(x: Any, update: Any, *starts: Any) -> Any:
+    def write_copy(x: Any, update: Any, *starts: Any) -> Any:
         whole = xp.asarray(x, copy=True)
         whole[index(starts)] = update
         return whole
 
-    def in_place(x: Any, update: Any, *starts: Any) -> Any:
+    def write_in_place(x: Any, update: Any, *starts: Any) -> Any:
         if not (x.flags.owndata and x.flags.writeable and sys.getrefcount(x) <= _HELD):
-            return copied(x, update, *starts)
+            return write_copy(x, update, *starts)
         x[index(starts)] = update
         return x
 
-    return in_place if op.in_place else copied
+    return write_in_place if op.in_place else write_copy
 
 
 def _index(axes: tuple[int, ...], shape: Shape, sizes: tuple[int, ...]) -> Run:
