@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from mithril import P
+from mithril_torch.eject import standalone
 from mithril_torch.program.runtime_library.collectives import flatten_elements
 
 DTYPES = (torch.float32, torch.bfloat16, torch.bool, torch.float64, torch.int8)
@@ -55,3 +56,14 @@ def test_a_head_without_slopes_has_a_gradient_of_zeros(pool: ml.Backend, spec: P
     _, gradients = compiled.evaluate(compiled.randomize_params(0), {"x": x}, {"p": pool.ones(8, 3)})
     assert not gradients["second.bias"].numpy().any()
     assert gradients["first.bias"].numpy().tolist() == [8.0] * 3
+
+
+def test_an_ejected_file_joins_strided_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather(rows: list[torch.Tensor], row: torch.Tensor) -> None:
+        for place in rows:
+            place.copy_(row)
+
+    monkeypatch.setattr(standalone.dist, "all_gather", gather)
+    port = standalone.Port("y", "output", (2,), torch.float32, (("x",),), {"x": 2}, (0, 1))
+    part = torch.tensor(3.0).expand(1)
+    assert standalone.whole_of(part, port, 2, "cpu").tolist() == [3, 3]
