@@ -1,6 +1,6 @@
 """Kernels of the ops that read and write at positions known only at run time.
 
-MLX copies what is written to, as handles hold an array until it is computed with.
+MLX writes into the memory of an array that nobody else holds when it comes to it; see `lazy`.
 """
 
 from __future__ import annotations
