@@ -60,7 +60,9 @@ bench-jax: $(VENV)/.ready
 	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth \
 		placement moe "moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.jax_$$run || failed=1; \
-	done; $(VENV)/bin/python -m benchmarks.stage_memory || failed=1; exit $$failed
+	done; for run in stage_memory decoding; do \
+		$(VENV)/bin/python -m benchmarks.$$run || failed=1; \
+	done; exit $$failed
 
 # The same against eager PyTorch, DDP and DTensor; every rank is a process.
 bench-torch: $(VENV)/.ready
@@ -68,7 +70,9 @@ bench-torch: $(VENV)/.ready
 		"gpt --width 64 --ranks 4" "gpt --ranks 4" "pipeline --width 64" pipeline pool moe \
 		"moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.torch_$$run || failed=1; \
-	done; $(VENV)/bin/python -m benchmarks.stage_memory --backend torch || failed=1; exit $$failed
+	done; for run in stage_memory decoding; do \
+		$(VENV)/bin/python -m benchmarks.$$run --backend torch || failed=1; \
+	done; exit $$failed
 
 # The same against mx.value_and_grad and average_gradients, on OpenBLAS where the system has it.
 bench-mlx: $(VENV)/.ready

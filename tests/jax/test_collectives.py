@@ -22,6 +22,7 @@ from mithril_jax.lower import needs_flag
 
 from tests.engine.programs import program_of
 from tests.jax.models import SIZES, small_gpt
+from tests.tolerances import TOLERANCE
 
 Rows = Counter[tuple[str, tuple[str, ...], int]]
 
@@ -202,3 +203,32 @@ def test_a_gather_is_issued_again_whether_it_is_started_or_not() -> None:
     assert not needs_flag(once, "cpu")
     assert needs_flag(again, "cpu")
     assert not needs_flag(again, "gpu")
+
+
+@pytest.mark.parametrize(
+    ("equation", "left", "right"),
+    [
+        ("abcd,ycxb->yxcad", (3, 3, 4, 7), (1, 4, 5, 3)),
+        ("abc,yb->yca", (3, 2, 5), (1, 2)),
+        ("ab,yb->ya", (5, 3), (1, 3)),
+        ("abc,byc->yabc", (3, 3, 2), (3, 1, 2)),
+        ("abcd,yb->ydac", (4, 3, 2, 3), (3, 3)),
+    ],
+)
+def test_padding_is_exchanged_in_any_layout(
+    equation: str, left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
+    """XLA refused pieces of padding that lay otherwise than those of data."""
+    backend = ml.JaxBackend(ml.Mesh(y=2))
+    function = ml.jit(
+        lambda a, c: ops.einsum(equation, a, c),
+        in_shardings=(P("y"), P()),
+        out_shardings=P("y"),
+    )
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (left, right))
+    arrays = backend.array(x), backend.array(w)
+    assert [row.kind for row in function.plan(*arrays).collectives()] == ["all_to_all"]
+    rtol, atol = TOLERANCE["float32"]
+    found = function(*arrays).numpy()
+    np.testing.assert_allclose(found, np.einsum(equation, x, w), rtol=rtol, atol=atol)

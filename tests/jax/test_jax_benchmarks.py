@@ -9,6 +9,7 @@ import pytest
 from mithril.cli.gpt import Sizes
 
 from benchmarks import (
+    decoding,
     jax_by_hand,
     jax_depth,
     jax_gpt,
@@ -48,6 +49,11 @@ def test_both_sides_of_the_mlp_agree(mesh: ml.Mesh):
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_both_sides_of_the_mixture_agree(factor: float | None, top_k: int):
     jax_moe.contestants(MoeSizes(4, 6, 8, top_k, factor, batch=2, context=8))
+
+
+def test_both_sides_of_decoding_agree():
+    sides = decoding.contestants(ml.JaxBackend(), context=8)
+    assert [*sides] == ["write", "where", "by hand"]
 
 
 def test_the_bare_call_runs_the_same_program(mesh: ml.Mesh):

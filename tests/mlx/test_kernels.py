@@ -105,6 +105,16 @@ def test_float64_is_exact(op: Op) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize(("op", "units"), [(ops.Exp(), 2), (ops.Erf(), 3), (ops.Sigmoid(), 3)])
+def test_float64_is_right_to_the_last_bits(op: Op, units: int) -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([np.linspace(-9, 9, 20001), rng.uniform(-700, 700, 20001), [-745.0, -710.0]])
+    (found,), (expected,) = ran(op, x), apply(op, x)
+    np.testing.assert_allclose(found, expected, rtol=units * np.finfo(float).eps, atol=5e-324)
+    if isinstance(op, ops.Erf):
+        assert np.abs(found).max() == 1
+
+
 def test_erf_of_float32_is_that_of_the_core() -> None:
     x = np.linspace(-5, 5, 1001, dtype=np.float32)
     assert_close(ran(ops.Erf(), x)[0], erf_float32(x, np))

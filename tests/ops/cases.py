@@ -18,6 +18,7 @@ from mithril.types import DType
 
 from tests.ops.arrays import booleans, floats, integers, positive
 from tests.ops.cases_fused import FUSED
+from tests.ops.cases_matrix import MATRIX
 from tests.ops.cases_primitive import PRIMITIVE
 from tests.ops.evaluate import apply
 
@@ -169,6 +170,7 @@ _TABLE: list[list] = [
     [RandomBits((6, 4), (6, 4), 1, 5), SEED],
     # more of numbers, order and positions
     *PRIMITIVE,
+    *MATRIX,
     # neural networks
     *FUSED,
     # convolutions

@@ -11,6 +11,7 @@ from tests.ops.evaluate import apply
 X, CUBE = floats(4, 6), floats(2, 4, 6, seed=5)
 N = integers(4, 6, below=40, seed=1) - 20
 M = integers(4, 6, below=9, seed=2) + 1
+ZEROS = np.where(np.arange(24).reshape(4, 6) % 5 == 2, 0, X)  # one or two in a row
 ODD = np.array([[np.nan, np.inf, -np.inf, 1.0], [0.0, -2.0, np.nan, 3.0]])
 
 
@@ -68,6 +69,11 @@ PRIMITIVE: list[list] = [
     [ops.Cumsum(1), CUBE],
     [ops.Cumsum(0, True), X],
     [ops.Cumsum(1), N],
+    [ops.Cumprod(1), CUBE],
+    [ops.Cumprod(0, True), X],
+    [ops.Cumprod(1), N],
+    [ops.Cumprod(1), ZEROS],
+    [ops.Cumprod(1, True), ZEROS],
     [ops.Sort(2), CUBE],
     [ops.Sort(0, True), X],
     [ops.Sort(1), N],

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.ops.oracles_fused import FUSED, erf
+from tests.ops.oracles_matrix import MATRIX
 from tests.ops.oracles_primitive import PRIMITIVE
 
 ORACLES: dict[str, Callable[..., Any]] = {}
@@ -215,6 +216,7 @@ def _threefry(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]
 
 ORACLES.update(FUSED)
 ORACLES.update(PRIMITIVE)
+ORACLES.update(MATRIX)
 
 
 # ------------------------------------------------------------------ convolutions

@@ -87,6 +87,15 @@ def cumsum(op, x):
     return np.moveaxis(rows @ (mask if op.reverse else mask.T), -1, op.axis)
 
 
+@oracle
+def cumprod(op, x):
+    rows = np.moveaxis(x, op.axis, -1)
+    size, result = rows.shape[-1], np.empty_like(rows)
+    for i in range(size):
+        result[..., i] = np.prod(rows[..., i:] if op.reverse else rows[..., : i + 1], -1)
+    return np.moveaxis(result, -1, op.axis)
+
+
 def _ordered(op, x, descending: bool) -> np.ndarray:
     """Positions by Python's stable sort, row by row."""
     rows = np.moveaxis(x, op.axis, -1)

@@ -75,7 +75,54 @@ def convolution(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.einsum("bitk,oik->bot", windows, w)
 
 
+MATRICES = (RNG.uniform(-1, 1, (2, 3, 3)) + 3 * np.eye(3)).astype(np.float32)
+SYMMETRIC = MATRICES + MATRICES.swapaxes(-1, -2)
+SIDES = RNG.uniform(-1, 1, (2, 3, 2)).astype(np.float32)
+
+
+def with_signs(factorise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the largest number of each column of the first factor positive, as Mithril has it."""
+
+    def function(x: np.ndarray) -> list[np.ndarray]:
+        *others, last = factorise(x)
+        basis = last if factorise is np.linalg.eigh else others[0]
+        at = np.abs(basis).argmax(-2, keepdims=True)
+        signs = np.sign(np.take_along_axis(basis, at, -2))
+        if factorise is np.linalg.eigh:
+            return [*others, last * signs]
+        return [basis * signs, *others[1:], last * signs.swapaxes(-1, -2)]
+
+    return function
+
+
+def positive_qr(x: np.ndarray) -> list[np.ndarray]:
+    q, r = np.linalg.qr(x)
+    signs = np.sign(np.diagonal(r, 0, -2, -1))
+    return [q * signs[..., None, :], r * signs[..., None]]
+
+
+def replaced(x: np.ndarray, update: np.ndarray, starts: tuple[int, ...]) -> np.ndarray:
+    x = x.copy()
+    x[tuple(slice(s, s + n) for s, n in zip(starts, update.shape, strict=True))] = update
+    return x
+
+
 CASES: list[Case] = [
+    ("cholesky", np.linalg.cholesky, (SYMMETRIC,), {}),
+    ("cumprod", np.cumprod, (X,), {"axis": 1}),
+    ("cumulative_prod", np.cumprod, (X,), {"axis": 0}),
+    ("det", np.linalg.det, (MATRICES,), {}),
+    ("dynamic_slice", lambda x, s, n: x[1:3, 2:6], (X, (1, 2), (2, 4)), {}),
+    ("dynamic_slice", lambda x, s, n, axis: x[:, 2:6], (X, 9, 4), {"axis": 1}),
+    ("dynamic_update_slice", replaced, (X, Y[:2, :3], (1, 2)), {}),
+    ("dynamic_update_slice", lambda x, y, s, axis: replaced(x, y, (0, 2)), (X, Y[:, :3], 2), {"axis": 1}),
+    ("eigh", with_signs(np.linalg.eigh), (SYMMETRIC,), {}),
+    ("inv", np.linalg.inv, (MATRICES,), {}),
+    ("qr", positive_qr, (MATRICES,), {}),
+    ("solve", np.linalg.solve, (MATRICES, SIDES), {}),
+    ("solve", np.linalg.solve, (MATRICES, V[:3]), {}),
+    ("svd", with_signs(partial(np.linalg.svd, full_matrices=False)), (MATRICES,), {}),
+    ("triangular_solve", lambda a, b: np.linalg.solve(np.tril(a), b), (MATRICES, SIDES), {}),
     ("abs", np.abs, (X,), {}),
     ("add", np.add, (X, Y), {}),
     ("add", np.add, (N, 3), {}),

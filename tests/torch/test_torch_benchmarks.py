@@ -8,6 +8,7 @@ import torch
 from mithril.cli.gpt import Sizes
 
 from benchmarks import (
+    decoding,
     torch_by_hand,
     torch_gpt,
     torch_mlp,
@@ -40,6 +41,11 @@ def test_sides_of_the_gpt_agree_on_two_ranks():
 def test_sides_of_the_mlp_agree_compiled_too():
     times = {name: [1.0] for name in torch_mlp.contestants((6, 8, 4, 3), 8)}
     assert times.keys() == {"mithril", "mithril, jit", "eager"}
+
+
+def test_both_sides_of_decoding_agree():
+    sides = decoding.contestants(ml.TorchBackend(), context=8)
+    assert [*sides] == ["write", "where", "by hand"]
 
 
 @pytest.mark.parametrize("factor", [0.75, None])

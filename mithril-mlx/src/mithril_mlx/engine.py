@@ -21,6 +21,7 @@ from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.moving import move
 from mithril.engine.protocol import Produce
 from mithril.engine.rank import RankExecutable
+from mithril.engine.reuse import find_overwritten
 from mithril.engine.shards import host_shards
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError
@@ -222,9 +223,14 @@ class MLXEngine(Engine):
         if communicator is not None and communicator.by_messages(program.mesh):
             compiled = False  # messages are sent while the graph is built
         with mx.stream(self.device):
-            xp = namespace(program.graph, at_once=compiled or communicator is not None)
+            overwritten = find_overwritten(program, donate)
+            # What is computed early finds its operands held.
+            at_once = compiled or communicator is not None or bool(overwritten)
+            xp = namespace(program.graph, at_once=at_once)
             build = self._make_build(program, kernels, xp)
-        return LazyExecutable(build, self.device, communicator, compiled, self.is_staged)
+        return LazyExecutable(
+            build, self.device, communicator, compiled, self.is_staged, overwritten
+        )
 
     def _make_build(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
         if self.communicator is None:

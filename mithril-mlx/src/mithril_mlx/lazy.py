@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ class LazyExecutable:
         communicator: the other processes, if it exchanges data with them.
         compiled: whether `mx.compile` rewrites it first.
         is_stage: whether it is one of the stages of a plan; the end of that is waited for.
+        overwritten: positions of inputs that are given up, in whose memory a result may lie.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class LazyExecutable:
         communicator: Communicator | None,
         compiled: bool,
         is_stage: bool = False,
+        overwritten: Sequence[int] = (),
     ) -> None:
         self.build = build
         self.compiled = compiled
         self._device = device
         self._communicator = communicator
         self._is_stage = is_stage
+        self._overwritten = overwritten
 
     def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
         """Run once, without waiting for the result unless data is exchanged.
@@ -61,6 +65,8 @@ class LazyExecutable:
                 results = self._compiled(list(inputs))
             else:
                 results = self.build(inputs, observe)
+            for position in self._overwritten:
+                _let_go(inputs, position)
             if self._communicator is None or self._is_stage:
                 mx.async_eval(results)
             else:
@@ -71,6 +77,23 @@ class LazyExecutable:
     def _compiled(self) -> Callable[[list[Shards]], list[Shards]]:
         compiled: Callable[[list[Shards]], list[Shards]] = mx.compile(self.build)
         return compiled
+
+
+def _let_go(inputs: Sequence[Shards], position: int) -> None:
+    """Empty a handle that is given up, unless another array has the same one.
+
+    MLX writes into the memory of an array to which nothing but the graph refers any more.
+    """
+    if sys.getrefcount(inputs[position]) <= _count_holders():
+        inputs[position].clear()
+
+
+@cache
+def _count_holders() -> int:
+    """Return how often a handle is referred to that one array has: by it, and by the inputs."""
+    array: list[Shards] = [[]]
+    inputs = (array[0],)
+    return sys.getrefcount(inputs[0])
 
 
 def _asarray(x: Any, dtype: Any = None) -> mx.array:

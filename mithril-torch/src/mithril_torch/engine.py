@@ -17,6 +17,7 @@ import torch
 from mithril.engine import Engine, Executable, Handle
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
+from mithril.engine.reuse import reuse_donated
 from mithril.errors import BackendError
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan, Program
@@ -153,6 +154,8 @@ class TorchEngine(Engine):
         if self.options.trace_module_partitioning:
             log_layout(program)
         kernels = kernels_for(self.name, kernels_on(self.device))
+        if not isinstance(self.executor, LockstepExecutor):
+            program = reuse_donated(program, donate)
         return self.executor.lower(program, kernels, self.codegen)
 
     def lower_stages(self, plan: Plan, donate: Collection[int] = ()) -> Executable:

@@ -13,6 +13,7 @@ from mithril.engine.kernels import KERNELS, kernels_for, on_namespace
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.moving import move
 from mithril.engine.protocol import Produce
+from mithril.engine.reuse import reuse_donated
 from mithril.engine.shards import host_shards
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Program
@@ -27,7 +28,8 @@ NUMPY_KERNELS = on_namespace(KERNELS, np)
 class NumpyEngine(Engine):
     """NumPy arrays as the shards of simulated devices; a handle is a list of arrays by device.
 
-    Devices that hold equal boxes share one array; kernels never write into their operands.
+    Devices that hold equal boxes share one array. Kernels never write into their operands, except
+    into an array that is given up and that nobody else holds.
     """
 
     mesh: Mesh
@@ -69,4 +71,5 @@ class NumpyEngine(Engine):
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> LockstepExecutable:
         """Turn a program into straight-line Python over all devices."""
-        return LockstepExecutable(program, kernels_for(self.name, NUMPY_KERNELS), np)
+        kernels = kernels_for(self.name, NUMPY_KERNELS)
+        return LockstepExecutable(reuse_donated(program, donate), kernels, np)

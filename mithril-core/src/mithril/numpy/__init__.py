@@ -7,6 +7,8 @@ arrays may stand among the arguments.
 
     import mithril.numpy as mnp
 
+Those of matrices are in `mnp.linalg`, too.
+
 Functions that make arrays from nothing take `backend=` outside of a traced function. Inside, they
 make constants of the plan. In the examples `backend` is `ml.NumpyBackend()`.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
+from importlib import import_module
 from typing import Any
 
 import numpy as _np
@@ -42,10 +45,12 @@ _CONSTANTS = (
     "int8", "nan", "newaxis", "pi", "uint16", "uint32", "uint64", "uint8",
 )  # fmt: skip
 
-__all__ = [*EAGER, *_made, *_CONSTANTS]  # noqa: PLE0604 - tuples of strings
+__all__ = [*EAGER, *_made, *_CONSTANTS, "linalg"]  # noqa: PLE0604 - tuples of strings
 
 
 def __getattr__(name: str) -> Any:
+    if name == "linalg":  # it takes its functions from here
+        return import_module("mithril.numpy.linalg")
     if name not in EAGER:
         if name.startswith("__"):
             raise AttributeError(name)

@@ -17,6 +17,7 @@ from mithril.ops.constrain import *
 from mithril.ops.context import *
 from mithril.ops.control import *
 from mithril.ops.conv import *
+from mithril.ops.dynamic_slicing import *
 from mithril.ops.elementwise import *
 from mithril.ops.functions import *
 from mithril.ops.grouped import *
@@ -24,6 +25,8 @@ from mithril.ops.index import *
 from mithril.ops.integer import *
 from mithril.ops.linalg import *
 from mithril.ops.loss import *
+from mithril.ops.matrix import *
+from mithril.ops.matrix_functions import *
 from mithril.ops.moe import *
 from mithril.ops.nn import *
 from mithril.ops.normalization import *

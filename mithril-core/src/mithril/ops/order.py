@@ -87,6 +87,39 @@ class Cumsum(AlongAxis):
 
 @register
 @dataclass(frozen=True)
+class Cumprod(AlongAxis):
+    """The product of all elements up to each one; from the end with `reverse`."""
+
+    name: ClassVar[str] = "cumprod"
+    reverse: bool = False
+
+    def infer(self, inputs: Types) -> Types:
+        (x,) = AlongAxis.infer(self, inputs)
+        return [TensorType(x.shape, total_dtype(x.dtype))]
+
+    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
+        """Sum what each element is a factor of, without it: the products divided by it.
+
+        Behind the first zero all products are zero. Of the zero itself they are not, without it.
+        """
+        x: Any = inputs[0]
+        if not x.dtype.is_float:
+            return [None]
+        g = take_cotangent(cotangents)
+        is_zero = equal(x, 0.0)
+        count = apply_one(Cumsum(self.axis, self.reverse), is_zero)
+        is_first = logical_and(is_zero, equal(count, 1))
+        back = Cumsum(self.axis, not self.reverse)
+        others = apply_one(self, where(is_first, 1.0, x))
+        before = apply_one(back, g * outputs[0]) / where(is_zero, 1.0, x)
+        return [where(is_first, apply_one(back, g * others), before)]
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        return Cost(inputs[0].size, sum_bytes(inputs, outputs))
+
+
+@register
+@dataclass(frozen=True)
 class Sort(AlongAxis):
     """The elements of every row in order, ascending unless `descending`; NaN comes last."""
 
@@ -278,5 +311,6 @@ def sum_bytes(inputs: Types, outputs: Types) -> int:
 
 
 __all__ = [
-    "AlongAxis", "Argsort", "Cumsum", "Flip", "Prod", "ScatterAlong", "Sort", "TakeAlong", "TopK",
+    "AlongAxis", "Argsort", "Cumprod", "Cumsum", "Flip", "Prod", "ScatterAlong", "Sort",
+    "TakeAlong", "TopK",
 ]  # fmt: skip

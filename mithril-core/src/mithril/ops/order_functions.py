@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 
 from mithril.ir.operand import AnyOperand, apply, apply_one
-from mithril.ops.order import Argsort, Cumsum, Flip, Prod, Sort, TakeAlong, TopK
+from mithril.ops.order import Argsort, Cumprod, Cumsum, Flip, Prod, Sort, TakeAlong, TopK
 from mithril.ops.reduce import Axes, read_axes
 from mithril.ops.shape import normalize_axis
 
@@ -51,6 +51,26 @@ def cumsum(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperan
     array([1, 3, 6], dtype=int32)
     """
     return apply_one(Cumsum(normalize_axis(axis, x.ndim, "cumsum"), reverse), x)
+
+
+def cumprod(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperand:
+    """Return the product of all elements up to each one along a dimension.
+
+    Args:
+        x: numbers or booleans of at least one dimension.
+        axis: the dimension; a negative one counts from the end.
+        reverse: whether to multiply up from the end.
+
+    Returns:
+        The shape of x; its dtype, int32 of booleans and integers of less than 32 bits.
+
+    Raises:
+        ShapeError: there is no such dimension.
+
+    >>> cumprod(backend.array([1, 2, 3])).numpy()
+    array([1, 2, 6], dtype=int32)
+    """
+    return apply_one(Cumprod(normalize_axis(axis, x.ndim, "cumprod"), reverse), x)
 
 
 def sort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOperand:
@@ -158,4 +178,4 @@ def take_along(x: AnyOperand, indices: AnyOperand, axis: int = -1) -> AnyOperand
     return apply_one(TakeAlong(normalize_axis(axis, x.ndim, "take_along")), x, indices)
 
 
-__all__ = ["argsort", "cumsum", "flip", "prod", "sort", "take_along", "top_k"]
+__all__ = ["argsort", "cumprod", "cumsum", "flip", "prod", "sort", "take_along", "top_k"]

@@ -7,14 +7,15 @@ were passed before. Nothing here knows a backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.engine import Engine, Executable, Observer
+from mithril.engine.reuse import find_overwritten
 from mithril.ir import Graph
 from mithril.plan import Plan, Port
 from mithril.runtime.array import Array, Kind
@@ -47,6 +48,11 @@ class Interface(Generic[Source]):
     arguments: tuple[str, ...]
     results: tuple[str, ...]
     donated: tuple[int, ...] = ()
+
+    def donating(self, names: Collection[str]) -> Interface[Source]:
+        """Return the same with the arguments of some names given up."""
+        donated = tuple(i for i, name in enumerate(self.arguments) if name in names)
+        return replace(self, donated=donated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,18 +102,34 @@ class Bound(Generic[Source]):
 
         Raises:
             BackendError: an array was donated before, or is donated and needed otherwise.
+
+        An array that is given up is lost if the run fails and may have written into its memory.
         """
         execute, order, choose, kinds, is_donated = self._parts
         if is_donated:
             check_donated(arrays, self.interface.arguments, self.interface.donated)
-        made = execute(order(list(map(_shards, arrays))), observe)
+        try:
+            made = execute(order(list(map(_shards, arrays))), observe)
+        except BaseException:
+            # What may be half written over by now is of no use to anybody.
+            self._give_up(arrays, self._overwritten)
+            raise
         if is_donated:
-            self._give_up(arrays)
+            self._give_up(arrays, self.interface.donated)
         return Array.of_kinds(kinds, made if choose is None else choose(made))
 
-    def _give_up(self, arrays: Sequence[Array]) -> None:
+    @cached_property
+    def _overwritten(self) -> Sequence[int]:
+        """Positions of the arguments that the program may write over while it runs."""
+        stage, donated = self.plan.only_stage, self.interface.donated
+        if stage is None or not donated:
+            return ()
+        given_up = [i for i, position in enumerate(self.order) if position in donated]
+        return [self.order[i] for i in find_overwritten(stage.program, given_up)]
+
+    def _give_up(self, arrays: Sequence[Array], positions: Sequence[int]) -> None:
         caller, names = self.interface.caller, self.interface.arguments
-        for position in self.interface.donated:
+        for position in positions:
             give_up(arrays[position], f"{caller} as '{names[position]}'")
 
     @cached_property
@@ -188,9 +210,18 @@ class Bindings(Generic[Form, Source]):
         self._last = known
         return known[2]
 
-    def keep(self, form: Form, kinds: Sequence[Kind], bound: Bound[Source]) -> None:
-        """Keep what was bound for such a call, and for arrays that lie as its plan wants them."""
-        self.made += 1
+    def keep(
+        self, form: Form, kinds: Sequence[Kind], bound: Bound[Source], *, is_planned: bool = True
+    ) -> None:
+        """Keep what was bound for such a call, and for arrays that lie as its plan wants them.
+
+        Args:
+            form: of the call.
+            kinds: of its arrays.
+            bound: what runs.
+            is_planned: whether a plan was made for it; it may be that of another form.
+        """
+        self.made += is_planned
         settled = _settle(kinds, bound)
         self._last = (form, settled, bound)
         self._known.put((form, tuple(kinds)), self._last)

@@ -29,7 +29,7 @@ from mithril.runtime.evaluation import Evaluator, check_names
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.planner import Planner
 from mithril.runtime.sampling import check_seed
-from mithril.runtime.settings import Settings
+from mithril.runtime.settings import Choice, Settings
 from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.types import TensorType
 
@@ -73,6 +73,7 @@ class CompiledModel:
         *,
         seed: int = 0,
         observe: Observer | None = None,
+        donate: Choice = (),
     ) -> dict[str, Array]: ...
 
     @overload
@@ -84,6 +85,7 @@ class CompiledModel:
         *,
         seed: int = 0,
         observe: Observer | None = None,
+        donate: Choice = (),
     ) -> tuple[dict[str, Array], Parameters]: ...
 
     def evaluate(
@@ -94,6 +96,7 @@ class CompiledModel:
         *,
         seed: int = 0,
         observe: Observer | None = None,
+        donate: Choice = (),
         **unknown: object,  # refused here: a decorator would be felt in small steps
     ) -> dict[str, Array] | tuple[dict[str, Array], Parameters]:
         """Return the outputs, and the gradients of the parameters when output gradients are given.
@@ -106,6 +109,9 @@ class CompiledModel:
             output_gradients: the gradient of some outputs; the others count as zero.
             seed: decides the dropout masks; a forward and a backward with one seed agree.
             observe: told kind, mesh axes and bytes of every collective that is carried out.
+            donate: what this call gives up besides what `compile(donate=…)` says: names or patterns
+                of inputs and parameters, or whole arguments, `"params"`, `"inputs"`. These arrays
+                cannot be used afterwards; an output of the same type may take their memory.
             unknown: none; any other option is refused.
 
         Returns:
@@ -114,8 +120,10 @@ class CompiledModel:
         Raises:
             GraphError: a name is missing or unknown.
             ShapeError: shapes or dtypes do not fit the model.
-            BackendError: an array belongs to another backend.
-            OptionError: the seed is no integer, `observe` no function, or an option unknown.
+            BackendError: an array belongs to another backend, or was donated, or is donated and
+                needed otherwise.
+            OptionError: the seed is no integer, `observe` no function, `donate` names nothing, or
+                an option is unknown.
         """
         if unknown:
             refuse_unknown("evaluate()", unknown, list_argument_names(type(self).evaluate))
@@ -124,7 +132,7 @@ class CompiledModel:
                 f"observe={observe!r} cannot be called; give a function of kind, axes and bytes"
             )
         outputs, gradients = self._evaluator.evaluate(
-            params, inputs, output_gradients, seed, observe
+            params, inputs, output_gradients, seed, observe, donate
         )
         return outputs if output_gradients is None else (outputs, gradients)
 

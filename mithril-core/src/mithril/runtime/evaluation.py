@@ -6,7 +6,7 @@ each array just long enough to see that it is of the same kind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from mithril.runtime.call import Bound, Pick, pick
 from mithril.runtime.donation import give_up_moved
 from mithril.runtime.input_conversion import InputConverter
 from mithril.runtime.parameters import Parameters, initial_array
-from mithril.runtime.planner import Evaluation, Planner, Seeded
+from mithril.runtime.planner import NOTHING, Evaluation, Planner, Seeded
 from mithril.runtime.sampling import check_seed
-from mithril.runtime.settings import Settings
+from mithril.runtime.settings import Choice, Settings, read_donated
 from mithril.runtime.submesh import on_whole_mesh
 
 Given = Mapping[str, object]
@@ -59,6 +59,7 @@ class Evaluator:
         self._places = tuple(enumerate(outputs))
         self._pick_inputs, self._pick_parameters = pick(inputs), pick(parameters)
         self._converter = InputConverter(backend)
+        self._donations: dict[Hashable, frozenset[str]] = {}
 
     def evaluate(
         self,
@@ -67,14 +68,16 @@ class Evaluator:
         gradients: Given | None,
         seed: int,
         observe: Observer | None,
+        donate: Choice = (),
     ) -> tuple[dict[str, Array], Parameters]:
         """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
         check_seed(seed)
         given = arrays = self._collect_given(params, inputs, gradients)
         seeded = None if gradients is None else tuple(gradients)
-        bound = self._planner.bindings.of_last(seeded, arrays)
+        donated = NOTHING if donate == () else self._read_donated(donate)
+        bound = self._planner.bindings.of_last((seeded, donated), arrays)
         if bound is None:
-            bound, arrays = self._prepare(arrays, seeded)
+            bound, arrays = self._prepare(arrays, seeded, donated)
         evaluation = bound.interface.source
         if evaluation.traced.uses_seed:
             arrays = [*arrays, self._seed_array(seed, bound)]
@@ -87,10 +90,21 @@ class Evaluator:
         slopes = zip(evaluation.differentiated, made[len(outputs) :], strict=True)
         return outputs, Parameters(slopes)
 
-    def bind(self, seeded: Seeded, kinds: Sequence[Kind]) -> Bound[Evaluation]:
+    def bind(
+        self, seeded: Seeded, kinds: Sequence[Kind], donated: frozenset[str] = NOTHING
+    ) -> Bound[Evaluation]:
         """Return the plan for arrays of some kinds, which is the latest one from now on."""
-        self.latest = self._planner.bind(seeded, kinds)
+        self.latest = self._planner.bind(seeded, kinds, donated)
         return self.latest
+
+    def _read_donated(self, donate: Choice) -> frozenset[str]:
+        """Return the names of what a call gives up; read once for each way to say it."""
+        key = donate if isinstance(donate, Hashable) else tuple(donate)
+        found = self._donations.get(key)
+        if found is None:
+            found = read_donated(donate, self._inputs, self._parameters, self._outputs)
+            self._donations[key] = found
+        return found
 
     def materialise(self, parameters: Mapping[str, Array], bound: Bound[Evaluation]) -> None:
         """Give waiting parameters their values, in the sharding the plan takes them in."""
@@ -105,7 +119,7 @@ class Evaluator:
     # ------------------------------------------------------------------ arrays of new kinds
 
     def _prepare(
-        self, given: Sequence[Any], seeded: Seeded
+        self, given: Sequence[Any], seeded: Seeded, donated: frozenset[str]
     ) -> tuple[Bound[Evaluation], list[Array]]:
         """Return what evaluates arrays like these, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
@@ -115,10 +129,10 @@ class Evaluator:
         arrays += convert(given[last:], seeded or (), "gradient of output")
         if not self._planner.is_placed:
             arrays = list(map(on_whole_mesh, arrays))
-        bound = self._planner.bindings.of_last(seeded, arrays)
+        bound = self._planner.bindings.of_last((seeded, donated), arrays)
         if bound is None:
             arrays[last:] = self._fit(arrays[last:], seeded or (), arrays[:first])
-            bound = self.bind(seeded, [x.kind for x in arrays])
+            bound = self.bind(seeded, [x.kind for x in arrays], donated)
             parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
             self.materialise(parameters, bound)
         return bound, arrays

@@ -55,6 +55,7 @@ ALIASES: dict[str, str] = {
     "astype": "cast",
     "atan": "arctan",
     "concat": "concatenate",
+    "cumulative_prod": "cumprod",
     "cumulative_sum": "cumsum",
     "negative": "negate",
     "permute_dims": "transpose",

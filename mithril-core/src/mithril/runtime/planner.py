@@ -39,6 +39,8 @@ from mithril.types import TensorType
 Placed = tuple[TensorType | None, Sharding | None]  # None: as the plan needs it
 Arguments = tuple[tuple[str, Placed], ...]
 Seeded = tuple[str, ...] | None
+NOTHING: frozenset[str] = frozenset()
+"""Names of what a call gives up besides what every call does."""
 KEPT = 256
 """How many traces and plans a compiled model keeps."""
 PASSED_IN = "the array that was passed in"
@@ -93,7 +95,7 @@ class Planner:
     ) -> None:
         check_patterns(model)
         self._placement_spec = placement_spec_of(component_of(model))
-        self.bindings: Bindings[Seeded, Evaluation] = Bindings(2 * KEPT)
+        self.bindings: Bindings[tuple[Seeded, frozenset[str]], Evaluation] = Bindings(2 * KEPT)
         self._input_names, self._parameter_names = input_names(model), parameter_names(model)
         self._model = model
         self._backend = backend
@@ -126,18 +128,32 @@ class Planner:
         """Return the types of the outputs for inputs of some types, as the precision has them."""
         return output_types(self.trace(types).graph, self._settings.plan.precision)
 
-    def bind(self, seeded: Seeded, kinds: Sequence[Kind]) -> Bound[Evaluation]:
+    def bind(
+        self, seeded: Seeded, kinds: Sequence[Kind], donated: frozenset[str] = NOTHING
+    ) -> Bound[Evaluation]:
         """Return the plan for arrays of some kinds, made when they are met first.
 
         Args:
             seeded: the outputs whose gradients are given; None for a forward plan.
             kinds: of inputs, parameters and these gradients, in that order.
+            donated: names of the arguments that are given up, besides those of the settings.
         """
-        bound = self.bindings.find(seeded, kinds)
-        if bound is None:
+        bound = self.bindings.find((seeded, donated), kinds)
+        if bound is None and donated:
+            bound = self._bind_donating(seeded, kinds, donated)
+            self.bindings.keep((seeded, donated), kinds, bound, is_planned=False)
+        elif bound is None:
             bound = self._bind(self._argument_kinds(seeded, kinds))
-            self.bindings.keep(seeded, kinds, bound)
+            self.bindings.keep((seeded, donated), kinds, bound)
         return bound
+
+    def _bind_donating(
+        self, seeded: Seeded, kinds: Sequence[Kind], donated: frozenset[str]
+    ) -> Bound[Evaluation]:
+        """Return the plan of a call that gives up more: the same one, lowered anew."""
+        same = self.bind(seeded, kinds)
+        names = donated | self._settings.donated
+        return replace(same, interface=same.interface.donating(names))
 
     def _argument_kinds(self, seeded: Seeded, kinds: Sequence[Kind]) -> ArgumentKinds:
         names = (*self._input_names, *self._parameter_names, *(seeded or ()))
@@ -175,8 +191,8 @@ class Planner:
         differentiated = self._differentiate(traced, arguments) if given else ()
         evaluation = Evaluation(traced, seeded, differentiated)
         results = (*traced.graph.outputs, *map(gradient_of, differentiated))
-        donated = tuple(i for i, name in enumerate(passed) if name in self._settings.donated)
-        return Interface("evaluate()", self._backend, evaluation, tuple(passed), results, donated)
+        made = Interface("evaluate()", self._backend, evaluation, tuple(passed), results)
+        return made.donating(self._settings.donated)
 
     def _placement(self, traced: Traced, arguments: ArgumentKinds) -> Placement | None:
         """Return where layers run, if the model says so and there are several devices."""

@@ -5,12 +5,14 @@ from mithril_jax.kernels import (
     collectives,
     control,
     conv,
+    dynamic_slicing,
     elementwise,
     fused,
     grouped,
     index,
     linalg,
     loss,
+    matrix,
     moe,
     order,
     pool,
@@ -24,7 +26,7 @@ from mithril_jax.kernels.table import KERNELS, kernels_on
 fused.register_fused()
 
 __all__ = [
-    "KERNELS", "kernels_on", "bucket", "collectives", "control", "conv", "elementwise", "fused",
-    "grouped", "index", "linalg", "loss", "moe", "order", "pool", "random", "reduce", "shape",
-    "shard",
+    "KERNELS", "kernels_on", "bucket", "collectives", "control", "conv", "dynamic_slicing",
+    "elementwise", "fused", "grouped", "index", "linalg", "loss", "matrix", "moe", "order", "pool",
+    "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -83,10 +83,16 @@ def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
 
 @kernel(ops.AllToAll)
 def all_to_all(op: ops.AllToAll, types: Types) -> Run:
-    """Pieces along one dimension sent to their device, and joined along another one."""
+    """Pieces along one dimension sent to their device, and joined along another one.
+
+    XLA looks through the padding of what it cuts, and then finds pieces in layouts that differ,
+    which it refuses; it does not look through a barrier.
+    """
     if empty := _empty(op, types):
         return empty
-    return lambda x: lax.all_to_all(x, op.axes, op.split, op.concat, tiled=True)
+    return lambda x: lax.all_to_all(
+        lax.optimization_barrier(x), op.axes, op.split, op.concat, tiled=True
+    )
 
 
 @kernel(ops.Permute)

@@ -39,14 +39,15 @@ def arg_extremum(op: ops.ArgExtremum, types: Types) -> Run:
     return lambda x: find(x, op.axis, np.int32)
 
 
-@kernel(ops.Cumsum)
-def cumsum(op: ops.Cumsum, types: Types) -> Run:
-    """A running sum."""
+@kernel(ops.Cumsum, ops.Cumprod)
+def cumulative(op: ops.Cumsum | ops.Cumprod, types: Types) -> Run:
+    """A running sum or product."""
+    function = lax.cumsum if isinstance(op, ops.Cumsum) else lax.cumprod
     (result,) = op.infer(types)
     dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)
 
     def run(x: Any) -> Any:
-        total = lax.cumsum(lax.convert_element_type(x, accumulate), op.axis, reverse=op.reverse)
+        total = function(lax.convert_element_type(x, accumulate), op.axis, reverse=op.reverse)
         return lax.convert_element_type(total, dtype)
 
     return run

@@ -57,11 +57,12 @@ def prod(op: ops.Prod, types: Types) -> Run:
     return _accumulate(op, types, lambda x: mx.prod(x, axes, keepdims))
 
 
-@kernel(ops.Cumsum)
-def cumsum(op: ops.Cumsum, types: Types) -> Run:
-    """A running sum."""
+@kernel(ops.Cumsum, ops.Cumprod)
+def cumulative(op: ops.Cumsum | ops.Cumprod, types: Types) -> Run:
+    """A running sum or product."""
     axis, is_reverse = op.axis, op.reverse
-    return _accumulate(op, types, lambda x: mx.cumsum(x, axis, reverse=is_reverse))
+    function = mx.cumsum if isinstance(op, ops.Cumsum) else mx.cumprod
+    return _accumulate(op, types, lambda x: function(x, axis, reverse=is_reverse))
 
 
 @kernel(ops.Argmax, ops.Argmin)

@@ -198,7 +198,8 @@ def whole_of(part: torch.Tensor | None, port: Port, size: int, device: str) -> t
         part = torch.zeros(local_shape(port), dtype=port.dtype, device=device)
     if part.numel() == 0:
         return part.new_empty(port.shape)
-    row = part.contiguous().view(-1).view(torch.uint8)  # some libraries know few types
+    # Bytes, as some libraries know few types; of one element PyTorch keeps any stride.
+    row = torch.as_strided(part.contiguous(), (part.numel(),), (1,)).view(torch.uint8)
     rows = [torch.empty_like(row) for _ in range(size)]
     dist.all_gather(rows, row)
     whole = part.new_empty(port.shape)

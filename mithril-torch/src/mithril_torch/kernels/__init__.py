@@ -4,11 +4,13 @@ from mithril_torch.kernels import (
     attention,
     control,
     conv,
+    dynamic_slicing,
     elementwise,
     grouped,
     index,
     linalg,
     loss,
+    matrix,
     moe,
     nn,
     normalization,
@@ -23,7 +25,7 @@ from mithril_torch.kernels import (
 from mithril_torch.kernels.table import EXPRESSIONS
 
 __all__ = [
-    "EXPRESSIONS", "attention", "control", "conv", "elementwise", "grouped", "index", "linalg",
-    "loss", "moe", "nn", "normalization", "order", "pool", "position", "random", "reduce", "shape",
-    "shard",
+    "EXPRESSIONS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped",
+    "index", "linalg", "loss", "matrix", "moe", "nn", "normalization", "order", "pool", "position",
+    "random", "reduce", "shape", "shard",
 ]  # fmt: skip

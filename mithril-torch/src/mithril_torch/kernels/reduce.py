@@ -53,15 +53,15 @@ def prod(op: ops.Prod, types: Types) -> str:
     return convert(text, kind, result)
 
 
-@kernel(ops.Cumsum)
+@kernel(ops.Cumsum, ops.Cumprod)
 @wide
-def cumsum(op: ops.Cumsum, types: Types) -> str:
-    """A running sum."""
+def cumulative(op: ops.Cumsum | ops.Cumprod, types: Types) -> str:
+    """A running sum or product."""
     (result,) = op.infer(types)
     kind, operand = accumulator(result), "{0}"
     if op.reverse:
         operand = f"torch.flip({operand}, ({op.axis},))"
-    text = f"torch.cumsum({operand}, {op.axis}, dtype={dtype(kind)})"
+    text = f"torch.{op.name}({operand}, {op.axis}, dtype={dtype(kind)})"
     return convert(f"torch.flip({text}, ({op.axis},))" if op.reverse else text, kind, result)
 
 

@@ -4,11 +4,13 @@ from mithril.engine.kernels import (
     attention,
     control,
     conv,
+    dynamic_slicing,
     elementwise,
     grouped,
     index,
     linalg,
     loss,
+    matrix,
     moe,
     nn,
     normalization,
@@ -31,7 +33,8 @@ from mithril.engine.kernels.registry import (
 )
 
 __all__ = [
-    "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "elementwise",
-    "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "moe", "nn", "normalization",
-    "on_namespace", "order", "pool", "position", "random", "reduce", "shape", "shard",
+    "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "dynamic_slicing",
+    "elementwise", "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "matrix", "moe",
+    "nn", "normalization", "on_namespace", "order", "pool", "position", "random", "reduce", "shape",
+    "shard",
 ]  # fmt: skip

@@ -73,15 +73,16 @@ def prod(op: order.Prod, types: Types, xp: ModuleType) -> Run:
     )
 
 
-@kernel(order.Cumsum)
-def cumsum(op: order.Cumsum, types: Types, xp: ModuleType) -> Run:
-    """A running sum; of 16-bit floats in float32."""
+@kernel(order.Cumsum, order.Cumprod)
+def cumulative(op: order.Cumsum | order.Cumprod, types: Types, xp: ModuleType) -> Run:
+    """A running sum or product; of 16-bit floats in float32."""
+    accumulate = getattr(xp, op.name)
     (result,) = op.infer(types)
     dtype, wide = result.dtype.numpy, accumulator(result.dtype)
 
     def run(x: Any) -> Any:
         x = xp.flip(x, axis=op.axis) if op.reverse else x
-        total = xp.cumsum(x, axis=op.axis, dtype=wide)
+        total = accumulate(x, axis=op.axis, dtype=wide)
         return xp.asarray(xp.flip(total, axis=op.axis) if op.reverse else total, dtype=dtype)
 
     return run

@@ -23,6 +23,7 @@ from mithril_torch.executors.pool import memory
 from mithril_torch.executors.pool.messages import SMALL, Message, encode
 from mithril_torch.executors.pool.recorder import record_collectives
 from mithril_torch.program import runtime_library
+from mithril_torch.program.runtime_library.collectives import flatten_row
 from mithril_torch.program.runtime_library.point_to_point import MESSAGES, SENDS
 
 LONGEST = 2000
@@ -224,7 +225,7 @@ def _name(dtype: torch.dtype) -> str:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
+    return flatten_row(plain).view(torch.uint8)
 
 
 def _pack_small(outputs: Sequence[torch.Tensor | None]) -> bytes:

@@ -17,10 +17,12 @@ import torch
 from mithril_torch.program.runtime_library.attention import *
 from mithril_torch.program.runtime_library.collectives import *
 from mithril_torch.program.runtime_library.convolution import *
+from mithril_torch.program.runtime_library.dynamic_slicing import *
 from mithril_torch.program.runtime_library.grouped import *
 from mithril_torch.program.runtime_library.groups import *
 from mithril_torch.program.runtime_library.index import *
 from mithril_torch.program.runtime_library.loss import *
+from mithril_torch.program.runtime_library.matrix import *
 from mithril_torch.program.runtime_library.moe import *
 from mithril_torch.program.runtime_library.movement import *
 from mithril_torch.program.runtime_library.normalization import *

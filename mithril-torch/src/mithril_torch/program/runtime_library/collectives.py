@@ -177,8 +177,17 @@ def split_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
 
 def flatten_elements(x: torch.Tensor) -> torch.Tensor:
     """Return the elements in a row, as bytes where processes cannot exchange their type."""
-    row = x.view(-1)
+    row = flatten_row(x)
     return row if row.dtype in NATIVE_DTYPES else row.view(torch.uint8)
+
+
+def flatten_row(x: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a contiguous tensor in a row.
+
+    To PyTorch a tensor of one element is contiguous whatever its stride, which a view keeps; as
+    numbers of another size it can be seen with stride 1 only.
+    """
+    return torch.as_strided(x, (x.numel(),), (1,))
 
 
 def all_reduce_now(group: Group, *operands: torch.Tensor, reduction: str) -> object:
