@@ -95,7 +95,6 @@ PRIMITIVE: list[list] = [
     *_avg_pool(ops.AvgPool((3, 2), (2, 1), ((1, 1), (0, 1)), True), 2, 2, 5, 4),
     *_avg_pool(ops.AvgPool((3, 2), (2, 1), ((1, 1), (0, 1)), False), 2, 2, 5, 4),
     *_avg_pool(ops.AvgPool((3,), (1,), ((2, 0),), False), 2, 2, 6),
-    *_avg_pool(ops.AvgPool((2,), (1,), ((1, 1),), False), 3, 1, 4),
 ]
 # fmt: on
 
