@@ -30,7 +30,8 @@ from mithril.runtime.parameters import Parameters
 from mithril.runtime.planner import Planner
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
-from mithril.runtime.specification import TensorSpec, as_spec
+from mithril.runtime.sharing import Shared
+from mithril.runtime.specification import REPLICATED, TensorSpec, as_spec
 from mithril.types import TensorType
 
 Placed = tuple[TensorType, Sharding]
@@ -42,7 +43,7 @@ def _kind(given: object) -> object:
     return given.kind if isinstance(given, Array) else given
 
 
-class CompiledModel:
+class CompiledModel(Shared):
     """A model ready to run on a backend; made by `compile`."""
 
     def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
@@ -204,7 +205,7 @@ class CompiledModel:
             given = given.type if isinstance(given, Kind) else given
             spec = as_spec(given, f"input '{name}'", self.backend.precision.default)
             if wanted is None or isinstance(given, TensorSpec):
-                wanted = spec.sharding
+                wanted = spec.sharding or REPLICATED
             sharding = Sharding.of(self.backend.mesh, wanted, len(spec.shape), f"input '{name}'")
             found.append(Kind(self.backend, spec.type, sharding))
         return found
