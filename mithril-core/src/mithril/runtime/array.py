@@ -179,7 +179,9 @@ class Array(Operand):
         engine = self.engine
         return [
             ArrayShard(
-                engine.devices[device], self.sharding.box(device, self.shape), self.read_part(device)
+                engine.devices[device],
+                self.sharding.box(device, self.shape),
+                self.read_part(device),
             )
             for device in engine.local_devices
         ]

@@ -31,7 +31,7 @@ from mithril.runtime.planner import Planner
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
 from mithril.runtime.sharing import Shared
-from mithril.runtime.specification import REPLICATED, TensorSpec, as_spec
+from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.types import TensorType
 
 Placed = tuple[TensorType, Sharding]
@@ -205,7 +205,7 @@ class CompiledModel(Shared):
             given = given.type if isinstance(given, Kind) else given
             spec = as_spec(given, f"input '{name}'", self.backend.precision.default)
             if wanted is None or isinstance(given, TensorSpec):
-                wanted = spec.sharding or REPLICATED
+                wanted = spec.sharding
             sharding = Sharding.of(self.backend.mesh, wanted, len(spec.shape), f"input '{name}'")
             found.append(Kind(self.backend, spec.type, sharding))
         return found

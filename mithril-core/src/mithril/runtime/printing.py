@@ -48,9 +48,7 @@ def print_values(x: Printed, devices: Iterable[int]) -> str:
         devices: one for each distinct part.
     """
     threshold = x.size if x.size <= SHOWN else 0
-    return np.array2string(
-        _glance(x, devices), separator=", ", threshold=threshold, edgeitems=EDGE
-    )
+    return np.array2string(_glance(x, devices), separator=", ", threshold=threshold, edgeitems=EDGE)
 
 
 def _glance(x: Printed, devices: Iterable[int]) -> np.ndarray:

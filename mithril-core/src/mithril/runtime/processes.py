@@ -15,8 +15,8 @@ from mithril.runtime.array import ArrayBackend
 
 _opened: list[ref[ArrayBackend]] = []
 """The backends that are in use, the latest last."""
-_place = (0, 0)
-"""The number of this process and how many there are; none before a backend is opened."""
+_places: list[tuple[int, int]] = []
+"""The number of this process and how many there are, as backends said, the largest job last."""
 
 
 def list_backends() -> list[ArrayBackend]:
@@ -28,10 +28,15 @@ def list_backends() -> list[ArrayBackend]:
 
 def meet(backend: ArrayBackend) -> None:
     """Take note of a backend that was opened."""
-    global _place
     _opened.append(ref(backend))
-    if backend.engine.process_count > _place[1]:
-        _place = backend.engine.process_index, backend.engine.process_count
+    place = backend.engine.process_index, backend.engine.process_count
+    if not _places or place[1] > _places[-1][1]:
+        _places.append(place)
+
+
+def find_place() -> tuple[int, int]:
+    """Return the number of this process and how many there are; alone where nobody knows."""
+    return _places[-1] if _places else (0, 1)
 
 
 def process_count() -> int:
@@ -46,7 +51,7 @@ def process_count() -> int:
     (1, 0, True)
     """
     _check_opened("process_count")
-    return _place[1]
+    return find_place()[1]
 
 
 def process_index() -> int:
@@ -56,7 +61,7 @@ def process_index() -> int:
         BackendError: no backend was opened yet, so nobody knows.
     """
     _check_opened("process_index")
-    return _place[0]
+    return find_place()[0]
 
 
 def is_main() -> bool:
@@ -66,7 +71,7 @@ def is_main() -> bool:
         BackendError: no backend was opened yet, so nobody knows.
     """
     _check_opened("is_main")
-    return _place[0] == 0
+    return find_place()[0] == 0
 
 
 def wait_for_processes() -> None:
@@ -77,12 +82,13 @@ def wait_for_processes() -> None:
     Raises:
         BackendError: no such backend is in use any more, or a process is gone.
     """
-    if _place[1] <= 1:
+    count = find_place()[1]
+    if count == 1:
         return
-    spans = [b for b in list_backends() if b.engine.process_count == _place[1]]
+    spans = [b for b in list_backends() if b.engine.process_count == count]
     if not spans:
         raise BackendError(
-            f"job has {_place[1]} processes, and no backend that spans them is in use any more; "
+            f"job has {count} processes, and no backend that spans them is in use any more; "
             f"keep the backend while you save or load"
         )
     mesh = spans[0].mesh
@@ -90,7 +96,7 @@ def wait_for_processes() -> None:
 
 
 def _check_opened(function: str) -> None:
-    if not _place[1]:
+    if not _places:
         raise BackendError(
             f"{function}() is known when a backend is open, and none was opened yet; open one "
             f"first, such as ml.NumpyBackend()"

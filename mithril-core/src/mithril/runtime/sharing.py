@@ -1,7 +1,7 @@
 """What is not copied and not pickled: handles of devices and programs, which stand for themselves.
 
-Arrays and parameters are not pickled either, as what pickle reads may run any code; `ml.save` writes
-them, whatever the mesh they lie on.
+Arrays and parameters are not pickled either, as what pickle reads may run any code; `ml.save`
+writes them, whatever the mesh they lie on.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class TensorSpec:
     Args:
         shape: global sizes.
         dtype: element type.
-        sharding: a PartitionSpec; None, the default, replicates it.
+        sharding: a PartitionSpec; replicated by default.
 
     >>> TensorSpec((32, 16), sharding=PartitionSpec("data")).type
     TensorType(shape=(32, 16), dtype=<DType.float32: 'float32'>)
@@ -33,7 +33,7 @@ class TensorSpec:
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    sharding: PartitionSpec | None = None
+    sharding: PartitionSpec = REPLICATED
 
     def __post_init__(self) -> None:
         if not _is_shape(self.shape):
@@ -41,9 +41,9 @@ class TensorSpec:
                 f"TensorSpec has shape {self.shape!r}; give a tuple of integers of 0 or more"
             )
         as_dtype(self.dtype)
-        if self.sharding is not None and not isinstance(self.sharding, PartitionSpec):
+        if not isinstance(self.sharding, PartitionSpec):
             raise ShardingError(
-                f"TensorSpec has sharding {self.sharding!r}; give a spec, such as P('data'), or None"
+                f"TensorSpec has sharding {self.sharding!r}; give a spec, such as P('data')"
             )
 
     @property

@@ -13,7 +13,7 @@ from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.options import FunctionOptions, Specs
-from mithril.runtime.specification import REPLICATED, TensorSpec
+from mithril.runtime.specification import TensorSpec
 from mithril.types import TensorType
 
 
@@ -67,8 +67,7 @@ class Arriving:
         return found
 
     def _resolve_spec(self, backend: ArrayBackend, spec: TensorSpec, position: int) -> Sharding:
-        wanted = spec.sharding or REPLICATED
-        return sharding_of(backend, wanted, spec.type, self.what(position), self.uneven)
+        return sharding_of(backend, spec.sharding, spec.type, self.what(position), self.uneven)
 
     def rest_sharding(
         self, backend: ArrayBackend, type: TensorType, position: int
