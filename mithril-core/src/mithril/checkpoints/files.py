@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from mithril.checkpoints.index import Edges, StoredPart, StoredTensor, write_whole
+from mithril.checkpoints.index import Edges, StoredPart, StoredTensor, intersect, write_whole
 from mithril.errors import CheckpointError
 from mithril.mesh import Box, edges
 from mithril.runtime.lru import LRUCache
@@ -127,19 +127,11 @@ class Reader:
         """
         sizes = [cut.stop - cut.start for cut in box]
         found = np.empty(sizes, tensor.type.dtype.numpy)
-        filled = 0
         for part in tensor.parts:
-            common = _intersect(part.box, edges(box))
+            common = intersect(part.box, edges(box))
             if common is None or not found.size:
                 continue
-            values = self._read_range(part, common, tensor)
-            found[_within(common, edges(box))] = values
-            filled += values.size
-        if filled != found.size:
-            raise CheckpointError(
-                f"checkpoint '{self._directory}' has {filled} of {found.size} elements of a box of "
-                f"an array; its index is damaged; take another checkpoint"
-            )
+            found[_within(common, edges(box))] = self._read_range(part, common, tensor)
         return found
 
     def _read_range(self, part: StoredPart, common: Edges, tensor: StoredTensor) -> np.ndarray:
@@ -182,12 +174,6 @@ class Reader:
 
 def _damaged(file: Path, why: str) -> CheckpointError:
     return CheckpointError(f"file '{file}' is damaged; {why}; take another checkpoint")
-
-
-def _intersect(x: Edges, y: Edges) -> Edges | None:
-    """Return what two boxes have in common, None if nothing."""
-    common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(x, y, strict=True))
-    return common if all(start < stop for start, stop in common) else None
 
 
 def _within(box: Edges, around: Edges) -> Box:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,7 @@ def write_whole(file: Path, write: Callable[[Path], None]) -> None:
         sync_directory(file.parent)
     except OSError as error:
         raise CheckpointError(
-            f"file '{file}' cannot be written; {error}; the checkpoint that was there is whole; "
-            f"make room or give another path"
+            f"file '{file}' cannot be written; {error}; make room, or give another path"
         ) from error
 
 
@@ -219,7 +219,7 @@ def _to_tensor(name: str, given: Any) -> StoredTensor:
 
 
 def check_cover(name: str, tensor: StoredTensor) -> None:
-    """Raise a ValueError unless the parts of an array make up all of it."""
+    """Raise a ValueError unless the parts of an array make up all of it, each element once."""
     shape = tensor.type.shape
     for part in tensor.parts:
         inside = all(0 <= a <= b <= n for (a, b), n in zip(part.box, shape, strict=True))
@@ -228,6 +228,22 @@ def check_cover(name: str, tensor: StoredTensor) -> None:
     held = sum(part.size for part in tensor.parts)
     if held != tensor.type.size:
         raise ValueError(f"'{name}' has {tensor.type.size} elements, and its parts {held}")
+    boxes = [part.box for part in tensor.parts]
+    if not _is_grid(boxes) and any(intersect(x, y) for x, y in combinations(boxes, 2)):
+        raise ValueError(f"parts of '{name}' overlap")
+
+
+def intersect(x: Edges, y: Edges) -> Edges | None:
+    """Return what two boxes have in common, None if nothing."""
+    common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(x, y, strict=True))
+    return common if all(start < stop for start, stop in common) else None
+
+
+def _is_grid(boxes: list[Edges]) -> bool:
+    """Return whether boxes are all combinations of cuts of each dimension, as a sharding makes."""
+    cuts = [sorted(set(found)) for found in zip(*boxes, strict=True)]
+    apart = all(a[1] <= b[0] for found in cuts for a, b in pairwise(found))
+    return apart and len(set(boxes)) == len(boxes) == math.prod(map(len, cuts))
 
 
 def _to_part(given: Any) -> StoredPart:

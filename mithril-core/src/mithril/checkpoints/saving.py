@@ -156,8 +156,9 @@ def _prepare(directory: Path) -> int:
         CheckpointError: it cannot be made, or holds something that is no checkpoint.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        sync_directory(directory.parent)
+        if not directory.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(directory.parent)
         names = sorted(file.name for file in directory.iterdir())
     except OSError as error:
         raise CheckpointError(
@@ -193,10 +194,20 @@ def _remove(directory: Path, is_old: Callable[[str], bool]) -> None:
 
 
 def _collect(directory: Path, number: int, count: int) -> dict[str, list[StoredPart]]:
-    """Return the parts that all processes have written."""
+    """Return the parts that all processes have written.
+
+    Raises:
+        CheckpointError: one of them has failed, or sees another file system.
+    """
     found: dict[str, list[StoredPart]] = {}
     for process in range(count):
-        for name, parts in read_parts(directory / f"{number:06d}-{process:05d}.json").items():
+        file = directory / f"{number:06d}-{process:05d}.json"
+        if not file.exists():
+            raise CheckpointError(
+                f"process {process} of {count} has not saved its parts: '{file}' is not there; see "
+                f"what that one says, and give a path on a file system that all of them see"
+            )
+        for name, parts in read_parts(file).items():
             found.setdefault(name, []).extend(parts)
     return found
 

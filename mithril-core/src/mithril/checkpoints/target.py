@@ -75,12 +75,14 @@ def _slot_of_framework(
         found.sharding if isinstance(found, Array) else Sharding.replicated(backend.mesh, type.rank)
     )
 
+    give = backend.interop.array_methods.get(backend.name)
+
     def make(read: Read) -> Any:
-        given = getattr(backend.place(type, sharding, read), backend.name)()
+        given = None if give is None else give(backend.place(type, sharding, read))
         if not isinstance(given, leaf.__class__):
             raise CheckpointError(
                 f"leaf '{name}' is {kind_of(leaf)}, and backend '{backend.name}' gives out "
-                f"{kind_of(given)}; give like= an array of Mithril there"
+                f"{kind_of(given)}; have an array of Mithril in its place"
             )
         return given
 
@@ -126,9 +128,9 @@ def check_fit(
     missing = [name for name in slots if name not in stored]
     unknown = [name for name in stored if name not in slots]
     faults = [
-        *_list("has no", [f"'{n}'{_near(n, unknown)}" for n in missing]),
-        *_list("has", [f"'{n}', which is not asked for" for n in unknown]),
-        *_list("does not fit", _find_misfits(slots, stored, tensors)),
+        *_list("lacks ", [f"'{name}'{_near(name, unknown)}" for name in missing]),
+        *_list("holds ", [f"'{name}'" for name in unknown], " besides"),
+        *_list("differs: ", _find_misfits(slots, stored, tensors)),
     ]
     if faults:
         raise CheckpointError(
@@ -138,13 +140,14 @@ def check_fit(
 
 
 def _near(name: str, unknown: Iterable[str]) -> str:
-    return nearest(name, unknown).removeprefix(";").replace("; did", " (did").replace("?", "")
+    hint = nearest(name, unknown)
+    return f" ({hint.removeprefix('; ')})" if hint else ""
 
 
-def _list(what: str, faults: list[str]) -> Iterator[str]:
+def _list(what: str, faults: list[str], end: str = "") -> Iterator[str]:
     if faults:
         more = f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        yield f"{what} {', '.join(faults[:SHOWN])}{more}"
+        yield f"{what}{', '.join(faults[:SHOWN])}{more}{end}"
 
 
 def _find_misfits(
@@ -156,9 +159,9 @@ def _find_misfits(
             continue
         kind, type = _describe(stored[name], tensors)
         if kind != slot.kind:
-            found.append(f"'{name}', {_article(kind)} there and {_article(slot.kind)} here")
+            found.append(f"'{name}' is {_article(kind)} there and {_article(slot.kind)} here")
         elif type is not None and slot.type is not None and not _takes(slot.type, type):
-            found.append(f"'{name}', {type} there and {slot.type} here")
+            found.append(f"'{name}' is {type} there and {slot.type} here")
     return found
 
 
