@@ -293,7 +293,7 @@ def test_several_programs_are_no_pure_function() -> None:
 def _of_weights(tree: dict[str, Any], weight: Any, other: Any) -> Any:
     """Return a tree of the form of one, with one value for weights and another for the rest."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, x: weight if path[-1].key.endswith("weight") else other, tree
+        lambda path, x: weight if path[0].key.endswith("weight") else other, tree
     )
 
 

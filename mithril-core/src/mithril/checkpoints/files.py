@@ -26,7 +26,7 @@ OPEN_FILES = 64
 METADATA = {"format": "pt"}  # what Hugging Face's readers ask for; bytes are the same in all
 
 
-class Piece(NamedTuple):
+class UnwrittenPart(NamedTuple):
     """A part that is to be written.
 
     Args:
@@ -55,45 +55,45 @@ class ReadObserver(Protocol):
         """Take note of bytes of a tensor of a file."""
 
 
-def write_pieces(
-    directory: Path, stem: str, pieces: Iterable[Piece]
+def write_parts(
+    directory: Path, stem: str, parts: Iterable[UnwrittenPart]
 ) -> dict[str, list[StoredPart]]:
     """Write parts into files of a directory; return where they are, by array.
 
     Args:
         directory: of the checkpoint.
         stem: how the names of the files begin.
-        pieces: what is written.
+        parts: what is written.
 
     Raises:
         CheckpointError: a file cannot be written.
     """
     found: dict[str, list[StoredPart]] = {}
-    for number, content in enumerate(_group(pieces)):
+    for number, content in enumerate(_group(parts)):
         file = directory / f"{stem}-{number:05d}.safetensors"
         write_whole(file, lambda path, held=content: _write(path, held))  # type: ignore[misc]
-        for piece, values in content.values():
-            part = StoredPart(piece.box, file.name, piece.name, checksum(values))
-            found.setdefault(piece.tensor, []).append(part)
+        for part, values in content.values():
+            stored = StoredPart(part.box, file.name, part.name, checksum(values))
+            found.setdefault(part.tensor, []).append(stored)
     return found
 
 
-def _group(pieces: Iterable[Piece]) -> Iterator[dict[str, tuple[Piece, np.ndarray]]]:
+def _group(parts: Iterable[UnwrittenPart]) -> Iterator[dict[str, tuple[UnwrittenPart, np.ndarray]]]:
     """Yield what comes into each file, by name."""
-    held: dict[str, tuple[Piece, np.ndarray]] = {}
+    held: dict[str, tuple[UnwrittenPart, np.ndarray]] = {}
     size = 0
-    for piece in pieces:
-        values = np.asarray(piece.read(), order="C")
-        if held and (size + values.nbytes > MAX_FILE_BYTES or piece.name in held):
+    for part in parts:
+        values = np.asarray(part.read(), order="C")
+        if held and (size + values.nbytes > MAX_FILE_BYTES or part.name in held):
             yield held
             held, size = {}, 0
-        held[piece.name] = piece, values
+        held[part.name] = part, values
         size += values.nbytes
     if held:
         yield held
 
 
-def _write(path: Path, content: dict[str, tuple[Piece, np.ndarray]]) -> None:
+def _write(path: Path, content: dict[str, tuple[UnwrittenPart, np.ndarray]]) -> None:
     try:
         save_file({name: values for name, (_, values) in content.items()}, path, METADATA)
     except SafetensorError as error:  # it tells of a full disk in words of its own
@@ -151,15 +151,15 @@ class Reader:
                 f"another checkpoint"
             ) from None
         except (OSError, SafetensorError) as error:
-            raise _damaged(file, str(error)) from error
+            raise _make_error(file, str(error)) from error
         if values.shape != expected or values.dtype != tensor.type.dtype.numpy:
-            raise _damaged(
+            raise _make_error(
                 file,
                 f"'{part.name}' gives {values.dtype}{list(values.shape)} where the index says "
                 f"{tensor.type.dtype}{list(expected)}",
             )
         if is_all and checksum(values) != part.crc32:
-            raise _damaged(file, f"the checksum of '{part.name}' is another one")
+            raise _make_error(file, f"the checksum of '{part.name}' is another one")
         if self._observe is not None:
             self._observe(part.file, part.name, values.nbytes)
         return values  # type: ignore[no-any-return]
@@ -172,7 +172,7 @@ class Reader:
         return handle
 
 
-def _damaged(file: Path, why: str) -> CheckpointError:
+def _make_error(file: Path, why: str) -> CheckpointError:
     return CheckpointError(f"file '{file}' is damaged; {why}; take another checkpoint")
 
 

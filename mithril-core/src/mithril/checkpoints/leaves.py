@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mithril.checkpoints.files import Piece
+from mithril.checkpoints.files import UnwrittenPart
 from mithril.checkpoints.owners import Owners
 from mithril.errors import CheckpointError, MithrilError, kind_of
 from mithril.mesh import Sharding
@@ -89,7 +89,9 @@ def type_of(name: str, leaf: Array | Host) -> TensorType:
         raise CheckpointError(f"leaf '{name}' cannot be saved; {error}") from error
 
 
-def list_pieces(name: str, leaf: Array | Host, type: TensorType, owners: Owners) -> Iterator[Piece]:
+def list_parts(
+    name: str, leaf: Array | Host, type: TensorType, owners: Owners
+) -> Iterator[UnwrittenPart]:
     """Yield the parts of a leaf that this process writes."""
     whole = tuple((0, size) for size in type.shape)
     if isinstance(leaf, Array):
@@ -98,9 +100,9 @@ def list_pieces(name: str, leaf: Array | Host, type: TensorType, owners: Owners)
         for box, device in owners.share_out(type, sharding).items():
             if device in here:
                 read = partial(leaf.read_part, device) if type.size else partial(_empty, type)
-                yield Piece(name, box, box == whole, read)
+                yield UnwrittenPart(name, box, box == whole, read)
     elif find_place()[0] == 0:
-        yield Piece(name, whole, True, partial(np.asarray, leaf, type.dtype.numpy))
+        yield UnwrittenPart(name, whole, True, partial(np.asarray, leaf, type.dtype.numpy))
 
 
 def _writes_for(leaf: Array) -> bool:

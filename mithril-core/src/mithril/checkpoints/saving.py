@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from mithril.checkpoints.files import Piece, write_pieces
+from mithril.checkpoints.files import UnwrittenPart, write_parts
 from mithril.checkpoints.index import (
     INDEX,
     OWN_NAME,
@@ -25,7 +25,7 @@ from mithril.checkpoints.index import (
     write_index,
     write_parts_index,
 )
-from mithril.checkpoints.leaves import Host, adopt, find_backends, list_pieces, type_of
+from mithril.checkpoints.leaves import Host, adopt, find_backends, list_parts, type_of
 from mithril.checkpoints.owners import Owners
 from mithril.checkpoints.tree import Node, is_value, name_leaves, to_node, to_value_node
 from mithril.errors import CheckpointError, MithrilError, kind_of
@@ -102,7 +102,7 @@ def _save(
         number = _prepare(directory)
         stem = f"{number:06d}-{index:05d}"
         _remove(directory, lambda name: name.startswith(stem))
-        found = write_pieces(directory, stem, _list_pieces(arrays, types))
+        found = write_parts(directory, stem, _list_all_parts(arrays, types))
         if count > 1:
             write_parts_index(directory / f"{stem}.json", found)
     except MithrilError as error:  # the others wait for this process before they learn of it
@@ -141,12 +141,12 @@ def _check_saved(directory: Path, number: int) -> None:
         )
 
 
-def _list_pieces(
+def _list_all_parts(
     arrays: Mapping[str, Array | Host], types: Mapping[str, TensorType]
-) -> Iterator[Piece]:
+) -> Iterator[UnwrittenPart]:
     owners = Owners()
     for name, array in arrays.items():
-        yield from list_pieces(name, array, types[name], owners)
+        yield from list_parts(name, array, types[name], owners)
 
 
 def _prepare(directory: Path) -> int:
