@@ -101,10 +101,12 @@ def test_options(saved: Path) -> None:
     wrong = r"compiled is a dict; give what ml.compile\(…\) returns"
     refuses(wrong, lambda: ml.load(saved, compiled={}), ml.OptionError)
     refuses(
-        "plan is not known before the shapes",
+        "not known before the shapes",
         lambda: ml.load(saved, compiled=compiled),
         ml.PlanError,
     )
+    uncallable = "observe=3 cannot be called; give a function of file, name and nbytes"
+    refuses(uncallable, lambda: ml.load(saved, observe=3), ml.OptionError)
     refuses(r"save\(\) has no option 'pth'", lambda: ml.save(pth=saved, tree={}), ml.OptionError)
 
 

@@ -26,12 +26,15 @@ Host = np.ndarray | np.generic
 
 
 def find_backends(leaves: list[Any]) -> list[ArrayBackend]:
-    """Return the backends that may know arrays of a framework: those of the tree come first."""
+    """Return the backends that may know arrays of a framework.
+
+    Those of the tree come first, then those of larger meshes, then later ones.
+    """
     found: dict[int, ArrayBackend] = {}
     for leaf in leaves:
         if isinstance(leaf, Array):
             found.setdefault(id(leaf.backend), leaf.backend)
-    for backend in list_backends():
+    for backend in sorted(list_backends(), key=lambda backend: -backend.mesh.size):
         found.setdefault(id(backend), backend)
     return list(found.values())
 
@@ -51,18 +54,25 @@ def adopt(
     """
     if isinstance(leaf, Array | np.ndarray | np.generic):
         return leaf, None
-    for backend in backends:
+    for backend in reversed(backends):  # the smallest mesh: nothing has to travel
         host = backend.interop.host(leaf)
         if host is not None:
             _check_alone(name, leaf)
             return host, backend
+    found: tuple[Array, ArrayBackend] | None = None
+    for backend in backends:
         adopted = backend.adopt(leaf)
-        if adopted is not None:
-            return adopted, backend
-    raise CheckpointError(
-        f"leaf '{name}' is {kind_of(leaf)}, which is not saved; leaves are arrays of Mithril, of "
-        f"NumPy and of the framework of a backend that is open, numbers, texts and None"
-    )
+        if adopted is None:
+            continue
+        if adopted.shards is leaf and adopted.ndim:
+            return adopted, backend  # it lies on this mesh; a scalar lies on any
+        found = found or (adopted, backend)
+    if found is None:
+        raise CheckpointError(
+            f"leaf '{name}' is {kind_of(leaf)}, which is not saved; leaves are arrays of Mithril, "
+            f"of NumPy and of the framework of a backend that is open, numbers, texts and None"
+        )
+    return found
 
 
 def _check_alone(name: str, leaf: object) -> None:

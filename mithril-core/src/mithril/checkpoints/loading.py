@@ -82,6 +82,10 @@ def load(
         raise OptionError("load() is given like= and compiled=; give one of them")
     if compiled is not None and not isinstance(compiled, CompiledModel):
         raise OptionError(f"compiled is {kind_of(compiled)}; give what ml.compile(…) returns")
+    if observe is not None and not callable(observe):
+        raise OptionError(
+            f"observe={observe!r} cannot be called; give a function of file, name and nbytes"
+        )
     directory = as_directory(path)
     index = read_index(directory)
     what = f"checkpoint '{directory}'"

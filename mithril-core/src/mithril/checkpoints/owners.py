@@ -42,11 +42,9 @@ class Owners:
 @lru_cache(maxsize=256)
 def find_holders(sharding: Sharding, shape: Shape) -> dict[Edges, tuple[int, ...]]:
     """Return the devices that hold each distinct part of an array of a shape."""
-    found: dict[Edges, tuple[int, ...]] = {}
+    found: dict[Edges, list[int]] = {}
     for device in range(sharding.mesh.size):
-        box = edges(sharding.box(device, shape))
-        found[box] = (*found.get(box, ()), device)
-    whole = tuple((0, size) for size in shape)
+        found.setdefault(edges(sharding.box(device, shape)), []).append(device)
     if 0 in shape:
-        return {whole: tuple(range(sharding.mesh.size))}
-    return {box: held for box, held in found.items() if all(a < b for a, b in box)}
+        return {tuple((0, size) for size in shape): tuple(range(sharding.mesh.size))}
+    return {box: tuple(held) for box, held in found.items() if all(a < b for a, b in box)}
