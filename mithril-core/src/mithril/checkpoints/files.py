@@ -125,13 +125,16 @@ class Reader:
         Raises:
             CheckpointError: a file is not there, or damaged.
         """
+        wanted = edges(box)
+        covering = next((p for p in tensor.parts if intersect(p.box, wanted) == wanted), None)
+        if covering is not None:
+            return self._read_range(covering, wanted, tensor)
         sizes = [cut.stop - cut.start for cut in box]
         found = np.empty(sizes, tensor.type.dtype.numpy)
         for part in tensor.parts:
-            common = intersect(part.box, edges(box))
-            if common is None or not found.size:
-                continue
-            found[_within(common, edges(box))] = self._read_range(part, common, tensor)
+            common = intersect(part.box, wanted)
+            if common is not None:
+                found[_within(common, wanted)] = self._read_range(part, common, tensor)
         return found
 
     def _read_range(self, part: StoredPart, common: Edges, tensor: StoredTensor) -> np.ndarray:

@@ -181,7 +181,7 @@ def write_whole(file: Path, write: Callable[[Path], None]) -> None:
     temporary = file.with_name(f"{file.name}.tmp")
     try:
         write(temporary)
-        with temporary.open("rb") as written:
+        with temporary.open("rb+") as written:
             os.fsync(written.fileno())
         os.replace(temporary, file)  # noqa: PTH105 - tests let it fail
         sync_directory(file.parent)
