@@ -28,15 +28,24 @@ Host = np.ndarray | np.generic
 def find_backends(leaves: list[Any]) -> list[ArrayBackend]:
     """Return the backends that may know arrays of a framework.
 
-    Those of the tree come first, then those of larger meshes, then later ones.
+    Those of the tree come first, then the one that the largest array of a framework lies on as it
+    is, then those of larger meshes.
     """
-    found: dict[int, ArrayBackend] = {}
-    for leaf in leaves:
-        if isinstance(leaf, Array):
-            found.setdefault(id(leaf.backend), leaf.backend)
-    for backend in sorted(list_backends(), key=lambda backend: -backend.mesh.size):
-        found.setdefault(id(backend), backend)
-    return list(found.values())
+    found = list({id(x.backend): x.backend for x in leaves if isinstance(x, Array)}.values())
+    rest = sorted(list_backends(), key=lambda backend: -backend.mesh.size)
+    found += [backend for backend in rest if not any(backend is other for other in found)]
+    foreign = [x for x in leaves if getattr(x, "ndim", 0) and not isinstance(x, Array | Host)]
+    if foreign and not any(isinstance(x, Array) for x in leaves):
+        largest = max(foreign, key=lambda x: x.size if isinstance(x.size, int) else 0)
+        known = next((b for b in found if _adopt_as_it_lies(largest, b) is not None), None)
+        found.sort(key=lambda backend: backend is not known)
+    return found
+
+
+def _adopt_as_it_lies(leaf: object, backend: ArrayBackend) -> Array | None:
+    """Return an array of a framework as one of a backend, None where it would have to be moved."""
+    adopted = backend.adopt(leaf) if backend.interop.host(leaf) is None else None
+    return adopted if adopted is not None and adopted.shards is leaf else None
 
 
 def adopt(
@@ -59,20 +68,18 @@ def adopt(
         if host is not None:
             _check_alone(name, leaf)
             return host, backend
-    found: tuple[Array, ArrayBackend] | None = None
+    for backend in backends if getattr(leaf, "ndim", 0) else ():  # a scalar may lie anywhere
+        adopted = _adopt_as_it_lies(leaf, backend)
+        if adopted is not None:
+            return adopted, backend
     for backend in backends:
         adopted = backend.adopt(leaf)
-        if adopted is None:
-            continue
-        if adopted.shards is leaf and adopted.ndim:
-            return adopted, backend  # it lies on this mesh; a scalar lies on any
-        found = found or (adopted, backend)
-    if found is None:
-        raise CheckpointError(
-            f"leaf '{name}' is {kind_of(leaf)}, which is not saved; leaves are arrays of Mithril, "
-            f"of NumPy and of the framework of a backend that is open, numbers, texts and None"
-        )
-    return found
+        if adopted is not None:
+            return adopted, backend
+    raise CheckpointError(
+        f"leaf '{name}' is {kind_of(leaf)}, which is not saved; leaves are arrays of Mithril, "
+        f"of NumPy and of the framework of a backend that is open, numbers, texts and None"
+    )
 
 
 def _check_alone(name: str, leaf: object) -> None:
