@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -287,6 +290,36 @@ def test_several_programs_are_no_pure_function() -> None:
 
 
 @pytest.mark.slow
+def _of_weights(tree: dict[str, Any], weight: Any, other: Any) -> Any:
+    """Return a tree of the form of one, with one value for weights and another for the rest."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: weight if path[0].key.endswith("weight") else other, tree
+    )
+
+
+@pytest.mark.parametrize("form", [dict, lambda tree: tree], ids=["dicts", "parameters"])
+@pytest.mark.parametrize("is_function", [False, True])
+def test_masks_and_labels_of_optax(form: Callable[[Any], Any], is_function: bool) -> None:
+    """As dicts they go with dicts, as functions or trees of the same form with `Parameters`."""
+    model = ml.Model()
+    model |= ml.Linear(3, name="l")(input="x", output="y")
+    compiled = ml.compile(model, ml.JaxBackend(ml.Mesh(data=2)), shapes={"x": (4, 2)})
+    params = form(compiled.randomize_params())
+    inputs = {"x": np.ones((4, 2), np.float32)}
+    _, gradients = compiled.evaluate(params, inputs, {"y": np.ones((4, 3), np.float32)})
+    weights = partial(_of_weights, weight="trained", other="still")
+    labels = weights if is_function else weights(params)
+    optimizer = optax.multi_transform(
+        {"trained": optax.sgd(0.5), "still": optax.set_to_zero()}, labels
+    )
+    updates, _ = optimizer.update(form(gradients), optimizer.init(params), params)
+    changed = optax.apply_updates(params, updates)
+    assert type(changed) is type(params)
+    np.testing.assert_array_equal(changed["l.bias"].numpy(), params["l.bias"].numpy())
+    expected = params["l.weight"].numpy() - 0.5 * gradients["l.weight"].numpy()
+    np.testing.assert_allclose(changed["l.weight"].numpy(), expected, *TOLERANCE["float32"])
+
+
 def test_optax_in_one_jitted_step() -> None:
     compiled, inputs = small_gpt(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))
     pure, optimizer = compiled.as_jax(), optax.adamw(1e-2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mithril.backends import JaxBackend, MLXBackend, NumpyBackend, TorchBackend
+    from mithril.checkpoints import load, save
     from mithril.errors import (
         BackendError,
         CheckpointError,
@@ -27,7 +28,17 @@ if TYPE_CHECKING:
     from mithril.models import *
     from mithril.ops.custom import define_op
     from mithril.options import PipelineOptions, Precision
-    from mithril.runtime import Array, Backend, CompiledModel, TensorSpec, compile, open_backend
+    from mithril.runtime import (
+        Array,
+        Backend,
+        CompiledModel,
+        TensorSpec,
+        compile,
+        is_main,
+        open_backend,
+        process_count,
+        process_index,
+    )
     from mithril.runtime.functional import (
         Function,
         checkpoint,
@@ -41,6 +52,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "mithril.backends": ("JaxBackend", "MLXBackend", "NumpyBackend", "TorchBackend"),
+    "mithril.checkpoints": ("load", "save"),
     "mithril.errors": (
         "BackendError", "CheckpointError", "GraphError", "MeshError", "MithrilError",
         "OptionError", "PlanError", "ShapeError", "ShardingError", "UnknownNameError",
@@ -49,7 +61,8 @@ _HOMES = {
     "mithril.ops.custom": ("define_op",),
     "mithril.options": ("PipelineOptions", "Precision"),
     "mithril.runtime": (
-        "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "open_backend",
+        "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "is_main", "open_backend",
+        "process_count", "process_index",
     ),
     "mithril.runtime.functional": (
         "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
@@ -70,9 +83,9 @@ __all__ = [
     "PositionalEncoding", "Precision", "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError",
     "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh",
     "TensorSpec", "TorchBackend", "Transpose", "Uniform", "UnknownNameError", "__version__",
-    "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "jit", "layer",
-    "layer_path", "numpy", "open_backend", "parameter", "reshard", "scan", "section", "seed",
-    "value_and_grad",
+    "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "is_main", "jit",
+    "layer", "layer_path", "load", "numpy", "open_backend", "parameter", "process_count",
+    "process_index", "reshard", "save", "scan", "section", "seed", "value_and_grad",
 ]  # fmt: skip
 
 

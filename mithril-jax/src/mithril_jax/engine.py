@@ -68,6 +68,16 @@ class JaxEngine(Engine):
         return self.opened.local
 
     @property
+    def process_count(self) -> int:
+        """How many processes the job has; a mesh of one device is each process's own."""
+        return 1 if self.mesh.size == 1 and not self.mesh.devices else jax.process_count()
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process in the job."""
+        return 0 if self.process_count == 1 else jax.process_index()
+
+    @property
     def kernels(self) -> frozenset[str]:
         """Names of the ops with a kernel."""
         return frozenset(kernels_for(self.name, KERNELS))

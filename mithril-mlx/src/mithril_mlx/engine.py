@@ -115,6 +115,16 @@ class MLXEngine(Engine):
         return tuple(i for i, n in enumerate(flat) if self.job is None or n == self.job.rank)
 
     @property
+    def process_count(self) -> int:
+        """How many processes the job has; 1 outside a job."""
+        return 1 if self.job is None else self.job.transport.size
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process in the job."""
+        return 0 if self.job is None else self.job.rank
+
+    @property
     def transport(self) -> Transport | None:
         """What carries data between processes; None within one."""
         return None if self.job is None else self.job.transport

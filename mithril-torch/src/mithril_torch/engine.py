@@ -56,7 +56,8 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     options.library(device)
     executor = _open_executor(mesh, options, device, job)
     codegen = replace(codegen_options_of(options), early=device == "cpu")
-    return TorchEngine(mesh, options, device, executor, codegen)
+    spans = mesh.size > 1 and isinstance(executor, LocalExecutor)
+    return TorchEngine(mesh, options, device, executor, codegen, job if spans else None)
 
 
 def _device(count: int, wanted: str | None) -> str:
@@ -107,6 +108,7 @@ class TorchEngine(Engine):
     device: str
     executor: Executor
     codegen: CodegenOptions
+    job: Job | None = None  # that the mesh spans; None where this process has all devices
     name = "torch"
 
     @property
@@ -123,6 +125,16 @@ class TorchEngine(Engine):
     def local_devices(self) -> tuple[int, ...]:
         """Flat indices of the devices whose parts this process can read."""
         return self.executor.local_devices
+
+    @property
+    def process_count(self) -> int:
+        """How many ranks the job has; 1 outside a job, and where this process has a mesh of one."""
+        return 1 if self.job is None else self.job.size
+
+    @property
+    def process_index(self) -> int:
+        """The rank of this process."""
+        return 0 if self.job is None else self.job.rank
 
     @property
     def kernels(self) -> frozenset[str]:

@@ -76,6 +76,16 @@ class Engine(ABC):
         return tuple(range(self.mesh.size))
 
     @property
+    def process_count(self) -> int:
+        """How many processes share the devices of the whole mesh; by default this one has all."""
+        return 1
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process among them, from 0."""
+        return 0
+
+    @property
     def capabilities(self) -> frozenset[str]:
         """The kinds of collectives the engine offers; by default every one of the core's."""
         return _CAPABILITIES

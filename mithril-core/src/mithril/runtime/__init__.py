@@ -5,9 +5,10 @@ from mithril.runtime.backend import Backend, open_backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
 from mithril.runtime.parameters import Parameters
+from mithril.runtime.processes import is_main, process_count, process_index
 from mithril.runtime.specification import TensorSpec
 
 __all__ = [
     "Array", "ArrayShard", "Backend", "CompiledModel", "Parameters", "TensorSpec", "compile",
-    "open_backend",
+    "is_main", "open_backend", "process_count", "process_index",
 ]  # fmt: skip

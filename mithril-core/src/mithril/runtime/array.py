@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Never, Protocol, Self
 
 import numpy as np
 
@@ -15,15 +15,16 @@ from mithril.engine.protocol import Produce
 from mithril.engine.shards import trim_padding
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
-from mithril.mesh import Box, Mesh, PartitionSpec, Sharding
+from mithril.mesh import Box, Mesh, PartitionSpec, Sharding, edges
 from mithril.plugins.published import suggest_attribute
+from mithril.runtime.numpy_functions import call_numpy
+from mithril.runtime.printing import print_values
+from mithril.runtime.sharing import refuse_pickle
 from mithril.types import DType, Scalar, Shape, TensorType
 
 _new = object.__new__
 _UNKNOWN: Any = (None, None)
 """Type and sharding of an array without a size."""
-SHOWN, EDGE = 20, 3
-"""An array of more elements is printed with so many at both ends of each dimension."""
 
 
 class ArrayBackend(Protocol):
@@ -168,15 +169,31 @@ class Array(Operand):
         return True
 
     @property
+    def engine(self) -> Engine:
+        """The engine of the devices the array lies on."""
+        return self.backend.engine_on(self.sharding.mesh)
+
+    @property
     def addressable_shards(self) -> list[ArrayShard]:
         """The part every device of this process holds, in flat device order."""
-        engine = self._engine
+        engine = self.engine
         return [
             ArrayShard(
-                engine.devices[device], self.sharding.box(device, self.shape), self._part(device)
+                engine.devices[device],
+                self.sharding.box(device, self.shape),
+                self.read_part(device),
             )
             for device in engine.local_devices
         ]
+
+    def read_part(self, device: int) -> np.ndarray:
+        """Return what a device of this process holds, on the host, as a view not to be written to.
+
+        Args:
+            device: its flat index in the mesh of the array's sharding.
+        """
+        held = self.engine.shard(self.shards, self.sharding, device)
+        return trim_padding(held, self.sharding.box(device, self.shape))
 
     @property
     def is_addressable(self) -> bool:
@@ -193,7 +210,7 @@ class Array(Operand):
         whole = np.empty(self.shape, self.dtype.numpy)
         for device in self._one_of_each_box():
             box = self.sharding.box(device, self.shape)
-            whole[box] = self._part(device)
+            whole[box] = self.read_part(device)
         return whole
 
     def item(self) -> Scalar:
@@ -222,6 +239,11 @@ class Array(Operand):
             )
         return partial(methods[name], self)
 
+    def __array_function__(
+        self, function: Any, types: object, arguments: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        return call_numpy(function, arguments, options, lambda x: x.numpy())
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise BackendError(
@@ -230,6 +252,15 @@ class Array(Operand):
             )
         whole = self.numpy()
         return whole if dtype is None else whole.astype(dtype)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Array:
+        return self.backend.place(self.type, self.sharding, self._copy_part)
+
+    def __reduce_ex__(self, protocol: object) -> Never:
+        refuse_pickle("an array")
 
     def __getitem__(self, index: Any) -> Self:
         items = index if isinstance(index, tuple) else (index,)
@@ -272,11 +303,8 @@ class Array(Operand):
             return f"Array(of several processes, {self.type}, {self.sharding.describe()})"
         if self.shards is None:  # as a framework's tree that has been emptied
             return f"Array(without values, {self.type}, {self.sharding.describe()})"
-        threshold = self.size if self.size <= SHOWN else 0
-        values = np.array2string(
-            self._glance(), separator=", ", threshold=threshold, edgeitems=EDGE
-        )
-        return f"Array({values}, {self.type}, {self.sharding.describe()})"
+        shown = print_values(self, self._one_of_each_box())
+        return f"Array({shown}, {self.type}, {self.sharding.describe()})"
 
     def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         return self.backend.run(op, operands)
@@ -289,20 +317,6 @@ class Array(Operand):
         given = (self.backend.convert(x) for x in arguments)
         return super()._call(function, *given, **options)
 
-    def _glance(self) -> np.ndarray:
-        """Return what is shown of the array: of a long dimension both ends, and one in between."""
-        picks = [np.arange(size) for size in self.shape]
-        if self.size > SHOWN:
-            ends = 2 * EDGE + 1
-            picks = [p if len(p) < ends else np.r_[p[: EDGE + 1], p[-EDGE:]] for p in picks]
-        seen = np.empty([len(p) for p in picks], self.dtype.numpy)
-        for device in self._one_of_each_box():
-            box = self.sharding.box(device, self.shape)
-            inside = [(p >= cut.start) & (p < cut.stop) for p, cut in zip(picks, box, strict=True)]
-            local = [p[i] - cut.start for p, i, cut in zip(picks, inside, box, strict=True)]
-            seen[np.ix_(*inside)] = self._part(device)[np.ix_(*local)]
-        return seen
-
     @property
     def _is_everywhere(self) -> bool:
         """Whether every process can read the whole array without asking others."""
@@ -310,21 +324,15 @@ class Array(Operand):
         in_one_process = len(whole.local_devices) == whole.mesh.size
         return self.is_addressable and (in_one_process or not self.sharding.mesh.devices)
 
-    @property
-    def _engine(self) -> Engine:
-        """The engine of the devices the array lies on."""
-        return self.backend.engine_on(self.sharding.mesh)
-
-    def _part(self, device: int) -> np.ndarray:
-        """Return what a device holds, without padding."""
-        held = self._engine.shard(self.shards, self.sharding, device)
-        return trim_padding(held, self.sharding.box(device, self.shape))
+    def _copy_part(self, box: Box) -> np.ndarray:
+        held = ((d, self.sharding.box(d, self.shape)) for d in self.engine.local_devices)
+        return self.read_part(next(d for d, found in held if edges(found) == edges(box))).copy()
 
     def _one_of_each_box(self) -> list[int]:
         """Return one device of this process for each distinct part."""
         found: dict[tuple[int, ...], int] = {}
         mesh = self.sharding.mesh
-        for device in self._engine.local_devices:
+        for device in self.engine.local_devices:
             place = tuple(mesh.index_over(device, axes) for axes in self.sharding.dims)
             found.setdefault(place, device)
         return list(found.values())
@@ -373,6 +381,9 @@ class PendingArray(Array):
         """Become the given array."""
         self.kind, self.shards = made.kind, made.shards
         self.__class__ = Array  # type: ignore[assignment]
+
+    def __deepcopy__(self, memo: object) -> PendingArray:
+        return PendingArray(self.backend, *self.shards)
 
     def __repr__(self) -> str:
         return f"PendingArray('{self.shards[0]}')"

@@ -31,6 +31,8 @@ from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters
+from mithril.runtime.processes import meet
+from mithril.runtime.sharing import Shared
 from mithril.runtime.submesh import colocate, move_to
 from mithril.sharding import Layout
 
@@ -119,7 +121,7 @@ def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[st
     return Mesh.from_shape(device_mesh, names)
 
 
-class Backend(Creation):
+class Backend(Creation, Shared):
     """An engine on a mesh: makes arrays, computes with them eagerly, and runs compiled models.
 
     Open one with `ml.NumpyBackend(device_mesh=(4, 2))`, `ml.open_backend(name, …)` and the like.
@@ -140,6 +142,7 @@ class Backend(Creation):
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
+        meet(self)
 
     @property
     def mesh(self) -> Mesh:

@@ -30,6 +30,7 @@ from mithril.runtime.parameters import Parameters
 from mithril.runtime.planner import Planner
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Choice, Settings
+from mithril.runtime.sharing import Shared
 from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.types import TensorType
 
@@ -42,7 +43,7 @@ def _kind(given: object) -> object:
     return given.kind if isinstance(given, Array) else given
 
 
-class CompiledModel:
+class CompiledModel(Shared):
     """A model ready to run on a backend; made by `compile`."""
 
     def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any, Never, Self
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from mithril.models.initializers import Constant, Initializer, Normal, Uniform
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.sampling import Key
+from mithril.runtime.sharing import refuse_pickle
 from mithril.types import TensorType
 
 SHOWN = 12
@@ -44,6 +46,25 @@ class Parameters(dict[str, Array]):
                 f"{suggest_attribute(name, ())}; there: {listing(public)}"
             )
         return lambda: {key: getattr(x, name)() for key, x in self.items()}
+
+    def copy(self) -> Self:
+        """Return a mapping with the same arrays."""
+        return self.__copy__()
+
+    def __copy__(self) -> Self:
+        return self._with(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self._with({name: deepcopy(x, memo) for name, x in self.items()})
+
+    def __reduce_ex__(self, protocol: object) -> Never:
+        refuse_pickle("parameters")
+
+    def _with(self, arrays: Mapping[str, Array]) -> Self:
+        """Return a mapping of other arrays that remembers what this one does."""
+        made = type(self)(arrays)
+        vars(made).update(vars(self))
+        return made
 
     def __repr__(self) -> str:
         rows = (

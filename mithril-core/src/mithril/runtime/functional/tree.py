@@ -104,11 +104,12 @@ def rebuild(structure: Structure, leaves: Iterable[Any]) -> Any:
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
-def names(structure: Structure, path: str) -> Iterator[str]:
-    """Yield a name for each leaf: its keys behind the name of the tree, with dots."""
+def names(structure: Structure, path: str, separator: str = ".") -> Iterator[str]:
+    """Yield a name for each leaf: its keys behind the name of the tree, with dots in between."""
     if isinstance(structure, Branch):
         for key, child in zip(structure.keys, structure.children, strict=True):
-            yield from names(child, f"{path}.{key}" if path else str(key))
+            below = f"{path}{separator}{key}" if path else str(key)
+            yield from names(child, below, separator)
     elif isinstance(structure, Leaf) and not structure.fixed:
         yield path
 

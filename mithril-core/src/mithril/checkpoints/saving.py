@@ -1,0 +1,232 @@
+"""save: a tree of arrays into a directory, each process its own parts.
+
+The steps are those of `_save`: write parts under names of this save, wait for all processes, put
+the index in its place, remove what it does not name. Until the index is there, the checkpoint of
+before is, and it has all its files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from mithril.checkpoints.files import UnwrittenPart, write_parts
+from mithril.checkpoints.index import (
+    INDEX,
+    OWN_NAME,
+    Index,
+    StoredPart,
+    StoredTensor,
+    check_cover,
+    read_index,
+    read_parts,
+    sync_directory,
+    write_index,
+    write_parts_index,
+)
+from mithril.checkpoints.leaves import Host, adopt, find_backends, list_parts, type_of
+from mithril.checkpoints.owners import Owners
+from mithril.checkpoints.tree import Node, is_value, name_leaves, to_node, to_value_node
+from mithril.errors import CheckpointError, MithrilError, kind_of
+from mithril.keywords import checked_keywords
+from mithril.runtime.array import Array
+from mithril.runtime.processes import find_place, wait_for_processes
+from mithril.types import TensorType
+
+SHOWN = 5
+"""A message names no more files than this."""
+
+
+@checked_keywords()
+def save(path: str | os.PathLike[str], tree: object) -> None:
+    """Save a tree of arrays into a directory.
+
+    Each device's part is written by the process that has the device; what several devices hold is
+    written once. The checkpoint that the directory holds stays whole until this one is complete,
+    also where the save is interrupted. In a job of several processes every process calls this, with
+    one path on a file system that all of them see.
+
+    The files are safetensors, which other tools read as well.
+
+    Args:
+        path: a directory; it is made, or holds a checkpoint that this one replaces.
+        tree: dicts, lists, tuples, named tuples and `Parameters`, with arrays of Mithril, of NumPy
+            or of the framework of an open backend as leaves; numbers, texts and None of Python are
+            kept, too.
+
+    Raises:
+        CheckpointError: a leaf is none of these, the directory holds something else, a file cannot
+            be written, or another process has failed.
+        BackendError: an array has no values yet, or was given up.
+
+    >>> import tempfile, mithril as ml
+    >>> backend = ml.NumpyBackend(ml.Mesh(data=2))
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     save(f"{directory}/first", {"w": backend.ones(4, sharding=ml.P("data")), "step": 3})
+    ...     ml.load(f"{directory}/first")
+    {'w': array([1., 1., 1., 1.], dtype=float32), 'step': 3}
+    """
+    directory = as_directory(path)
+    structure, leaves = name_leaves(tree)
+    backends = find_backends(list(leaves.values()))
+    arrays = {n: adopt(n, x, backends)[0] for n, x in leaves.items() if not is_value(x)}
+    types = {name: type_of(name, array) for name, array in arrays.items()}
+    nodes = ({"tensor": n} if n in arrays else to_value_node(x) for n, x in leaves.items())
+    _save(directory, arrays, types, to_node(structure, nodes))
+
+
+def as_directory(path: object) -> Path:
+    """Return a path that a user gives.
+
+    Raises:
+        CheckpointError: it is none, or that of a file.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise CheckpointError(f"path is {kind_of(path)}; give a text or a pathlib.Path")
+    directory = Path(path)
+    if directory.exists() and not directory.is_dir():
+        raise CheckpointError(f"path '{directory}' is a file; a checkpoint is a directory")
+    return directory
+
+
+def _save(
+    directory: Path,
+    arrays: Mapping[str, Array | Host],
+    types: Mapping[str, TensorType],
+    tree: Node,
+) -> None:
+    index, count = find_place()
+    number, failure = 0, None
+    try:
+        number = _prepare(directory)
+        stem = f"{number:06d}-{index:05d}"
+        _remove(directory, lambda name: name.startswith(stem))
+        found = write_parts(directory, stem, _list_all_parts(arrays, types))
+        if count > 1:
+            write_parts_index(directory / f"{stem}.json", found)
+    except MithrilError as error:  # the others wait for this process before they learn of it
+        failure = error
+    wait_for_processes()
+    if index == 0 and failure is None:
+        try:
+            parts = found if count == 1 else _collect(directory, number, count)
+            _complete(directory, Index(number, tree, _to_tensors(types, parts)))
+        except MithrilError as error:
+            failure = error
+    wait_for_processes()
+    if failure is not None:
+        raise failure
+    if count > 1:
+        _check_saved(directory, number)
+
+
+def _complete(directory: Path, index: Index) -> None:
+    """Put the index in its place, and remove the files of other saves."""
+    write_index(directory, index)
+    files = index.files
+    _remove(directory, lambda name: bool(OWN_NAME.fullmatch(name)) and name not in files)
+
+
+def _check_saved(directory: Path, number: int) -> None:
+    """Raise unless process 0 has put the index of a save in its place.
+
+    Raises:
+        CheckpointError: it has not.
+    """
+    if not (directory / INDEX).exists() or read_index(directory).number != number:
+        raise CheckpointError(
+            f"checkpoint '{directory}' was not saved; another process of the job failed; see what "
+            f"that one says"
+        )
+
+
+def _list_all_parts(
+    arrays: Mapping[str, Array | Host], types: Mapping[str, TensorType]
+) -> Iterator[UnwrittenPart]:
+    owners = Owners()
+    for name, array in arrays.items():
+        yield from list_parts(name, array, types[name], owners)
+
+
+def _prepare(directory: Path) -> int:
+    """Make the directory of a checkpoint, and return the number of the next save into it.
+
+    Raises:
+        CheckpointError: it cannot be made, or holds something that is no checkpoint.
+    """
+    try:
+        if not directory.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(directory.parent)
+        names = sorted(file.name for file in directory.iterdir())
+    except OSError as error:
+        raise CheckpointError(
+            f"directory '{directory}' cannot be made; {error}; give another path"
+        ) from error
+    if INDEX in names:
+        return read_index(directory).number + 1
+    others = [name for name in names if not OWN_NAME.fullmatch(name)]
+    if others:
+        shown = ", ".join(f"'{name}'" for name in others[:SHOWN])
+        raise CheckpointError(
+            f"directory '{directory}' holds {len(others)} files that are no checkpoint: {shown}; "
+            f"give a path of its own"
+        )
+    return 1
+
+
+def _remove(directory: Path, is_old: Callable[[str], bool]) -> None:
+    """Remove files of a directory by their names.
+
+    Raises:
+        CheckpointError: one cannot be removed.
+    """
+    try:
+        for file in sorted(directory.iterdir()):
+            if is_old(file.name):
+                file.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"directory '{directory}' keeps files of another save; {error}; remove what "
+            f"'{INDEX}' does not name"
+        ) from error
+
+
+def _collect(directory: Path, number: int, count: int) -> dict[str, list[StoredPart]]:
+    """Return the parts that all processes have written.
+
+    Raises:
+        CheckpointError: one of them has failed, or sees another file system.
+    """
+    found: dict[str, list[StoredPart]] = {}
+    for process in range(count):
+        file = directory / f"{number:06d}-{process:05d}.json"
+        if not file.exists():
+            raise CheckpointError(
+                f"process {process} of {count} has not saved its parts: '{file}' is not there; see "
+                f"what that one says, and give a path on a file system that all of them see"
+            )
+        for name, parts in read_parts(file).items():
+            found.setdefault(name, []).extend(parts)
+    return found
+
+
+def _to_tensors(
+    types: Mapping[str, TensorType], parts: Mapping[str, list[StoredPart]]
+) -> dict[str, StoredTensor]:
+    """Return all arrays with their parts.
+
+    Raises:
+        CheckpointError: some of an array is missing.
+    """
+    made = {name: StoredTensor(type, tuple(parts.get(name, ()))) for name, type in types.items()}
+    for name, tensor in made.items():
+        try:
+            check_cover(name, tensor)
+        except ValueError as error:
+            raise CheckpointError(
+                f"processes have not saved one tree; {error}; give save() the same tree in every "
+                f"process"
+            ) from error
+    return made
