@@ -84,8 +84,9 @@ class BackendView(Protocol[EngineT_co]):
 class ProgramView(Protocol):
     """A compiled model for inputs of some shapes: a plan with the names of what goes in and out.
 
-    The plan's inputs are the model's inputs and parameters by their names, the cotangents, and
-    `seed` if it draws random numbers; its outputs are the model's and the gradients.
+    The plan's inputs are the model's inputs and parameters by their names, the cotangents, the
+    captured arrays, and `seed` if it draws random numbers; its outputs are the model's and the
+    gradients.
     """
 
     @property
@@ -106,6 +107,11 @@ class ProgramView(Protocol):
     @property
     def gradients(self) -> Mapping[str, str]:
         """For each parameter and input that a gradient comes out for, the plan's output."""
+        ...
+
+    @property
+    def captured(self) -> Mapping[str, ArrayView[Any]]:
+        """Arrays that layers use from around them, as the plan takes them, by its inputs' names."""
         ...
 
     @property

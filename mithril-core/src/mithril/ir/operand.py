@@ -44,6 +44,11 @@ class Operand:
         return None
 
     @property
+    def _default_float(self) -> DType:
+        """The float dtype of what is made of Python numbers alone."""
+        return DType.float32
+
+    @property
     def shape(self) -> Shape:
         """Size of each dimension."""
         return self.type.shape

@@ -47,6 +47,10 @@ class Tensor(Operand):
     def _adopt(self, other: object) -> Operand | None:
         return self.builder.adopt(other)
 
+    @property
+    def _default_float(self) -> DType:
+        return self.builder.default_float
+
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of values, if the trace takes any, become tensors."""
         given = map(self._name_is_taken, arguments)
@@ -143,11 +147,14 @@ class Builder:
 
     kind = "layer"
     """What a scope of the nodes stands for, for messages."""
+    default_float = DType.float32
+    """The float dtype of what is made of Python numbers alone."""
 
     def __init__(self, inside: Builder | None = None) -> None:
         self.inside = inside
         if inside is not None:
             self.kind = inside.kind
+            self.default_float = inside.default_float
         self._captured: dict[Value, tuple[Tensor, Tensor]] = {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
@@ -294,6 +301,11 @@ class Builder:
         if not tensor.value.name:
             object.__setattr__(tensor.value, "name", name)  # write-once, and for people only
         return tensor
+
+    @property
+    def scope(self) -> str:
+        """The path that nodes are stamped with now."""
+        return self._stamp.scope
 
     def locate_error(self, error: MithrilError) -> MithrilError:
         """Return an error that names the layer and the line nodes are being made for."""

@@ -15,20 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from mithril.errors import GraphError, OptionError, ShapeError, kind_of
-from mithril.ir import Source
+from mithril.ir import Source, Tensor
 from mithril.ir.source import at, user_source
 from mithril.mesh import PartitionSpec
+from mithril.models.calls import PartNames, call_part
 from mithril.models.component import Component, Connected, check_name
 from mithril.models.composition import AnyComponent, AnyConnected, Composition, ShardRule
 from mithril.models.joining import join_member, link_ports
 from mithril.models.layer import Layer
+from mithril.models.placement import placement_spec_of
 from mithril.models.rules import check_rules
 from mithril.models.stages import StageRule
 from mithril.models.summary import summarize
-from mithril.models.trace import trace
+from mithril.models.trace import component_of, list_names, trace, trace_part
+from mithril.models.trace_context import LayerScope
 from mithril.types import TensorType, as_dtype
 
 
@@ -174,8 +177,29 @@ class Model(Component[Composition]):
         name = f"name='{self._state.given_name}', " if self._state.given_name else ""
         return f"Model({name}{len(self._state.members)} layers)"
 
+    def list_names(self) -> PartNames:
+        """Return what is known of the model without shapes, for a layer that calls it."""
+        return list_names(component_of(self._state))
+
+    def trace_part(self, operands: Mapping[str, Tensor], scope: LayerScope) -> dict[str, Tensor]:
+        """Run the model as a part of a layer and return its outputs by name.
+
+        Raises:
+            GraphError: layers of it run on devices or in stages of their own.
+        """
+        if placement_spec_of(self._state).is_placed:
+            raise GraphError(
+                f"{self._state.label} is called in layer '{scope.path.rpartition('.')[0]}' and "
+                f"places its layers with device_id or stages; place layers that are added to the "
+                f"model, not what they call"
+            )
+        return trace_part(self._state, operands, scope)
+
     def _component(self) -> Composition:
         return self._state
+
+    def _call_on(self, values: Sequence[object], named: Mapping[str, object]) -> Any:
+        return call_part(self, values, named)
 
     def _addable(self, other: object) -> AnyConnected:
         if isinstance(other, Connected):

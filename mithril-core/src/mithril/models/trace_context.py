@@ -6,14 +6,17 @@ held in a context variable, so a layer is written as if it were an ordinary func
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.ir import Builder, Source, Tensor, Value
+from mithril.ir.running import is_within, running_trace, tracing
 from mithril.models.initializers import Initializer
+from mithril.models.unknown import UnknownTensor
 from mithril.ops import cast
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import DType, TensorType, as_dtype
@@ -41,8 +44,12 @@ class Trace:
         aliases: further names of parameters that several places share.
         seed: the hidden input, once a layer asked for it.
         seed_user: the first layer that did.
-        inner: values inside loops, by full name.
+        inner: values inside loops and layers, by full name.
         prefix: of a loop's body, what the names of its parameters begin with outside.
+        is_function: whether a function is traced, which has no parameters and no seed.
+        owners: layers that were called in layers or added to the model, by their ids, and what
+            the names of their parameters begin with.
+        parts: what layers that were called in layers make, by their paths.
     """
 
     builder: Builder
@@ -54,6 +61,34 @@ class Trace:
     seed_user: str = ""
     inner: dict[str, Value] = field(default_factory=dict)
     prefix: str = ""
+    is_function: bool = False
+    owners: dict[int, tuple[object, str]] = field(default_factory=dict)
+    parts: dict[str, Value] = field(default_factory=dict)
+
+    def claim(self, component: object, label: str, prefix: str) -> None:
+        """Note what the names of a layer's parameters begin with.
+
+        Raises:
+            GraphError: they begin with something else already.
+        """
+        _, known = self.owners.setdefault(id(component), (component, prefix))
+        if known != prefix:
+            raise GraphError(
+                f"{label} is used as '{known.rstrip('.')}' and as '{prefix.rstrip('.')}', and its "
+                f"parameters belong to one layer; make a layer for each, inside the body that "
+                f"calls it"
+            )
+
+    def record_part(self, values: Mapping[str, Value]) -> None:
+        """Note what a part of a layer makes, by the part's path."""
+        for name, value in values.items():
+            self.parts.setdefault(name, value)
+
+    def name_parts(self) -> None:
+        """Give what parts make the name of the part, where nobody gave it another one."""
+        for name, value in self.parts.items():
+            self.builder.assign_name(Tensor(self.builder, value), name)
+        self.inner = {**self.parts, **self.inner}
 
 
 @dataclass(slots=True)
@@ -65,18 +100,24 @@ class LayerScope:
         path: its path in the model, such as `block_0.attn`.
         prefix: what its parameter names begin with; a reused layer keeps that of its first use.
         own_prefix: what they would begin with had the layer not been used before.
-        declared: the parameter names it may use.
+        declared: the parameter names it may use; None while these are looked for.
         source: the user's line that made the layer.
+        section: what names of parameters and parts begin with now.
+        used: the parameters it used.
+        parts: the layers and models that it called, by name.
+        of_parts: the parameters of these, by name.
     """
 
     trace: Trace
     path: str
     prefix: str
     own_prefix: str
-    declared: Sequence[str]
+    declared: Sequence[str] | None
     source: Source | None
     section: str = ""
     used: dict[str, Tensor] = field(default_factory=dict)
+    parts: dict[str, Any] = field(default_factory=dict)
+    of_parts: dict[str, None] = field(default_factory=dict)
 
 
 _current: ContextVar[LayerScope] = ContextVar("mithril_layer")
@@ -100,6 +141,8 @@ def parameter(
     """
     scope = current("parameter")
     local = scope.section + name
+    if scope.declared is None:
+        return UnknownTensor(scope.trace.builder)
     precision = scope.trace.precision
     kept = precision.parameters if dtype is None else as_dtype(dtype)
     seen = precision.activations if dtype is None and precision.is_given else kept
@@ -131,6 +174,11 @@ def seed() -> Tensor:
     """
     scope = current("seed")
     trace = scope.trace
+    if trace.is_function:
+        raise GraphError(
+            f"layer '{scope.path}' draws random numbers and is called in a function, which has no "
+            f"seed; add it to a model, or pass random numbers as an argument"
+        )
     if trace.seed is None:
         trace.seed = trace.builder.input(TensorType((), DType.uint32), SEED)
         trace.seed_user = scope.path
@@ -175,9 +223,11 @@ def section(name: str) -> Iterator[None]:
 @contextmanager
 def inside(scope: LayerScope) -> Iterator[None]:
     """Make a layer the one being traced."""
-    token = _current.set(scope)
+    token, builder, running = _current.set(scope), scope.trace.builder, running_trace()
+    if running is not None and is_within(running, builder):
+        builder = running  # the body of a loop in a layer
     try:
-        with scope.trace.builder.at(scope=scope.path, source=scope.source):
+        with tracing(builder), builder.at(scope=scope.path, source=scope.source):
             yield
     finally:
         _current.reset(token)
@@ -191,6 +241,11 @@ def _tensor(scope: LayerScope, local: str, type: TensorType, initializer: Initia
     if scope.own_prefix != scope.prefix:
         scope.trace.aliases[scope.own_prefix + local] = name
     return parameters[name].tensor
+
+
+def traced_layer() -> LayerScope | None:
+    """Return the layer being traced, None if none is."""
+    return _current.get(None)
 
 
 def current(function: str) -> LayerScope:

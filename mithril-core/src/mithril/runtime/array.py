@@ -16,6 +16,7 @@ from mithril.engine.shards import trim_padding
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
 from mithril.mesh import Box, Mesh, PartitionSpec, Sharding
+from mithril.options import Precision
 from mithril.plugins.published import suggest_attribute
 from mithril.types import DType, Scalar, Shape, TensorType
 
@@ -34,6 +35,7 @@ class ArrayBackend(Protocol):
 
     engine: Engine
     interop: Interop
+    precision: Precision
     uneven: str
 
     @property
@@ -283,6 +285,10 @@ class Array(Operand):
 
     def _constant(self, value: Scalar, dtype: DType) -> Array:
         return self.backend.full((), value, dtype=dtype)
+
+    @property
+    def _default_float(self) -> DType:
+        return self.backend.precision.default
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of NumPy and of the framework are taken along."""

@@ -76,6 +76,8 @@ class Evaluator:
         if bound is None:
             bound, arrays = self._prepare(arrays, seeded)
         evaluation = bound.interface.source
+        if evaluation.captured.arrays:
+            arrays = [*arrays, *evaluation.captured.collect(bound.ports)]
         if evaluation.traced.uses_seed:
             arrays = [*arrays, self._seed_array(seed, bound)]
         made = bound.run(arrays, observe)

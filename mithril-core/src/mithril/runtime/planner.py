@@ -30,6 +30,7 @@ from mithril.partition.pipeline import Placement
 from mithril.runtime.array import Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
+from mithril.runtime.capture import Captured, convert_on, layout_of
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.settings import Settings
 from mithril.sharding import FREE, UNSAID, Layout
@@ -68,11 +69,13 @@ class Evaluation:
         traced: the model.
         seeded: outputs whose gradients are given.
         differentiated: parameters and inputs whose gradients come out.
+        captured: arrays that its layers use from around them.
     """
 
     traced: Traced
     seeded: tuple[str, ...]
     differentiated: tuple[str, ...]
+    captured: Captured
 
 
 class Planner:
@@ -117,6 +120,7 @@ class Planner:
                 dict(types),
                 inference=settings.inference,
                 precision=settings.plan.precision,
+                convert=convert_on(self._backend, "a layer", settings.plan.precision.default),
             )
             traced = replace(traced, at_rest={**traced.at_rest, **settings.at_rest})
             self._traces.put(types, traced)
@@ -169,11 +173,12 @@ class Planner:
         passed = [*self._input_names, *self._parameter_names]
         seeded = tuple(name for name, _ in arguments.gradients or ())
         passed += map(cotangent_name, seeded)
+        passed += (item.name for item in traced.captured)
         if traced.uses_seed:
             passed.append(SEED)
         given = arguments.gradients is not None
         differentiated = self._differentiate(traced, arguments) if given else ()
-        evaluation = Evaluation(traced, seeded, differentiated)
+        evaluation = Evaluation(traced, seeded, differentiated, Captured(traced.captured))
         results = (*traced.graph.outputs, *map(gradient_of, differentiated))
         donated = tuple(i for i, name in enumerate(passed) if name in self._settings.donated)
         return Interface("evaluate()", self._backend, evaluation, tuple(passed), results, donated)
@@ -232,7 +237,7 @@ class Planner:
         )
 
     def _layouts(self, traced: Traced, arguments: ArgumentKinds) -> dict[str, Layout]:
-        """Return the layouts of inputs and parameters, and who decided them."""
+        """Return the layouts of what goes in, and who decided them."""
         layouts = {
             name: Layout(
                 arrives=self._check(sharding, type, f"input '{name}'"), decided_by=PASSED_IN
@@ -242,7 +247,7 @@ class Planner:
         }
         for name, (_, sharding) in arguments.parameters:
             layouts[name] = self._parameter(name, sharding, traced)
-        return layouts
+        return layouts | {item.name: layout_of(item) for item in traced.captured}
 
     def _parameter(self, name: str, sharding: Sharding | None, traced: Traced) -> Layout:
         """Return the layout of a parameter: an array keeps its sharding, else annotations count."""
