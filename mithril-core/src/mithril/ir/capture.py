@@ -58,8 +58,8 @@ class CapturedArray:
         return self.tensor.value.name
 
 
-Convert = Callable[[object], Converted | None]
-"""Gives values as an array, None for what holds none."""
+Convert = Callable[[object, DType | None], Converted | None]
+"""Gives values as an array, of a dtype if one is said; None for what holds none."""
 
 
 class CapturingBuilder(Builder):
@@ -77,18 +77,18 @@ class CapturingBuilder(Builder):
         self._convert = convert
         self._taken: dict[int, Tensor] = {}
 
-    def adopt(self, x: object) -> Tensor | None:
+    def adopt(self, x: object, dtype: DType | None = None) -> Tensor | None:
         """Return an array of values as a hidden input, the same one each time."""
         known = self._taken.get(id(x))
         if known is not None:
             return known
-        found = self._convert(x)
+        found = self._convert(x, dtype)
         if found is None:
             return None
         name = self.free_name(f"captured.{len(self.captured_arrays)}")
         hidden = self.input(found.array.type, name)
         self.captured_arrays.append(CapturedArray(hidden, found.array, x, found.is_free))
-        self._taken[id(x)] = self.enter(hidden)
+        self._taken[id(x)] = hidden if dtype else self.enter(hidden)
         return self._taken[id(x)]
 
     def enter(self, hidden: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class Operand:
     def _constant(self, value: Scalar, dtype: DType) -> Self:
         raise NotImplementedError
 
-    def _adopt(self, other: object) -> Operand | None:
+    def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
         """Return an operand of another kind as one of this kind, None if that cannot be."""
         return None
 
@@ -78,13 +78,12 @@ class Operand:
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
         """Return the same elements in another shape; one size may be -1."""
-        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return self._call("reshape", self, tuple(cast("Sequence[int]", sizes)))
+        return self._call("reshape", self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self, *order: int | Sequence[int]) -> Self:
         """Return the dimensions in another order, reversed by default."""
-        axes = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
-        return self._call("transpose", self, tuple(cast("Sequence[int]", axes)) or None)
+        axes = order[0] if len(order) == 1 else order
+        return self._call("transpose", self, None if axes == () else axes)
 
     def astype(self, dtype: object) -> Self:
         """Return the elements converted to another dtype."""

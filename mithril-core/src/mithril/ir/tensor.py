@@ -44,8 +44,8 @@ class Tensor(Operand):
     def _constant(self, value: Scalar, dtype: DType) -> Tensor:
         return self.builder.constant(value, dtype)
 
-    def _adopt(self, other: object) -> Operand | None:
-        return self.builder.adopt(other)
+    def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
+        return self.builder.adopt(other, dtype)
 
     @property
     def _default_float(self) -> DType:
@@ -248,9 +248,14 @@ class Builder:
             self._captured[outer.value] = (outer, inner)
         return self._captured[outer.value][1]
 
-    def adopt(self, x: object) -> Tensor | None:
-        """Return an array of values as a tensor of this trace, None if the trace takes none."""
-        return None if self.inside is None else self.inside.adopt(x)
+    def adopt(self, x: object, dtype: DType | None = None) -> Tensor | None:
+        """Return an array of values as a tensor of this trace, None if the trace takes none.
+
+        Args:
+            x: the array.
+            dtype: what values of NumPy become, if it is said.
+        """
+        return None if self.inside is None else self.inside.adopt(x, dtype)
 
     def here(self) -> Source | None:
         """Return where the user's code is that makes a node now; by default it is not known."""

@@ -41,11 +41,11 @@ class _Described:
     type: TensorType
 
 
-def describe_values(x: object) -> Converted | None:
+def describe_values(x: object, dtype: DType | None = None) -> Converted | None:
     """Return the type that values have as an array of some backend, None if they are none."""
     if isinstance(x, Operand):
         return Converted(x, is_free=False)
     if not isinstance(x, np.ndarray | np.generic):
         return None
-    dtype = dtype_of_values(np.asarray(x), DType.float32)
-    return Converted(_Described(TensorType(x.shape, dtype)), is_free=True)
+    chosen = dtype or dtype_of_values(np.asarray(x), DType.float32)
+    return Converted(_Described(TensorType(x.shape, chosen)), is_free=True)

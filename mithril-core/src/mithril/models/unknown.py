@@ -35,7 +35,7 @@ class UnknownBuilder(Builder):
         """Return an unknown tensor."""
         return UnknownTensor(self)
 
-    def adopt(self, x: object) -> Tensor | None:
+    def adopt(self, x: object, dtype: DType | None = None) -> Tensor | None:
         """Return an unknown tensor."""
         return UnknownTensor(self)
 
@@ -62,6 +62,12 @@ class _Sequence:
         if count is None:
             _ask("for how many there are")
         return iter([self._item() for _ in range(count)])
+
+    def __len__(self) -> int:
+        count = _count_wanted(sys._getframe(1))  # `f(*x.shape)` makes room before it iterates
+        if count is None:
+            _ask("for the number of dimensions")
+        return count
 
     def _item(self) -> Any:
         raise NotImplementedError
@@ -130,9 +136,6 @@ class UnknownShape(_Sequence):
 
     __radd__ = __add__
 
-    def __len__(self) -> int:
-        _ask("for the number of dimensions")
-
     def __eq__(self, other: object) -> bool:
         _ask("for sizes")
 
@@ -164,12 +167,6 @@ class UnknownSize:
         return "?"
 
 
-def unknown_shape(shape: object) -> bool:
-    """Return whether a shape, or a size in it, is not known."""
-    sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    return any(isinstance(size, UnknownShape | UnknownSize) for size in sizes)
-
-
 def _count_wanted(frame: FrameType) -> int | None:
     """Return how many things the line of a frame takes out of a sequence, None if it is not said.
 
@@ -190,4 +187,4 @@ def _ask(what: str) -> NoReturn:
     raise ShapesNeeded(f"it asks {what}{at(user_source())}")
 
 
-__all__ = ["ShapesNeeded", "UnknownBuilder", "UnknownSize", "UnknownTensor", "unknown_shape"]
+__all__ = ["ShapesNeeded", "UnknownBuilder", "UnknownSize", "UnknownTensor"]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand
 from mithril.ops.elementwise import broadcast_shape
+from mithril.ops.reading import read_integer, read_integers
 from mithril.ops.shape import broadcast_to, concatenate, normalize_axis, reshape, transpose
 
 Axis = int | Sequence[int]
@@ -31,7 +32,7 @@ def expand_dims(x: AnyOperand, axis: Axis = 0) -> AnyOperand:
     >>> expand_dims(backend.array([1, 2]), (0, 2)).shape
     (1, 2, 1)
     """
-    given = _several(axis)
+    given = read_integers(axis, "expand_dims's axis")
     rank = x.ndim + len(given)
     new = _distinct([normalize_axis(i, rank, "expand_dims") for i in given], "expand_dims")
     sizes = iter(x.shape)
@@ -56,7 +57,10 @@ def squeeze(x: AnyOperand, axis: Axis | None = None) -> AnyOperand:
     """
     if axis is None:
         return reshape(x, [size for size in x.shape if size != 1])
-    gone = _distinct([normalize_axis(i, x.ndim, "squeeze") for i in _several(axis)], "squeeze")
+    gone = _distinct(
+        [normalize_axis(i, x.ndim, "squeeze") for i in read_integers(axis, "squeeze's axis")],
+        "squeeze",
+    )
     for i in gone:
         if x.shape[i] != 1:
             raise ShapeError(
@@ -131,8 +135,13 @@ def moveaxis(x: AnyOperand, source: Axis, destination: Axis) -> AnyOperand:
     >>> moveaxis(backend.ones((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
-    old = [normalize_axis(i, x.ndim, "moveaxis") for i in _several(source)]
-    new = [normalize_axis(i, x.ndim, "moveaxis") for i in _several(destination)]
+    old = [
+        normalize_axis(i, x.ndim, "moveaxis") for i in read_integers(source, "moveaxis's source")
+    ]
+    new = [
+        normalize_axis(i, x.ndim, "moveaxis")
+        for i in read_integers(destination, "moveaxis's destination")
+    ]
     if len(old) != len(new):
         raise ShapeError(
             f"moveaxis moves {len(old)} dimensions to {len(new)} positions; give one position each"
@@ -176,38 +185,38 @@ def roll(x: AnyOperand, shift: int, axis: int) -> AnyOperand:
         The shape and dtype of x.
 
     Raises:
-        ShapeError: there is no such dimension.
+        ShapeError: there is no such dimension, or the shift is no integer.
 
     >>> roll(backend.array([1, 2, 3, 4]), 1, 0).numpy()
     array([4, 1, 2, 3], dtype=int32)
     """
-    at = normalize_axis(axis, x.ndim, "roll")
-    start = -shift % x.shape[at] if x.shape[at] else 0
+    at, by = normalize_axis(axis, x.ndim, "roll"), read_integer(shift, "roll's shift")
+    start = -by % x.shape[at] if x.shape[at] else 0
     if not start:
         return x
     before = (slice(None),) * at
     return concatenate([x[(*before, slice(start, None))], x[(*before, slice(None, start))]], at)
 
 
-def tile(x: AnyOperand, repetitions: Sequence[int]) -> AnyOperand:
+def tile(x: AnyOperand, repetitions: int | Sequence[int]) -> AnyOperand:
     """Return x repeated as a whole along each dimension, as in `numpy.tile`.
 
     Args:
         x: any tensor.
-        repetitions: how often, for each dimension; the shorter of these and the shape of x is
+        repetitions: how often, for each dimension, or one number for the last; the shorter of these and the shape of x is
             filled with ones at the front.
 
     Returns:
         The dtype of x; each size times its repetitions.
 
     Raises:
-        ShapeError: a number of repetitions is negative.
+        ShapeError: a number of repetitions is negative or no integer.
 
     >>> tile(backend.array([1, 2]), (2, 2)).numpy()
     array([[1, 2, 1, 2],
            [1, 2, 1, 2]], dtype=int32)
     """
-    counts = tuple(repetitions)
+    counts = read_integers(repetitions, "tile's repetitions")
     if any(count < 0 for count in counts):
         raise ShapeError(f"tile repeats {counts} times; numbers of repetitions are 0 or more")
     rank = max(len(counts), x.ndim)
@@ -236,10 +245,6 @@ def broadcast_arrays(*operands: AnyOperand) -> tuple[AnyOperand, ...]:
     """
     shape = broadcast_shape([x.shape for x in operands], "broadcast_arrays")
     return tuple(broadcast_to(x, shape) for x in operands)
-
-
-def _several(axis: Axis) -> Sequence[int]:
-    return (axis,) if isinstance(axis, int) else tuple(axis)
 
 
 def _distinct(axes: list[int], what: str) -> list[int]:

@@ -321,7 +321,7 @@ def square(x: AnyOperand) -> AnyOperand:
 
 
 def reciprocal(x: AnyOperand) -> AnyOperand:
-    """Return 1 / x, element by element; integers and booleans are taken as float32.
+    """Return 1 / x, element by element; integers and booleans are taken as floats.
 
     Args:
         x: numbers or booleans of any shape.

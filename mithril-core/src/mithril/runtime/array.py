@@ -286,6 +286,10 @@ class Array(Operand):
     def _constant(self, value: Scalar, dtype: DType) -> Array:
         return self.backend.full((), value, dtype=dtype)
 
+    def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
+        is_host = isinstance(other, np.ndarray)
+        return self.backend.array(other, dtype=dtype) if is_host else None
+
     @property
     def _default_float(self) -> DType:
         return self.backend.precision.default

@@ -26,10 +26,11 @@ def convert_on(backend: ArrayBackend, user: str, default: DType | None = None) -
         default: the dtype of NumPy's float64; that of the backend by default.
     """
 
-    def convert(x: object) -> Converted | None:
+    def convert(x: object, dtype: DType | None = None) -> Converted | None:
         if isinstance(x, np.ndarray | np.generic):
-            is_default = default is not None and x.dtype == np.float64
-            return Converted(backend.array(x, dtype=default if is_default else None), is_free=True)
+            if dtype is None and x.dtype == np.float64:
+                dtype = default
+            return Converted(backend.array(x, dtype=dtype), is_free=True)
         array = backend.convert(x)
         if not isinstance(array, Array):
             return None
