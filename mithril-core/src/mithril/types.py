@@ -120,9 +120,11 @@ def promote(left: DType, right: DType) -> DType:
         return max(left, right, key=lambda dtype: (dtype.itemsize, dtype.value))
     if left.is_integer and right.is_integer and DType.uint64 not in mixed:
         return as_dtype(np.promote_types(left.numpy, right.numpy))
+    floats = [dtype for dtype in (left, right) if dtype.is_float]
+    example = f", such as x.astype('{floats[0]}')" if floats else ""
     raise ShapeError(
         f"dtypes {left} and {right} do not mix; the array API standard promotes within one kind "
-        f"only; cast one side"
+        f"only; cast one side{example}"
     )
 
 

@@ -63,6 +63,8 @@ class _Function:
         self._call = jax.jit(call)
 
     def __call__(self, leaves: Leaves, seed: jax.Array) -> Leaves:
+        captured = self._forward_program.captured
+        leaves = {**leaves, **{name: _leaf(x) for name, x in captured.items()}}
         floats = {n: x for n, x in leaves.items() if jnp.issubdtype(x.dtype, jnp.inexact)}
         others = {n: x for n, x in leaves.items() if n not in floats}
         outputs: Leaves = self._call(floats, others, seed)

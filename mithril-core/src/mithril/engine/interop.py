@@ -166,6 +166,15 @@ class ModelView(Protocol[EngineT_co]):
         """
         ...
 
+    @property
+    def captured(self) -> Mapping[str, ArrayView[EngineT_co]]:
+        """Arrays that layers use from around them, by the names of the last plan's inputs.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        ...
+
     def randomize_params(self, seed: int = 0) -> Mapping[str, ArrayView[EngineT_co]]:
         """Return initial parameters by full name."""
         ...

@@ -79,9 +79,10 @@ class Mesh:
         items = [*(axes or {}).items(), *named.items()]
         object.__setattr__(self, "axes", tuple(_make_axis(name, size) for name, size in items))
         object.__setattr__(self, "devices", ())
-        if self.size > MOST_DEVICES:
+        count = math.prod(axis.size for axis in self.axes)
+        if count > MOST_DEVICES:
             raise MeshError(
-                f"mesh has {self.size} devices; at most {MOST_DEVICES} can be planned for; give "
+                f"mesh has {count} devices; at most {MOST_DEVICES} can be planned for; give "
                 f"its axes smaller sizes"
             )
 

@@ -25,8 +25,7 @@ from mithril.ir.source import at, user_source
 from mithril.models.annotations import Annotation
 from mithril.models.component import Connectable, number_ports, refuse_port
 from mithril.models.trace_context import LayerScope, Trace, inside, traced_layer
-from mithril.models.unknown import UnknownBuilder, UnknownTensor
-from mithril.types import TensorType
+from mithril.models.unknown import ShapesNeededError, UnknownBuilder, UnknownTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,8 @@ def find_parts(function: Callable[..., Any], inputs: int, config: Mapping[str, A
         try:
             function(*(UnknownTensor(builder) for _ in range(inputs)), **config)
         except Exception as error:  # it runs again with shapes, and fails there if it is wrong
-            stopped = f"{type(error).__name__}: {error}"
+            is_asked = isinstance(error, ShapesNeededError)
+            stopped = str(error) if is_asked else f"{type(error).__name__}: {error}"
     found = (part.list_names().below(name) for name, part in scope.parts.items())
     return Parts(tuple(found), stopped)
 

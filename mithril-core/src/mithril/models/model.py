@@ -30,7 +30,7 @@ from mithril.models.placement import placement_spec_of
 from mithril.models.rules import check_rules
 from mithril.models.stages import StageRule
 from mithril.models.summary import summarize
-from mithril.models.trace import component_of, list_names, trace, trace_part
+from mithril.models.trace import list_names, trace, trace_part
 from mithril.models.trace_context import LayerScope
 from mithril.types import TensorType, as_dtype
 
@@ -179,7 +179,7 @@ class Model(Component[Composition]):
 
     def list_names(self) -> PartNames:
         """Return what is known of the model without shapes, for a layer that calls it."""
-        return list_names(component_of(self._state))
+        return list_names(self._state)
 
     def trace_part(self, operands: Mapping[str, Tensor], scope: LayerScope) -> dict[str, Tensor]:
         """Run the model as a part of a layer and return its outputs by name.

@@ -3,7 +3,7 @@
 Names of parameters are asked for before shapes are: when a model is printed, when patterns are
 matched, when parameters are made. So a body is run once with `UnknownTensor`s: whatever is computed
 with them is another one, a size is an `UnknownSize`, and nothing is recorded. A body that has to
-know a size, a dtype or the number of dimensions cannot go on; `ShapesNeeded` says where.
+know a size, a dtype or the number of dimensions cannot go on; `ShapesNeededError` says where.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 from mithril.errors import GraphError
 from mithril.ir import Builder, Op, Operand, Tensor, Value
 from mithril.ir.source import at, user_source
-from mithril.types import DType, Scalar, Shape, TensorType
+from mithril.types import DType, Scalar, TensorType
 
 
-class ShapesNeeded(GraphError):
+class ShapesNeededError(GraphError):
     """A layer's body asks for something that only shapes decide."""
 
 
@@ -184,7 +184,7 @@ def _count_wanted(frame: FrameType) -> int | None:
 
 
 def _ask(what: str) -> NoReturn:
-    raise ShapesNeeded(f"it asks {what}{at(user_source())}")
+    raise ShapesNeededError(f"it asks {what}{at(user_source())}")
 
 
-__all__ = ["ShapesNeeded", "UnknownBuilder", "UnknownSize", "UnknownTensor"]
+__all__ = ["ShapesNeededError", "UnknownBuilder", "UnknownSize", "UnknownTensor"]

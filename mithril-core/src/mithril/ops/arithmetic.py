@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import equal, where
@@ -21,7 +19,6 @@ from mithril.ops.elementwise import (
     take_cotangent,
 )
 from mithril.ops.functions import log
-from mithril.types import DType
 
 
 @register

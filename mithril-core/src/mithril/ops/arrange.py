@@ -203,8 +203,8 @@ def tile(x: AnyOperand, repetitions: int | Sequence[int]) -> AnyOperand:
 
     Args:
         x: any tensor.
-        repetitions: how often, for each dimension, or one number for the last; the shorter of these and the shape of x is
-            filled with ones at the front.
+        repetitions: how often, for each dimension, or one number for the last; the shorter of
+            these and the shape of x is filled with ones at the front.
 
     Returns:
         The dtype of x; each size times its repetitions.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from mithril.ir.operand import AnyOperand, apply, apply_one
 from mithril.ops.order import Argsort, Cumsum, Flip, Prod, Sort, TakeAlong, TopK
-from mithril.ops.reduce import Axes, read_axes
 from mithril.ops.reading import read_integer
+from mithril.ops.reduce import Axes, read_axes
 from mithril.ops.shape import normalize_axis
 
 

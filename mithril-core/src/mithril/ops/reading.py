@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -43,9 +43,15 @@ def read_integers(values: object, what: str) -> tuple[int, ...]:
     >>> read_integers(6, "reshape's shape"), read_integers([2, 3], "reshape's shape")
     ((6,), (2, 3))
     """
-    if isinstance(values, Iterable) and getattr(values, "ndim", 1):
+    if is_list(values):
         return tuple(read_integer(value, f"a number in {what}") for value in values)
     return (read_integer(values, what),)
+
+
+def is_list(values: object) -> TypeGuard[Iterable[Any]]:
+    """Return whether there are several of something: an array without dimensions is one."""
+    is_scalar: bool = getattr(values, "ndim", None) == 0
+    return isinstance(values, Iterable) and not is_scalar
 
 
 def read_values(values: object) -> np.ndarray:

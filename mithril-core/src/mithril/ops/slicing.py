@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from mithril.ir.rule import Rule
 from mithril.ops.choice import equal, not_equal, where
 from mithril.ops.index import take
 from mithril.ops.order_functions import flip
-from mithril.ops.reading import read_integers
+from mithril.ops.reading import is_list, read_integers
 from mithril.ops.shape import Movement, legal, reshape
 from mithril.types import Scalar, TensorType
 
@@ -160,7 +160,7 @@ def pad(
         value: what they are.
 
     Returns:
-        The dtype of x, floats of integers with a float value; each size and its two widths added up.
+        The dtype of x, floats of integers with a float value; each size and its widths added up.
 
     Raises:
         ShapeError: there is not one pair of widths of 0 or more for each dimension.
@@ -183,14 +183,9 @@ def pad(
 
 def _read_widths(x: Operand, widths: Any) -> list[tuple[int, ...]]:
     """Return how much comes before and after each dimension, as `numpy.pad` reads it."""
-    is_many = isinstance(widths, Iterable) and getattr(widths, "ndim", 1)
-    rows = list(widths) if is_many else [widths]
+    rows = list(widths) if is_list(widths) else [widths]
     pairs = [read_integers(row, "pad's widths") for row in rows]
-    if (
-        len(pairs) == 2
-        and len(pairs[0]) == len(pairs[1]) == 1
-        and not isinstance(rows[0], Iterable)
-    ):
+    if len(rows) == 2 and not any(map(is_list, rows)):
         pairs = [(*pairs[0], *pairs[1])]  # one pair for all dimensions
     pairs = [pair * 2 if len(pair) == 1 else pair for pair in pairs]
     pairs = pairs * x.ndim if len(pairs) == 1 else pairs

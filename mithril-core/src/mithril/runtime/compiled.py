@@ -175,6 +175,16 @@ class CompiledModel:
             )
         return self._evaluator.latest.plan
 
+    @property
+    def captured(self) -> Mapping[str, Array]:
+        """Arrays that layers use from around them, by the names of the last plan's inputs.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        _ = self.plan
+        return {} if self._evaluator.latest is None else BoundModel(self._evaluator.latest).captured
+
     def plan_for(self, shapes: Mapping[str, object], *, gradients: bool = True) -> Plan:
         """Return the plan for inputs of given shapes, without running anything.
 

@@ -200,6 +200,8 @@ class ModelCall:
             elif port.name in self.arrays:
                 array, backend = self.arrays[port.name], self.function.compiled.backend
                 found[port.name] = backend.reshard(array, port.sharding).shards
+            elif port.name in program.captured:
+                found[port.name] = program.captured[port.name].shards
             elif port.name in named:
                 is_part = port.name in self.function.compiled.parameter_names
                 found[port.name] = to_handle(
