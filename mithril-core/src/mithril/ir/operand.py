@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from mithril.errors import GraphError, ShapeError
+from mithril.ir.methods import Methods
 from mithril.types import DType, Scalar, Shape, TensorType
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 AnyOperand = TypeVar("AnyOperand", bound="Operand")
 
 
-class Operand:
+class Operand(Methods):
     """Base of traced and concrete tensors; see the module's text."""
 
     __slots__ = ()
@@ -75,31 +76,6 @@ class Operand:
             raise ShapeError(f"cannot transpose {self.type}; .T needs at least two dimensions")
         order = (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
         return self._call("transpose", self, order)
-
-    def reshape(self, *shape: int | Sequence[int]) -> Self:
-        """Return the same elements in another shape; one size may be -1."""
-        return self._call("reshape", self, shape[0] if len(shape) == 1 else shape)
-
-    def transpose(self, *order: int | Sequence[int]) -> Self:
-        """Return the dimensions in another order, reversed by default."""
-        axes = order[0] if len(order) == 1 else order
-        return self._call("transpose", self, None if axes == () else axes)
-
-    def astype(self, dtype: object) -> Self:
-        """Return the elements converted to another dtype."""
-        return self._call("cast", self, dtype)
-
-    def sum(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
-        """Return the sum over some dimensions, all by default."""
-        return self._call("sum", self, axis, keepdims=keepdims)
-
-    def mean(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
-        """Return the mean over some dimensions, all by default."""
-        return self._call("mean", self, axis, keepdims=keepdims)
-
-    def max(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
-        """Return the maximum over some dimensions, all by default."""
-        return self._call("max", self, axis, keepdims=keepdims)
 
     def __add__(self, other: Any) -> Self:
         return self._call("add", self, other)

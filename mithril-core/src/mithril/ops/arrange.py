@@ -6,11 +6,12 @@ They have no op of their own: rules, gradients and kernels are those of their pi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand
 from mithril.ops.elementwise import broadcast_shape
-from mithril.ops.reading import read_integer, read_integers
+from mithril.ops.reading import is_list, read_integer, read_integers
 from mithril.ops.shape import broadcast_to, concatenate, normalize_axis, reshape, transpose
 
 Axis = int | Sequence[int]
@@ -115,6 +116,79 @@ def unstack(x: AnyOperand, axis: int = 0) -> tuple[AnyOperand, ...]:
     at = normalize_axis(axis, x.ndim, "unstack")
     before = (slice(None),) * at
     return tuple(x[(*before, i)] for i in range(x.shape[at]))
+
+
+def split(x: AnyOperand, sections: int | Sequence[int], axis: int = 0) -> tuple[AnyOperand, ...]:
+    """Return equal parts of x along a dimension, or the parts between positions.
+
+    Args:
+        x: any tensor of at least one dimension.
+        sections: how many equal parts; or the positions at which parts end, as in `numpy.split`.
+        axis: the dimension; a negative one counts from the end.
+
+    Returns:
+        The parts in order, of the dtype of x.
+
+    Raises:
+        ShapeError: there is no such dimension, it does not divide into equal parts, or positions
+            are no integers.
+
+    >>> [part.numpy().tolist() for part in split(backend.array([1, 2, 3, 4]), 2)]
+    [[1, 2], [3, 4]]
+    >>> [part.numpy().tolist() for part in split(backend.array([1, 2, 3, 4]), [1, 3])]
+    [[1], [2, 3], [4]]
+    """
+    at = normalize_axis(axis, x.ndim, "split")
+    size, given = x.shape[at], read_integers(sections, "split's sections")
+    if is_list(sections):
+        ends = (0, *given, size)
+    else:
+        if given[0] < 1 or size % given[0]:
+            raise ShapeError(
+                f"cannot split dimension {at} of {x.type} into {given[0]} equal parts; give a "
+                f"divisor of {size}, or the positions at which parts end"
+            )
+        ends = tuple(range(0, size + 1, size // given[0])) if size else (0,) * (given[0] + 1)
+    before = (slice(None),) * at
+    return tuple(x[(*before, slice(start, end))] for start, end in pairwise(ends))
+
+
+def swapaxes(x: AnyOperand, first: int, second: int) -> AnyOperand:
+    """Return x with two dimensions swapped.
+
+    Args:
+        x: any tensor.
+        first: one dimension; a negative one counts from the end.
+        second: the other one.
+
+    Returns:
+        The elements and dtype of x, these sizes swapped.
+
+    Raises:
+        ShapeError: a dimension does not exist.
+
+    >>> swapaxes(backend.ones((2, 3, 4)), 0, -1).shape
+    (4, 3, 2)
+    """
+    order = list(range(x.ndim))
+    one, other = (normalize_axis(i, x.ndim, "swapaxes") for i in (first, second))
+    order[one], order[other] = other, one
+    return transpose(x, order)
+
+
+def ravel(x: AnyOperand) -> AnyOperand:
+    """Return the elements of x in one dimension, row-major.
+
+    Args:
+        x: any tensor.
+
+    Returns:
+        [size], of the dtype of x.
+
+    >>> ravel(backend.array([[1, 2], [3, 4]])).numpy()
+    array([1, 2, 3, 4], dtype=int32)
+    """
+    return reshape(x, -1) if x.size else reshape(x, 0)
 
 
 def moveaxis(x: AnyOperand, source: Axis, destination: Axis) -> AnyOperand:
@@ -254,6 +328,6 @@ def _distinct(axes: list[int], what: str) -> list[int]:
 
 
 __all__ = [
-    "broadcast_arrays", "expand_dims", "matrix_transpose", "moveaxis", "roll", "squeeze", "stack",
-    "tile", "unstack",
+    "broadcast_arrays", "expand_dims", "matrix_transpose", "moveaxis", "ravel", "roll", "split",
+    "squeeze", "stack", "swapaxes", "tile", "unstack",
 ]  # fmt: skip

@@ -31,8 +31,8 @@ class Port(NamedTuple):
     """A tensor that goes into the program or comes out of it.
 
     `kind` is `input`, `parameter`, `output gradient`, `constant` or `seed` of what goes in,
-    `output` or `gradient` of what comes out; `shape` is that of the whole tensor; `split` says for each
-    dimension which mesh axes split it, major first; `axes` are the sizes of these, and `ranks` the
+    `output` or `gradient` of what comes out; `shape` is that of the whole tensor; `split` says for
+    each dimension which mesh axes split it, major first; `axes` are the sizes of these, `ranks` the
     processes that have a part of it, in the order of the axes.
     """
 
