@@ -149,6 +149,8 @@ class Builder:
     """What a scope of the nodes stands for, for messages."""
     default_float = DType.float32
     """The float dtype of what is made of Python numbers alone."""
+    records = True
+    """Whether a graph comes out of it; if not, bodies of loops are just called."""
 
     def __init__(self, inside: Builder | None = None) -> None:
         self.inside = inside

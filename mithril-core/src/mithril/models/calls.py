@@ -25,7 +25,10 @@ from mithril.ir.source import at, user_source
 from mithril.models.annotations import Annotation
 from mithril.models.component import Connectable, number_ports, refuse_port
 from mithril.models.trace_context import LayerScope, Trace, inside, traced_layer
-from mithril.models.unknown import ShapesNeededError, UnknownBuilder, UnknownTensor
+from mithril.models.unknown import Guesses, ShapesNeededError, UnknownBuilder, UnknownTensor
+
+MOST_RUNS = 16
+"""How often a body is run without shapes, with other guesses at what sizes decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +102,31 @@ def find_parts(function: Callable[..., Any], inputs: int, config: Mapping[str, A
         inputs: number of its inputs, without those that need not be connected.
         config: its options.
     """
-    builder = UnknownBuilder()
+    guesses, first = Guesses(), None
+    for _ in range(MOST_RUNS):
+        found = _try_parts(function, inputs, config, guesses)
+        first = first or found
+        if not found.stopped:
+            return found
+        if not guesses.change():
+            break
+    assert first is not None, "there was a run"
+    return first
+
+
+def _try_parts(
+    function: Callable[..., Any], inputs: int, config: Mapping[str, Any], guesses: Guesses
+) -> Parts:
+    builder, stopped = UnknownBuilder(guesses), ""
     scope = LayerScope(Trace(builder, inference=False), "", "", "", None, None)
-    stopped = ""
     with inside(scope):
         try:
             function(*(UnknownTensor(builder) for _ in range(inputs)), **config)
         except Exception as error:  # it runs again with shapes, and fails there if it is wrong
             is_asked = isinstance(error, ShapesNeededError)
             stopped = str(error) if is_asked else f"{type(error).__name__}: {error}"
-    found = (part.list_names().below(name) for name, part in scope.parts.items())
-    return Parts(tuple(found), stopped)
+    names = (part.list_names().below(name) for name, part in scope.parts.items())
+    return Parts(tuple(names), stopped)
 
 
 def call_part(part: Part, values: Sequence[object], named: Mapping[str, object]) -> Any:
@@ -132,10 +149,11 @@ def call_part(part: Part, values: Sequence[object], named: Mapping[str, object])
         made = _call_in_function(part, target, given, builder)
     elif isinstance(scope.trace.builder, UnknownBuilder):
         _name_part(scope, part, target)
-        made = {port: UnknownTensor(builder) for port in target.output_ports}
+        made = {port: UnknownTensor(scope.trace.builder) for port in target.output_ports}
     else:
         made = _call_in_layer(part, target, given, scope)
-    return made[target.output_ports[0]] if len(made) == 1 else made
+    outputs = {port: made[port] for port in target.output_ports}
+    return outputs if len(outputs) > 1 else outputs[target.output_ports[0]]
 
 
 def _call_in_layer(
@@ -152,10 +170,10 @@ def _call_in_layer(
     tensors = {port: _tensor(x, port, target, scope.trace.builder) for port, x in given.items()}
     made = part.trace_part(tensors, inner)
     scope.of_parts.update(dict.fromkeys(f"{name}.{p}" for p in names))
-    values = {f"{path}.{port}": tensor.value for port, tensor in made.items()}
-    if len(made) == 1:
-        values[path] = made[target.output_ports[0]].value
-    scope.trace.record_part(values)
+    ports = target.output_ports
+    if len(ports) == 1:
+        scope.trace.record_part({path: made[ports[0]].value})
+    scope.trace.record_part({f"{path}.{port}": made[port].value for port in ports})
     return made
 
 

@@ -201,7 +201,7 @@ class Layer(Component["Layer"]):
                 f"it from @layer(parameters=…) of {kind}{at(scope.source)}"
             )
         if len(found) > len(self.parameters):
-            why = self.parts.stopped or "its body calls them only now"
+            why = self.parts.stopped or "sizes decide whether it calls them"
             raise GraphError(
                 f"layer '{scope.path}' calls layers whose parameters are not known without shapes "
                 f"({why}); list them all, @ml.layer(parameters={tuple(found)!r}), for {kind}"

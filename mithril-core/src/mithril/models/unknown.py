@@ -2,8 +2,10 @@
 
 Names of parameters are asked for before shapes are: when a model is printed, when patterns are
 matched, when parameters are made. So a body is run once with `UnknownTensor`s: whatever is computed
-with them is another one, a size is an `UnknownSize`, and nothing is recorded. A body that has to
-know a size, a dtype or the number of dimensions cannot go on; `ShapesNeededError` says where.
+with them is another one, a size is an `UnknownSize`, and nothing is recorded. Where a size decides
+(`if size % heads: raise …`), the answer is a guess, and another one after an error. A body that has
+to know a size or a dtype cannot go on; `ShapesNeededError` says where. What is found holds if the
+body says the same when shapes are known.
 """
 
 from __future__ import annotations
@@ -24,8 +26,42 @@ class ShapesNeededError(GraphError):
     """A layer's body asks for something that only shapes decide."""
 
 
+class Guesses:
+    """Answers to what only sizes decide: each is no at first, and yes after an error behind it."""
+
+    def __init__(self) -> None:
+        self._answers: list[bool] = []
+        self._asked = 0
+
+    def answer(self) -> bool:
+        """Return the answer to the next question."""
+        if self._asked == len(self._answers):
+            self._answers.append(False)
+        self._asked += 1
+        return self._answers[self._asked - 1]
+
+    def change(self) -> bool:
+        """Begin again with other answers; return whether there are any."""
+        self._asked = 0
+        while self._answers and self._answers[-1]:
+            self._answers.pop()
+        if self._answers:
+            self._answers[-1] = True
+        return bool(self._answers)
+
+
 class UnknownBuilder(Builder):
-    """Records nothing: whatever is computed is unknown."""
+    """Records nothing: whatever is computed is unknown.
+
+    Args:
+        guesses: what sizes decide.
+    """
+
+    records = False
+
+    def __init__(self, guesses: Guesses) -> None:
+        super().__init__()
+        self.guesses = guesses
 
     def input(self, type: TensorType, name: str) -> Tensor:
         """Return an unknown tensor."""
@@ -77,8 +113,9 @@ class UnknownTensor(_Sequence, Tensor):
     """A tensor of which nothing is known; also a tuple of such, where a function returns one."""
 
     __slots__ = ()
+    builder: UnknownBuilder
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: UnknownBuilder) -> None:
         super().__init__(builder, Value(TensorType((), DType.bool_)))
 
     @property
@@ -92,31 +129,23 @@ class UnknownTensor(_Sequence, Tensor):
         _ask("for a dtype")
 
     @property
-    def ndim(self) -> int:
-        """Number of dimensions: not known."""
-        _ask("for the number of dimensions")
+    def ndim(self) -> Any:
+        """Number of dimensions."""
+        return UnknownSize(self.builder.guesses)
 
     @property
     def size(self) -> Any:
         """Number of elements."""
-        return UnknownSize()
+        return UnknownSize(self.builder.guesses)
 
     @property
     def shape(self) -> Any:
         """Size of each dimension."""
-        return UnknownShape()
+        return UnknownShape(self.builder.guesses)
 
     @property
     def T(self) -> Any:  # noqa: N802 - NumPy's name
         """The transpose."""
-        return self._item()
-
-    def reshape(self, *shape: Any) -> Any:
-        """Return the same elements in another shape."""
-        return self._item()
-
-    def transpose(self, *order: Any) -> Any:
-        """Return the dimensions in another order."""
         return self._item()
 
     def _item(self) -> UnknownTensor:
@@ -126,41 +155,52 @@ class UnknownTensor(_Sequence, Tensor):
 class UnknownShape(_Sequence):
     """The sizes of some dimensions."""
 
-    __slots__ = ()
+    __slots__ = ("_guesses",)
+
+    def __init__(self, guesses: Guesses) -> None:
+        self._guesses = guesses
 
     def __getitem__(self, index: object) -> Any:
-        return UnknownShape() if isinstance(index, slice) else UnknownSize()
+        return UnknownShape(self._guesses) if isinstance(index, slice) else self._item()
 
     def __add__(self, other: object) -> UnknownShape:
-        return UnknownShape()
+        return self
 
     __radd__ = __add__
 
     def __eq__(self, other: object) -> bool:
-        _ask("for sizes")
+        return self._guesses.answer()
 
     __hash__ = None  # type: ignore[assignment]
 
     def _item(self) -> UnknownSize:
-        return UnknownSize()
+        return UnknownSize(self._guesses)
 
 
 class UnknownSize:
     """A size, or what is computed of sizes and numbers."""
 
-    __slots__ = ()
+    __slots__ = ("_guesses",)
+
+    def __init__(self, guesses: Guesses) -> None:
+        self._guesses = guesses
 
     def _compute(self, other: object = None) -> UnknownSize:
-        return UnknownSize()
+        return self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _compute
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __truediv__ = __rtruediv__ = _compute
     __neg__ = __pow__ = __rpow__ = _compute
 
+    def _guess(self, other: object = None) -> bool:
+        return self._guesses.answer()
+
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _guess
+    __eq__ = __ne__ = _guess
+
     def _refuse(self, *others: object) -> NoReturn:
         _ask("for a size")
 
-    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __index__ = __int__ = __float__ = __hash__ = __iter__ = _refuse
 
     def __repr__(self) -> str:
@@ -187,4 +227,4 @@ def _ask(what: str) -> NoReturn:
     raise ShapesNeededError(f"it asks {what}{at(user_source())}")
 
 
-__all__ = ["ShapesNeededError", "UnknownBuilder", "UnknownSize", "UnknownTensor"]
+__all__ = ["Guesses", "ShapesNeededError", "UnknownBuilder", "UnknownSize", "UnknownTensor"]

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 
 from mithril.ir.capture import CapturedArray, Convert, Converted
+from mithril.mesh import Mesh, Sharding
 from mithril.plan import Port
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.sharding import FREE, Layout
@@ -39,9 +40,17 @@ def convert_on(backend: ArrayBackend, user: str, default: DType | None = None) -
     return convert
 
 
-def layout_of(captured: CapturedArray) -> Layout:
-    """Return how a captured array arrives."""
-    return Layout(arrives=FREE if captured.is_free else _array(captured).sharding)
+def layout_of(captured: CapturedArray, whole: Mesh | None = None) -> Layout:
+    """Return how a captured array arrives.
+
+    Args:
+        captured: the array.
+        whole: the mesh on which it is replicated if it may lie anywhere; None for a free choice.
+    """
+    if not captured.is_free:
+        return Layout(arrives=_array(captured).sharding)
+    rank = captured.array.type.rank
+    return Layout(arrives=FREE if whole is None else Sharding.replicated(whole, rank))
 
 
 @dataclass(slots=True, eq=False)

@@ -247,7 +247,9 @@ class Planner:
         }
         for name, (_, sharding) in arguments.parameters:
             layouts[name] = self._parameter(name, sharding, traced)
-        return layouts | {item.name: layout_of(item) for item in traced.captured}
+        # Micro-batches cut what is said to arrive whole, as any input.
+        whole = self._backend.mesh if self.is_placed else None
+        return layouts | {item.name: layout_of(item, whole) for item in traced.captured}
 
     def _parameter(self, name: str, sharding: Sharding | None, traced: Traced) -> Layout:
         """Return the layout of a parameter: an array keeps its sharding, else annotations count."""
