@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mithril.errors import GraphError, kind_of, listing
+from mithril.errors import GraphError, MithrilError, kind_of, listing
 from mithril.ir import Builder, Tensor
 from mithril.ir.running import is_within, running_trace, trace_around
 from mithril.ir.source import at, user_source
 from mithril.models.annotations import Annotation
 from mithril.models.component import Connectable, number_ports, refuse_port
-from mithril.models.trace_context import LayerScope, Trace, inside, traced_layer
-from mithril.models.unknown import Guesses, ShapesNeededError, UnknownBuilder, UnknownTensor
+from mithril.models.trace_context import LayerScope, Trace, find_traced_layer, inside
+from mithril.models.unknown import Guesses, UnknownBuilder, UnknownTensor
 
 MOST_RUNS = 16
 """How often a body is run without shapes, with other guesses at what sizes decide."""
@@ -123,8 +123,8 @@ def _try_parts(
         try:
             function(*(UnknownTensor(builder) for _ in range(inputs)), **config)
         except Exception as error:  # it runs again with shapes, and fails there if it is wrong
-            is_asked = isinstance(error, ShapesNeededError)
-            stopped = str(error) if is_asked else f"{type(error).__name__}: {error}"
+            is_ours = isinstance(error, MithrilError)
+            stopped = str(error) if is_ours else f"{type(error).__name__}: {error}"
     names = (part.list_names().below(name) for name, part in scope.parts.items())
     return Parts(tuple(names), stopped)
 
@@ -141,7 +141,7 @@ def call_part(part: Part, values: Sequence[object], named: Mapping[str, object])
         GraphError: an input is missing, unknown, or no tensor; it runs on a device of its own; or
             it has parameters, and no layer is being traced that could have them.
     """
-    target, scope = part._component(), traced_layer()
+    target, scope = part._component(), find_traced_layer()
     given = _bind_inputs(target, values, named)
     builder = trace_around(given.values()) or running_trace()
     assert builder is not None, "nothing is called on tensors without a trace"

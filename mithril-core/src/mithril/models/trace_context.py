@@ -176,8 +176,8 @@ def seed() -> Tensor:
     trace = scope.trace
     if trace.is_function:
         raise GraphError(
-            f"layer '{scope.path}' draws random numbers and is called in a function, which has no "
-            f"seed; add it to a model, or pass random numbers as an argument"
+            f"layer '{scope.path}' needs a seed, and is called in a function, which has none; add "
+            f"it to a model, or pass random numbers as an argument"
         )
     if trace.seed is None:
         trace.seed = trace.builder.input(TensorType((), DType.uint32), SEED)
@@ -243,7 +243,7 @@ def _tensor(scope: LayerScope, local: str, type: TensorType, initializer: Initia
     return parameters[name].tensor
 
 
-def traced_layer() -> LayerScope | None:
+def find_traced_layer() -> LayerScope | None:
     """Return the layer being traced, None if none is."""
     return _current.get(None)
 

@@ -4,7 +4,7 @@ Names of parameters are asked for before shapes are: when a model is printed, wh
 matched, when parameters are made. So a body is run once with `UnknownTensor`s: whatever is computed
 with them is another one, a size is an `UnknownSize`, and nothing is recorded. Where a size decides
 (`if size % heads: raise …`), the answer is a guess, and another one after an error. A body that has
-to know a size or a dtype cannot go on; `ShapesNeededError` says where. What is found holds if the
+to know a size or a dtype cannot go on; the error says where. What is found holds if the
 body says the same when shapes are known.
 """
 
@@ -20,10 +20,6 @@ from mithril.errors import GraphError
 from mithril.ir import Builder, Op, Operand, Tensor, Value
 from mithril.ir.source import at, user_source
 from mithril.types import DType, Scalar, TensorType
-
-
-class ShapesNeededError(GraphError):
-    """A layer's body asks for something that only shapes decide."""
 
 
 class Guesses:
@@ -224,7 +220,7 @@ def _count_wanted(frame: FrameType) -> int | None:
 
 
 def _ask(what: str) -> NoReturn:
-    raise ShapesNeededError(f"it asks {what}{at(user_source())}")
+    raise GraphError(f"it asks {what}{at(user_source())}")
 
 
-__all__ = ["Guesses", "ShapesNeededError", "UnknownBuilder", "UnknownSize", "UnknownTensor"]
+__all__ = ["Guesses", "UnknownBuilder", "UnknownSize", "UnknownTensor"]

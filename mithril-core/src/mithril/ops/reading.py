@@ -27,7 +27,7 @@ def read_integer(value: object, what: str) -> int:
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ShapeError(f"{what} is {_shown(value)}, which is no integer; give one") from None
+        raise ShapeError(f"{what} is {_show(value)}, which is no integer; give one") from None
 
 
 def read_integers(values: object, what: str) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ def read_values(values: object) -> np.ndarray:
     return host
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return repr(value) if isinstance(value, int | float | str | None) else kind_of(value)
 
 
