@@ -163,6 +163,10 @@ REFUSED = {
     "arange of text": (lambda x: x.backend.arange("3"), "values are of type <U1"),
     "linspace": (lambda x: x.backend.linspace("0", 1, 3), "values are of type <U1"),
     "linspace of parts": (lambda x: x.backend.linspace(0, 1, 2.5), r"shape \(2.5,\) is not made of integers"),
+    "linspace of integers": (
+        ml.jit(lambda x: x + mnp.linspace(0, 1, 3, dtype="int32")),
+        "linspace makes floats, not int32; use arange, or cast the result",
+    ),
     "eye": (lambda x: x.backend.eye(2, k=0.5), "eye's k is 0.5, which is no integer"),
     "eye in a trace": (
         ml.jit(lambda x: x @ mnp.eye(3, k=0.5)), "eye's k is 0.5, which is no integer"

@@ -118,7 +118,7 @@ def _try_parts(
     function: Callable[..., Any], inputs: int, config: Mapping[str, Any], guesses: Guesses
 ) -> Parts:
     builder, stopped = UnknownBuilder(guesses), ""
-    scope = LayerScope(Trace(builder, inference=False), "", "", "", None, None)
+    scope = LayerScope(Trace(builder, inference=False), "", "", "", (), None)
     with inside(scope):
         try:
             function(*(UnknownTensor(builder) for _ in range(inputs)), **config)

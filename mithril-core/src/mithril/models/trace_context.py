@@ -16,7 +16,7 @@ from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.ir import Builder, Source, Tensor, Value
 from mithril.ir.running import is_within, running_trace, tracing
 from mithril.models.initializers import Initializer
-from mithril.models.unknown import UnknownTensor
+from mithril.models.unknown import UnknownBuilder, UnknownTensor
 from mithril.ops import cast
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import DType, TensorType, as_dtype
@@ -100,7 +100,7 @@ class LayerScope:
         path: its path in the model, such as `block_0.attn`.
         prefix: what its parameter names begin with; a reused layer keeps that of its first use.
         own_prefix: what they would begin with had the layer not been used before.
-        declared: the parameter names it may use; None while these are looked for.
+        declared: the parameter names it may use.
         source: the user's line that made the layer.
         section: what names of parameters and parts begin with now.
         used: the parameters it used.
@@ -112,7 +112,7 @@ class LayerScope:
     path: str
     prefix: str
     own_prefix: str
-    declared: Sequence[str] | None
+    declared: Sequence[str]
     source: Source | None
     section: str = ""
     used: dict[str, Tensor] = field(default_factory=dict)
@@ -141,7 +141,7 @@ def parameter(
     """
     scope = current("parameter")
     local = scope.section + name
-    if scope.declared is None:
+    if isinstance(scope.trace.builder, UnknownBuilder):
         return UnknownTensor(scope.trace.builder)
     precision = scope.trace.precision
     kept = precision.parameters if dtype is None else as_dtype(dtype)

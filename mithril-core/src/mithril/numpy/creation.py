@@ -10,16 +10,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from mithril import ops
-from mithril.errors import BackendError, ShapeError, kind_of
+from mithril.errors import BackendError, kind_of
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
 from mithril.keywords import checked_keywords
-from mithril.ops.reading import read_integer
+from mithril.numpy.constants import (
+    count_up,
+    divide_evenly,
+    fill,
+    fill_like,
+    make_diagonal,
+    take_values,
+)
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
-from mithril.runtime.functional.tracing import lift
-from mithril.runtime.host import check_line, on_host, read_number, read_shape
-from mithril.types import DType, Scalar, Shape, as_dtype, promote
+from mithril.types import Scalar
 
 
 @checked_keywords()
@@ -47,7 +52,7 @@ def array(values: object, dtype: object = None, *, backend: Backend | None = Non
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "array").array(values, dtype=dtype)
-    return builder.attempt(_take, builder, values, dtype)
+    return builder.attempt(take_values, builder, values, dtype)
 
 
 asarray = array
@@ -82,7 +87,7 @@ def full(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "full").full(shape, value, dtype=dtype)
-    return builder.attempt(_constant, builder, shape, value, dtype, "full((2, 3), 1)")
+    return builder.attempt(fill, builder, shape, value, dtype, "full((2, 3), 1)")
 
 
 @checked_keywords()
@@ -165,7 +170,7 @@ def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
             f"full(shape, …)"
         )
     builder = _trace_of(x)
-    return builder.attempt(_constant_like, builder, x, value, dtype)
+    return builder.attempt(fill_like, builder, x, value, dtype)
 
 
 @checked_keywords()
@@ -243,7 +248,7 @@ def arange(
     if builder is None:
         return _backend(backend, "arange").arange(start, stop, step, dtype=dtype)
     first, end = (0, start) if stop is None else (start, stop)
-    return builder.attempt(_count_up, builder, first, end, step, dtype)
+    return builder.attempt(count_up, builder, first, end, step, dtype)
 
 
 @checked_keywords()
@@ -280,7 +285,7 @@ def linspace(
     if builder is None:
         made = _backend(backend, "linspace")
         return made.linspace(start, stop, num, endpoint=endpoint, dtype=dtype)
-    return builder.attempt(_divide_evenly, builder, start, stop, num, dtype, endpoint)
+    return builder.attempt(divide_evenly, builder, start, stop, num, dtype, endpoint)
 
 
 @checked_keywords()
@@ -315,7 +320,9 @@ def eye(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "eye").eye(rows, columns, k=k, dtype=dtype)
-    return builder.attempt(_diagonal, builder, rows, rows if columns is None else columns, k, dtype)
+    return builder.attempt(
+        make_diagonal, builder, rows, rows if columns is None else columns, k, dtype
+    )
 
 
 def _backend(backend: Backend | None, function: str) -> Backend:
@@ -339,81 +346,7 @@ def _fill(
     if builder is None:
         return getattr(_backend(backend, name), name)(shape, dtype=dtype)
     chosen = dtype or builder.default_float
-    return builder.attempt(_constant, builder, shape, value, chosen, f"{name}((2, 3))")
-
-
-def _take(builder: Builder, values: object, dtype: object) -> Any:
-    tensor = lift(builder, on_host(values), "argument")
-    return tensor if dtype is None else ops.cast(tensor, dtype)
-
-
-def _constant(
-    builder: Builder,
-    shape: int | Sequence[int],
-    value: object,
-    dtype: object,
-    example: str,
-) -> Any:
-    if isinstance(value, Operand):
-        raise ShapeError(
-            "mithril.numpy.full takes a number that is known while the function is traced, not a "
-            "traced one; write ones(shape) * number"
-        )
-    sizes, value = read_shape((shape,), example), read_number(value)
-    if dtype is None:
-        kinds = {bool: DType.bool_, int: DType.int32, float: builder.default_float}
-        dtype = kinds[type(value)]
-    return ops.broadcast_to(builder.constant(value, as_dtype(dtype)), sizes)
-
-
-def _constant_like(builder: Builder, x: Tensor, value: object, dtype: object) -> Any:
-    return _constant(builder, x.shape, value, dtype or x.dtype, "full((2, 3), 1)")
-
-
-def _count_up(builder: Builder, first: float, end: float, step: float, dtype: object) -> Any:
-    """Make `arange` of a trace: computed in integers, or in floats of at least 32 bits."""
-    count = check_line(first, end, step)
-    first, end, step = (read_number(n) for n in (first, end, step))
-    is_float = any(isinstance(n, float) for n in (first, end, step))
-    default = builder.default_float if is_float else DType.int32
-    chosen = as_dtype(dtype or default)
-    wide = _wide(chosen if chosen.is_float else builder.default_float)
-    return _line(builder, count, first, step, wide if is_float else DType.int32, chosen)
-
-
-def _divide_evenly(
-    builder: Builder, start: float, stop: float, num: int, dtype: object, endpoint: bool
-) -> Any:
-    """Make `linspace` of a trace, computed in floats of at least 32 bits."""
-    (count,) = read_shape(((num,),), "linspace(0, 1, 5)")
-    start, stop = read_number(start), read_number(stop)
-    parts = max(count - 1 if endpoint else count, 1)
-    chosen = as_dtype(dtype or builder.default_float)
-    return _line(builder, count, start, (stop - start) / parts, _wide(chosen), chosen)
-
-
-def _diagonal(builder: Builder, rows: int, columns: int, k: int, dtype: object) -> Any:
-    shape = read_shape((rows, columns), "eye(2, 3)")
-    row, column = (_indices(builder, shape, axis) for axis in (0, 1))
-    diagonal = read_integer(k, "eye's k")
-    return ops.cast(ops.equal(row + diagonal, column), dtype or builder.default_float)
-
-
-def _wide(dtype: DType) -> DType:
-    return promote(dtype, DType.float32)
-
-
-def _line(
-    builder: Builder, count: int, first: float, step: float, computed: DType, dtype: DType
-) -> Any:
-    """Return `first + i * step` for i up to a count, computed in one dtype and cast to another."""
-    index = ops.cast(_indices(builder, (count,), 0), computed)
-    return ops.cast(index * step + first, dtype)
-
-
-def _indices(builder: Builder, shape: Shape, axis: int) -> Any:
-    (made,) = builder.apply(ops.Iota(shape, axis, DType.int32))
-    return made
+    return builder.attempt(fill, builder, shape, value, chosen, f"{name}((2, 3))")
 
 
 __all__ = [
