@@ -42,7 +42,7 @@ def staged(*stages: int) -> ml.Model:
 
 def around(inner: ml.Model | ml.Layer) -> ml.Model:
     model = ml.Model()
-    if isinstance(inner, ml.Model) and "targets" in inner.freeze().input_ports:
+    if isinstance(inner, ml.Model) and "targets" in inner.snapshot().input_ports:
         model |= ml.Pipeline([block(), block()])(input="input", output="h")
         model |= inner(input="h", targets="targets", loss="loss")
         return model

@@ -83,7 +83,8 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         from mithril.errors import nearest
 
-        raise AttributeError(f"mithril has no '{name}'{nearest(name, __all__)}")
+        remedy = nearest(name, __all__) or "; dir(mithril) lists what there is"
+        raise AttributeError(f"mithril has no '{name}'{remedy}")
     value = getattr(import_module(_HOME_OF.get(name, "mithril.models")), name)
     globals()[name] = value
     return value

@@ -147,6 +147,11 @@ class ModelView(Protocol[EngineT_co]):
         ...
 
     @property
+    def trainable(self) -> tuple[str, ...]:
+        """Full names of the parameters that gradients are given of, if they are of floats."""
+        ...
+
+    @property
     def differentiable(self) -> tuple[str, ...]:
         """The inputs that the model was compiled to give gradients of."""
         ...

@@ -45,6 +45,8 @@ from mithril.models.definition import (
     Definition,
     define,
 )
+from mithril.models.initializer_options import read_initializers
+from mithril.models.initializers import Initializer
 from mithril.models.trace_context import LayerScope, inside
 
 
@@ -57,8 +59,9 @@ class Layer(Component["Layer"]):
         options: the layer's options by name, and how its parameters are split:
             `sharding={"weight": P("tensor", None)}`, or `weight_shard_spec` with `device_mesh` and
             `device_mesh_partition` as in the guides; `at_rest=P("data")`, or a mapping like
-            that of `sharding`, says how they are kept between uses. `device_id=2` places the layer
-            on a device, by its flat index in the mesh.
+            that of `sharding`, says how they are kept between uses. `initializer=ml.Normal(0.02)`
+            says how its weights start, `initializer={"*.bias": ml.Zeros()}` others by pattern.
+            `device_id=2` places the layer on a device, by its flat index in the mesh.
 
     Raises:
         OptionError: an option is unknown, missing or has a wrong value.
@@ -70,6 +73,7 @@ class Layer(Component["Layer"]):
         "config",
         "device_id",
         "given_name",
+        "initializers",
         "output_ports",
         "parameters",
         "sharding_options",
@@ -81,6 +85,7 @@ class Layer(Component["Layer"]):
     config: Mapping[str, Any]
     device_id: int | None
     given_name: str | None
+    initializers: Mapping[str, Initializer]
     output_ports: tuple[str, ...]
     parameters: tuple[str, ...]
     sharding_options: Mapping[str, Any]
@@ -105,6 +110,9 @@ class Layer(Component["Layer"]):
             definition.name, parameters, definition.weights, options, at(source)
         )
         self.at_rest = read_at_rest(definition.name, parameters, options.get("at_rest"), at(source))
+        self.initializers = read_initializers(
+            definition.name, parameters, definition.weights, options.get("initializer")
+        )
 
     @property
     def label(self) -> str:
@@ -146,6 +154,7 @@ class Layer(Component["Layer"]):
             GraphError: it returns something else than it declared, or leaves a parameter unused.
             ShapeError: the shapes do not fit; the message names the layer.
         """
+        scope.initializers = self.initializers
         with inside(scope):
             try:
                 returned = self.definition.function(*inputs, **self.config)
@@ -192,6 +201,7 @@ class Layer(Component["Layer"]):
     def __repr__(self) -> str:
         split = [f"{option}={value!r}" for option, value in self.sharding_options.items()]
         split += [] if self.device_id is None else [f"device_id={self.device_id}"]
+        split += [f"initializer={dict(self.initializers)!r}"] if self.initializers else []
         start = self.described.removesuffix(")")
         between = ", " if split and not start.endswith("(") else ""
         return f"{start}{between}{', '.join(split)})"

@@ -12,18 +12,28 @@ from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Builder, Graph, Tensor, Value
 from mithril.ir.source import at
 from mithril.models.annotations import Annotation
-from mithril.models.component import Component
 from mithril.models.composition import Composition, Member
 from mithril.models.initializers import Initializer
 from mithril.models.layer import Layer
+from mithril.models.parameter_rules import (
+    frozen_of,
+    merge_tied_annotations,
+    starts_of,
+    ties_of,
+)
+from mithril.models.prefixes import (
+    Traceable,
+    component_of,
+    list_declared,
+    parameter_places,
+    parameter_prefixes,
+)
 from mithril.models.rules import match_rules
+from mithril.models.slips import explain_missing
 from mithril.models.trace_context import SEED, LayerScope, Trace
 from mithril.ops import cast
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import TensorType
-
-Traceable = Component[Composition] | Composition | Layer
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traced:
@@ -76,23 +86,39 @@ def parameter_names(model: Traceable) -> tuple[str, ...]:
     Raises:
         GraphError: a lone layer takes any number of inputs, or the model has no layers.
     """
-    prefixes = _parameter_prefixes(component_of(model))
-    return tuple(
-        f"{prefix}{name}" for layer, prefix in prefixes.items() for name in layer.parameters
-    )
+    component = component_of(model)
+    ties, names = ties_of(component), list_declared(component)
+    return tuple(dict.fromkeys(ties.get(name, name) for name in names))
+
+
+def frozen_parameters(model: Traceable) -> frozenset[str]:
+    """Return the full names of the parameters that are not trained; needs no shapes.
+
+    Raises:
+        GraphError: a pattern of `model.freeze` or `model.trainable` matches no parameter.
+    """
+    component = component_of(model)
+    return frozen_of(component, parameter_places(component))
 
 
 def check_patterns(model: Traceable) -> None:
-    """Raise unless every pattern of shard and at_rest matches some name; needs no shapes.
+    """Raise unless all that is said by pattern is said of some name; needs no shapes.
 
     Raises:
-        ShardingError: a pattern matches no parameter, layer or connection.
+        ShardingError: a pattern of shard or at_rest matches no parameter, layer or connection.
+        GraphError: one of freeze, trainable or initialize matches no parameter.
     """
     component = component_of(model)
     if isinstance(component, Composition):
-        names = parameter_names(component)
-        match_rules(component, [*names, *_value_names(component, "")])
-        match_rules(component, names, at_rest=True)
+        annotations_of(component)
+        resting(component)
+        frozen_parameters(component)
+        starts_of(component, parameter_places(component))
+
+
+def value_names(model: Composition) -> tuple[str, ...]:
+    """Return the names of all connections and layers of a model; needs no shapes."""
+    return tuple(_value_names(model, ""))
 
 
 def _value_names(composition: Composition, prefix: str) -> Iterator[str]:
@@ -129,9 +155,9 @@ def trace(
     """
     component = component_of(model)
     _check_inputs(component, input_types)
-    run = Trace(Builder(), inference, precision)
+    run = Trace(Builder(), inference, precision, ties=ties_of(component))
     inputs = {name: run.builder.input(input_types[name], name) for name in component.input_ports}
-    walk = _Walk(run, _parameter_prefixes(component))
+    walk = _Walk(run, parameter_prefixes(component))
     walk.record({name: tensor.value for name, tensor in inputs.items()})
     if precision.is_given:
         inputs = {name: _entering(tensor, precision) for name, tensor in inputs.items()}
@@ -159,7 +185,8 @@ def trace_inside(
         inputs: a tensor for each of its inputs.
         prefix: the path of the layer, with a dot.
     """
-    walk = _Walk(run, _parameter_prefixes(component))
+    run.ties = ties_of(component)
+    walk = _Walk(run, parameter_prefixes(component))
     if isinstance(component, Layer):
         path = prefix + (component.given_name or component.kind)
         return walk.layer(component, list(inputs.values()), path, own_prefix=""), {}
@@ -168,16 +195,16 @@ def trace_inside(
 
 def annotations_of(component: Composition | Layer) -> dict[str, Annotation]:
     """Return the user's annotation of each parameter that has one; needs no shapes."""
-    names = parameter_names(component)
+    names = list_declared(component)
     found = {
         prefix + name: annotation
-        for layer, prefix in _parameter_prefixes(component).items()
+        for layer, prefix in parameter_prefixes(component).items()
         for name, annotation in layer.annotations.items()
     }
     if isinstance(component, Composition):
         rules = match_rules(component, [*names, *_value_names(component, "")])
         found |= {name: annotation for name, annotation in rules if name in names}
-    return found
+    return merge_tied_annotations(found, ties_of(component), "is split")
 
 
 def resting(
@@ -187,14 +214,14 @@ def resting(
     also = aliases or {}
     found = {
         prefix + name: annotation
-        for layer, prefix in _parameter_prefixes(component).items()
+        for layer, prefix in parameter_prefixes(component).items()
         for name, annotation in layer.at_rest.items()
     }
     if isinstance(component, Composition):
-        names = [*parameter_names(component), *also]
+        names = [*list_declared(component), *also]
         rules = match_rules(component, names, at_rest=True)
         found |= {also.get(name, name): annotation for name, annotation in rules}
-    return found
+    return merge_tied_annotations(found, ties_of(component), "rests")
 
 
 @dataclass(slots=True)
@@ -282,7 +309,7 @@ def _finish(
         graph=replace(graph, inputs=tuple(inputs[name] for name in order)),
         input_names=component.input_ports,
         parameter_names=names,
-        initializers={name: run.parameters[name].initializer for name in names},
+        initializers=_resolve_initializers(run, component),
         annotations=_parameter_annotations(run, walk.prefixes, matched),
         at_rest=resting(component, run.aliases),
         value_names=walk.values,
@@ -296,7 +323,18 @@ def _match_annotations(
 ) -> list[tuple[str, Annotation]]:
     if isinstance(component, Layer):
         return []
-    return match_rules(component, [*run.parameters, *run.aliases, *walk.values])
+    return match_rules(component, [*run.parameters, *run.ties, *run.aliases, *walk.values])
+
+
+def _resolve_initializers(run: Trace, component: Composition | Layer) -> dict[str, Initializer]:
+    """Return what draws each parameter: what the model says last, or else its layer."""
+    said = starts_of(component, parameter_places(component))
+    return {
+        name: said.get(name, found.initializer).resolve(
+            name, found.tensor.shape, found.stacked
+        )
+        for name, found in run.parameters.items()
+    }
 
 
 def _parameter_annotations(
@@ -309,50 +347,9 @@ def _parameter_annotations(
     }
     for name, annotation in matched:
         full = run.aliases.get(name, name)
-        if full in run.parameters:
+        if full in run.parameters or full in run.ties:
             found[full] = annotation
-    return found
-
-
-def component_of(model: Traceable) -> Composition | Layer:
-    """Return the snapshot or layer a model is.
-
-    Raises:
-        GraphError: it is no model, has no layers, or cannot stand alone.
-    """
-    if isinstance(model, Layer) and model.variadic_input is not None:
-        raise GraphError(
-            f"{model.label} takes any number of inputs and cannot stand alone; add it to a Model "
-            f'with {model.variadic_input}=["a", "b"]'
-        )
-    if not isinstance(model, Component | Composition):
-        raise GraphError(
-            f"{type(model).__name__} is not a model; give a Model or a layer, such as "
-            f"ml.Linear(dimension=10)"
-        )
-    component = model._component() if isinstance(model, Component) else model
-    if isinstance(component, Composition) and not component.members:
-        raise GraphError(f"{component.label} has no layers; add one with model += ml.Linear(…)")
-    return component
-
-
-def _parameter_prefixes(component: Composition | Layer) -> dict[Layer, str]:
-    """What the parameter names of each layer begin with: its first place, when it is reused."""
-    if isinstance(component, Layer):
-        return {component: ""}
-    found: dict[Layer, str] = {}
-    for layer, prefix in _layers(component, ""):
-        found.setdefault(layer, prefix)
-    return found
-
-
-def _layers(composition: Composition, prefix: str) -> Iterator[tuple[Layer, str]]:
-    for member in composition.members:
-        path = f"{prefix}{member.name}."
-        if isinstance(member.component, Layer):
-            yield member.component, path
-        else:
-            yield from _layers(member.component, path)
+    return merge_tied_annotations(found, run.ties, "is split")
 
 
 def _check_inputs(component: Composition | Layer, given: Mapping[str, TensorType]) -> None:
@@ -365,23 +362,4 @@ def _check_inputs(component: Composition | Layer, given: Mapping[str, TensorType
             f"{nearest(name, missing or wanted)}"
         )
     for name in missing:
-        raise GraphError(f"{component.label} needs input '{name}'; {_reason(component, name)}")
-
-
-def _reason(component: Composition | Layer, name: str) -> str:
-    """Why a missing input is an input at all; most often a connection was misspelt."""
-    if isinstance(component, Layer):
-        return f"inputs: {listing(component.input_ports)}"
-    root = next(root for root, shown in component.shown.items() if shown == name)
-    fed = (
-        member
-        for member in component.members
-        for _, n in member.inputs
-        if component.root(n) == root
-    )
-    reader = next(fed)
-    near = nearest(name, [wire for wire in component.producers if "." not in wire])
-    return (
-        f"'{reader.name}'{at(reader.source)} reads it and no layer makes it; give it, or connect "
-        f"it{near}"
-    )
+        raise GraphError(f"{component.label} needs input '{name}'; {explain_missing(component, name)}")

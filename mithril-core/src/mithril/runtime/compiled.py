@@ -6,6 +6,7 @@ signature. The first evaluation of a signature plans and lowers; later ones only
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -61,6 +62,7 @@ class CompiledModel:
         if not settings.donated:
             self._pure_planners[settings.differentiable, settings.inference] = self._planner
         self._evaluator = Evaluator(backend, self._planner, settings, *names)
+        self._is_seed_settled = False
 
     # ------------------------------------------------------------------ running
 
@@ -71,7 +73,7 @@ class CompiledModel:
         inputs: Mapping[str, object],
         output_gradients: None = None,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         observe: Observer | None = None,
     ) -> dict[str, Array]: ...
 
@@ -82,7 +84,7 @@ class CompiledModel:
         inputs: Mapping[str, object],
         output_gradients: Mapping[str, object],
         *,
-        seed: int = 0,
+        seed: int | None = None,
         observe: Observer | None = None,
     ) -> tuple[dict[str, Array], Parameters]: ...
 
@@ -92,7 +94,7 @@ class CompiledModel:
         inputs: Mapping[str, object],
         output_gradients: Mapping[str, object] | None = None,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         observe: Observer | None = None,
         **unknown: object,  # refused here: a decorator would be felt in small steps
     ) -> dict[str, Array] | tuple[dict[str, Array], Parameters]:
@@ -104,7 +106,9 @@ class CompiledModel:
             params: one array per parameter name; those of `randomize_params` get their size here.
             inputs: one array per input name; NumPy arrays are replicated.
             output_gradients: the gradient of some outputs; the others count as zero.
-            seed: decides the dropout masks; a forward and a backward with one seed agree.
+            seed: decides the dropout masks; a forward and a backward with one seed agree. Give
+                another one at every step, `seed=step`; left out, it is 0, and a model that draws
+                random numbers warns once.
             observe: told kind, mesh axes and bytes of every collective that is carried out.
             unknown: none; any other option is refused.
 
@@ -124,9 +128,23 @@ class CompiledModel:
                 f"observe={observe!r} cannot be called; give a function of kind, axes and bytes"
             )
         outputs, gradients = self._evaluator.evaluate(
-            params, inputs, output_gradients, seed, observe
+            params, inputs, output_gradients, 0 if seed is None else seed, observe
         )
+        if seed is None and not self._is_seed_settled:
+            self._warn_of_repeated_masks()
         return outputs if output_gradients is None else (outputs, gradients)
+
+    def _warn_of_repeated_masks(self) -> None:
+        """Warn once if the model draws random numbers, which are the same without a seed."""
+        self._is_seed_settled = True
+        latest = self._evaluator.latest
+        if latest is None or not latest.interface.source.traced.uses_seed:
+            return
+        warnings.warn(
+            "evaluate() is called without seed= and the model draws random numbers (dropout): "
+            "every call draws the same masks; pass seed=step, or compile with inference=True",
+            stacklevel=3,
+        )
 
     @checked_keywords()
     def randomize_params(self, seed: int = 0) -> Parameters:
@@ -151,6 +169,11 @@ class CompiledModel:
         return self.randomize_params(seed)
 
     # ------------------------------------------------------------------ reading the plan
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Full names of the parameters that are not frozen: gradients are given of those."""
+        return self._planner.trainable
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -194,7 +217,7 @@ class CompiledModel:
                 f"shapes is {kind_of(shapes)}; give a mapping of input names to shapes, such as "
                 f"{{'{self.input_names[0]}': (8, 4)}}"
             )
-        check_names(shapes, self.input_names, "input")
+        check_names(shapes, self.input_names, "input", self._planner.explain_input)
         found: list[Kind] = []
         for name in self.input_names:
             given, wanted = _kind(shapes[name]), self.settings.in_shardings.get(name)

@@ -106,7 +106,8 @@ class CompiledModule(Scope):
                 holder.add_module(part, Scope())
             holder = holder.get_submodule(part)
         _check_free(holder, leaf, name)
-        holder.register_parameter(leaf, torch.nn.Parameter(tensor, tensor.is_floating_point()))
+        is_trained = tensor.is_floating_point() and name in self._runner.trainable
+        holder.register_parameter(leaf, torch.nn.Parameter(tensor, is_trained))
         self._holders[name] = holder, leaf
 
 
@@ -119,6 +120,7 @@ class Runner:
 
     def __init__(self, compiled: ModelView[EngineView]) -> None:
         self.compiled = compiled
+        self.trainable = frozenset(compiled.trainable)
         self.parameters: dict[str, Placed] = {}
         self._weights: dict[str, tuple[torch.Size, torch.dtype]] = {}
         self._functions: dict[Any, ModelFunction] = {}
