@@ -25,7 +25,7 @@ def answered(case: Case) -> None:
 
 def run(model: ml.Model, mesh: ml.Mesh, batch: int = 8, **options: object) -> None:
     compiled = ml.compile(model, ml.NumpyBackend(mesh), **options)
-    names = set(compiled.input_names)
+    names = set(compiled.inputs)
     inputs = {name: x for name, x in samples(batch).items() if name in names}
     outputs = compiled.evaluate(compiled.randomize_params(), inputs)
     gradients = {name: x for name, x in outputs.items() if x.dtype.is_float}

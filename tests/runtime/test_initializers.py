@@ -139,9 +139,13 @@ def test_variances_of_a_linear_layer(start: ml.Initializer, variance: float) -> 
 
 
 def test_fans_of_kernels_stacks_and_experts() -> None:
-    bound = abs(of(ml.Conv2d(8, 5, initializer=ml.Kaiming(nonlinearity="linear")), (1, 4, 9, 9))["weight"])
+    bound = abs(
+        of(ml.Conv2d(8, 5, initializer=ml.Kaiming(nonlinearity="linear")), (1, 4, 9, 9))["weight"]
+    )
     assert 0.98 < bound.max() / math.sqrt(3 / (4 * 25)) <= 1
-    bound = abs(of(ml.Repeat(ml.Linear(50), 7, initializer={"weight": ml.Xavier()}), (1, 50))["weight"])
+    bound = abs(
+        of(ml.Repeat(ml.Linear(50), 7, initializer={"weight": ml.Xavier()}), (1, 50))["weight"]
+    )
     assert 0.99 < bound.max() / math.sqrt(6 / 100) <= 1
     moe = of(ml.MoE(4, 64, initializer={"experts.*.weight": ml.Xavier()}), (8, 32))
     assert moe["experts.in.weight"].shape == (4, 64, 32)
@@ -192,7 +196,9 @@ def test_patterns_of_a_layer_and_its_repr() -> None:
     drawn = of(layer, (1, 4))
     assert (drawn["up.bias"] == 0).all() and (drawn["down.bias"] == 0).all()
     assert (drawn["up.weight"] == 1).all()
-    assert "initializer={'up.bias': Zeros(), 'down.bias': Zeros(), 'up.weight': Ones()}" in repr(layer)
+    assert "initializer={'up.bias': Zeros(), 'down.bias': Zeros(), 'up.weight': Ones()}" in repr(
+        layer
+    )
 
 
 def test_the_model_has_the_last_word_and_the_outer_one_before_the_inner() -> None:

@@ -225,8 +225,8 @@ def test_the_result_of_ranks_in_threads_is_that_of_one_device() -> None:
     plan, inputs = classes(4, "zb-h1")
     found = run_in_threads(plan, inputs).outputs
     compiled = ml.compile(classifier(4, microbatch_size=1), ml.NumpyBackend())
-    params = {name: inputs[name] for name in compiled.parameter_names}
-    given = {name: inputs[name] for name in compiled.input_names}
+    params = {name: inputs[name] for name in compiled.parameters}
+    given = {name: inputs[name] for name in compiled.inputs}
     outputs, gradients = compiled.evaluate(
         {name: compiled.backend.array(x) for name, x in params.items()}, given, {"loss": 1.0}
     )

@@ -50,12 +50,12 @@ def as_jax(compiled: ModelView[object]) -> PureFunction:
     def pure(
         params: Mapping[str, Any], inputs: Mapping[str, Any], seed: int | None = None
     ) -> dict[str, jax.Array]:
-        _check_names(params, compiled.parameter_names, "parameter")
-        _check_names(inputs, compiled.input_names, "input")
+        _check_names(params, compiled.parameters, "parameter")
+        _check_names(inputs, compiled.inputs, "input")
         leaves = {name: _leaf(x) for name, x in {**inputs, **params}.items()}
-        key = tuple((n, leaves[n].shape, str(leaves[n].dtype)) for n in compiled.input_names)
+        key = tuple((n, leaves[n].shape, str(leaves[n].dtype)) for n in compiled.inputs)
         if key not in made:
-            made[key] = _Function(compiled, {name: leaves[name] for name in compiled.input_names})
+            made[key] = _Function(compiled, {name: leaves[name] for name in compiled.inputs})
         outputs = made[key](leaves, _seed(0 if seed is None else seed))
         if seed is None and not warned and made[key].draws:
             warned.append(REPEATED_MASKS)
@@ -111,7 +111,7 @@ class _Function:
         (name,) = joint.cotangents
         one = {name: jnp.ones((), joint.cotangent_type(name).dtype.numpy)}
         found = _run(joint, {**floats, **others}, seed, one)
-        outputs = {n: found[n] for n in self._compiled.output_names}
+        outputs = {n: found[n] for n in self._compiled.outputs}
         gradients = {n: found[port] for n, port in joint.gradients.items()}
         return outputs, (floats, others, seed, gradients)
 

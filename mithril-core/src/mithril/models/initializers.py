@@ -298,9 +298,7 @@ class _OrthogonalStack(Initializer):
         return self.gain * whole.reshape(shape)
 
 
-def fans(
-    initializer: Initializer, name: str, shape: Shape, stacked: int = 0
-) -> tuple[int, int]:
+def fans(initializer: Initializer, name: str, shape: Shape, stacked: int = 0) -> tuple[int, int]:
     """Return fan_in and fan_out of a weight (out, in, …); see the module's text.
 
     Raises:

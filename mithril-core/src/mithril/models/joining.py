@@ -202,9 +202,7 @@ def _check_free(wiring: Wiring, wire: str, added: AnyConnected, siblings: list[s
         )
 
 
-def _refuse_rewiring(
-    wiring: Wiring, start: str, end: str, source: str, destination: str
-) -> None:
+def _refuse_rewiring(wiring: Wiring, start: str, end: str, source: str, destination: str) -> None:
     if start == end and destination != source:
         return  # the port was given this very connection when its layer was called
     maker, state = wiring.producers[end], wiring.snapshot

@@ -36,13 +36,15 @@ def find_made(wiring: Wiring, name: str, what: str) -> str:
 
     Args:
         wiring: the model.
-        name: what a user calls the value.
+        name: what a user calls the value: a connection, or a layer that makes just one.
         what: how it was asked for, for messages.
 
     Raises:
         GraphError: there is none, several could be meant, or it is an input of the model.
     """
     found = wiring.find_source(check_reference(name, what))
+    if found is None and name in wiring.members and len(wiring.members[name].outputs) == 1:
+        ((_, found),) = wiring.members[name].outputs
     if found is None:
         raise unknown_connection(wiring, what, name)
     root = wiring.root(found)
@@ -54,9 +56,7 @@ def find_made(wiring: Wiring, name: str, what: str) -> str:
     return root
 
 
-def choose_outputs(
-    component: Composition | Layer, names: object
-) -> Composition | Layer:
+def choose_outputs(component: Composition | Layer, names: object) -> Composition | Layer:
     """Return a model with these outputs only, in this order, and the layers that they need.
 
     Inputs keep the names that they have in the whole model.
@@ -76,9 +76,7 @@ def choose_outputs(
     wiring = Wiring(component)
     chosen = {name: find_made(wiring, name, "output") for name in wanted}
     if len(set(chosen.values())) < len(wanted):
-        raise GraphError(
-            f"outputs={list(wanted)!r} names one value twice; give each output once"
-        )
+        raise GraphError(f"outputs={list(wanted)!r} names one value twice; give each output once")
     members = component.members
     if component.pipeline is None and not component.stage_rules:
         needed = _find_needed(component, list(chosen.values()))
@@ -104,8 +102,7 @@ def _read_names(names: object) -> tuple[str, ...]:
     is_list = isinstance(names, Sequence) and not isinstance(names, str)
     if not is_list or not names or not all(isinstance(name, str) for name in names):  # type: ignore[attr-defined]
         raise OptionError(
-            f"outputs={names!r} is no list of outputs; give their names, such as "
-            f'outputs=["logits"]'
+            f'outputs={names!r} is no list of outputs; give their names, such as outputs=["logits"]'
         )
     return tuple(names)  # type: ignore[arg-type]
 

@@ -1,8 +1,8 @@
 """What a model says of parameters by name: which are trained, how they start, which are one.
 
 Rules of a nested model, or of a repeated block, speak of the names inside it, and come before those
-of the model around it; the last rule that matches a name wins. Where two parameters are one, what is
-said of either name holds for it, and both names may not say different things.
+of the model around it; the last rule that matches a name wins. Where two parameters are one, what
+is said of either name holds for it, and both names may not say different things.
 """
 
 from __future__ import annotations

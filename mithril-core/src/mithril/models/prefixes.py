@@ -35,7 +35,7 @@ def component_of(model: Traceable) -> Composition | Layer:
 
 
 def parameter_prefixes(component: Composition | Layer) -> dict[Layer, str]:
-    """Return what the parameter names of each layer begin with: its first place, if it is reused."""
+    """Return what the parameter names of each layer begin with: its first place, if reused."""
     if isinstance(component, Layer):
         return {component: ""}
     found: dict[Layer, str] = {}

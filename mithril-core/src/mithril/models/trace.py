@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Builder, Graph, Tensor, Value
-from mithril.ir.source import at
 from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition, Member
 from mithril.models.initializers import Initializer
@@ -34,6 +33,7 @@ from mithril.models.trace_context import SEED, LayerScope, Trace
 from mithril.ops import cast
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import TensorType
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traced:
@@ -330,9 +330,7 @@ def _resolve_initializers(run: Trace, component: Composition | Layer) -> dict[st
     """Return what draws each parameter: what the model says last, or else its layer."""
     said = starts_of(component, parameter_places(component))
     return {
-        name: said.get(name, found.initializer).resolve(
-            name, found.tensor.shape, found.stacked
-        )
+        name: said.get(name, found.initializer).resolve(name, found.tensor.shape, found.stacked)
         for name, found in run.parameters.items()
     }
 
@@ -362,4 +360,6 @@ def _check_inputs(component: Composition | Layer, given: Mapping[str, TensorType
             f"{nearest(name, missing or wanted)}"
         )
     for name in missing:
-        raise GraphError(f"{component.label} needs input '{name}'; {explain_missing(component, name)}")
+        raise GraphError(
+            f"{component.label} needs input '{name}'; {explain_missing(component, name)}"
+        )

@@ -1,8 +1,8 @@
 """Wiring: the members and links of a model that grows, with an index of every connection.
 
-Adding a member costs as much as the member has ports, however large the model is already; `snapshot`
-is the whole as a `Composition`, made when it is asked for. Nothing here judges what is added, that
-is `joining`.
+Adding a member costs as much as the member has ports, however large the model is already;
+`snapshot` is the whole as a `Composition`, made when it is asked for. Nothing here judges what is
+added, that is `joining`.
 """
 
 from __future__ import annotations

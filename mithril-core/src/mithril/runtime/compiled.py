@@ -49,15 +49,15 @@ class CompiledModel:
     def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
         self.backend = backend
         self.settings = settings
-        self.input_names: tuple[str, ...] = tuple(input_names(model))
-        self.output_names: tuple[str, ...] = tuple(output_names(model))
-        self.parameter_names: tuple[str, ...] = tuple(parameter_names(model))
+        self.inputs: tuple[str, ...] = tuple(input_names(model))
+        self.outputs: tuple[str, ...] = tuple(output_names(model))
+        self.parameters: tuple[str, ...] = tuple(parameter_names(model))
         self._model = model
         self.engine: Engine = (
             backend.engine.with_ranges() if settings.partition_hooks else backend.engine
         )
         self._planner = Planner(model, backend, self.engine, settings)
-        names = (self.input_names, self.output_names, self.parameter_names)
+        names = (self.inputs, self.outputs, self.parameters)
         self._pure_planners: dict[tuple[tuple[str, ...], bool], Planner] = {}
         if not settings.donated:
             self._pure_planners[settings.differentiable, settings.inference] = self._planner
@@ -158,7 +158,7 @@ class CompiledModel:
         """
         check_seed(seed)
         waiting: dict[str, Array] = {
-            name: PendingArray(self.backend, name, seed) for name in self.parameter_names
+            name: PendingArray(self.backend, name, seed) for name in self.parameters
         }
         if self._evaluator.latest is not None:
             self._evaluator.materialise(waiting, self._evaluator.latest)
@@ -207,7 +207,7 @@ class CompiledModel:
         """
         kinds = self._kinds(shapes)
         seeded = self._float_outputs(self._planner, kinds) if gradients else None
-        open_ = [Kind.open(self.backend)] * (len(self.parameter_names) + len(seeded or ()))
+        open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded or ()))
         return self._evaluator.bind(seeded, [*kinds, *open_]).plan
 
     def _kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
@@ -215,11 +215,11 @@ class CompiledModel:
         if not isinstance(shapes, Mapping):
             raise GraphError(
                 f"shapes is {kind_of(shapes)}; give a mapping of input names to shapes, such as "
-                f"{{'{self.input_names[0]}': (8, 4)}}"
+                f"{{'{self.inputs[0]}': (8, 4)}}"
             )
-        check_names(shapes, self.input_names, "input", self._planner.explain_input)
+        check_names(shapes, self.inputs, "input", self._planner.explain_input)
         found: list[Kind] = []
-        for name in self.input_names:
+        for name in self.inputs:
             given, wanted = _kind(shapes[name]), self.settings.in_shardings.get(name)
             if isinstance(given, Kind) and wanted is None:
                 found.append(given)
@@ -240,9 +240,9 @@ class CompiledModel:
         return Kind(self.backend, port.type, port.sharding) if port and fits else kind
 
     def _float_outputs(self, planner: Planner, inputs: Sequence[Kind]) -> tuple[str, ...]:
-        types = tuple((n, kind.type) for n, kind in zip(self.input_names, inputs, strict=True))
+        types = tuple((n, kind.type) for n, kind in zip(self.inputs, inputs, strict=True))
         outputs = planner.trace(types).graph.outputs
-        return tuple(name for name in self.output_names if outputs[name].type.dtype.is_float)
+        return tuple(name for name in self.outputs if outputs[name].type.dtype.is_float)
 
     def program_for(
         self,
@@ -269,14 +269,14 @@ class CompiledModel:
         """
         kinds = {
             name: kind if isinstance(_kind(shapes[name]), Kind) else self._as_before(name, kind)
-            for name, kind in zip(self.input_names, self._kinds(shapes), strict=True)
+            for name, kind in zip(self.inputs, self._kinds(shapes), strict=True)
         }
         if differentiable is None:
             differentiable = [name for name, kind in kinds.items() if kind.type.dtype.is_float]
         planner = self._pure_planner(tuple(differentiable), inference)
         inputs = list(kinds.values())
         seeded = self._float_outputs(planner, inputs) if gradients else None
-        lying = [Kind(self.backend, *(parameters or {}).get(n, OPEN)) for n in self.parameter_names]
+        lying = [Kind(self.backend, *(parameters or {}).get(n, OPEN)) for n in self.parameters]
         arriving = [
             Kind(self.backend, *(cotangents or {}).get(name, OPEN)) for name in seeded or ()
         ]
@@ -304,18 +304,18 @@ class CompiledModel:
         Raises:
             PlanError: no shapes are known yet.
         """
-        return partition_map(self.plan, self.parameter_names)
+        return partition_map(self.plan, self.parameters)
 
     def summary(self) -> str:
         """Return the model as a table, and what the last plan makes of it, if there is one."""
         described = (
             summarize(self._model)
             if isinstance(self._model, Composition)
-            else f"{self._model!r}: parameters {', '.join(self.parameter_names) or 'none'}"
+            else f"{self._model!r}: parameters {', '.join(self.parameters) or 'none'}"
         )
         if self._evaluator.latest is None:
             return f"{described}\non {self.backend!r}; no shapes are known yet"
-        return f"{described}\n{print_shapes(self.plan, self.parameter_names)}"
+        return f"{described}\n{print_shapes(self.plan, self.parameters)}"
 
     def plan_summary(self) -> str:
         """Return the last plan's collectives, each with its reason, and the bytes per mesh axis."""
@@ -334,7 +334,7 @@ class CompiledModel:
         if tensor is not None and not isinstance(tensor, str):
             raise OptionError(
                 f"explain() takes the name of a tensor, not {tensor!r}; give one, such as "
-                f"'{self.output_names[0]}', or none"
+                f"'{self.outputs[0]}', or none"
             )
         return explain(self.plan, tensor)
 
@@ -352,8 +352,8 @@ class CompiledModel:
 
     def __repr__(self) -> str:
         return (
-            f"CompiledModel(inputs={list(self.input_names)}, outputs={list(self.output_names)}, "
-            f"parameters={len(self.parameter_names)}, {self.backend!r})"
+            f"CompiledModel(inputs={list(self.inputs)}, outputs={list(self.outputs)}, "
+            f"parameters={len(self.parameters)}, {self.backend!r})"
         )
 
 

@@ -87,9 +87,7 @@ def initial_array(
     return backend.place(type, sharding, draw)
 
 
-def _draw(
-    initializer: Initializer, name: str, key: Key, type: TensorType, box: Box
-) -> np.ndarray:
+def _draw(initializer: Initializer, name: str, key: Key, type: TensorType, box: Box) -> np.ndarray:
     sizes = tuple(part.stop - part.start for part in box)
     drawn = np.asarray(initializer.draw(key, type.shape, box))
     if drawn.shape != sizes:
