@@ -182,7 +182,7 @@ def test_a_lone_initializer_is_for_the_weights() -> None:
 
 
 @ml.layer(parameters=("offset",))
-def Shift(input):
+def Shift(input):  # noqa: N802
     """Add a learned number to each feature."""
     return input + ml.parameter("offset", input.shape[-1:], ramp)
 
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
 
 
 @ml.layer(parameters=("w",))
-def Odd(input):
+def Odd(input):  # noqa: N802
     """Multiply by a parameter that starts as nobody knows."""
     return input * ml.parameter("w", input.shape[-1:], "ones")
 

@@ -10,8 +10,8 @@ import pytest
 
 X = np.ones((4, 6), np.float32)
 WARNING = (
-    r"evaluate\(\) is called without seed= and the model draws random numbers \(dropout\): every "
-    r"call draws the same masks; pass seed=step, or compile with inference=True"
+    r"evaluate\(\) is called without seed= and the model draws random numbers, such as dropout "
+    r"masks: every call draws the same; pass seed=step, or compile with inference=True"
 )
 
 

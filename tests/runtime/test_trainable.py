@@ -72,7 +72,7 @@ def test_all_may_be_frozen_and_an_input_still_differentiated(mesh: ml.Mesh | Non
     _, _, slopes = evaluate(mlp(), differentiable=["x"])
     model = mlp()
     model.freeze("*")
-    compiled, outputs, gradients = evaluate(model, mesh)
+    compiled, _, gradients = evaluate(model, mesh)
     assert compiled.trainable == ()
     assert gradients == {}
     assert not [row for row in compiled.plan.collectives() if str(row.phase) == "backward"]
@@ -112,7 +112,7 @@ def test_rules_of_a_repeated_block_and_of_a_model_used_twice() -> None:
     model |= block(x="h", output="a")
     model |= block(x="a", output="b")
     model += ml.Linear(4, name="out")(output="y")
-    compiled, _, gradients = evaluate(model, ml.Mesh(data=2))
+    _, _, gradients = evaluate(model, ml.Mesh(data=2))
     assert list(gradients) == [
         "blocks.fc.weight", "model_0.fc.weight", "out.weight", "out.bias",
     ]  # fmt: skip
@@ -141,7 +141,7 @@ def test_a_frozen_stage_of_a_pipeline(schedule: str) -> None:
 
 
 @ml.layer(parameters=("weight", "lora_a", "lora_b"))
-def LoraLinear(input, *, dimension: int, rank: int):
+def LoraLinear(input, *, dimension: int, rank: int):  # noqa: N802
     """Multiply by a weight and add a product of two narrow ones (Hu et al., 2021)."""
     features = input.shape[-1]
     weight = ml.parameter("weight", (dimension, features), ml.Normal(0.3))

@@ -27,8 +27,8 @@ PureFunction = Callable[..., dict[str, jax.Array]]
 
 
 REPEATED_MASKS = (
-    "function of as_jax is called without a seed and the model draws random numbers (dropout): "
-    "every call draws the same masks; pass seed=step, or compile with inference=True"
+    "function of as_jax is called without a seed and the model draws random numbers, such as "
+    "dropout masks: every call draws the same; pass seed=step, or compile with inference=True"
 )
 
 

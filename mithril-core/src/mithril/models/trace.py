@@ -22,11 +22,11 @@ from mithril.models.parameter_rules import (
 )
 from mithril.models.prefixes import (
     Traceable,
-    component_of,
     list_declared,
     parameter_places,
     parameter_prefixes,
 )
+from mithril.models.prefixes import component_of as component_of
 from mithril.models.rules import match_rules
 from mithril.models.slips import explain_missing
 from mithril.models.trace_context import SEED, LayerScope, Trace

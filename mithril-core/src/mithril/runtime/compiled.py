@@ -141,8 +141,9 @@ class CompiledModel:
         if latest is None or not latest.interface.source.traced.uses_seed:
             return
         warnings.warn(
-            "evaluate() is called without seed= and the model draws random numbers (dropout): "
-            "every call draws the same masks; pass seed=step, or compile with inference=True",
+            "evaluate() is called without seed= and the model draws random numbers, such as "
+            "dropout masks: every call draws the same; pass seed=step, or compile with "
+            "inference=True",
             stacklevel=3,
         )
 

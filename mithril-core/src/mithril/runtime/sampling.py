@@ -75,7 +75,8 @@ class Key:
         first, last = (0.5 * math.erfc(-bound / math.sqrt(2.0)) for bound in (low, high))
         probability = self.uniform(shape, box, first, last)
         least, most = np.finfo(np.float64).tiny, 1.0 - 2.0**-53
-        return np.clip(invert_normal(np.clip(probability, least, most)), low, high)
+        found: np.ndarray = np.clip(invert_normal(np.clip(probability, least, most)), low, high)
+        return found
 
     def integers(self, shape: Shape, box: Box, low: int, high: int) -> np.ndarray:
         """Return int64 numbers in [low, high)."""
