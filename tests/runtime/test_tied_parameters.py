@@ -133,6 +133,19 @@ def test_at_rest_by_either_name() -> None:
     )
 
 
+def test_what_is_said_of_both_names_may_be_said_otherwise_of_one() -> None:
+    model = language_model()
+    model.shard({"*.weight": P("tensor", None), "embed.weight": P(None, "tensor")})
+    model.at_rest({"*": P("tensor"), "head.weight": P(None, "tensor")})
+    model.initialize({"*.weight": ml.Zeros(), "head.weight": ml.Ones()})
+    model.trainable({"*": False, "head.weight": True})
+    _, params, _, gradients = evaluate(model, ml.Mesh(data=1, tensor=2))
+    assert list(gradients) == ["embed.weight"]
+    assert params["embed.weight"].sharding.spec == P(None, "tensor")
+    assert (params["embed.weight"].numpy() == 1).all()
+    assert (params["fc.weight"].numpy() == 0).all()
+
+
 # ------------------------------------------------------------------ what is refused
 
 

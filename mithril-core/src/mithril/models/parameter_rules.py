@@ -7,8 +7,9 @@ is said of either name holds for it, and both names may not say different things
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
 from typing import TypeVar
 
 from mithril.errors import GraphError, MithrilError, OptionError, ShardingError, listing
@@ -63,42 +64,57 @@ def starts_of(component: Composition | Layer, names: Mapping[str, str]) -> dict[
 
 
 def merge_tied(
-    said: Mapping[str, Said],
+    said: Iterable[tuple[Sequence[str], Said]],
     ties: Mapping[str, str],
     what: str,
     error: type[MithrilError] = GraphError,
     compare: Callable[[Said], object] = lambda value: value,
 ) -> dict[str, Said]:
-    """Return what is said of parameters by the names that they keep.
+    """Return what is said of parameters last, by the names that they keep.
+
+    What is said of both names of tied parameters may be said otherwise of one of them later.
 
     Args:
-        said: by full name, of tied parameters by either.
+        said: names and what is said of them, in order.
         ties: for each tied parameter the name that is kept.
         what: the verb of what is said, for messages.
-        error: raised where both names say different things.
+        error: raised where each name is said something else of.
         compare: what of it has to agree.
 
     Raises:
-        MithrilError: they do.
+        MithrilError: they do not.
     """
-    found: dict[str, Said] = {}
-    first: dict[str, str] = {}
-    for name, value in said.items():
-        kept = ties.get(name, name)
-        other = first.setdefault(kept, name)
-        if kept in found and compare(found[kept]) != compare(value):
-            raise error(
-                f"parameters '{other}' and '{name}' are tied, and one {what} as {found[kept]}, the "
-                f"other as {value}; say it of one of them, or the same of both"
-            )
-        found.setdefault(kept, value)
-    return found
+    groups: dict[str, dict[str, tuple[Said, set[str]]]] = {}
+    for names, value in said:
+        meant: dict[str, set[str]] = {}
+        for name in names:
+            meant.setdefault(ties.get(name, name), set()).add(name)
+        for kept, together in meant.items():
+            group = groups.setdefault(kept, {})
+            overruled = [n for n, (_, earlier) in group.items() if earlier & together]
+            for name in overruled:
+                del group[name]
+            group.update(dict.fromkeys(together, (value, together)))
+    for group in groups.values():
+        (one, (first, _)), *others = group.items()
+        for other, (value, _) in others:
+            if compare(value) != compare(first):
+                raise error(
+                    f"parameters '{one}' and '{other}' are tied, and one {what} as {first}, the "
+                    f"other as {value}; say it of one of them, or the same of both"
+                )
+    return {kept: next(iter(group.values()))[0] for kept, group in groups.items()}
 
 
 def merge_tied_annotations(
-    said: Mapping[str, Annotation], ties: Mapping[str, str], what: str
+    said: Iterable[tuple[str, Annotation]], ties: Mapping[str, str], what: str
 ) -> dict[str, Annotation]:
     """Return annotations by the names that parameters keep.
+
+    Args:
+        said: a name and its annotation, in order; those of one rule have one annotation.
+        ties: for each tied parameter the name that is kept.
+        what: the verb of what is said, for messages.
 
     Raises:
         ShardingError: two that are tied have different ones.
@@ -107,7 +123,9 @@ def merge_tied_annotations(
     def wish(one: Annotation) -> object:
         return one.spec, one.device_mesh, one.device_mesh_partition
 
-    return merge_tied(said, ties, what, ShardingError, wish)
+    rules = (list(pairs) for _, pairs in groupby(said, lambda pair: id(pair[1])))
+    steps = (([name for name, _ in pairs], pairs[0][1]) for pairs in rules)
+    return merge_tied(steps, ties, what, ShardingError, wish)
 
 
 def read_rules(
@@ -134,9 +152,8 @@ def read_rules(
 
 def _match(
     component: Composition | Layer, names: Mapping[str, str], kind: type[Said]
-) -> dict[str, Said]:
-    """Return what the last rule that matches it says of each parameter, by its first place."""
-    found: dict[str, Said] = {}
+) -> Iterator[tuple[list[str], Said]]:
+    """Yield what each rule says, and of which parameters, by their first places."""
     for prefix, rule in _rules(component, ""):
         if not isinstance(rule.value, kind):
             continue
@@ -147,8 +164,7 @@ def _match(
                 f"pattern '{rule.pattern}' of {rule.call}{at(rule.place)} matches no parameter; "
                 f"near names: {listing(near_names(rule.pattern, inner))}"
             )
-        found.update({names[prefix + name]: rule.value for name in hits})
-    return found
+        yield [names[prefix + name] for name in hits], rule.value
 
 
 def _rules(component: Composition | Layer, prefix: str) -> Rules:

@@ -22,11 +22,11 @@ from mithril.models.parameter_rules import (
 )
 from mithril.models.prefixes import (
     Traceable,
+    component_of,
     list_declared,
     parameter_places,
     parameter_prefixes,
 )
-from mithril.models.prefixes import component_of as component_of
 from mithril.models.rules import match_rules
 from mithril.models.slips import explain_missing
 from mithril.models.trace_context import SEED, LayerScope, Trace
@@ -196,15 +196,20 @@ def trace_inside(
 def annotations_of(component: Composition | Layer) -> dict[str, Annotation]:
     """Return the user's annotation of each parameter that has one; needs no shapes."""
     names = list_declared(component)
-    found = {
-        prefix + name: annotation
-        for layer, prefix in parameter_prefixes(component).items()
-        for name, annotation in layer.annotations.items()
-    }
+    found = _of_layers(parameter_prefixes(component))
     if isinstance(component, Composition):
         rules = match_rules(component, [*names, *_value_names(component, "")])
-        found |= {name: annotation for name, annotation in rules if name in names}
+        found += [(name, annotation) for name, annotation in rules if name in names]
     return merge_tied_annotations(found, ties_of(component), "is split")
+
+
+def _of_layers(prefixes: Mapping[Layer, str]) -> list[tuple[str, Annotation]]:
+    """Return what layers say of how their own parameters are split."""
+    return [
+        (prefix + name, annotation)
+        for layer, prefix in prefixes.items()
+        for name, annotation in layer.annotations.items()
+    ]
 
 
 def resting(
@@ -212,15 +217,15 @@ def resting(
 ) -> dict[str, Annotation]:
     """Return how the parameters of a component are kept between uses; needs no shapes."""
     also = aliases or {}
-    found = {
-        prefix + name: annotation
+    found = [
+        (prefix + name, annotation)
         for layer, prefix in parameter_prefixes(component).items()
         for name, annotation in layer.at_rest.items()
-    }
+    ]
     if isinstance(component, Composition):
         names = [*list_declared(component), *also]
         rules = match_rules(component, names, at_rest=True)
-        found |= {also.get(name, name): annotation for name, annotation in rules}
+        found += [(also.get(name, name), annotation) for name, annotation in rules]
     return merge_tied_annotations(found, ties_of(component), "rests")
 
 
@@ -338,15 +343,11 @@ def _resolve_initializers(run: Trace, component: Composition | Layer) -> dict[st
 def _parameter_annotations(
     run: Trace, prefixes: Mapping[Layer, str], matched: Sequence[tuple[str, Annotation]]
 ) -> dict[str, Annotation]:
-    found = {
-        prefix + name: annotation
-        for layer, prefix in prefixes.items()
-        for name, annotation in layer.annotations.items()
-    }
+    found = _of_layers(prefixes)
     for name, annotation in matched:
         full = run.aliases.get(name, name)
         if full in run.parameters or full in run.ties:
-            found[full] = annotation
+            found.append((full, annotation))
     return merge_tied_annotations(found, run.ties, "is split")
 
 

@@ -17,11 +17,11 @@ from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
+from mithril.models.prefixes import component_of
 from mithril.models.slips import explain_missing
 from mithril.models.trace import (
     Traced,
     check_patterns,
-    component_of,
     frozen_parameters,
     input_names,
     parameter_names,

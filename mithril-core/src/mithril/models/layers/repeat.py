@@ -14,9 +14,9 @@ from mithril.models.composition import Composition
 from mithril.models.definition import POSITIVE, define
 from mithril.models.layer import Layer
 from mithril.models.model import Model
+from mithril.models.prefixes import component_of
 from mithril.models.trace import (
     annotations_of,
-    component_of,
     parameter_names,
     resting,
     trace_inside,
