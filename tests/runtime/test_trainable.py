@@ -215,6 +215,9 @@ def test_trainable_takes_a_mapping_of_flags() -> None:
     before = model.snapshot()
     with pytest.raises(ml.OptionError, match=r"model.trainable of 'up\.\*' \(.*\) is 0; give True"):
         model.trainable({"up.*": 0})
-    with pytest.raises(ml.OptionError, match=r"model.trainable got \['up'\] \(.*; give a mapping"):
+    with pytest.raises(
+        ml.OptionError,
+        match=r"got \['up'\] \(.*; give a mapping from name patterns, such as \{\"\*\.weight\": …\}",
+    ):
         model.trainable(["up"])
     assert model.snapshot() is before
