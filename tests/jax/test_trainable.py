@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import mithril as ml
 import numpy as np
+import optax
 import pytest
 from mithril import P
 
@@ -41,6 +42,26 @@ def test_as_jax_gives_zeros_for_what_is_frozen(mesh: ml.Mesh) -> None:
             assert not np.asarray(gradient).any()
     joint = compiled.program_for(shapes, gradients=True)
     assert set(joint.gradients) == {*compiled.trainable, "x", "target"}
+
+
+def test_optax_trains_what_is_not_frozen() -> None:
+    backend = ml.JaxBackend(ml.Mesh(data=2))
+    compiled = ml.compile(lora(), backend)
+    params = compiled.randomize_params(1)
+    inputs = {"x": backend.array(X, sharding=P("data")), "target": SLOPE}
+    compiled.evaluate(params, inputs)
+    trained = {name: params[name] for name in compiled.trainable}
+    optimizer = optax.adam(0.05)
+    state, losses = optimizer.init(trained), []
+    for step in range(4):
+        outputs, gradients = compiled.evaluate(
+            {**params, **trained}, inputs, {"loss": 1.0}, seed=step
+        )
+        updates, state = optimizer.update(dict(gradients), state, trained)
+        trained = optax.apply_updates(trained, updates)
+        losses.append(float(outputs["loss"]))
+    assert losses == sorted(losses, reverse=True)
+    assert compiled.recompiles == 2
 
 
 def test_as_jax_warns_once_of_masks_that_repeat() -> None:
