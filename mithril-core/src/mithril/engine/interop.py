@@ -138,18 +138,23 @@ class ModelView(Protocol[EngineT_co]):
         ...
 
     @property
-    def input_names(self) -> tuple[str, ...]:
+    def inputs(self) -> tuple[str, ...]:
         """Names of the inputs, in the model's order."""
         ...
 
     @property
-    def output_names(self) -> tuple[str, ...]:
+    def outputs(self) -> tuple[str, ...]:
         """Names of the outputs, in the model's order."""
         ...
 
     @property
-    def parameter_names(self) -> tuple[str, ...]:
+    def parameters(self) -> tuple[str, ...]:
         """Full names of the parameters."""
+        ...
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Full names of the parameters that gradients are given of, if they are of floats."""
         ...
 
     @property

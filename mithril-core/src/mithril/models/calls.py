@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mithril.errors import GraphError, MithrilError, kind_of, listing
 from mithril.ir import Builder, Tensor
@@ -26,6 +26,9 @@ from mithril.models.annotations import Annotation
 from mithril.models.component import Connectable, number_ports, refuse_port
 from mithril.models.trace_context import LayerScope, Trace, find_traced_layer, inside
 from mithril.models.unknown import Guesses, UnknownBuilder, UnknownTensor
+
+if TYPE_CHECKING:
+    from mithril.models.composition import ParameterRule
 
 MOST_RUNS = 16
 """How often a body is run without shapes, with other guesses at what sizes decide."""
@@ -40,12 +43,14 @@ class PartNames:
         annotations: how they are split, where that is said.
         at_rest: how they are kept between uses, where that is said.
         values: names of what it makes inside.
+        rules: what it says of its parameters by pattern, and what their names begin with.
     """
 
     parameters: tuple[str, ...]
     annotations: Mapping[str, Annotation]
     at_rest: Mapping[str, Annotation]
     values: tuple[str, ...] = ()
+    rules: tuple[tuple[str, ParameterRule], ...] = ()
 
     def below(self, name: str) -> PartNames:
         """Return the same with names that follow that of a part."""
@@ -54,6 +59,7 @@ class PartNames:
             {f"{name}.{p}": annotation for p, annotation in self.annotations.items()},
             {f"{name}.{p}": annotation for p, annotation in self.at_rest.items()},
             (name, *(f"{name}.{value}" for value in self.values)),
+            tuple((f"{name}.{start}", rule) for start, rule in self.rules),
         )
 
 

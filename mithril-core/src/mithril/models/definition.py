@@ -21,7 +21,7 @@ SHARDING_OPTIONS = (
     "sharding",
     "at_rest",
 )
-RESERVED = ("name", "device_id", *SHARDING_OPTIONS)
+RESERVED = ("name", "device_id", "initializer", *SHARDING_OPTIONS)
 """Options of every layer, which none can have as its own."""
 Names = tuple[str, ...]
 Declared = Sequence[str] | Callable[..., Sequence[str]]

@@ -46,6 +46,8 @@ from mithril.models.definition import (
     Definition,
     define,
 )
+from mithril.models.initializer_options import read_initializers
+from mithril.models.initializers import Initializer
 from mithril.models.layer_class import function_of
 from mithril.models.trace_context import LayerScope, inside
 
@@ -59,8 +61,9 @@ class Layer(Component["Layer"]):
         options: the layer's options by name, and how its parameters are split:
             `sharding={"weight": P("tensor", None)}`, or `weight_shard_spec` with `device_mesh` and
             `device_mesh_partition` as in the guides; `at_rest=P("data")`, or a mapping like
-            that of `sharding`, says how they are kept between uses. `device_id=2` places the layer
-            on a device, by its flat index in the mesh.
+            that of `sharding`, says how they are kept between uses. `initializer=ml.Normal(0.02)`
+            says how its weights start, `initializer={"*.bias": ml.Zeros()}` others by pattern.
+            `device_id=2` places the layer on a device, by its flat index in the mesh.
 
     Raises:
         OptionError: an option is unknown, missing or has a wrong value.
@@ -72,6 +75,7 @@ class Layer(Component["Layer"]):
         "config",
         "device_id",
         "given_name",
+        "initializers",
         "output_ports",
         "parameters",
         "parts",
@@ -84,6 +88,7 @@ class Layer(Component["Layer"]):
     config: Mapping[str, Any]
     device_id: int | None
     given_name: str | None
+    initializers: Mapping[str, Initializer]
     output_ports: tuple[str, ...]
     parameters: tuple[str, ...]
     parts: Parts
@@ -114,6 +119,9 @@ class Layer(Component["Layer"]):
         for part in self.parts.names:
             self.annotations = {**part.annotations, **self.annotations}
             self.at_rest = {**part.at_rest, **self.at_rest}
+        self.initializers = read_initializers(
+            definition.name, parameters, definition.weights, options.get("initializer")
+        )
 
     @property
     def label(self) -> str:
@@ -156,6 +164,7 @@ class Layer(Component["Layer"]):
                 calls layers that could not be listed before.
             ShapeError: the shapes do not fit; the message names the layer.
         """
+        scope.initializers = self.initializers
         with inside(scope):
             try:
                 returned = self.definition.function(*inputs, **self.config)
@@ -169,7 +178,10 @@ class Layer(Component["Layer"]):
     def list_names(self) -> PartNames:
         """Return what is known of the layer without shapes, for a layer that calls it."""
         values = chain.from_iterable(part.values for part in self.parts.names)
-        return PartNames(self.parameters, self.annotations, self.at_rest, tuple(values))
+        rules = chain.from_iterable(part.rules for part in self.parts.names)
+        return PartNames(
+            self.parameters, self.annotations, self.at_rest, tuple(values), tuple(rules)
+        )
 
     def trace_part(self, operands: Mapping[str, Tensor], scope: LayerScope) -> dict[str, Tensor]:
         """Run the layer as a part of another one and return its outputs by name.
@@ -236,6 +248,7 @@ class Layer(Component["Layer"]):
     def __repr__(self) -> str:
         split = [f"{option}={value!r}" for option, value in self.sharding_options.items()]
         split += [] if self.device_id is None else [f"device_id={self.device_id}"]
+        split += [f"initializer={dict(self.initializers)!r}"] if self.initializers else []
         start = self.described.removesuffix(")")
         between = ", " if split and not start.endswith("(") else ""
         return f"{start}{between}{', '.join(split)})"

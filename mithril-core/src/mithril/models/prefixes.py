@@ -35,22 +35,48 @@ def component_of(model: Traceable) -> Composition | Layer:
 
 
 def parameter_prefixes(component: Composition | Layer) -> dict[Layer, str]:
-    """Return what the names of each layer's parameters begin with: its first place, if reused."""
+    """Return what the parameter names of each layer begin with: its first place, if reused."""
     if isinstance(component, Layer):
         return {component: ""}
     found: dict[Layer, str] = {}
-    for layer, prefix in _layers(component, ""):
+    for layer, prefix in walk_layers(component, ""):
         found.setdefault(layer, prefix)
     return found
 
 
-def _layers(composition: Composition, prefix: str) -> Iterator[tuple[Layer, str]]:
+def walk_layers(composition: Composition, prefix: str) -> Iterator[tuple[Layer, str]]:
+    """Yield each layer, as often as it is used, and what the names of its parameters begin with."""
     for member in composition.members:
         path = f"{prefix}{member.name}."
         if isinstance(member.component, Layer):
             yield member.component, path
         else:
-            yield from _layers(member.component, path)
+            yield from walk_layers(member.component, path)
 
 
-__all__ = ["Traceable", "component_of", "parameter_prefixes"]
+def list_declared(component: Composition | Layer) -> list[str]:
+    """Return the names of all parameters, those that are tied to others included."""
+    prefixes = parameter_prefixes(component)
+    return [prefix + name for layer, prefix in prefixes.items() for name in layer.parameters]
+
+
+def parameter_places(component: Composition | Layer) -> dict[str, str]:
+    """Return for each name that a parameter has at some place that of its first place."""
+    if isinstance(component, Layer):
+        return {name: name for name in component.parameters}
+    first = parameter_prefixes(component)
+    return {
+        prefix + name: first[layer] + name
+        for layer, prefix in walk_layers(component, "")
+        for name in layer.parameters
+    }
+
+
+__all__ = [
+    "Traceable",
+    "component_of",
+    "list_declared",
+    "parameter_places",
+    "parameter_prefixes",
+    "walk_layers",
+]

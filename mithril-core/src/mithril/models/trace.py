@@ -11,15 +11,22 @@ from dataclasses import dataclass, field, replace
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Graph, Tensor, Value
 from mithril.ir.capture import CapturedArray, Convert
-from mithril.ir.source import at
 from mithril.models.annotations import Annotation
 from mithril.models.calls import PartNames
 from mithril.models.composition import Composition, Member
 from mithril.models.initializers import Initializer
 from mithril.models.layer import Layer
 from mithril.models.layer_builder import LayerBuilder, describe_values, enter
-from mithril.models.prefixes import Traceable, component_of, parameter_prefixes
+from mithril.models.parameter_rules import (
+    frozen_of,
+    list_rules,
+    merge_tied_annotations,
+    starts_of,
+    ties_of,
+)
+from mithril.models.prefixes import Traceable, component_of, list_declared, parameter_prefixes
 from mithril.models.rules import match_rules
+from mithril.models.slips import explain_missing
 from mithril.models.trace_context import SEED, LayerScope, Trace
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import TensorType
@@ -78,23 +85,29 @@ def parameter_names(model: Traceable) -> tuple[str, ...]:
     Raises:
         GraphError: a lone layer takes any number of inputs, or the model has no layers.
     """
-    prefixes = parameter_prefixes(component_of(model))
-    return tuple(
-        f"{prefix}{name}" for layer, prefix in prefixes.items() for name in layer.parameters
-    )
+    component = component_of(model)
+    ties, names = ties_of(component), list_declared(component)
+    return tuple(dict.fromkeys(ties.get(name, name) for name in names))
 
 
 def check_patterns(model: Traceable) -> None:
-    """Raise unless every pattern of shard and at_rest matches some name; needs no shapes.
+    """Raise unless all that is said by pattern is said of some name; needs no shapes.
 
     Raises:
-        ShardingError: a pattern matches no parameter, layer or connection.
+        ShardingError: a pattern of shard or at_rest matches no parameter, layer or connection.
+        GraphError: one of freeze, trainable or initialize matches no parameter.
     """
     component = component_of(model)
     if isinstance(component, Composition):
-        names = parameter_names(component)
-        match_rules(component, [*names, *_value_names(component, "")])
-        match_rules(component, names, at_rest=True)
+        annotations_of(component)
+        resting(component)
+        frozen_of(component)
+        starts_of(component)
+
+
+def value_names(model: Composition) -> tuple[str, ...]:
+    """Return the names of all connections and layers of a model; needs no shapes."""
+    return tuple(_value_names(model, ""))
 
 
 def _value_names(composition: Composition, prefix: str) -> Iterator[str]:
@@ -137,7 +150,7 @@ def trace(
     component = component_of(model)
     _check_inputs(component, input_types)
     builder = LayerBuilder(convert, precision)
-    run = Trace(builder, inference, precision)
+    run = Trace(builder, inference, precision, ties=ties_of(component))
     inputs = {name: run.builder.input(input_types[name], name) for name in component.input_ports}
     walk = _Walk(run, parameter_prefixes(component))
     walk.record({name: tensor.value for name, tensor in inputs.items()})
@@ -162,6 +175,7 @@ def trace_inside(
         inputs: a tensor for each of its inputs.
         prefix: the path of the layer, with a dot.
     """
+    run.ties = ties_of(component)
     walk = _Walk(run, parameter_prefixes(component))
     if isinstance(component, Layer):
         path = prefix + (component.given_name or component.kind)
@@ -182,7 +196,9 @@ def trace_part(
         operands: a tensor for each of its inputs.
         scope: of the part.
     """
-    prefixes = parameter_prefixes(component)
+    prefixes, start = parameter_prefixes(component), scope.prefix
+    ties = {start + name: start + kept for name, kept in ties_of(component).items()}
+    scope.trace.ties = {**scope.trace.ties, **ties}
     walk = _Walk(scope.trace, {layer: scope.prefix + name for layer, name in prefixes.items()})
     made = walk.composition(component, operands, f"{scope.path}.")
     scope.trace.record_part(walk.values)
@@ -193,21 +209,28 @@ def list_names(component: Composition) -> PartNames:
     """Return what is known of a model without shapes, for a layer that calls it."""
     values = tuple(_value_names(component, ""))
     names = parameter_names(component)
-    return PartNames(names, annotations_of(component), resting(component), values)
+    return PartNames(
+        names, annotations_of(component), resting(component), values, tuple(list_rules(component))
+    )
 
 
 def annotations_of(component: Composition | Layer) -> dict[str, Annotation]:
     """Return the user's annotation of each parameter that has one; needs no shapes."""
-    names = parameter_names(component)
-    found = {
-        prefix + name: annotation
-        for layer, prefix in parameter_prefixes(component).items()
-        for name, annotation in layer.annotations.items()
-    }
+    names = list_declared(component)
+    found = _of_layers(parameter_prefixes(component))
     if isinstance(component, Composition):
         rules = match_rules(component, [*names, *_value_names(component, "")])
-        found |= {name: annotation for name, annotation in rules if name in names}
-    return found
+        found += [(name, annotation) for name, annotation in rules if name in names]
+    return merge_tied_annotations(found, ties_of(component), "is split")
+
+
+def _of_layers(prefixes: Mapping[Layer, str]) -> list[tuple[str, Annotation]]:
+    """Return what layers say of how their own parameters are split."""
+    return [
+        (prefix + name, annotation)
+        for layer, prefix in prefixes.items()
+        for name, annotation in layer.annotations.items()
+    ]
 
 
 def resting(
@@ -215,16 +238,16 @@ def resting(
 ) -> dict[str, Annotation]:
     """Return how the parameters of a component are kept between uses; needs no shapes."""
     also = aliases or {}
-    found = {
-        prefix + name: annotation
+    found = [
+        (prefix + name, annotation)
         for layer, prefix in parameter_prefixes(component).items()
         for name, annotation in layer.at_rest.items()
-    }
+    ]
     if isinstance(component, Composition):
-        names = [*parameter_names(component), *also]
+        names = [*list_declared(component), *also]
         rules = match_rules(component, names, at_rest=True)
-        found |= {also.get(name, name): annotation for name, annotation in rules}
-    return found
+        found += [(also.get(name, name), annotation) for name, annotation in rules]
+    return merge_tied_annotations(found, ties_of(component), "rests")
 
 
 @dataclass(slots=True)
@@ -320,7 +343,7 @@ def _finish(
         graph=replace(graph, inputs=tuple(inputs[name] for name in order)),
         input_names=component.input_ports,
         parameter_names=names,
-        initializers={name: run.parameters[name].initializer for name in names},
+        initializers=_resolve_initializers(run, component),
         annotations=_parameter_annotations(run, walk.prefixes, matched),
         at_rest=resting(component, run.aliases),
         value_names=walk.values,
@@ -335,22 +358,27 @@ def _match_annotations(
 ) -> list[tuple[str, Annotation]]:
     if isinstance(component, Layer):
         return []
-    return match_rules(component, [*run.parameters, *run.aliases, *walk.values])
+    return match_rules(component, [*run.parameters, *run.ties, *run.aliases, *walk.values])
+
+
+def _resolve_initializers(run: Trace, component: Composition | Layer) -> dict[str, Initializer]:
+    """Return what draws each parameter: what the model says last, or else its layer."""
+    said = starts_of(component)
+    return {
+        name: said.get(name, found.initializer).resolve(name, found.tensor.shape, found.stacked)
+        for name, found in run.parameters.items()
+    }
 
 
 def _parameter_annotations(
     run: Trace, prefixes: Mapping[Layer, str], matched: Sequence[tuple[str, Annotation]]
 ) -> dict[str, Annotation]:
-    found = {
-        prefix + name: annotation
-        for layer, prefix in prefixes.items()
-        for name, annotation in layer.annotations.items()
-    }
+    found = _of_layers(prefixes)
     for name, annotation in matched:
         full = run.aliases.get(name, name)
-        if full in run.parameters:
-            found[full] = annotation
-    return found
+        if full in run.parameters or full in run.ties:
+            found.append((full, annotation))
+    return merge_tied_annotations(found, run.ties, "is split")
 
 
 def _check_inputs(component: Composition | Layer, given: Mapping[str, TensorType]) -> None:
@@ -363,23 +391,6 @@ def _check_inputs(component: Composition | Layer, given: Mapping[str, TensorType
             f"{nearest(name, missing or wanted)}"
         )
     for name in missing:
-        raise GraphError(f"{component.label} needs input '{name}'; {_reason(component, name)}")
-
-
-def _reason(component: Composition | Layer, name: str) -> str:
-    """Why a missing input is an input at all; most often a connection was misspelt."""
-    if isinstance(component, Layer):
-        return f"inputs: {listing(component.input_ports)}"
-    root = next(root for root, shown in component.shown.items() if shown == name)
-    fed = (
-        member
-        for member in component.members
-        for _, n in member.inputs
-        if component.root(n) == root
-    )
-    reader = next(fed)
-    near = nearest(name, [wire for wire in component.producers if "." not in wire])
-    return (
-        f"'{reader.name}'{at(reader.source)} reads it and no layer makes it; give it, or connect "
-        f"it{near}"
-    )
+        raise GraphError(
+            f"{component.label} needs input '{name}'; {explain_missing(component, name)}"
+        )

@@ -15,6 +15,7 @@ from typing import Any
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.ir import Builder, Source, Tensor, Value
 from mithril.ir.running import is_within, running_trace, tracing
+from mithril.models.initializer_options import as_initializer
 from mithril.models.initializers import Initializer
 from mithril.models.unknown import UnknownBuilder, UnknownTensor
 from mithril.ops import cast
@@ -26,11 +27,21 @@ SEED = "seed"
 
 @dataclass(slots=True)
 class Parameter:
-    """A parameter met while tracing."""
+    """A parameter met while tracing.
+
+    Args:
+        name: its full name.
+        tensor: what layers read.
+        initializer: how it starts, as its layer says.
+        stacked: how many leading dimensions only stack parameters.
+        met_as: the name it was met by first, which may be tied to its own.
+    """
 
     name: str
     tensor: Tensor
     initializer: Initializer
+    stacked: int = 0
+    met_as: str = ""
 
 
 @dataclass(slots=True)
@@ -50,6 +61,7 @@ class Trace:
         owners: layers that were called in layers or added to the model, by their ids, and what
             the names of their parameters begin with.
         parts: what layers that were called in layers make, by their paths.
+        ties: for each parameter that is tied to another the name of that one.
     """
 
     builder: Builder
@@ -64,6 +76,7 @@ class Trace:
     is_function: bool = False
     owners: dict[int, tuple[object, str]] = field(default_factory=dict)
     parts: dict[str, Value] = field(default_factory=dict)
+    ties: Mapping[str, str] = field(default_factory=dict)
 
     def claim(self, component: object, label: str, prefix: str) -> None:
         """Note what the names of a layer's parameters begin with.
@@ -106,6 +119,7 @@ class LayerScope:
         used: the parameters it used.
         parts: the layers and models that it called, by name.
         of_parts: the parameters of these, by name.
+        initializers: how its parameters start, where the user says so.
     """
 
     trace: Trace
@@ -114,6 +128,7 @@ class LayerScope:
     own_prefix: str
     declared: Sequence[str]
     source: Source | None
+    initializers: Mapping[str, Initializer] = field(default_factory=dict)
     section: str = ""
     used: dict[str, Tensor] = field(default_factory=dict)
     parts: dict[str, Any] = field(default_factory=dict)
@@ -124,19 +139,28 @@ _current: ContextVar[LayerScope] = ContextVar("mithril_layer")
 
 
 def parameter(
-    name: str, shape: Sequence[int], initializer: Initializer, dtype: object = None
+    name: str,
+    shape: Sequence[int],
+    initializer: Initializer,
+    dtype: object = None,
+    *,
+    stacked: int = 0,
 ) -> Tensor:
     """Return a parameter of the layer being traced.
 
     Args:
         name: one of the names the layer declared; inside `section("q")` the name follows `q.`.
         shape: its size in each dimension.
-        initializer: the distribution of its first values.
+        initializer: the distribution of its first values, or a function of key, shape and box;
+            the user of the layer may say another.
         dtype: element type; by default the backend's `param_dtype` (float32), and the layer gets
             the parameter in the backend's `activation_dtype`.
+        stacked: how many leading dimensions only stack weights, as those of experts; fan_in and
+            fan_out of an initializer come from the others.
 
     Raises:
         GraphError: no layer is being traced, or the layer did not declare the name.
+        OptionError: the initializer is none.
         ShapeError: a reused layer needs another shape here than at its first use.
     """
     scope = current("parameter")
@@ -154,7 +178,9 @@ def parameter(
             f"@layer(parameters=…))"
         )
     if local not in scope.used:
-        stored = _tensor(scope, local, TensorType(type.shape, kept), initializer)
+        start = as_initializer(initializer, f"initializer of parameter '{scope.prefix}{local}'")
+        start = scope.initializers.get(local, start)
+        stored = _tensor(scope, local, TensorType(type.shape, kept), start, stacked)
         scope.used[local] = cast(stored, seen)
     tensor = scope.used[local]
     if tensor.type != type:
@@ -233,14 +259,27 @@ def inside(scope: LayerScope) -> Iterator[None]:
         _current.reset(token)
 
 
-def _tensor(scope: LayerScope, local: str, type: TensorType, initializer: Initializer) -> Tensor:
-    name, parameters = scope.prefix + local, scope.trace.parameters
-    if name not in parameters:
-        tensor = scope.trace.builder.input(type, scope.trace.prefix + name)
-        parameters[name] = Parameter(name, tensor, initializer)
+def _tensor(
+    scope: LayerScope, local: str, type: TensorType, initializer: Initializer, stacked: int
+) -> Tensor:
+    trace, met_as = scope.trace, scope.prefix + local
+    name = trace.ties.get(met_as, met_as)
+    found = trace.parameters.get(name)
+    if found is None:
+        tensor = trace.builder.input(type, trace.prefix + name)
+        found = Parameter(name, tensor, initializer, stacked, met_as)
+        trace.parameters[name] = found
+    elif met_as == name != found.met_as:  # the one whose name is kept says how it starts
+        found.initializer, found.stacked = initializer, stacked
+    if found.tensor.type != type and (met_as != name or found.met_as != name):
+        other = found.met_as if met_as == name else name
+        raise ShapeError(
+            f"parameters '{met_as}' {type} and '{other}' {found.tensor.type} are tied and differ; "
+            f"give both one shape and dtype, or remove model.tie"
+        )
     if scope.own_prefix != scope.prefix:
-        scope.trace.aliases[scope.own_prefix + local] = name
-    return parameters[name].tensor
+        trace.aliases[scope.own_prefix + local] = name
+    return found.tensor
 
 
 def find_traced_layer() -> LayerScope | None:

@@ -16,8 +16,10 @@ from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
+from mithril.models.parameter_rules import frozen_of
 from mithril.models.placement import placement_spec_of
 from mithril.models.prefixes import component_of
+from mithril.models.slips import explain_missing
 from mithril.models.trace import (
     Traced,
     check_patterns,
@@ -98,6 +100,7 @@ class Planner:
         self._placement_spec = placement_spec_of(component_of(model))
         self.bindings: Bindings[Seeded, Evaluation] = Bindings(2 * KEPT)
         self._input_names, self._parameter_names = input_names(model), parameter_names(model)
+        self._frozen = frozen_of(component_of(model))
         self._model = model
         self._backend = backend
         self._engine = engine
@@ -106,9 +109,18 @@ class Planner:
         self._decisions: dict[tuple[str, Sharding], str] = {}
 
     @property
+    def trainable(self) -> tuple[str, ...]:
+        """Names of the parameters that are not frozen."""
+        return tuple(name for name in self._parameter_names if name not in self._frozen)
+
+    @property
     def is_placed(self) -> bool:
         """Whether layers run on parts of the mesh."""
         return self._placement_spec.is_placed and self._backend.mesh.size > 1
+
+    def explain_input(self, name: str) -> str:
+        """Return who reads an input, and the output that was probably meant."""
+        return explain_missing(component_of(self._model), name)
 
     def trace(self, types: tuple[tuple[str, TensorType], ...]) -> Traced:
         """Return the graph for inputs of some types, traced at its first use."""
@@ -298,8 +310,11 @@ class Planner:
         )
 
     def _differentiate(self, traced: Traced, arguments: ArgumentKinds) -> tuple[str, ...]:
-        """Return what gradients are wanted of: float parameters, and the inputs that were named."""
-        names = [name for name, _ in arguments.parameters]
+        """Return what gradients are wanted of: float parameters, and the inputs that were named.
+
+        Parameters that are frozen are not among them.
+        """
+        names = [name for name, _ in arguments.parameters if name not in self._frozen]
         floats = (n for n in names if traced.graph.input(n).type.dtype.is_float)
         return (*floats, *self._settings.differentiable)
 

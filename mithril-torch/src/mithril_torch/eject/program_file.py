@@ -99,9 +99,9 @@ def _plan(compiled: ModelView[EngineView], gradients: bool | None) -> Plan:
     if gradients is None or gradients == _is_joint(compiled, plan):
         return plan
     ports = {port.name: port for port in plan.inputs}
-    parameters = {n: (ports[n].type, ports[n].sharding) for n in compiled.parameter_names}
+    parameters = {n: (ports[n].type, ports[n].sharding) for n in compiled.parameters}
     return compiled.program_for(
-        {name: ports[name].type for name in compiled.input_names},
+        {name: ports[name].type for name in compiled.inputs},
         gradients=gradients,
         differentiable=compiled.differentiable,
         parameters=parameters,
@@ -221,9 +221,9 @@ def _rows(
 
 
 def _kind_of_input(compiled: ModelView[EngineView], port: Port) -> str:
-    if port.name in compiled.input_names:
+    if port.name in compiled.inputs:
         return "input"
-    if port.name in compiled.parameter_names:
+    if port.name in compiled.parameters:
         return "parameter"
     if port.name in compiled.captured:
         return "constant"
@@ -231,7 +231,7 @@ def _kind_of_input(compiled: ModelView[EngineView], port: Port) -> str:
 
 
 def _kind_of_output(compiled: ModelView[EngineView], port: Port) -> str:
-    return "output" if port.name in compiled.output_names else "gradient"
+    return "output" if port.name in compiled.outputs else "gradient"
 
 
 def _replace(path: Path, text: str) -> None:

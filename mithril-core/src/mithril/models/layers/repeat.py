@@ -48,7 +48,13 @@ def _repeat(input: Tensor, *, block: Any, count: int) -> Tensor:
         outputs, names = trace_inside(run, block, {carry.value.name: carry}, f"{scope.path}.")
     scope.trace.inner.update(names)
     stacks = [
-        parameter(name, (count, *found.tensor.shape), found.initializer, found.tensor.dtype)
+        parameter(
+            name,
+            (count, *found.tensor.shape),
+            found.initializer,
+            found.tensor.dtype,
+            stacked=found.stacked + 1,
+        )
         for name, found in run.parameters.items()
     ]
     slices = [found.tensor.value for found in run.parameters.values()]
