@@ -81,7 +81,7 @@ def test_gradients_pass_by_constants(mesh: ml.Mesh) -> None:
     _, gradients = compiled.evaluate(params, {"x": X}, {"y": np.ones((8, 4))})
     slope = COLUMN * (np.ones((8, 4)) @ SQUARE.T)
     close(gradients["up.weight"], slope.T @ X)
-    assert compiled.input_names == ("x",)
+    assert compiled.inputs == ("x",)
 
 
 def test_a_constant_changes_no_signature() -> None:

@@ -77,8 +77,8 @@ def test_names_are_known_without_shapes() -> None:
     assert Block().parameters == NAMES
     model = in_model(Block(name="b"))
     compiled = ml.compile(model, ml.NumpyBackend())
-    assert compiled.parameter_names == tuple(f"b.{name}" for name in NAMES)
-    assert tuple(compiled.randomize_params()) == compiled.parameter_names
+    assert compiled.parameters == tuple(f"b.{name}" for name in NAMES)
+    assert tuple(compiled.randomize_params()) == compiled.parameters
     assert "linear_0.weight at rest P('data')" in model.summary()
     assert "up.weight P('tensor')" in model.summary()
     count = sum(p.size for p in traced_parameters(model).values())
@@ -141,7 +141,7 @@ def test_a_repeat_stacks_the_parameters_of_parts() -> None:
     results = []
     for mesh in (ml.Mesh(), ml.Mesh(data=2, tensor=2)):
         compiled = ml.compile(model, ml.NumpyBackend(mesh))
-        assert compiled.parameter_names == tuple(f"r.{name}" for name in NAMES)
+        assert compiled.parameters == tuple(f"r.{name}" for name in NAMES)
         params = compiled.randomize_params(seed=2)
         found, gradients = compiled.evaluate(params, {"x": X}, {"y": G})
         assert params["r.up.weight"].shape == (3, 32, 8)
@@ -196,7 +196,7 @@ def test_a_layer_used_twice_shares_its_parts() -> None:
     model |= block(x="x", output="h")
     model |= block(x="h", output="y")
     compiled = ml.compile(model, ml.NumpyBackend(), shapes={"x": X.shape})
-    assert compiled.parameter_names == tuple(f"c.{n}" for n in block.parameters)
+    assert compiled.parameters == tuple(f"c.{n}" for n in block.parameters)
 
 
 def test_layers_nest_in_sections_and_models() -> None:
@@ -215,7 +215,7 @@ def test_layers_nest_in_sections_and_models() -> None:
         expected += [f"{name}.weight", f"{name}.bias"]
     assert Outer().parameters == tuple(expected)
     compiled = ml.compile(in_model(Outer(name="o")), ml.NumpyBackend(), shapes={"x": X.shape})
-    assert compiled.parameter_names == tuple(f"o.{n}" for n in expected)
+    assert compiled.parameters == tuple(f"o.{n}" for n in expected)
     assert "o.left.chain_0.linear_0" in compiled.explain("o.left.chain_0.linear_0")
 
 
@@ -237,7 +237,7 @@ def test_options_may_be_layers_and_results_several() -> None:
     assert Uses().parameters == ("both_0.linear_0.weight", "both_0.linear_0.bias")
     compiled = ml.compile(Uses(), ml.NumpyBackend())
     params = compiled.randomize_params()
-    weight, bias = (params[name] for name in compiled.parameter_names)
+    weight, bias = (params[name] for name in compiled.parameters)
     found = compiled.evaluate(params, {"x": X})["output"].numpy()
     close(found, (X - 1) * (X @ weight.numpy().T + bias.numpy()))
 
@@ -334,7 +334,7 @@ def test_names_that_depend_on_shapes_are_asked_for() -> None:
         parameters=("linear_0.weight", "linear_0.bias", "linear_1.weight", "linear_1.bias")
     )(Late.definition.function)
     compiled = ml.compile(in_model(listed()), ml.NumpyBackend(), shapes={"x": X.shape})
-    assert compiled.parameter_names[2:] == ("late_0.linear_1.weight", "late_0.linear_1.bias")
+    assert compiled.parameters[2:] == ("late_0.linear_1.weight", "late_0.linear_1.bias")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from mithril.errors import GraphError, MithrilError, kind_of, listing
 from mithril.ir import Builder, Tensor
@@ -24,11 +24,9 @@ from mithril.ir.running import is_within, running_trace, trace_around
 from mithril.ir.source import at, user_source
 from mithril.models.annotations import Annotation
 from mithril.models.component import Connectable, number_ports, refuse_port
+from mithril.models.parameter_rule import ParameterRule
 from mithril.models.trace_context import LayerScope, Trace, find_traced_layer, inside
 from mithril.models.unknown import Guesses, UnknownBuilder, UnknownTensor
-
-if TYPE_CHECKING:
-    from mithril.models.composition import ParameterRule
 
 MOST_RUNS = 16
 """How often a body is run without shapes, with other guesses at what sizes decide."""

@@ -20,8 +20,8 @@ from mithril.errors import GraphError
 from mithril.ir import Source
 from mithril.mesh import PartitionSpec
 from mithril.models.component import Component, Connected, Names
-from mithril.models.initializers import Initializer
 from mithril.models.layer import Layer
+from mithril.models.parameter_rule import ParameterRule
 from mithril.models.stages import Pipelined, StageRule
 
 
@@ -67,23 +67,6 @@ class ShardRule:
     def call(self) -> str:
         """The method that was called, for messages."""
         return "model.at_rest" if self.at_rest else "model.shard"
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterRule:
-    """What `call` says of the parameters that a pattern matches.
-
-    Args:
-        call: the method that was called, for messages.
-        pattern: over full names.
-        value: whether they are trained, or how they start.
-        place: the user's line.
-    """
-
-    call: str
-    pattern: str
-    value: bool | Initializer
-    place: Source | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,6 @@ from mithril.models.composition import (
     AnyComponent,
     AnyConnected,
     Composition,
-    ParameterRule,
     ShardRule,
 )
 from mithril.models.initializer_options import as_initializer
@@ -34,6 +33,7 @@ from mithril.models.initializers import Initializer
 from mithril.models.joining import join_member, link_ports
 from mithril.models.layer import Layer
 from mithril.models.outputs import add_output
+from mithril.models.parameter_rule import ParameterRule
 from mithril.models.parameter_rules import read_rules
 from mithril.models.placement import placement_spec_of
 from mithril.models.rules import check_rules

@@ -15,9 +15,10 @@ from typing import TypeVar
 from mithril.errors import GraphError, MithrilError, OptionError, ShardingError, listing
 from mithril.ir.source import at
 from mithril.models.annotations import Annotation
-from mithril.models.composition import Composition, ParameterRule
+from mithril.models.composition import Composition
 from mithril.models.initializers import Initializer
 from mithril.models.layer import Layer
+from mithril.models.parameter_rule import ParameterRule
 from mithril.models.prefixes import parameter_places
 from mithril.models.rules import near_names
 

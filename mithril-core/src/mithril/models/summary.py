@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mithril.models.composition import Composition, Member, ParameterRule
+from mithril.models.composition import Composition, Member
 from mithril.models.layer import Layer
+from mithril.models.parameter_rule import ParameterRule
 from mithril.models.trace import Traced
 from mithril.types import TensorType
 
