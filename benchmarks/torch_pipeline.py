@@ -50,7 +50,7 @@ class Ours:
     gradient: ml.Array
 
     def step(self) -> tuple[dict[str, ml.Array], dict[str, ml.Array]]:
-        (name,) = self.compiled.output_names
+        (name,) = self.compiled.outputs
         found: Any = self.compiled.evaluate(self.params, self.inputs, {name: self.gradient})
         return found
 

@@ -102,7 +102,7 @@ def main() -> None:
     params = compiled.randomize_params()
     update = ml.jit(lambda params, slopes: {n: params[n] - 0.1 * slopes[n] for n in params})
     for step, inputs in enumerate(batches(backend, given.steps)):
-        outputs, gradients = compiled.evaluate(params, inputs, {"loss": 1.0})
+        outputs, gradients = compiled.evaluate(params, inputs, {"loss": 1.0}, seed=step)
         params = update(params, gradients)
         print(f"step {step}: loss {outputs['loss'].item():.4f}", flush=True)
     for held in compiled.get_partition_map()["stages"][:2]:

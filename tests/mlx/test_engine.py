@@ -186,7 +186,7 @@ def test_norms_of_nothing_have_gradients_of_zero(shape: tuple[int, ...]) -> None
         x = np.zeros(shape, np.float32)
         for _ in range(5):
             params = compiled.randomize_params()
-            (name,) = compiled.output_names
+            (name,) = compiled.outputs
             _, slopes = compiled.evaluate(params, {"input": x}, {name: x})
             assert all(not slope.numpy().any() for slope in slopes.values())
 

@@ -316,10 +316,10 @@ def test_a_pattern_that_matches_nothing_lists_near_names() -> None:
 @pytest.mark.parametrize("rules", [{"*": "tensor"}, {3: P()}, {"*": None}])
 def test_shard_takes_patterns_and_partition_specs(rules) -> None:
     model = attention_model()
-    before = model.freeze()
+    before = model.snapshot()
     with pytest.raises(ShardingError, match="give a name pattern and a partition spec"):
         model.shard(rules)
-    assert model.freeze() is before
+    assert model.snapshot() is before
 
 
 # ------------------------------------------------------------------ at rest

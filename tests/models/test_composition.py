@@ -63,7 +63,7 @@ def test_or_connects_nothing_by_itself_and_add_feeds_the_last_output() -> None:
     apart, joined = Model(), Model()
     apart |= Linear(8)
     apart |= Relu()
-    assert input_names(apart) == ("linear_0.input", "relu_0.input")
+    assert input_names(apart) == ("input", "relu_0.input")
     assert output_names(apart) == ("linear_0.output", "relu_0.output")
     joined |= Linear(8)
     joined += Relu()
@@ -177,22 +177,22 @@ def test_connect_is_idempotent() -> None:
 def test_connect_to_what_the_call_said_already_changes_nothing() -> None:
     model = two_branches()
     model += Relu()(input="a", output="y")
-    before = model.freeze()
+    before = model.snapshot()
     model.connect(source="a", destination="relu_0.input")
-    assert model.freeze() is before
+    assert model.snapshot() is before
 
 
 def test_connect_against_an_explicit_link_is_refused() -> None:
     model = two_branches()
     model |= Relu()(input="c", output="y")
     model.connect(source="a", destination="c")
-    before = model.freeze()
+    before = model.snapshot()
     with pytest.raises(
         GraphError,
         match=r"'c' is fed by 'a' \(.*py:\d+\) and cannot also be fed by 'b'.*; remove one of the two",
     ):
         model.connect(source="b", destination="c")
-    assert model.freeze() is before
+    assert model.snapshot() is before
 
 
 def test_connect_against_the_call_of_a_layer_is_refused() -> None:
@@ -222,10 +222,10 @@ def test_connect_refuses_what_cannot_be(source: str, destination: str, text: str
     model = Model()
     model |= Linear(4)(input="x", output="hidden")
     model |= Relu()(input="c", output="y")
-    before = model.freeze()
+    before = model.snapshot()
     with pytest.raises(GraphError, match=re.escape(text)):
         model.connect(source=source, destination=destination)
-    assert model.freeze() is before
+    assert model.snapshot() is before
 
 
 # ------------------------------------------------------------------ nesting
@@ -314,10 +314,10 @@ def test_unconnected_inputs_of_a_nested_model_stay_open() -> None:
     inner |= Linear(4)
     model = Model()
     model |= inner
-    assert input_names(model) == ("linear_0.input", "linear_1.input")
+    assert input_names(model) == ("input", "linear_1.input")
     model |= Relu()(input="x", output="h")
     model.connect(source="h", destination="linear_1.input")
-    assert input_names(model) == ("linear_0.input", "x")
+    assert input_names(model) == ("input", "x")
 
 
 def test_nesting_takes_the_model_as_it_is_then() -> None:

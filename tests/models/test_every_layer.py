@@ -57,7 +57,7 @@ def test_gradients_agree_with_finite_differences(case: Case) -> None:
 
     def evaluate(at: Arrays, *more: object):
         given = {n: backend.array(at[n], dtype="float64") for n in params}
-        return compiled.evaluate(given, {n: at[n] for n in inputs}, *more)
+        return compiled.evaluate(given, {n: at[n] for n in inputs}, *more, seed=0)
 
     here = {**inputs, **params}
     outputs = {n: v.numpy() for n, v in evaluate(here).items()}
@@ -96,9 +96,9 @@ def results(case: Case, backend: ml.Backend, weights: P | None = None) -> Arrays
         )
         for name, value in case.arrays("float32").items()
     }
-    shapes = {n: v.shape for n, v in compiled.evaluate(params, given).items()}
+    shapes = {n: v.shape for n, v in compiled.evaluate(params, given, seed=0).items()}
     wanted = cotangents(case, {n: np.empty(shape) for n, shape in shapes.items()}, "float32")
-    outputs, gradients = compiled.evaluate(params, given, wanted)
+    outputs, gradients = compiled.evaluate(params, given, wanted, seed=0)
     for name in gradients:
         if weights and is_weight(name):
             assert gradients[name].sharding.spec == weights, "the weight was not split at all"

@@ -27,7 +27,7 @@ def test_counters_are_per_class_and_scope() -> None:
     model += Relu()
     model += Linear(4, name="fc")
     model += Linear(4)
-    assert [member.name for member in model.freeze().members] == [
+    assert [member.name for member in model.snapshot().members] == [
         "linear_0", "relu_0", "fc", "linear_1",
     ]  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_a_named_layer_used_twice_gets_a_second_place() -> None:
     model = Model()
     model += shared
     model += shared
-    assert [member.name for member in model.freeze().members] == ["tied", "tied_1"]
+    assert [member.name for member in model.snapshot().members] == ["tied", "tied_1"]
     assert parameter_names(model) == ("tied.weight", "tied.bias")
 
 
@@ -126,12 +126,12 @@ def started() -> Model:
 )
 def test_a_failed_addition_leaves_the_model_as_it_was(add, text: str) -> None:
     model = started()
-    before = model.freeze()
+    before = model.snapshot()
     with pytest.raises(GraphError, match=text):
         model += add()
     with pytest.raises(GraphError, match=text):
         model |= add()
-    assert model.freeze() is before
+    assert model.snapshot() is before
 
 
 def test_a_model_does_not_contain_itself() -> None:

@@ -151,7 +151,7 @@ def test_an_absent_input_is_not_fed_by_itself() -> None:
     model += ml.Linear(8)(input="x", output="h")
     model += Shifted()(input="x", output="y")
     assert input_names(model) == ("x",)
-    assert set(model.freeze().output_ports) == {"h", "y"}
+    assert set(model.snapshot().output_ports) == {"h", "y"}
 
 
 def test_an_optional_input_is_named_among_the_others() -> None:

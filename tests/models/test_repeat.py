@@ -118,7 +118,7 @@ def test_dropout_draws_anew_in_every_repetition() -> None:
 def test_names_are_those_of_the_block_under_the_layer() -> None:
     model = looped()
     compiled = ml.compile(model, ml.NumpyBackend(), shapes={"input": (6, D)})
-    assert compiled.parameter_names[:3] == (
+    assert compiled.parameters[:3] == (
         "blocks.norm.weight",
         "blocks.norm.bias",
         "blocks.up.weight",
@@ -126,7 +126,7 @@ def test_names_are_those_of_the_block_under_the_layer() -> None:
     assert "Repeat(model, 4, name='blocks')" in model.summary()
     unnamed = ml.Model()
     unnamed += ml.Repeat(ml.Linear(4), 2)
-    assert ml.compile(unnamed, ml.NumpyBackend()).parameter_names == (
+    assert ml.compile(unnamed, ml.NumpyBackend()).parameters == (
         "repeat_0.weight",
         "repeat_0.bias",
     )

@@ -312,8 +312,8 @@ def test_a_shared_parameter_must_fit_both_places() -> None:
 
 def test_a_failed_trace_leaves_the_model_as_it_was() -> None:
     model = cnn()
-    before = model.freeze()
+    before = model.snapshot()
     with pytest.raises(ShapeError):
         trace(model, {"input": floats(4, 3)})
-    assert model.freeze() is before
+    assert model.snapshot() is before
     assert trace(model, {"input": floats(4, 3, 8, 8)}).graph.outputs["output"].type == floats(4, 10)

@@ -91,11 +91,16 @@ ATTENTION = ops.Attention(False, 1.0)
 HEADS = f(2, 4, 2, 3)
 ROWS = (f(4, 6), f(6), f(6))
 
+RAGGED = (
+    "values do not form an array; setting an array element with a sequence. The requested array has "
+    "an inhomogeneous shape after 1 dimensions. The detected shape was (2,) + inhomogeneous part.; "
+    "give equal lengths"
+)
 CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     *CUSTOM,
     # types
     (lambda: as_dtype("flaot32"), ShapeError, "dtype 'flaot32' is not supported; known: 'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32', 'uint64', 'bfloat16', 'float16', 'float32', 'float64'; did you mean 'float32'?"),
-    (lambda: promote(I32, F32), ShapeError, "dtypes int32 and float32 do not mix; the array API standard promotes within one kind only; cast one side"),
+    (lambda: promote(I32, F32), ShapeError, "dtypes int32 and float32 do not mix; the array API standard promotes within one kind only; cast one side, such as x.astype('float32')"),
     # elementwise
     (infers(ops.Add(), f(2), i(2)), ShapeError, "op 'add' meets dtypes float32, int32; cast one side"),
     (infers(ops.Exp(), i(2)), ShapeError, "op 'exp' needs a float dtype, not int32; cast it first"),
@@ -143,7 +148,17 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(ops.AvgPool((2,), (1,), ((0, 0),), True), i(2, 3, 4)), ShapeError, "avg_pool takes floats, not int32[2, 3, 4]; cast it first"),
     (infers(ops.AvgPoolGradient((2,), (1,), ((0, 0),), True, (4,)), f(2, 3, 4)), ShapeError, "avg_pool_gradient gets float32[2, 3, 4] where the result is float32[2, 3, 3]; pass its type"),
     (lambda: ops.randint(None, (2,), 3, 3), OptionError, "randint draws from [3, 3); give the smaller int32 first, less than 2**31 apart"),
-    (calls(lambda x: ops.pad(x, [(1, 1)]), f(2, 3)), ShapeError, "cannot pad float32[2, 3] by [(1, 1)]; give (before, after) for each dimension"),
+    (calls(lambda x: ops.pad(x, [(1, 1, 1)]), f(2, 3)), ShapeError, "cannot pad float32[2, 3] by [(1, 1, 1)]; give (before, after) for each dimension"),
+    (calls(lambda x: ops.pad(x, 1.5), f(2, 3)), ShapeError, "pad's widths is 1.5, which is no integer; give one"),
+    (calls(lambda x: ops.reshape(x, [2, float("nan")]), f(2, 3)), ShapeError, "a number in reshape's shape is nan, which is no integer; give one"),
+    (calls(lambda x: ops.roll(x, 1.5, 0), f(2)), ShapeError, "roll's shift is 1.5, which is no integer; give one"),
+    (calls(lambda i, u: ops.scatter_add(i, u, -3), i(1), f(1)), ShapeError, "scatter_add has rows=-3; give a number of 0 or more"),
+    (calls(lambda x, y: ops.tensordot(x, y, 3), f(2), f(2)), ShapeError, "tensordot contracts 3 dimensions of float32[2] and float32[2]; give 0 to 1, or a pair of lists"),
+    (calls(lambda x, y: ops.tensordot(x, y, [1, 0, 1]), f(2), f(2)), ShapeError, "tensordot has axes [1, 0, 1]; give one list for each operand"),
+    (calls(lambda x: x * [[1.0], [2.0, 3.0]], f(2)), ShapeError, RAGGED),
+    (calls(lambda x: x * ["a", "b"], f(2)), ShapeError, "values are of type <U1; give lists of numbers, or tensors"),
+    (calls(lambda x: x * [1.0, 2.0], f(2)), ShapeError, "a list cannot be taken here, where only float32[2] is known; pass a tensor"),
+    (lambda: ops.add([1.0], [2.0]), ShapeError, "an op on two lists of numbers has no array; compute it in NumPy"),
     # compositions
     (lambda: ops.stack([]), ShapeError, "cannot stack no tensors; pass at least one"),
     (calls(lambda x, y: ops.stack([x, y]), f(2), f(3)), ShapeError, "cannot stack float32[2] and float32[3]; the shapes must be equal"),

@@ -43,5 +43,5 @@ def graphs(draw: st.DrawFn) -> ml.Model:
 def entering(model: ml.Model) -> dict[str, np.ndarray]:
     """Return the inputs of such a graph, which may not use all of them."""
     values = np.random.default_rng(0).standard_normal((2, 6, FEATURES)).astype(np.float32)
-    ports = model.freeze().input_ports
+    ports = model.snapshot().input_ports
     return {n: x for n, x in zip(("a", "b"), values, strict=True) if n in ports}

@@ -25,7 +25,7 @@ def answered(case: Case) -> None:
 
 def run(model: ml.Model, mesh: ml.Mesh, batch: int = 8, **options: object) -> None:
     compiled = ml.compile(model, ml.NumpyBackend(mesh), **options)
-    names = set(compiled.input_names)
+    names = set(compiled.inputs)
     inputs = {name: x for name, x in samples(batch).items() if name in names}
     outputs = compiled.evaluate(compiled.randomize_params(), inputs)
     gradients = {name: x for name, x in outputs.items() if x.dtype.is_float}
@@ -42,7 +42,7 @@ def staged(*stages: int) -> ml.Model:
 
 def around(inner: ml.Model | ml.Layer) -> ml.Model:
     model = ml.Model()
-    if isinstance(inner, ml.Model) and "targets" in inner.freeze().input_ports:
+    if isinstance(inner, ml.Model) and "targets" in inner.snapshot().input_ports:
         model |= ml.Pipeline([block(), block()])(input="input", output="h")
         model |= inner(input="h", targets="targets", loss="loss")
         return model

@@ -204,7 +204,7 @@ def test_layers_around_a_pipeline_join_its_ends() -> None:
 
 def test_a_layer_with_losses_besides_feeds_its_output_alone() -> None:
     pipeline = ml.Pipeline([ml.MoE(4, 12, name="moe"), ml.Linear(FEATURES), ml.MeanSquaredError()])
-    assert pipeline.freeze().input_ports == ("input", "target")
+    assert pipeline.snapshot().input_ports == ("input", "target")
     model = ml.Model()
     model |= pipeline(input="input", target="target", output="loss")
     x = samples(8)["input"].reshape(2, 4, FEATURES)

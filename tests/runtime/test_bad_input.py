@@ -168,7 +168,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "mesh of zero": (lambda: backend(0), ml.MeshError, r"device_mesh is \(0,\); give positive integers"),
     "mesh axis names": (lambda: ml.NumpyBackend(device_mesh=(2, 2), mesh_axis_names=["a"]), ml.MeshError, r"has 1 names for a mesh of 2 dimensions"),
     "mesh axis repeated": (lambda: ml.NumpyBackend(device_mesh=(2, 2), mesh_axis_names=["a", "a"]), ml.MeshError, r"repeats a name"),
-    "names without mesh": (lambda: ml.NumpyBackend(mesh_axis_names=["a"]), ml.MeshError, r"without device_mesh"),
+    "names without mesh": (lambda: ml.NumpyBackend(mesh_axis_names=["a"]), ml.MeshError, r"mesh_axis_names is given without device_mesh; give both"),
     "names with Mesh": (lambda: ml.NumpyBackend(ml.Mesh(a=2), mesh_axis_names=["a"]), ml.MeshError, r"together with a Mesh"),
     "device_mesh too large": (lambda: backend(2).ones(4, device_mesh=(4,)), ml.MeshError, r"device_mesh=\(4,\) of tensor does not fit the mesh \(2,\) of Mesh\(data=2\)"),
     "tensor_split beyond rank": (lambda: backend(2).ones(4, tensor_split=(1,)), ml.ShardingError, r"names dimension 1 of tensor, which has rank 1"),

@@ -173,7 +173,7 @@ def test_a_compiled_model_is_a_snapshot() -> None:
     model |= ml.Linear(4)(input="input", output="output")
     compiled = ml.compile(model, backend)
     model += ml.Relu()(input="output", output="last")
-    assert compiled.output_names == ("output",)
+    assert compiled.outputs == ("output",)
     outputs = compiled.evaluate(compiled.randomize_params(), {"input": np.ones((2, 3), F32)})
     assert set(outputs) == {"output"}
 
@@ -237,7 +237,7 @@ def test_a_layer_used_twice_shares_its_parameters() -> None:
     model |= shared(input="x", output="y")
     model |= shared(input="y", output="z")
     compiled = ml.compile(model, backend)
-    assert compiled.parameter_names == ("fc.weight",)
+    assert compiled.parameters == ("fc.weight",)
     params = {"fc.weight": backend.array(2 * np.eye(4))}
     outputs, gradients = compiled.evaluate(
         params, {"x": backend.ones(2, 4, tensor_split=(0,))}, {"z": backend.ones(2, 4)}

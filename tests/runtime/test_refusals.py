@@ -8,12 +8,9 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril.engine.numpy_engine import NumpyEngine
-from mithril.mesh import Mesh, P, Sharding
+from mithril.mesh import Mesh
 from mithril.runtime import Backend
-from mithril.runtime.parameters import initial_array
 from mithril.types import DType
-
-from tests.engine.programs import f32
 
 
 class Narrow(NumpyEngine):
@@ -46,13 +43,6 @@ BAD: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         lambda: ml.NumpyBackend().to_numpy([1.0]),
         ml.BackendError,
         "to_numpy is a list, not an array of backend 'numpy'; make one with backend.array(…)",
-    ),
-    "an initializer of an unknown kind": (
-        lambda: initial_array(
-            ml.NumpyBackend(), "w", f32(2), "ones", Sharding.of(Mesh(), P(), 1), 0
-        ),
-        ml.BackendError,
-        "initializer 'ones' of 'w' is unknown; use Uniform, Normal or Constant",
     ),
     "the gradient of no output": (
         lambda: evaluate_with_gradient("outptu"),

@@ -304,7 +304,7 @@ def test_a_model_compiled_for_inference_has_no_dropout_in_training_either() -> N
 def test_state_dict_has_mithrils_names_and_comes_back(tmp_path: Path, backend: ml.Backend) -> None:
     compiled, _ = mlp(backend)
     module = compiled.as_module(compiled.randomize_params(1))
-    assert set(module.state_dict()) == set(compiled.parameter_names)
+    assert set(module.state_dict()) == set(compiled.parameters)
     torch.save(module.state_dict(), tmp_path / "state.pt")
     other = compiled.as_module()
     assert not torch.equal(other.up.weight, module.up.weight)

@@ -75,14 +75,14 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Add", "Array", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "Check", "CheckpointError",
     "CompiledModel", "Concat", "Constant", "Conv1d", "Conv2d", "CrossEntropy", "Divide", "Dropout",
-    "Embedding", "FeedForward", "Flatten", "Function", "GRU", "Gelu", "GraphError", "JaxBackend",
-    "LSTM", "Layer",
-    "LayerNorm", "Linear", "MLXBackend", "MatMul", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
-    "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal",
-    "NumpyBackend", "OptionError", "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError",
-    "PositionalEncoding", "Precision", "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError",
-    "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh",
-    "TensorSpec", "TorchBackend", "Transpose", "Uniform", "UnknownNameError", "__version__",
+    "Embedding", "FeedForward", "Flatten", "Function", "GRU", "Gelu", "GraphError", "Initializer",
+    "JaxBackend", "Kaiming", "LSTM", "Layer", "LayerNorm", "Linear", "MLXBackend", "MatMul",
+    "MaxPool2d", "Mean", "MeanSquaredError", "Mesh", "MeshError", "MithrilError", "MoE", "Model",
+    "MultiHeadAttention", "Multiply", "Normal", "NumpyBackend", "Ones", "OptionError", "Orthogonal",
+    "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError", "PositionalEncoding",
+    "Precision", "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError", "Sharding", "ShardingError",
+    "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend",
+    "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__",
     "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "is_main", "jit",
     "layer", "layer_path", "load", "numpy", "open_backend", "parameter", "process_count",
     "process_index", "reshard", "save", "scan", "section", "seed", "value_and_grad",
@@ -99,7 +99,8 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         from mithril.errors import nearest
 
-        raise AttributeError(f"mithril has no '{name}'{nearest(name, __all__)}")
+        remedy = nearest(name, __all__) or "; dir(mithril) lists what there is"
+        raise AttributeError(f"mithril has no '{name}'{remedy}")
     value = getattr(import_module(_HOME_OF.get(name, "mithril.models")), name)
     globals()[name] = value
     return value

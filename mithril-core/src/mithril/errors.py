@@ -60,10 +60,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     >>> nearest("wieght", ["weight", "bias"])
     "; did you mean 'weight'?"
+    >>> nearest("ReLU", ["Relu", "Gelu"])
+    "; did you mean 'Relu'?"
     >>> nearest("zzz", ["weight"])
     ''
     """
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if not close:  # other spellings differ in their capitals
+        lower = {other.lower(): other for other in reversed(names)}
+        found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
+        close = [lower[other] for other in found]
     return f"; did you mean '{close[0]}'?" if close else ""
 
 

@@ -86,6 +86,24 @@ def as_dtype(value: object) -> DType:
         ) from None
 
 
+def dtype_of_values(host: np.ndarray, default: DType) -> DType:
+    """Return the dtype that values of NumPy are taken in.
+
+    Args:
+        host: the values.
+        default: what float64 becomes. int64 becomes int32 where all values fit.
+
+    >>> dtype_of_values(np.arange(3), DType.float32)
+    <DType.int32: 'int32'>
+    """
+    if host.dtype == np.float64:
+        return default
+    if host.dtype == np.int64:
+        fits = not host.size or (host.min() >= -(2**31) and host.max() < 2**31)
+        return DType.int32 if fits else DType.int64
+    return as_dtype(host.dtype)
+
+
 @cache
 def promote(left: DType, right: DType) -> DType:
     """Return the dtype two arrays meet in, by the array API standard.
@@ -102,9 +120,11 @@ def promote(left: DType, right: DType) -> DType:
         return max(left, right, key=lambda dtype: (dtype.itemsize, dtype.value))
     if left.is_integer and right.is_integer and DType.uint64 not in mixed:
         return as_dtype(np.promote_types(left.numpy, right.numpy))
+    floats = [dtype for dtype in (left, right) if dtype.is_float]
+    example = f", such as x.astype('{floats[0]}')" if floats else ""
     raise ShapeError(
         f"dtypes {left} and {right} do not mix; the array API standard promotes within one kind "
-        f"only; cast one side"
+        f"only; cast one side{example}"
     )
 
 

@@ -7,6 +7,7 @@ loss keeps the gradients that the joint program gives beside the loss, and scale
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -25,29 +26,41 @@ Leaves = dict[str, jax.Array]
 PureFunction = Callable[..., dict[str, jax.Array]]
 
 
+REPEATED_MASKS = (
+    "function of as_jax is called without a seed and the model draws random numbers, such as "
+    "dropout masks: every call draws the same; pass seed=step, or compile with inference=True"
+)
+
+
 def as_jax(compiled: ModelView[object]) -> PureFunction:
-    """Return a compiled model as a pure function `(params, inputs, seed=0) -> outputs`.
+    """Return a compiled model as a pure function `(params, inputs, seed=None) -> outputs`.
 
     It may be used inside `jax.jit` and `jax.grad`, with respect to parameters and float inputs, and
     with Mithril's arrays or JAX's. Inputs lie as in the plan that was made last (by `shapes=`,
     say), otherwise they are replicated. Names that are not the model's are a `GraphError`, a seed
-    that does not fit 32 bits is an `OptionError` unless it is an array.
+    that does not fit 32 bits is an `OptionError` unless it is an array. Without a seed it is 0, and
+    a model that draws random numbers warns once.
 
     Args:
         compiled: a compiled model of a JAX backend.
     """
     made: dict[Any, _Function] = {}
+    warned: list[str] = []
 
     def pure(
-        params: Mapping[str, Any], inputs: Mapping[str, Any], seed: int = 0
+        params: Mapping[str, Any], inputs: Mapping[str, Any], seed: int | None = None
     ) -> dict[str, jax.Array]:
-        _check_names(params, compiled.parameter_names, "parameter")
-        _check_names(inputs, compiled.input_names, "input")
+        _check_names(params, compiled.parameters, "parameter")
+        _check_names(inputs, compiled.inputs, "input")
         leaves = {name: _leaf(x) for name, x in {**inputs, **params}.items()}
-        key = tuple((n, leaves[n].shape, str(leaves[n].dtype)) for n in compiled.input_names)
+        key = tuple((n, leaves[n].shape, str(leaves[n].dtype)) for n in compiled.inputs)
         if key not in made:
-            made[key] = _Function(compiled, {name: leaves[name] for name in compiled.input_names})
-        return made[key](leaves, _seed(seed))
+            made[key] = _Function(compiled, {name: leaves[name] for name in compiled.inputs})
+        outputs = made[key](leaves, _seed(0 if seed is None else seed))
+        if seed is None and not warned and made[key].draws:
+            warned.append(REPEATED_MASKS)
+            warnings.warn(REPEATED_MASKS, stacklevel=2)
+        return outputs
 
     return pure
 
@@ -63,10 +76,18 @@ class _Function:
         self._call = jax.jit(call)
 
     def __call__(self, leaves: Leaves, seed: jax.Array) -> Leaves:
+        captured = self._forward_program.captured
+        leaves = {**leaves, **{name: _leaf(x) for name, x in captured.items()}}
         floats = {n: x for n, x in leaves.items() if jnp.issubdtype(x.dtype, jnp.inexact)}
         others = {n: x for n, x in leaves.items() if n not in floats}
         outputs: Leaves = self._call(floats, others, seed)
         return outputs
+
+    @property
+    def draws(self) -> bool:
+        """Whether a program that was called so far draws random numbers."""
+        made = (vars(self).get(name) for name in ("_forward_program", "_joint_program"))
+        return any(program is not None and program.uses_seed for program in made)
 
     @cached_property
     def _forward_program(self) -> ProgramView:
@@ -92,7 +113,7 @@ class _Function:
         (name,) = joint.cotangents
         one = {name: jnp.ones((), joint.cotangent_type(name).dtype.numpy)}
         found = _run(joint, {**floats, **others}, seed, one)
-        outputs = {n: found[n] for n in self._compiled.output_names}
+        outputs = {n: found[n] for n in self._compiled.outputs}
         gradients = {n: found[port] for n, port in joint.gradients.items()}
         return outputs, (floats, others, seed, gradients)
 

@@ -98,7 +98,7 @@ def slots_of_model(compiled: CompiledModel) -> dict[str, Slot]:
     ports = {port.name: port for port in compiled.plan.inputs}
     return {
         name: slot_of_array(compiled.backend, ports[name].type, ports[name].sharding)
-        for name in compiled.parameter_names
+        for name in compiled.parameters
     }
 
 

@@ -114,8 +114,8 @@ def _compile(
     options: dict[str, Any] = dict(spec.planning or {})
     backend = ml.open_backend(spec.name, ml.Mesh(read_mesh(mesh) if mesh else None), **options)
     compiled = ml.compile(found, backend)
-    if compiled.input_names and not shapes:
-        example = ",".join(f"{name}=8x16" for name in compiled.input_names)
+    if compiled.inputs and not shapes:
+        example = ",".join(f"{name}=8x16" for name in compiled.inputs)
         raise OptionError(f"'{target}' needs the sizes of its inputs; give --shapes {example}")
     compiled.plan_for(read_shapes(shapes), gradients=gradients is not False)
     return compiled

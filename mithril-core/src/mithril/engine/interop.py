@@ -84,8 +84,9 @@ class BackendView(Protocol[EngineT_co]):
 class ProgramView(Protocol):
     """A compiled model for inputs of some shapes: a plan with the names of what goes in and out.
 
-    The plan's inputs are the model's inputs and parameters by their names, the cotangents, and
-    `seed` if it draws random numbers; its outputs are the model's and the gradients.
+    The plan's inputs are the model's inputs and parameters by their names, the cotangents, the
+    captured arrays, and `seed` if it draws random numbers; its outputs are the model's and the
+    gradients.
     """
 
     @property
@@ -106,6 +107,11 @@ class ProgramView(Protocol):
     @property
     def gradients(self) -> Mapping[str, str]:
         """For each parameter and input that a gradient comes out for, the plan's output."""
+        ...
+
+    @property
+    def captured(self) -> Mapping[str, ArrayView[Any]]:
+        """Arrays that layers use from around them, as the plan takes them, by its inputs' names."""
         ...
 
     @property
@@ -132,18 +138,23 @@ class ModelView(Protocol[EngineT_co]):
         ...
 
     @property
-    def input_names(self) -> tuple[str, ...]:
+    def inputs(self) -> tuple[str, ...]:
         """Names of the inputs, in the model's order."""
         ...
 
     @property
-    def output_names(self) -> tuple[str, ...]:
+    def outputs(self) -> tuple[str, ...]:
         """Names of the outputs, in the model's order."""
         ...
 
     @property
-    def parameter_names(self) -> tuple[str, ...]:
+    def parameters(self) -> tuple[str, ...]:
         """Full names of the parameters."""
+        ...
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Full names of the parameters that gradients are given of, if they are of floats."""
         ...
 
     @property
@@ -154,6 +165,15 @@ class ModelView(Protocol[EngineT_co]):
     @property
     def plan(self) -> Plan:
         """The plan that was made last.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        ...
+
+    @property
+    def captured(self) -> Mapping[str, ArrayView[EngineT_co]]:
+        """Arrays that layers use from around them, by the names of the last plan's inputs.
 
         Raises:
             PlanError: no shapes are known yet.

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from mithril.errors import GraphError, ShapeError
+from mithril.ir.methods import Methods
 from mithril.types import DType, Scalar, Shape, TensorType
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 AnyOperand = TypeVar("AnyOperand", bound="Operand")
 
 
-class Operand:
+class Operand(Methods):
     """Base of traced and concrete tensors; see the module's text."""
 
     __slots__ = ()
@@ -39,9 +40,14 @@ class Operand:
     def _constant(self, value: Scalar, dtype: DType) -> Self:
         raise NotImplementedError
 
-    def _adopt(self, other: object) -> Operand | None:
+    def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
         """Return an operand of another kind as one of this kind, None if that cannot be."""
         return None
+
+    @property
+    def _default_float(self) -> DType:
+        """The float dtype of what is made of Python numbers alone."""
+        return DType.float32
 
     @property
     def shape(self) -> Shape:
@@ -70,32 +76,6 @@ class Operand:
             raise ShapeError(f"cannot transpose {self.type}; .T needs at least two dimensions")
         order = (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
         return self._call("transpose", self, order)
-
-    def reshape(self, *shape: int | Sequence[int]) -> Self:
-        """Return the same elements in another shape; one size may be -1."""
-        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return self._call("reshape", self, tuple(cast("Sequence[int]", sizes)))
-
-    def transpose(self, *order: int | Sequence[int]) -> Self:
-        """Return the dimensions in another order, reversed by default."""
-        axes = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
-        return self._call("transpose", self, tuple(cast("Sequence[int]", axes)) or None)
-
-    def astype(self, dtype: object) -> Self:
-        """Return the elements converted to another dtype."""
-        return self._call("cast", self, dtype)
-
-    def sum(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
-        """Return the sum over some dimensions, all by default."""
-        return self._call("sum", self, axis, keepdims=keepdims)
-
-    def mean(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
-        """Return the mean over some dimensions, all by default."""
-        return self._call("mean", self, axis, keepdims=keepdims)
-
-    def max(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Self:
-        """Return the maximum over some dimensions, all by default."""
-        return self._call("max", self, axis, keepdims=keepdims)
 
     def __add__(self, other: Any) -> Self:
         return self._call("add", self, other)

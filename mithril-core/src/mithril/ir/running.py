@@ -34,9 +34,13 @@ def trace_around(operands: Iterable[object]) -> Builder | None:
     """Return the innermost trace around those operands that are traced, None when none is."""
     deepest = max((x.builder for x in operands if isinstance(x, Tensor)), key=depth, default=None)
     running = _running.get()
-    around = running
-    while around is not None and deepest is not None:
-        if around is deepest:
-            return running
+    is_around = running is not None and deepest is not None and is_within(running, deepest)
+    return running if is_around else deepest
+
+
+def is_within(builder: Builder, outer: Builder) -> bool:
+    """Return whether a trace is another one, or inside it."""
+    around: Builder | None = builder
+    while around is not None and around is not outer:
         around = around.inside
-    return deepest
+    return around is outer

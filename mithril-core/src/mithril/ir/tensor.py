@@ -44,8 +44,12 @@ class Tensor(Operand):
     def _constant(self, value: Scalar, dtype: DType) -> Tensor:
         return self.builder.constant(value, dtype)
 
-    def _adopt(self, other: object) -> Operand | None:
-        return self.builder.adopt(other)
+    def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
+        return self.builder.adopt(other, dtype)
+
+    @property
+    def _default_float(self) -> DType:
+        return self.builder.default_float
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of values, if the trace takes any, become tensors."""
@@ -143,11 +147,16 @@ class Builder:
 
     kind = "layer"
     """What a scope of the nodes stands for, for messages."""
+    default_float = DType.float32
+    """The float dtype of what is made of Python numbers alone."""
+    records = True
+    """Whether a graph comes out of it; if not, bodies of loops are just called."""
 
     def __init__(self, inside: Builder | None = None) -> None:
         self.inside = inside
         if inside is not None:
             self.kind = inside.kind
+            self.default_float = inside.default_float
         self._captured: dict[Value, tuple[Tensor, Tensor]] = {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
@@ -241,9 +250,14 @@ class Builder:
             self._captured[outer.value] = (outer, inner)
         return self._captured[outer.value][1]
 
-    def adopt(self, x: object) -> Tensor | None:
-        """Return an array of values as a tensor of this trace, None if the trace takes none."""
-        return None if self.inside is None else self.inside.adopt(x)
+    def adopt(self, x: object, dtype: DType | None = None) -> Tensor | None:
+        """Return an array of values as a tensor of this trace, None if the trace takes none.
+
+        Args:
+            x: the array.
+            dtype: what values of NumPy become, if it is said.
+        """
+        return None if self.inside is None else self.inside.adopt(x, dtype)
 
     def here(self) -> Source | None:
         """Return where the user's code is that makes a node now; by default it is not known."""
@@ -294,6 +308,11 @@ class Builder:
         if not tensor.value.name:
             object.__setattr__(tensor.value, "name", name)  # write-once, and for people only
         return tensor
+
+    @property
+    def scope(self) -> str:
+        """The path that nodes are stamped with now."""
+        return self._stamp.scope
 
     def locate_error(self, error: MithrilError) -> MithrilError:
         """Return an error that names the layer and the line nodes are being made for."""

@@ -18,6 +18,8 @@ from mithril.errors import MeshError, listing, nearest
 
 MICRO = "micro-batch"
 """The axis along which a pipeline cuts a batch: an axis of time, which only planning knows."""
+MOST_DEVICES = 1 << 20
+"""Plans know each device by its index, so that there is a list of them in many places."""
 DEFAULT_NAMES = {
     1: ("data",),
     2: ("data", "model"),
@@ -55,7 +57,8 @@ class Mesh:
         axes: axis names and sizes, major first, as a mapping or as keywords.
 
     Raises:
-        MeshError: a size is not a positive integer, or a name is used twice.
+        MeshError: a size is not a positive integer, a name is used twice, or there are more
+            devices than 2**20.
 
     >>> mesh = Mesh(data=4, tensor=2)
     >>> mesh.size, mesh.shape, mesh.names
@@ -76,6 +79,12 @@ class Mesh:
         items = [*(axes or {}).items(), *named.items()]
         object.__setattr__(self, "axes", tuple(_make_axis(name, size) for name, size in items))
         object.__setattr__(self, "devices", ())
+        count = math.prod(axis.size for axis in self.axes)
+        if count > MOST_DEVICES:
+            raise MeshError(
+                f"mesh has {count} devices; at most {MOST_DEVICES} can be planned for; give "
+                f"its axes smaller sizes"
+            )
 
     @staticmethod
     def from_shape(shape: int | Sequence[int], names: Sequence[str] | None = None) -> Mesh:

@@ -9,8 +9,14 @@ from mithril.models.composition import Composition as Composition
 from mithril.models.definition import Check as Check
 from mithril.models.initializers import Constant as Constant
 from mithril.models.initializers import Initializer as Initializer
+from mithril.models.initializers import Kaiming as Kaiming
 from mithril.models.initializers import Normal as Normal
+from mithril.models.initializers import Ones as Ones
+from mithril.models.initializers import Orthogonal as Orthogonal
+from mithril.models.initializers import TruncatedNormal as TruncatedNormal
 from mithril.models.initializers import Uniform as Uniform
+from mithril.models.initializers import Xavier as Xavier
+from mithril.models.initializers import Zeros as Zeros
 from mithril.models.layer import Layer as Layer
 from mithril.models.layer import layer as layer
 from mithril.models.layers.activation import *

@@ -1,17 +1,19 @@
 """What a model is made of: anything with named inputs and outputs that can be given connections.
 
 Layers and models are components. Calling one with connection names, `layer(input="x", output="y")`,
-changes nothing; it returns the component together with its connections, for a model to add.
+changes nothing; it returns the component together with its connections, for a model to add. In the
+body of a layer a component is called on tensors, and computes with them: see `models/calls.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Never, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from mithril.errors import GraphError, kind_of, listing, nearest
-from mithril.ir import Source
+from mithril.ir import Source, Tensor
+from mithril.ir.running import running_trace
 from mithril.ir.source import user_source
 
 Names = tuple[tuple[str, str], ...]
@@ -67,20 +69,34 @@ class Component(Generic[Target]):
 
     __slots__ = ()
 
-    def __call__(self, *values: Never, **connections: str | Sequence[str]) -> Connected[Target]:
+    @overload
+    def __call__(self, **connections: str | Sequence[str]) -> Connected[Target]: ...
+
+    @overload
+    def __call__(self, *tensors: Any, **named: Any) -> Any: ...
+
+    def __call__(self, *values: Any, **connections: Any) -> Any:
         """Connect inputs and outputs by name: `layer(input="x", output="y")`.
 
+        In the body of a layer, or a function that is traced, called on tensors, it computes with
+        them: `layer(x)`.
+
         Args:
-            values: none; a connection without a name is refused.
+            values: the tensors; a connection without a name is refused.
             connections: for each input and output the name of a connection of the model it is
-                added to; an input that takes any number of tensors gets a list of names.
+                added to; an input that takes any number of tensors gets a list of names. Or the
+                tensors of inputs, by name.
 
         Returns:
-            The component with its connections, to be added with `|=` or `+=`.
+            The component with its connections, to be added with `|=` or `+=`; or, of tensors, what
+            it makes of them: a tensor, or a dict if it has several outputs.
 
         Raises:
-            GraphError: it has no such input or output, or the name is not a connection name.
+            GraphError: it has no such input or output, or the name is not a connection name; or it
+                has parameters and is called in a function.
         """
+        if _has_tensors((*values, *connections.values())):
+            return self._call_on(values, connections)
         target = self._component()
         if values:
             raise _no_names(target, values[0])
@@ -94,10 +110,14 @@ class Component(Generic[Target]):
             elif port in target.output_ports:
                 outputs.append((port, _one(target, port, given)))
             else:
-                raise _no_port(target, port)
+                raise refuse_port(target, port)
         return Connected(target, tuple(inputs), tuple(outputs), user_source())
 
     def _component(self) -> Target:
+        raise NotImplementedError
+
+    def _call_on(self, values: Sequence[object], named: Mapping[str, object]) -> Any:
+        """Return what it makes of tensors."""
         raise NotImplementedError
 
 
@@ -162,7 +182,10 @@ def _no_names(target: Connectable, given: object) -> GraphError:
     )
 
 
-def _no_port(target: Connectable, port: str) -> GraphError:
+def refuse_port(target: Connectable, port: str, *, is_given: bool = False) -> GraphError:
+    """Return the error for a name that is no input or output, or one that is given already."""
+    if is_given:
+        return GraphError(f"{target.label} gets input '{port}' twice; give it once")
     variadic = [target.variadic_input] if target.variadic_input else []
     inputs = [*target.input_ports, *target.optional_ports, *variadic]
     known = [*inputs, *target.output_ports]
@@ -170,3 +193,11 @@ def _no_port(target: Connectable, port: str) -> GraphError:
         f"{target.label} has no input or output '{port}'; inputs: {listing(inputs)}; outputs: "
         f"{listing(target.output_ports)}{nearest(port, known)}"
     )
+
+
+def _has_tensors(given: Sequence[object]) -> bool:
+    """Return whether something is called on tensors: in a trace on arrays of values, too."""
+    flat = [x for item in given for x in (item if isinstance(item, list | tuple) else (item,))]
+    if any(isinstance(x, Tensor) for x in flat):
+        return True
+    return running_trace() is not None and any(hasattr(x, "shape") for x in flat)

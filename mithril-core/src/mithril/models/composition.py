@@ -3,8 +3,9 @@
 Each input and output port of a member has a connection name. A user gives it (`hidden`), or it is
 the port's own (`linear_0.output`, told apart by its dot). A name that an output produces is a wire
 to every input of that name; one that nothing produces is an input of the model; links lead one name
-to another. Outside, ports the user did not name show by their port's name alone as long as only one
-port could be meant.
+to another. Outside, ports the user did not name show by their port's name alone where that is
+enough: an input if it is the first of its name, whatever is added after it, an output if it is the
+only one.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from mithril.errors import GraphError, listing
+from mithril.errors import GraphError
 from mithril.ir import Source
 from mithril.mesh import PartitionSpec
 from mithril.models.component import Component, Connected, Names
 from mithril.models.layer import Layer
+from mithril.models.parameter_rule import ParameterRule
 from mithril.models.stages import Pipelined, StageRule
 
 
@@ -78,6 +80,11 @@ class Composition:
         given_name: the name the user gave the model.
         stage_rules: which layers are which stage, by name pattern.
         pipeline: how the members lie on a mesh, if they are the stages of a pipeline.
+        parameter_rules: what is trained and how it starts, by name pattern.
+        ties: pairs of a parameter and the one that it is.
+        also_outputs: connections that are outputs although somebody reads them.
+        only_outputs: the connections that are outputs, if not all that nobody reads are.
+        titles: pairs of a connection and what it is called outside, where that was said.
     """
 
     members: tuple[Member, ...] = ()
@@ -86,6 +93,11 @@ class Composition:
     given_name: str | None = None
     stage_rules: tuple[StageRule, ...] = ()
     pipeline: Pipelined | None = None
+    parameter_rules: tuple[ParameterRule, ...] = ()
+    ties: Names = ()
+    also_outputs: tuple[str, ...] = ()
+    only_outputs: tuple[str, ...] | None = None
+    titles: Names = ()
 
     variadic_input = None
     optional_ports = ()
@@ -133,22 +145,37 @@ class Composition:
 
     @cached_property
     def open_outputs(self) -> tuple[str, ...]:
-        """Connections that nobody consumes, in the order of their members."""
-        consumed = {self.root(name) for name in self.consumers}
+        """Connections that nobody consumes or that shall be outputs, in the order of members."""
+        if self.only_outputs is not None:
+            return self.only_outputs
+        consumed = {self.root(name) for name in self.consumers} - set(self.also_outputs)
         return tuple(name for name in self.producers if name not in consumed)
 
     @cached_property
     def shown(self) -> Mapping[str, str]:
         """What each input and output of the model is called outside."""
-        exposed = [*self.open_inputs, *self.open_outputs]
-        shorts = Counter(_short(name) for name in exposed if "." in name)
-        taken = set(self.names)
-        return {
-            name: name
-            if "." not in name or shorts[_short(name)] > 1 or _short(name) in taken
-            else _short(name)
-            for name in exposed
-        }
+        said, inputs = dict(self.titles), set(self.open_inputs)
+        taken = {*self.names, *said.values()}
+        first: dict[str, str] = {}
+        for name in self.consumers:  # in the order of members, which more of them do not change
+            if name in inputs and name not in said:
+                first.setdefault(short_name(name), name)
+        exposed = dict.fromkeys((*self.open_inputs, *self.open_outputs))
+        times = Counter(short_name(name) for name in exposed if name not in said)
+
+        def title(name: str) -> str:
+            short = short_name(name)
+            if not short or short in taken:
+                return name
+            alone = first[short] == name if name in inputs else times[short] == 1
+            return short if alone else name
+
+        return {name: said.get(name) or title(name) for name in exposed}
+
+    @cached_property
+    def depth(self) -> int:
+        """How many models are nested in each other here, this one included."""
+        return 1 + max((depth_of(member.component) for member in self.members), default=0)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -165,30 +192,6 @@ class Composition:
         """Names of the model's outputs."""
         return tuple(self.shown[name] for name in self.open_outputs)
 
-    def find_source(self, name: str) -> str | None:
-        """Return the connection a user means by a name where a value is read, or None.
-
-        Raises:
-            GraphError: several unnamed ports could be meant.
-        """
-        if name in self.names:
-            return name
-        exposed = {shown: connection for connection, shown in self.shown.items()}
-        hidden = [produced for produced in self.producers if _short(produced) == name]
-        return self._port(name, outputs=True) or exposed.get(name) or _only(name, hidden)
-
-    def find_destination(self, name: str) -> str | None:
-        """Return the connection a user means by a name where a value is fed, or None.
-
-        Raises:
-            GraphError: several unnamed ports could be meant.
-        """
-        if name in self.names:
-            return name
-        exposed = {self.shown[connection]: connection for connection in self.open_inputs}
-        hidden = [fed for fed in self.consumers if _short(fed) == name]
-        return self._port(name, outputs=False) or exposed.get(name) or _only(name, hidden)
-
     @cached_property
     def order(self) -> tuple[Member, ...]:
         """The members in an order in which each comes after those it reads from.
@@ -201,10 +204,6 @@ class Composition:
         for member in self.members:
             self._visit(member, done, path)
         return tuple(done.values())
-
-    def everything(self) -> Iterator[str]:
-        """Yield every name a user may write, for messages."""
-        yield from dict.fromkeys((*self.shown.values(), *sorted(self.names)))
 
     def _visit(self, member: Member, done: dict[str, Member], path: dict[str, None]) -> None:
         # An explicit stack: a model may be deeper than Python's recursion limit.
@@ -230,27 +229,16 @@ class Composition:
         roots = (self.root(name) for _, name in member.inputs)
         return iter([self.producers[root] for root in roots if root in self.producers])
 
-    def _port(self, name: str, *, outputs: bool) -> str | None:
-        """The connection of a port written as `linear_0.output`, whatever it was named."""
-        owner, _, port = name.partition(".")
-        for member in self.members:
-            if member.name == owner:
-                return dict(member.outputs if outputs else member.inputs).get(port)
-        return None
+
+def short_name(connection: str) -> str:
+    """Return the port's part of an unnamed connection; nothing for one that a user named."""
+    return connection.partition(".")[2]
 
 
-def _short(name: str) -> str:
-    """The port's part of an unnamed connection; nothing for one that a user named."""
-    return name.partition(".")[2]
-
-
-def _only(name: str, candidates: list[str]) -> str | None:
-    if len(candidates) > 1:
-        raise GraphError(
-            f"'{name}' may mean {listing(candidates)}; write the full name, or name one of them "
-            f"when you call its layer"
-        )
-    return candidates[0] if candidates else None
+def depth_of(component: Layer | Composition) -> int:
+    """Return how many models are nested in each other in a component."""
+    inside = component.config.get("block") if isinstance(component, Layer) else component
+    return inside.depth if isinstance(inside, Composition) else 0
 
 
 AnyComponent: TypeAlias = Component[Layer] | Component[Composition]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mithril.errors import GraphError, OptionError, listing, nearest
+from mithril.models.unknown import UnknownSize
 
 SHARDING_OPTIONS = (
     "weight_shard_spec",
@@ -20,7 +21,7 @@ SHARDING_OPTIONS = (
     "sharding",
     "at_rest",
 )
-RESERVED = ("name", "device_id", *SHARDING_OPTIONS)
+RESERVED = ("name", "device_id", "initializer", *SHARDING_OPTIONS)
 """Options of every layer, which none can have as its own."""
 Names = tuple[str, ...]
 Declared = Sequence[str] | Callable[..., Sequence[str]]
@@ -114,6 +115,11 @@ class Definition:
             self._check(name, value)
         return {name: config[name] for name in names}
 
+    @property
+    def probed_inputs(self) -> int:
+        """How many inputs the function is called with to learn which layers it calls."""
+        return len(self.inputs) if self.variadic is None else len(self.inputs) + 1
+
     def parameter_names(self, config: Mapping[str, Any]) -> Names:
         """Return the parameters a layer with this configuration has."""
         names = _evaluate_declared(self.parameters, config)
@@ -145,6 +151,8 @@ class Definition:
         return f"{self.name}({config})({', '.join(wires)})"
 
     def _check(self, name: str, value: Any) -> None:
+        if isinstance(value, UnknownSize):
+            return  # a layer that another one calls, before shapes are known
         option = next(option for option in self.options if option.name == name)
         check = self.checks.get(name) or _BY_ANNOTATION.get(_annotation(option))
         if check is not None and not check.holds(value):

@@ -1,49 +1,75 @@
-"""Adding members and links to a composition: pure functions that return the new one or raise.
+"""Adding members and links to a model: each is judged before anything changes.
 
 A model that fails to change is therefore left as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
 from dataclasses import replace
-from itertools import count
 
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Source
 from mithril.ir.source import at
 from mithril.models.component import Names, check_name, number_ports
-from mithril.models.composition import AnyConnected, Composition, Link, Member
+from mithril.models.composition import AnyConnected, Composition, Link, Member, depth_of
 from mithril.models.layer import Layer
+from mithril.models.wiring import Wiring
+
+MOST_NESTED = 200
+"""Models nested in each other; passes over a model call themselves for each."""
 
 
-def join_member(state: Composition, added: AnyConnected, *, feed: bool) -> Composition:
-    """Return the composition with one more member.
+def join_member(wiring: Wiring, added: AnyConnected, *, feed: bool) -> None:
+    """Add a member to a model.
 
     Args:
-        state: the composition so far.
+        wiring: the model so far.
         added: the member with the connections the user gave.
         feed: whether the last member's output (the one called `output`, or its last) feeds the
             first unconnected input, unless the new member was told to read it already.
 
     Raises:
-        GraphError: a name is taken or ambiguous, or connections form a cycle.
+        GraphError: a name is taken or ambiguous, connections form a cycle, or models are nested
+            too deeply.
     """
     component = added.component
-    if isinstance(component, Composition) and not component.members:
-        raise GraphError(f"{component.label} has no layers{at(added.source)}; add some to it first")
-    name = _member_name(state, component, added.source)
-    inputs = _inputs(state, added, name)
-    outputs, links = _outputs(state, added, name)
+    _check_component(component, added.source)
+    name = _member_name(wiring, component, added.source)
+    inputs = _inputs(wiring, added, name)
+    outputs, links = _outputs(wiring, added, name)
     member = Member(name, component, inputs, outputs, added.source)
     given = {port for port, _ in added.inputs}
     free = [connection for port, connection in inputs if port not in given]
-    last = _main_output(state.members[-1]) if feed and state.members else None
+    before = next(reversed(wiring.members.values()), None) if feed else None
+    last = None if before is None else _main_output(before)
     if last and free and last not in dict(inputs).values():  # nobody wants to read it twice
         links = [*links, Link(free[0], last, automatic=True, place=added.source)]
-    result = replace(state, members=(*state.members, member), links=(*state.links, *links))
-    _ = result.order  # raises on a cycle
-    return result
+    _check_no_cycle(wiring, member, links)
+    wiring.add(member, links)
+
+
+def _check_component(component: Layer | Composition, source: Source | None) -> None:
+    if isinstance(component, Composition) and not component.members:
+        raise GraphError(f"{component.label} has no layers{at(source)}; add some to it first")
+    if depth_of(component) >= MOST_NESTED:
+        raise GraphError(
+            f"{component.label} holds models nested {depth_of(component)} deep{at(source)}, and "
+            f"{MOST_NESTED} is the most with the one around it; add layers to one model instead, "
+            f"or use ml.Repeat"
+        )
+
+
+def _check_no_cycle(wiring: Wiring, member: Member, links: list[Link]) -> None:
+    """Raise if a new member would read what it makes."""
+    feeding = {link.destination: link.source for link in links}
+    made = [name for _, name in member.outputs]
+    fed = {*made, *(end for end, start in feeding.items() if start in made)}
+    sources = [feeding.get(name, name) for _, name in member.inputs]
+    is_open = not fed.isdisjoint(sources) or any(map(wiring.is_read, fed))
+    if is_open and wiring.reads_from(sources, fed):
+        state = wiring.snapshot
+        joined = (*state.links, *links)
+        _ = replace(state, members=(*state.members, member), links=joined).order  # names it
 
 
 def _main_output(member: Member) -> str:
@@ -51,41 +77,41 @@ def _main_output(member: Member) -> str:
     return dict(member.outputs).get("output", member.outputs[-1][1])
 
 
-def link_ports(
-    state: Composition, source: str, destination: str, place: Source | None
-) -> Composition:
-    """Return the composition with destination fed by source.
+def link_ports(wiring: Wiring, source: str, destination: str, place: Source | None) -> None:
+    """Feed destination from source.
 
     Raises:
         GraphError: a name is unknown or ambiguous, the destination is an output or already fed
             by another explicit connection, or connections form a cycle.
     """
-    start = state.find_source(check_reference(source, "source"))
+    start = wiring.find_source(check_reference(source, "source"))
     if start is None:
-        raise _unknown(state, "source", source)
-    end = state.find_destination(check_reference(destination, "destination"))
+        raise unknown_connection(wiring, "source", source)
+    end = wiring.find_destination(check_reference(destination, "destination"))
     if end is None:
-        raise _unknown(state, "destination", destination)
-    if end in state.producers:
-        return _refuse_rewiring(state, start, end, source, destination)
-    old = state.link_to.get(end)
+        raise unknown_connection(wiring, "destination", destination)
+    if end in wiring.producers:
+        _refuse_rewiring(wiring, start, end, source, destination)
+        return
+    old = wiring.links.get(end)
     if old is not None and not old.automatic:
         if old.source == start:
-            return state
+            return
         raise GraphError(
             f"connection '{destination}' is fed by '{old.source}'{at(old.place)} and cannot also "
             f"be fed by '{source}'{at(place)}; remove one of the two"
         )
-    kept = tuple(link for link in state.links if link.destination != end)
-    without = replace(state, links=kept)
-    if without.root(start) == end:
-        raise GraphError(
-            f"connecting '{source}' to '{destination}' makes a cycle{at(place)}; a connection "
-            f"cannot feed itself"
-        )
-    result = replace(state, links=(*kept, Link(end, start, automatic=False, place=place)))
-    _ = result.order  # raises on a cycle
-    return result
+    link = Link(end, start, automatic=False, place=place)
+    if wiring.leads_to(end, start):
+        if wiring.root(start) == end or start == end:
+            raise GraphError(
+                f"connecting '{source}' to '{destination}' makes a cycle{at(place)}; a connection "
+                f"cannot feed itself"
+            )
+        state = wiring.snapshot
+        kept = tuple(other for other in state.links if other.destination != end)
+        _ = replace(state, links=(*kept, link)).order  # names the cycle
+    wiring.link(link)
 
 
 def check_reference(name: object, what: str) -> str:
@@ -99,27 +125,22 @@ def check_reference(name: object, what: str) -> str:
     return check_name(name, what)
 
 
-def _member_name(state: Composition, component: Layer | Composition, source: Source | None) -> str:
-    taken = {member.name: member for member in state.members}
+def _member_name(wiring: Wiring, component: Layer | Composition, source: Source | None) -> str:
     name = component.given_name
     if name is None:
-        return _first_free((f"{component.kind}_{index}" for index in count()), taken)
-    if name not in taken:
+        return wiring.free_name(component.kind)
+    if name not in wiring.members:
         return name
-    other = taken[name]
+    other = wiring.members[name]
     if other.component is component:  # used again: shares parameters, needs a name of its own
-        return _first_free((f"{name}_{index}" for index in count(1)), taken)
+        return wiring.free_name(name, 1)
     raise GraphError(
         f"name '{name}' is taken; it is given to {component.label}{at(source)} and to "
         f"{other.component.label}{at(other.source)}; give one of them another name"
     )
 
 
-def _first_free(names: Iterable[str], taken: Container[str]) -> str:
-    return next(name for name in names if name not in taken)
-
-
-def _inputs(state: Composition, added: AnyConnected, name: str) -> Names:
+def _inputs(wiring: Wiring, added: AnyConnected, name: str) -> Names:
     component, given = added.component, dict(added.inputs)
     ports = component.input_ports + tuple(p for p in component.optional_ports if p in given)
     if component.variadic_input is not None:
@@ -132,34 +153,34 @@ def _inputs(state: Composition, added: AnyConnected, name: str) -> Names:
                 f'write (…)({port}=["a", "b"])'
             )
         ports = (*ports, *number_ports(port, named))
-    return tuple((port, _input(state, given.get(port), f"{name}.{port}", port)) for port in ports)
+    return tuple((port, _input(wiring, given.get(port), f"{name}.{port}", port)) for port in ports)
 
 
-def _input(state: Composition, given: str | None, own: str, port: str) -> str:
+def _input(wiring: Wiring, given: str | None, own: str, port: str) -> str:
     if given is None:
         return own
-    found = state.find_source(given)
+    found = wiring.find_source(given)
     if found is None and "." in given:
-        raise _unknown(state, f"connection for '{port}':", given)
+        raise unknown_connection(wiring, f"connection for '{port}':", given)
     return found or check_name(given, f"connection for '{port}'")
 
 
-def _outputs(state: Composition, added: AnyConnected, name: str) -> tuple[Names, list[Link]]:
+def _outputs(wiring: Wiring, added: AnyConnected, name: str) -> tuple[Names, list[Link]]:
     """The member's outputs, and links from those named after an input that waits for a value."""
     given, links = dict(added.outputs), []
     outputs: list[tuple[str, str]] = []
     for port in added.component.output_ports:
         wire = given.get(port, f"{name}.{port}")
-        _check_free(state, wire, added, [taken for _, taken in outputs])
-        waiting = next((name for name in state.open_inputs if state.shown[name] == wire), wire)
-        if port in given and waiting != wire:
+        _check_free(wiring, wire, added, [taken for _, taken in outputs])
+        waiting = wiring.open_input(wire) if port in given else None
+        if waiting not in (None, wire):
             links.append(Link(waiting, wire, automatic=False, place=added.source))
         outputs.append((port, wire))
     return tuple(outputs), links
 
 
-def _check_free(state: Composition, wire: str, added: AnyConnected, siblings: list[str]) -> None:
-    other = state.producers.get(wire)
+def _check_free(wiring: Wiring, wire: str, added: AnyConnected, siblings: list[str]) -> None:
+    other = wiring.producers.get(wire)
     if other is not None or wire in siblings:
         holder = "its other output" if other is None else f"output of '{other.name}'"
         place = "" if other is None else at(other.source)
@@ -167,7 +188,13 @@ def _check_free(state: Composition, wire: str, added: AnyConnected, siblings: li
             f"connection '{wire}' is already the {holder}{place} and cannot also be an output of "
             f"{added.component.label}{at(added.source)}; choose another name"
         )
-    link = state.link_to.get(wire)
+    shown = wiring.find_titled(wire)
+    if shown is not None:
+        raise GraphError(
+            f"connection '{wire}' is what model.output shows '{shown}' as and cannot also be an "
+            f"output of {added.component.label}{at(added.source)}; choose another name"
+        )
+    link = wiring.links.get(wire)
     if link is not None:
         raise GraphError(
             f"connection '{wire}' is already fed by '{link.source}'{at(link.place)} and cannot "
@@ -175,20 +202,19 @@ def _check_free(state: Composition, wire: str, added: AnyConnected, siblings: li
         )
 
 
-def _refuse_rewiring(
-    state: Composition, start: str, end: str, source: str, destination: str
-) -> Composition:
+def _refuse_rewiring(wiring: Wiring, start: str, end: str, source: str, destination: str) -> None:
     if start == end and destination != source:
-        return state  # the port was given this very connection when its layer was called
-    maker = state.producers[end]
+        return  # the port was given this very connection when its layer was called
+    maker, state = wiring.producers[end], wiring.snapshot
     raise GraphError(
         f"connection '{destination}' is fed by '{maker.name}'{at(maker.source)} and cannot also be "
         f"fed by '{source}'; choose a destination that is still open: {listing(state.input_ports)}"
     )
 
 
-def _unknown(state: Composition, what: str, name: str) -> GraphError:
-    known = list(state.everything())
+def unknown_connection(wiring: Wiring, what: str, name: str) -> GraphError:
+    """Return the error that a name is not a connection of a model."""
+    known = list(wiring.everything())
     shown = [known_name for known_name in known if "." not in known_name] or known
     return GraphError(
         f"{what} '{name}' is not a connection of the model; connections: {listing(shown)}"

@@ -28,7 +28,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from itertools import chain
 from typing import Any, ClassVar, overload
 
 from mithril.errors import GraphError, MithrilError, OptionError, listing, nearest
@@ -36,6 +36,7 @@ from mithril.ir import Source, Tensor
 from mithril.ir.source import at, user_source
 from mithril.keywords import checked_keywords
 from mithril.models.annotations import Annotation, read_annotations, read_at_rest
+from mithril.models.calls import PartNames, Parts, call_part, find_parts
 from mithril.models.component import Component, check_name
 from mithril.models.definition import (
     RESERVED,
@@ -45,6 +46,9 @@ from mithril.models.definition import (
     Definition,
     define,
 )
+from mithril.models.initializer_options import read_initializers
+from mithril.models.initializers import Initializer
+from mithril.models.layer_class import function_of
 from mithril.models.trace_context import LayerScope, inside
 
 
@@ -57,8 +61,9 @@ class Layer(Component["Layer"]):
         options: the layer's options by name, and how its parameters are split:
             `sharding={"weight": P("tensor", None)}`, or `weight_shard_spec` with `device_mesh` and
             `device_mesh_partition` as in the guides; `at_rest=P("data")`, or a mapping like
-            that of `sharding`, says how they are kept between uses. `device_id=2` places the layer
-            on a device, by its flat index in the mesh.
+            that of `sharding`, says how they are kept between uses. `initializer=ml.Normal(0.02)`
+            says how its weights start, `initializer={"*.bias": ml.Zeros()}` others by pattern.
+            `device_id=2` places the layer on a device, by its flat index in the mesh.
 
     Raises:
         OptionError: an option is unknown, missing or has a wrong value.
@@ -70,8 +75,10 @@ class Layer(Component["Layer"]):
         "config",
         "device_id",
         "given_name",
+        "initializers",
         "output_ports",
         "parameters",
+        "parts",
         "sharding_options",
         "source",
     )
@@ -81,8 +88,10 @@ class Layer(Component["Layer"]):
     config: Mapping[str, Any]
     device_id: int | None
     given_name: str | None
+    initializers: Mapping[str, Initializer]
     output_ports: tuple[str, ...]
     parameters: tuple[str, ...]
+    parts: Parts
     sharding_options: Mapping[str, Any]
     source: Source | None
 
@@ -92,7 +101,9 @@ class Layer(Component["Layer"]):
         _refuse_unknown(definition, known, options)
         config = definition.configure(values, {k: v for k, v in options.items() if k in known})
         source = user_source()
-        parameters = definition.parameter_names(config)
+        self.parts = find_parts(definition.function, definition.probed_inputs, config)
+        names = [part.parameters for part in self.parts.names]
+        parameters = tuple(dict.fromkeys(chain(definition.parameter_names(config), *names)))
         self.given_name = None if name is None else check_name(name, f"name of {definition.name}")
         self.config = config
         self.output_ports = definition.output_names(config)
@@ -105,6 +116,12 @@ class Layer(Component["Layer"]):
             definition.name, parameters, definition.weights, options, at(source)
         )
         self.at_rest = read_at_rest(definition.name, parameters, options.get("at_rest"), at(source))
+        for part in self.parts.names:
+            self.annotations = {**part.annotations, **self.annotations}
+            self.at_rest = {**part.at_rest, **self.at_rest}
+        self.initializers = read_initializers(
+            definition.name, parameters, definition.weights, options.get("initializer")
+        )
 
     @property
     def label(self) -> str:
@@ -143,9 +160,11 @@ class Layer(Component["Layer"]):
         """Run the layer's function on tensors and return its outputs by name.
 
         Raises:
-            GraphError: it returns something else than it declared, or leaves a parameter unused.
+            GraphError: it returns something else than it declared, leaves a parameter unused, or
+                calls layers that could not be listed before.
             ShapeError: the shapes do not fit; the message names the layer.
         """
+        scope.initializers = self.initializers
         with inside(scope):
             try:
                 returned = self.definition.function(*inputs, **self.config)
@@ -153,16 +172,53 @@ class Layer(Component["Layer"]):
                 if f"'{scope.path}" in str(error):
                     raise
                 raise type(error)(f"{error} (in layer '{scope.path}'{at(scope.source)})") from error
-        unused = [name for name in self.parameters if name not in scope.used]
-        if unused:
-            raise GraphError(
-                f"layer '{scope.path}' declares parameter '{unused[0]}' and never uses it; remove "
-                f"it from @layer(parameters=…) of {self.definition.name}{at(scope.source)}"
-            )
+        self._check_parameters(scope)
         return self._outputs(returned, scope)
+
+    def list_names(self) -> PartNames:
+        """Return what is known of the layer without shapes, for a layer that calls it."""
+        values = chain.from_iterable(part.values for part in self.parts.names)
+        rules = chain.from_iterable(part.rules for part in self.parts.names)
+        return PartNames(
+            self.parameters, self.annotations, self.at_rest, tuple(values), tuple(rules)
+        )
+
+    def trace_part(self, operands: Mapping[str, Tensor], scope: LayerScope) -> dict[str, Tensor]:
+        """Run the layer as a part of another one and return its outputs by name.
+
+        Raises:
+            GraphError: it is placed on a device, which only layers of a model are.
+        """
+        if self.device_id is not None:
+            raise GraphError(
+                f"{self.label} is called in layer '{scope.path.rpartition('.')[0]}' with "
+                f"device_id={self.device_id}; give device_id to the layer that is added to the "
+                f"model"
+            )
+        return self.trace(self.order_operands(operands), scope)
 
     def _component(self) -> Layer:
         return self
+
+    def _call_on(self, values: Sequence[object], named: Mapping[str, object]) -> Any:
+        return call_part(self, values, named)
+
+    def _check_parameters(self, scope: LayerScope) -> None:
+        """Raise unless the body used the parameters that it said, and those of known parts."""
+        kind, found = self.definition.name, [*scope.used, *scope.of_parts]
+        unused = [name for name in self.parameters if name not in found]
+        if unused:
+            raise GraphError(
+                f"layer '{scope.path}' declares parameter '{unused[0]}' and never uses it; remove "
+                f"it from @layer(parameters=…) of {kind}{at(scope.source)}"
+            )
+        if len(found) > len(self.parameters):
+            why = self.parts.stopped or "sizes decide whether it calls them"
+            raise GraphError(
+                f"layer '{scope.path}' calls layers whose parameters are not known without shapes "
+                f"({why}); list them all, @ml.layer(parameters={tuple(found)!r}), for {kind}"
+                f"{at(scope.source)}"
+            )
 
     def _outputs(self, returned: object, scope: LayerScope) -> dict[str, Tensor]:
         names = self.output_ports
@@ -192,6 +248,7 @@ class Layer(Component["Layer"]):
     def __repr__(self) -> str:
         split = [f"{option}={value!r}" for option, value in self.sharding_options.items()]
         split += [] if self.device_id is None else [f"device_id={self.device_id}"]
+        split += [f"initializer={dict(self.initializers)!r}"] if self.initializers else []
         start = self.described.removesuffix(")")
         between = ", " if split and not start.endswith("(") else ""
         return f"{start}{between}{', '.join(split)})"
@@ -263,63 +320,6 @@ def layer(
         return type(definition.name, (Layer,), body)
 
     return decorate if function is None else decorate(function)
-
-
-def function_of(cls: type) -> Callable[..., Any]:
-    """Return the layer function a class with a method `apply` stands for.
-
-    Raises:
-        GraphError: the class has no such method, it takes options, or an option cannot be one.
-    """
-    inputs = _inputs_of(cls)
-    _check_attributes(cls, [argument.name for argument in inputs])
-    made: Any = dataclass(frozen=True, kw_only=True)(cls)
-    options = [
-        inspect.Parameter(
-            item.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if item.default is MISSING else item.default,
-            annotation=item.type,
-        )
-        for item in fields(made)
-    ]
-
-    def function(*tensors: Tensor, **config: Any) -> Any:
-        return made(**config).apply(*tensors)
-
-    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(function, name, getattr(cls, name))
-    function.__signature__ = inspect.Signature([*inputs, *options])  # type: ignore[attr-defined]
-    return function
-
-
-def _inputs_of(cls: type) -> list[inspect.Parameter]:
-    method = vars(cls).get("apply")
-    if not callable(method):
-        raise GraphError(
-            f"class {cls.__name__} has no method 'apply'; write def apply(self, input), with the "
-            f"tensors it takes, or make a layer of a function"
-        )
-    inputs = list(inspect.signature(method).parameters.values())[1:]
-    if any(argument.kind is inspect.Parameter.KEYWORD_ONLY for argument in inputs):
-        raise GraphError(
-            f"method 'apply' of class {cls.__name__} takes options; make them attributes of the "
-            f"class, such as start: float = 1.0"
-        )
-    return inputs
-
-
-def _check_attributes(cls: type, inputs: Sequence[str]) -> None:
-    for name in inspect.get_annotations(cls):
-        if name in inputs:
-            raise GraphError(
-                f"class {cls.__name__} has an option and an input '{name}'; rename one"
-            )
-        if isinstance(default := vars(cls).get(name), list | dict | set):
-            raise GraphError(
-                f"option '{name}' of class {cls.__name__} is {default!r} by default, which all its "
-                f"layers would share and could change; use a tuple or None"
-            )
 
 
 def snake_case(name: str) -> str:

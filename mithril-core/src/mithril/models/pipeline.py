@@ -15,6 +15,7 @@ from mithril.models.composition import Composition, Link, Member
 from mithril.models.layer import Layer
 from mithril.models.model import Model
 from mithril.models.stages import Pipelined
+from mithril.models.wiring import Wiring
 
 
 class Pipeline(Model):
@@ -98,11 +99,13 @@ class Pipeline(Model):
             source,
         )
         members, links = _chain(components, source)
-        self._state = Composition(
-            members=tuple(members),
-            links=tuple(links),
-            given_name=self._state.given_name,
-            pipeline=pipeline,
+        self._wiring = Wiring(
+            Composition(
+                members=tuple(members),
+                links=tuple(links),
+                given_name=self._state.given_name,
+                pipeline=pipeline,
+            )
         )
 
     def __ior__(self, other: object) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mithril.models.composition import Composition, Member
 from mithril.models.layer import Layer
+from mithril.models.parameter_rule import ParameterRule
 from mithril.models.trace import Traced
 from mithril.types import TensorType
 
@@ -34,6 +35,8 @@ def summarize(composition: Composition, traced: Traced | None = None) -> str:
         f"{'at rest' if rule.at_rest else 'shard'} {rule.pattern}: {rule.spec!r}"
         for rule in composition.rules
     ]
+    rules += map(_format_rule, composition.parameter_rules)
+    rules += [f"tie {name}: {kept}" for name, kept in composition.ties]
     hidden = () if traced is not None else _BY_SHAPES
     return "\n".join([title, *_table([_HEADER, *rows], hidden), *rules]) if rows else title
 
@@ -80,7 +83,7 @@ class _Rows:
 
 def _count(traced: Traced, names: Sequence[str]) -> int:
     types: dict[str, TensorType] = {value.name: value.type for value in traced.graph.inputs}
-    return sum(types[name].size for name in names)
+    return sum(types[name].size for name in names if name in types)  # not of those tied to others
 
 
 def _sources(composition: Composition, member: Member) -> str:
@@ -90,6 +93,12 @@ def _sources(composition: Composition, member: Member) -> str:
 
 def _names(composition: Composition, member: Member) -> str:
     return ", ".join(composition.shown.get(name, name) for _, name in member.outputs)
+
+
+def _format_rule(rule: ParameterRule) -> str:
+    if isinstance(rule.value, bool):
+        return f"{'train' if rule.value else 'freeze'} {rule.pattern}"
+    return f"initialize {rule.pattern}: {rule.value!r}"
 
 
 def _parameter(layer: Layer, name: str) -> str:

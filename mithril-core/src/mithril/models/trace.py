@@ -9,20 +9,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.errors import GraphError, listing, nearest
-from mithril.ir import Builder, Graph, Tensor, Value
-from mithril.ir.source import at
+from mithril.ir import Graph, Tensor, Value
+from mithril.ir.capture import CapturedArray, Convert
 from mithril.models.annotations import Annotation
-from mithril.models.component import Component
+from mithril.models.calls import PartNames
 from mithril.models.composition import Composition, Member
 from mithril.models.initializers import Initializer
 from mithril.models.layer import Layer
+from mithril.models.layer_builder import LayerBuilder, describe_values, enter
+from mithril.models.parameter_rules import (
+    frozen_of,
+    list_rules,
+    merge_tied_annotations,
+    starts_of,
+    ties_of,
+)
+from mithril.models.prefixes import Traceable, component_of, list_declared, parameter_prefixes
 from mithril.models.rules import match_rules
+from mithril.models.slips import explain_missing
 from mithril.models.trace_context import SEED, LayerScope, Trace
-from mithril.ops import cast
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import TensorType
-
-Traceable = Component[Composition] | Composition | Layer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +46,7 @@ class Traced:
         value_names: the value of every connection, layer output and single-output layer path.
         value_annotations: the user's wish for inputs and results, by `model.shard`.
         uses_seed: whether the graph has the hidden input `seed`.
+        captured: arrays of values that layers use from around them, each a hidden input.
     """
 
     graph: Graph
@@ -50,6 +58,7 @@ class Traced:
     value_names: Mapping[str, Value]
     value_annotations: Mapping[Value, Annotation]
     uses_seed: bool
+    captured: tuple[CapturedArray, ...] = ()
 
 
 def input_names(model: Traceable) -> tuple[str, ...]:
@@ -76,23 +85,29 @@ def parameter_names(model: Traceable) -> tuple[str, ...]:
     Raises:
         GraphError: a lone layer takes any number of inputs, or the model has no layers.
     """
-    prefixes = _parameter_prefixes(component_of(model))
-    return tuple(
-        f"{prefix}{name}" for layer, prefix in prefixes.items() for name in layer.parameters
-    )
+    component = component_of(model)
+    ties, names = ties_of(component), list_declared(component)
+    return tuple(dict.fromkeys(ties.get(name, name) for name in names))
 
 
 def check_patterns(model: Traceable) -> None:
-    """Raise unless every pattern of shard and at_rest matches some name; needs no shapes.
+    """Raise unless all that is said by pattern is said of some name; needs no shapes.
 
     Raises:
-        ShardingError: a pattern matches no parameter, layer or connection.
+        ShardingError: a pattern of shard or at_rest matches no parameter, layer or connection.
+        GraphError: one of freeze, trainable or initialize matches no parameter.
     """
     component = component_of(model)
     if isinstance(component, Composition):
-        names = parameter_names(component)
-        match_rules(component, [*names, *_value_names(component, "")])
-        match_rules(component, names, at_rest=True)
+        annotations_of(component)
+        resting(component)
+        frozen_of(component)
+        starts_of(component)
+
+
+def value_names(model: Composition) -> tuple[str, ...]:
+    """Return the names of all connections and layers of a model; needs no shapes."""
+    return tuple(_value_names(model, ""))
 
 
 def _value_names(composition: Composition, prefix: str) -> Iterator[str]:
@@ -102,6 +117,7 @@ def _value_names(composition: Composition, prefix: str) -> Iterator[str]:
         yield from (f"{prefix}{name}" for _, name in (*member.inputs, *member.outputs))
         inside: object = member.component
         if isinstance(inside, Layer):
+            yield from (f"{path}.{value}" for value in inside.list_names().values)
             inside = inside.config.get("block")  # of a Repeat
         if isinstance(inside, Composition):
             yield from _value_names(inside, f"{path}.")
@@ -113,6 +129,7 @@ def trace(
     *,
     inference: bool = False,
     precision: Precision = AS_THEY_COME,
+    convert: Convert = describe_values,
 ) -> Traced:
     """Return the graph of a model for inputs of these types.
 
@@ -120,7 +137,10 @@ def trace(
         model: a model, its snapshot, or a lone layer.
         input_types: shape and dtype of every input of the model.
         inference: whether dropout and its like do nothing.
-        precision: float inputs and parameters are cast to its activation dtype, if it is given.
+        precision: float inputs, parameters and arrays of values are cast to its activation dtype,
+            if it is given.
+        convert: what makes arrays of the values that layers use from around them; by default they
+            are only described.
 
     Raises:
         GraphError: an input is missing or unknown, or a layer is wrong.
@@ -129,23 +149,19 @@ def trace(
     """
     component = component_of(model)
     _check_inputs(component, input_types)
-    run = Trace(Builder(), inference, precision)
+    builder = LayerBuilder(convert, precision)
+    run = Trace(builder, inference, precision, ties=ties_of(component))
     inputs = {name: run.builder.input(input_types[name], name) for name in component.input_ports}
-    walk = _Walk(run, _parameter_prefixes(component))
+    walk = _Walk(run, parameter_prefixes(component))
     walk.record({name: tensor.value for name, tensor in inputs.items()})
-    if precision.is_given:
-        inputs = {name: _entering(tensor, precision) for name, tensor in inputs.items()}
+    inputs = {name: enter(tensor, precision) for name, tensor in inputs.items()}
     if isinstance(component, Layer):
         path = component.given_name or component.kind
         outputs = walk.layer(component, list(inputs.values()), path, own_prefix="")
         walk.record({n: run.builder.assign_name(tensor, n).value for n, tensor in outputs.items()})
     else:
         outputs = walk.composition(component, inputs, "")
-    return _finish(run, walk, component, outputs)
-
-
-def _entering(tensor: Tensor, precision: Precision) -> Tensor:
-    return cast(tensor, precision.activations) if tensor.dtype.is_float else tensor
+    return _finish(run, walk, component, outputs, builder.captured_arrays)
 
 
 def trace_inside(
@@ -159,26 +175,62 @@ def trace_inside(
         inputs: a tensor for each of its inputs.
         prefix: the path of the layer, with a dot.
     """
-    walk = _Walk(run, _parameter_prefixes(component))
+    run.ties = ties_of(component)
+    walk = _Walk(run, parameter_prefixes(component))
     if isinstance(component, Layer):
         path = prefix + (component.given_name or component.kind)
-        operands = component.order_operands(inputs)
-        return walk.layer(component, operands, path, own_prefix=""), {}
-    return walk.composition(component, inputs, prefix), walk.values
+        made = walk.layer(component, component.order_operands(inputs), path, own_prefix="")
+    else:
+        made = walk.composition(component, inputs, prefix)
+    run.name_parts()
+    return made, {**run.inner, **walk.values}
+
+
+def trace_part(
+    component: Composition, operands: Mapping[str, Tensor], scope: LayerScope
+) -> dict[str, Tensor]:
+    """Trace a model as a part of a layer's body; return its outputs.
+
+    Args:
+        component: its snapshot.
+        operands: a tensor for each of its inputs.
+        scope: of the part.
+    """
+    prefixes, start = parameter_prefixes(component), scope.prefix
+    ties = {start + name: start + kept for name, kept in ties_of(component).items()}
+    scope.trace.ties = {**scope.trace.ties, **ties}
+    walk = _Walk(scope.trace, {layer: scope.prefix + name for layer, name in prefixes.items()})
+    made = walk.composition(component, operands, f"{scope.path}.")
+    scope.trace.record_part(walk.values)
+    return made
+
+
+def list_names(component: Composition) -> PartNames:
+    """Return what is known of a model without shapes, for a layer that calls it."""
+    values = tuple(_value_names(component, ""))
+    names = parameter_names(component)
+    return PartNames(
+        names, annotations_of(component), resting(component), values, tuple(list_rules(component))
+    )
 
 
 def annotations_of(component: Composition | Layer) -> dict[str, Annotation]:
     """Return the user's annotation of each parameter that has one; needs no shapes."""
-    names = parameter_names(component)
-    found = {
-        prefix + name: annotation
-        for layer, prefix in _parameter_prefixes(component).items()
-        for name, annotation in layer.annotations.items()
-    }
+    names = list_declared(component)
+    found = _of_layers(parameter_prefixes(component))
     if isinstance(component, Composition):
         rules = match_rules(component, [*names, *_value_names(component, "")])
-        found |= {name: annotation for name, annotation in rules if name in names}
-    return found
+        found += [(name, annotation) for name, annotation in rules if name in names]
+    return merge_tied_annotations(found, ties_of(component), "is split")
+
+
+def _of_layers(prefixes: Mapping[Layer, str]) -> list[tuple[str, Annotation]]:
+    """Return what layers say of how their own parameters are split."""
+    return [
+        (prefix + name, annotation)
+        for layer, prefix in prefixes.items()
+        for name, annotation in layer.annotations.items()
+    ]
 
 
 def resting(
@@ -186,16 +238,16 @@ def resting(
 ) -> dict[str, Annotation]:
     """Return how the parameters of a component are kept between uses; needs no shapes."""
     also = aliases or {}
-    found = {
-        prefix + name: annotation
-        for layer, prefix in _parameter_prefixes(component).items()
+    found = [
+        (prefix + name, annotation)
+        for layer, prefix in parameter_prefixes(component).items()
         for name, annotation in layer.at_rest.items()
-    }
+    ]
     if isinstance(component, Composition):
-        names = [*parameter_names(component), *also]
+        names = [*list_declared(component), *also]
         rules = match_rules(component, names, at_rest=True)
-        found |= {also.get(name, name): annotation for name, annotation in rules}
-    return found
+        found += [(also.get(name, name), annotation) for name, annotation in rules]
+    return merge_tied_annotations(found, ties_of(component), "rests")
 
 
 @dataclass(slots=True)
@@ -225,6 +277,8 @@ class _Walk:
         self, layer: Layer, operands: Sequence[Tensor | None], path: str, own_prefix: str
     ) -> dict[str, Tensor]:
         """Trace a layer; return its outputs by port."""
+        if layer.parameters:
+            self.run.claim(layer, layer.label, self.prefixes[layer])
         scope = LayerScope(
             self.run, path, self.prefixes[layer], own_prefix, layer.parameters, layer.source
         )
@@ -266,7 +320,11 @@ def _title(member: Member, name: str, prefix: str) -> str:
 
 
 def _finish(
-    run: Trace, walk: _Walk, component: Composition | Layer, outputs: Mapping[str, Tensor]
+    run: Trace,
+    walk: _Walk,
+    component: Composition | Layer,
+    outputs: Mapping[str, Tensor],
+    captured: Sequence[CapturedArray],
 ) -> Traced:
     if run.seed is not None and SEED in component.input_ports:
         raise GraphError(
@@ -274,21 +332,24 @@ def _finish(
             f"'{run.seed_user}' draws random numbers with; rename the input"
         )
     names = parameter_names(component)
+    run.name_parts()
     graph = run.builder.build({name: outputs[name] for name in component.output_ports})
     inputs = {value.name: value for value in graph.inputs}
-    order = [*component.input_ports, *names, *([SEED] if run.seed is not None else [])]
+    hidden = [item.name for item in captured] + ([SEED] if run.seed is not None else [])
+    order = [*component.input_ports, *names, *hidden]
     walk.record(run.inner)
     matched = _match_annotations(run, walk, component)
     return Traced(
         graph=replace(graph, inputs=tuple(inputs[name] for name in order)),
         input_names=component.input_ports,
         parameter_names=names,
-        initializers={name: run.parameters[name].initializer for name in names},
+        initializers=_resolve_initializers(run, component),
         annotations=_parameter_annotations(run, walk.prefixes, matched),
         at_rest=resting(component, run.aliases),
         value_names=walk.values,
         value_annotations={walk.values[n]: a for n, a in matched if n in walk.values},
         uses_seed=run.seed is not None,
+        captured=tuple(captured),
     )
 
 
@@ -297,63 +358,27 @@ def _match_annotations(
 ) -> list[tuple[str, Annotation]]:
     if isinstance(component, Layer):
         return []
-    return match_rules(component, [*run.parameters, *run.aliases, *walk.values])
+    return match_rules(component, [*run.parameters, *run.ties, *run.aliases, *walk.values])
+
+
+def _resolve_initializers(run: Trace, component: Composition | Layer) -> dict[str, Initializer]:
+    """Return what draws each parameter: what the model says last, or else its layer."""
+    said = starts_of(component)
+    return {
+        name: said.get(name, found.initializer).resolve(name, found.tensor.shape, found.stacked)
+        for name, found in run.parameters.items()
+    }
 
 
 def _parameter_annotations(
     run: Trace, prefixes: Mapping[Layer, str], matched: Sequence[tuple[str, Annotation]]
 ) -> dict[str, Annotation]:
-    found = {
-        prefix + name: annotation
-        for layer, prefix in prefixes.items()
-        for name, annotation in layer.annotations.items()
-    }
+    found = _of_layers(prefixes)
     for name, annotation in matched:
         full = run.aliases.get(name, name)
-        if full in run.parameters:
-            found[full] = annotation
-    return found
-
-
-def component_of(model: Traceable) -> Composition | Layer:
-    """Return the snapshot or layer a model is.
-
-    Raises:
-        GraphError: it is no model, has no layers, or cannot stand alone.
-    """
-    if isinstance(model, Layer) and model.variadic_input is not None:
-        raise GraphError(
-            f"{model.label} takes any number of inputs and cannot stand alone; add it to a Model "
-            f'with {model.variadic_input}=["a", "b"]'
-        )
-    if not isinstance(model, Component | Composition):
-        raise GraphError(
-            f"{type(model).__name__} is not a model; give a Model or a layer, such as "
-            f"ml.Linear(dimension=10)"
-        )
-    component = model._component() if isinstance(model, Component) else model
-    if isinstance(component, Composition) and not component.members:
-        raise GraphError(f"{component.label} has no layers; add one with model += ml.Linear(…)")
-    return component
-
-
-def _parameter_prefixes(component: Composition | Layer) -> dict[Layer, str]:
-    """What the parameter names of each layer begin with: its first place, when it is reused."""
-    if isinstance(component, Layer):
-        return {component: ""}
-    found: dict[Layer, str] = {}
-    for layer, prefix in _layers(component, ""):
-        found.setdefault(layer, prefix)
-    return found
-
-
-def _layers(composition: Composition, prefix: str) -> Iterator[tuple[Layer, str]]:
-    for member in composition.members:
-        path = f"{prefix}{member.name}."
-        if isinstance(member.component, Layer):
-            yield member.component, path
-        else:
-            yield from _layers(member.component, path)
+        if full in run.parameters or full in run.ties:
+            found.append((full, annotation))
+    return merge_tied_annotations(found, run.ties, "is split")
 
 
 def _check_inputs(component: Composition | Layer, given: Mapping[str, TensorType]) -> None:
@@ -366,23 +391,6 @@ def _check_inputs(component: Composition | Layer, given: Mapping[str, TensorType
             f"{nearest(name, missing or wanted)}"
         )
     for name in missing:
-        raise GraphError(f"{component.label} needs input '{name}'; {_reason(component, name)}")
-
-
-def _reason(component: Composition | Layer, name: str) -> str:
-    """Why a missing input is an input at all; most often a connection was misspelt."""
-    if isinstance(component, Layer):
-        return f"inputs: {listing(component.input_ports)}"
-    root = next(root for root, shown in component.shown.items() if shown == name)
-    fed = (
-        member
-        for member in component.members
-        for _, n in member.inputs
-        if component.root(n) == root
-    )
-    reader = next(fed)
-    near = nearest(name, [wire for wire in component.producers if "." not in wire])
-    return (
-        f"'{reader.name}'{at(reader.source)} reads it and no layer makes it; give it, or connect "
-        f"it{near}"
-    )
+        raise GraphError(
+            f"{component.label} needs input '{name}'; {explain_missing(component, name)}"
+        )

@@ -6,14 +6,18 @@ held in a context variable, so a layer is written as if it were an ordinary func
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.ir import Builder, Source, Tensor, Value
+from mithril.ir.running import is_within, running_trace, tracing
+from mithril.models.initializer_options import as_initializer
 from mithril.models.initializers import Initializer
+from mithril.models.unknown import UnknownBuilder, UnknownTensor
 from mithril.ops import cast
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import DType, TensorType, as_dtype
@@ -23,11 +27,21 @@ SEED = "seed"
 
 @dataclass(slots=True)
 class Parameter:
-    """A parameter met while tracing."""
+    """A parameter met while tracing.
+
+    Args:
+        name: its full name.
+        tensor: what layers read.
+        initializer: how it starts, as its layer says.
+        stacked: how many leading dimensions only stack parameters.
+        met_as: the name it was met by first, which may be tied to its own.
+    """
 
     name: str
     tensor: Tensor
     initializer: Initializer
+    stacked: int = 0
+    met_as: str = ""
 
 
 @dataclass(slots=True)
@@ -41,8 +55,13 @@ class Trace:
         aliases: further names of parameters that several places share.
         seed: the hidden input, once a layer asked for it.
         seed_user: the first layer that did.
-        inner: values inside loops, by full name.
+        inner: values inside loops and layers, by full name.
         prefix: of a loop's body, what the names of its parameters begin with outside.
+        is_function: whether a function is traced, which has no parameters and no seed.
+        owners: layers that were called in layers or added to the model, by their ids, and what
+            the names of their parameters begin with.
+        parts: what layers that were called in layers make, by their paths.
+        ties: for each parameter that is tied to another the name of that one.
     """
 
     builder: Builder
@@ -54,6 +73,35 @@ class Trace:
     seed_user: str = ""
     inner: dict[str, Value] = field(default_factory=dict)
     prefix: str = ""
+    is_function: bool = False
+    owners: dict[int, tuple[object, str]] = field(default_factory=dict)
+    parts: dict[str, Value] = field(default_factory=dict)
+    ties: Mapping[str, str] = field(default_factory=dict)
+
+    def claim(self, component: object, label: str, prefix: str) -> None:
+        """Note what the names of a layer's parameters begin with.
+
+        Raises:
+            GraphError: they begin with something else already.
+        """
+        _, known = self.owners.setdefault(id(component), (component, prefix))
+        if known != prefix:
+            raise GraphError(
+                f"{label} is used as '{known.rstrip('.')}' and as '{prefix.rstrip('.')}', and its "
+                f"parameters belong to one layer; make a layer for each, inside the body that "
+                f"calls it"
+            )
+
+    def record_part(self, values: Mapping[str, Value]) -> None:
+        """Note what a part of a layer makes, by the part's path."""
+        for name, value in values.items():
+            self.parts.setdefault(name, value)
+
+    def name_parts(self) -> None:
+        """Give what parts make the name of the part, where nobody gave it another one."""
+        for name, value in self.parts.items():
+            self.builder.assign_name(Tensor(self.builder, value), name)
+        self.inner = {**self.parts, **self.inner}
 
 
 @dataclass(slots=True)
@@ -67,6 +115,11 @@ class LayerScope:
         own_prefix: what they would begin with had the layer not been used before.
         declared: the parameter names it may use.
         source: the user's line that made the layer.
+        section: what names of parameters and parts begin with now.
+        used: the parameters it used.
+        parts: the layers and models that it called, by name.
+        of_parts: the parameters of these, by name.
+        initializers: how its parameters start, where the user says so.
     """
 
     trace: Trace
@@ -75,31 +128,45 @@ class LayerScope:
     own_prefix: str
     declared: Sequence[str]
     source: Source | None
+    initializers: Mapping[str, Initializer] = field(default_factory=dict)
     section: str = ""
     used: dict[str, Tensor] = field(default_factory=dict)
+    parts: dict[str, Any] = field(default_factory=dict)
+    of_parts: dict[str, None] = field(default_factory=dict)
 
 
 _current: ContextVar[LayerScope] = ContextVar("mithril_layer")
 
 
 def parameter(
-    name: str, shape: Sequence[int], initializer: Initializer, dtype: object = None
+    name: str,
+    shape: Sequence[int],
+    initializer: Initializer,
+    dtype: object = None,
+    *,
+    stacked: int = 0,
 ) -> Tensor:
     """Return a parameter of the layer being traced.
 
     Args:
         name: one of the names the layer declared; inside `section("q")` the name follows `q.`.
         shape: its size in each dimension.
-        initializer: the distribution of its first values.
+        initializer: the distribution of its first values, or a function of key, shape and box;
+            the user of the layer may say another.
         dtype: element type; by default the backend's `param_dtype` (float32), and the layer gets
             the parameter in the backend's `activation_dtype`.
+        stacked: how many leading dimensions only stack weights, as those of experts; fan_in and
+            fan_out of an initializer come from the others.
 
     Raises:
         GraphError: no layer is being traced, or the layer did not declare the name.
+        OptionError: the initializer is none.
         ShapeError: a reused layer needs another shape here than at its first use.
     """
     scope = current("parameter")
     local = scope.section + name
+    if isinstance(scope.trace.builder, UnknownBuilder):
+        return UnknownTensor(scope.trace.builder)
     precision = scope.trace.precision
     kept = precision.parameters if dtype is None else as_dtype(dtype)
     seen = precision.activations if dtype is None and precision.is_given else kept
@@ -111,7 +178,9 @@ def parameter(
             f"@layer(parameters=…))"
         )
     if local not in scope.used:
-        stored = _tensor(scope, local, TensorType(type.shape, kept), initializer)
+        start = as_initializer(initializer, f"initializer of parameter '{scope.prefix}{local}'")
+        start = scope.initializers.get(local, start)
+        stored = _tensor(scope, local, TensorType(type.shape, kept), start, stacked)
         scope.used[local] = cast(stored, seen)
     tensor = scope.used[local]
     if tensor.type != type:
@@ -131,6 +200,11 @@ def seed() -> Tensor:
     """
     scope = current("seed")
     trace = scope.trace
+    if trace.is_function:
+        raise GraphError(
+            f"layer '{scope.path}' needs a seed, and is called in a function, which has none; add "
+            f"it to a model, or pass random numbers as an argument"
+        )
     if trace.seed is None:
         trace.seed = trace.builder.input(TensorType((), DType.uint32), SEED)
         trace.seed_user = scope.path
@@ -175,22 +249,42 @@ def section(name: str) -> Iterator[None]:
 @contextmanager
 def inside(scope: LayerScope) -> Iterator[None]:
     """Make a layer the one being traced."""
-    token = _current.set(scope)
+    token, builder, running = _current.set(scope), scope.trace.builder, running_trace()
+    if running is not None and is_within(running, builder):
+        builder = running  # the body of a loop in a layer
     try:
-        with scope.trace.builder.at(scope=scope.path, source=scope.source):
+        with tracing(builder), builder.at(scope=scope.path, source=scope.source):
             yield
     finally:
         _current.reset(token)
 
 
-def _tensor(scope: LayerScope, local: str, type: TensorType, initializer: Initializer) -> Tensor:
-    name, parameters = scope.prefix + local, scope.trace.parameters
-    if name not in parameters:
-        tensor = scope.trace.builder.input(type, scope.trace.prefix + name)
-        parameters[name] = Parameter(name, tensor, initializer)
+def _tensor(
+    scope: LayerScope, local: str, type: TensorType, initializer: Initializer, stacked: int
+) -> Tensor:
+    trace, met_as = scope.trace, scope.prefix + local
+    name = trace.ties.get(met_as, met_as)
+    found = trace.parameters.get(name)
+    if found is None:
+        tensor = trace.builder.input(type, trace.prefix + name)
+        found = Parameter(name, tensor, initializer, stacked, met_as)
+        trace.parameters[name] = found
+    elif met_as == name != found.met_as:  # the one whose name is kept says how it starts
+        found.initializer, found.stacked = initializer, stacked
+    if found.tensor.type != type and (met_as != name or found.met_as != name):
+        other = found.met_as if met_as == name else name
+        raise ShapeError(
+            f"parameters '{met_as}' {type} and '{other}' {found.tensor.type} are tied and differ; "
+            f"give both one shape and dtype, or remove model.tie"
+        )
     if scope.own_prefix != scope.prefix:
-        scope.trace.aliases[scope.own_prefix + local] = name
-    return parameters[name].tensor
+        trace.aliases[scope.own_prefix + local] = name
+    return found.tensor
+
+
+def find_traced_layer() -> LayerScope | None:
+    """Return the layer being traced, None if none is."""
+    return _current.get(None)
 
 
 def current(function: str) -> LayerScope:

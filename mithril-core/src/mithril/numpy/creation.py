@@ -1,26 +1,30 @@
 """Functions that make arrays from nothing, or like another one: on a backend, or in a trace.
 
-Outside of a traced function they take `backend=`; inside, they make constants of the plan.
+Outside of a traced function they take `backend=`; inside, they make constants of the plan. The
+default float dtype is that of the backend, of a model that which its layers compute in.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from mithril import ops
-from mithril.errors import BackendError, ShapeError, kind_of
+from mithril.errors import BackendError, kind_of
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
 from mithril.keywords import checked_keywords
+from mithril.numpy.constants import (
+    count_up,
+    divide_evenly,
+    fill,
+    fill_like,
+    make_diagonal,
+    take_values,
+)
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
-from mithril.runtime.functional.tracing import lift
-from mithril.runtime.host import read_number, read_shape
-from mithril.types import DType, Scalar, Shape, as_dtype
+from mithril.types import Scalar
 
 
 @checked_keywords()
@@ -48,9 +52,7 @@ def array(values: object, dtype: object = None, *, backend: Backend | None = Non
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "array").array(values, dtype=dtype)
-    host = np.asarray(values)
-    tensor = lift(builder, host, "argument")
-    return tensor if dtype is None else ops.cast(tensor, dtype)
+    return builder.attempt(take_values, builder, values, dtype)
 
 
 asarray = array
@@ -69,7 +71,7 @@ def full(
     Args:
         shape: sizes, or one size.
         value: a Python number.
-        dtype: by default float32, int32 or bool, as the value is.
+        dtype: by default int32, bool or the default float dtype, as the value is.
         backend: where; needed outside of a traced function.
 
     Returns:
@@ -85,7 +87,7 @@ def full(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "full").full(shape, value, dtype=dtype)
-    return _constant(builder, read_shape((shape,), "full((2, 3), 1)"), value, dtype)
+    return builder.attempt(fill, builder, shape, value, dtype, "full((2, 3), 1)")
 
 
 @checked_keywords()
@@ -96,7 +98,7 @@ def zeros(
 
     Args:
         shape: sizes, or one size.
-        dtype: float32 by default.
+        dtype: by default the default float dtype.
         backend: where; needed outside of a traced function.
 
     Returns:
@@ -121,7 +123,7 @@ def ones(
 
     Args:
         shape: sizes, or one size.
-        dtype: float32 by default.
+        dtype: by default the default float dtype.
         backend: where; needed outside of a traced function.
 
     Returns:
@@ -167,7 +169,8 @@ def full_like(x: Any, value: Scalar, dtype: object = None) -> Any:
             f"mithril.numpy.full_like is given {kind_of(x)}, no array to be like; use "
             f"full(shape, …)"
         )
-    return _constant(_trace_of(x), x.shape, value, dtype or x.dtype)
+    builder = _trace_of(x)
+    return builder.attempt(fill_like, builder, x, value, dtype)
 
 
 @checked_keywords()
@@ -228,7 +231,7 @@ def arange(
         start: the first number; the end, if it is the only one.
         stop: the end.
         step: from one number to the next.
-        dtype: by default int32, or float32 when a number is a float.
+        dtype: by default int32, or the default float dtype when a number is a float.
         backend: where; needed outside of a traced function.
 
     Returns:
@@ -245,14 +248,7 @@ def arange(
     if builder is None:
         return _backend(backend, "arange").arange(start, stop, step, dtype=dtype)
     first, end = (0, start) if stop is None else (start, stop)
-    if step == 0:
-        raise ShapeError("mithril.numpy.arange never ends with a step of 0; give another step")
-    numbers = (first, end, step)
-    has_float = any(isinstance(n, float) for n in numbers)
-    default = DType.float32 if has_float else DType.int32
-    count = max(0, math.ceil((end - first) / step))
-    chosen = as_dtype(dtype or default)
-    return _line(builder, count, first, step, DType.float32 if has_float else DType.int32, chosen)
+    return builder.attempt(count_up, builder, first, end, step, dtype)
 
 
 @checked_keywords()
@@ -271,7 +267,7 @@ def linspace(
         start: the first number.
         stop: the last one, or, without `endpoint`, the one after it.
         num: how many.
-        dtype: a float dtype, float32 by default.
+        dtype: a float dtype, the default one by default.
         endpoint: whether `stop` is one of them.
         backend: where; needed outside of a traced function.
 
@@ -289,9 +285,7 @@ def linspace(
     if builder is None:
         made = _backend(backend, "linspace")
         return made.linspace(start, stop, num, endpoint=endpoint, dtype=dtype)
-    parts = max(num - 1 if endpoint else num, 1)
-    chosen = as_dtype(dtype or DType.float32)
-    return _line(builder, num, start, (stop - start) / parts, DType.float32, chosen)
+    return builder.attempt(divide_evenly, builder, start, stop, num, dtype, endpoint)
 
 
 @checked_keywords()
@@ -309,7 +303,7 @@ def eye(
         rows: number of rows.
         columns: number of columns, by default that of rows.
         k: 0 for the main diagonal, positive above it.
-        dtype: float32 by default.
+        dtype: by default the default float dtype.
         backend: where; needed outside of a traced function.
 
     Returns:
@@ -326,9 +320,9 @@ def eye(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return _backend(backend, "eye").eye(rows, columns, k=k, dtype=dtype)
-    shape = read_shape((rows, rows if columns is None else columns), "eye(2, 3)")
-    row, column = (_indices(builder, shape, axis) for axis in (0, 1))
-    return ops.cast(ops.equal(row + k, column), dtype or DType.float32)
+    return builder.attempt(
+        make_diagonal, builder, rows, rows if columns is None else columns, k, dtype
+    )
 
 
 def _backend(backend: Backend | None, function: str) -> Backend:
@@ -351,34 +345,8 @@ def _fill(
     builder = None if backend is not None else running_trace()
     if builder is None:
         return getattr(_backend(backend, name), name)(shape, dtype=dtype)
-    sizes = read_shape((shape,), f"{name}((2, 3))")
-    return _constant(builder, sizes, value, dtype or DType.float32)
-
-
-def _constant(builder: Builder, shape: Shape, value: object, dtype: object) -> Any:
-    if isinstance(value, Operand):
-        raise ShapeError(
-            "mithril.numpy.full takes a number that is known while the function is traced, not a "
-            "traced one; write ones(shape) * number"
-        )
-    value = read_number(value)
-    if dtype is None:
-        kinds = {bool: DType.bool_, int: DType.int32, float: DType.float32}
-        dtype = kinds[type(value)]
-    return ops.broadcast_to(builder.constant(value, as_dtype(dtype)), shape)
-
-
-def _line(
-    builder: Builder, count: int, first: float, step: float, computed: DType, dtype: DType
-) -> Any:
-    """Return `first + i * step` for i up to a count, computed in one dtype and cast to another."""
-    index = ops.cast(_indices(builder, (count,), 0), computed)
-    return ops.cast(index * step + first, dtype)
-
-
-def _indices(builder: Builder, shape: Shape, axis: int) -> Any:
-    (made,) = builder.apply(ops.Iota(shape, axis, DType.int32))
-    return made
+    chosen = dtype or builder.default_float
+    return builder.attempt(fill, builder, shape, value, chosen, f"{name}((2, 3))")
 
 
 __all__ = [

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import equal, where
 from mithril.ops.elementwise import (
     Elementwise,
     FloatOnly,
+    NumberOnly,
     binary,
     cast,
     floating,
@@ -20,7 +19,6 @@ from mithril.ops.elementwise import (
     take_cotangent,
 )
 from mithril.ops.functions import log
-from mithril.types import DType
 
 
 @register
@@ -38,7 +36,7 @@ class Add(Elementwise):
 
 @register
 @dataclass(frozen=True)
-class Subtract(Elementwise):
+class Subtract(NumberOnly):
     """x - y."""
 
     name: ClassVar[str] = "subtract"
@@ -78,16 +76,11 @@ class Divide(FloatOnly):
 
 @register
 @dataclass(frozen=True)
-class Power(Elementwise):
+class Power(NumberOnly):
     """x ** y; of integers the whole part, so 0 for a negative exponent unless x is 1 or -1."""
 
     name: ClassVar[str] = "power"
     flops: ClassVar[int] = 8
-
-    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
-        if DType.bool_ in dtypes:
-            raise ShapeError("op 'power' needs numbers, not bool; cast it first")
-        return Elementwise.result_dtype(self, dtypes)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         g, x, y = take_cotangent(cotangents), *inputs
@@ -124,7 +117,7 @@ class Minimum(Elementwise):
 
 @register
 @dataclass(frozen=True)
-class Negate(Elementwise):
+class Negate(NumberOnly):
     """-x."""
 
     name: ClassVar[str] = "negate"
@@ -169,8 +162,8 @@ def subtract(x: Any, y: Any) -> Any:
         The shape that x and y broadcast to, the dtype they are promoted to.
 
     Raises:
-        ShapeError: shapes do not broadcast, dtypes are of different kinds (int32 and float32, say),
-            or a Python number does not fit the dtype of the tensor.
+        ShapeError: both are booleans, shapes do not broadcast, dtypes are of different kinds (int32
+            and float32, say), or a Python number does not fit the dtype of the tensor.
 
     >>> subtract(backend.array([1.0, 2.0]), 0.5).numpy()
     array([0.5, 1.5], dtype=float32)
@@ -199,14 +192,15 @@ def multiply(x: Any, y: Any) -> Any:
 
 
 def divide(x: Any, y: Any) -> Any:
-    """Return x / y, element by element; integers and booleans are divided as float32.
+    """Return x / y, element by element; integers and booleans are divided as floats.
 
     Args:
         x: numbers or booleans of any shape, or a Python number.
         y: the same; one of the two is a tensor.
 
     Returns:
-        Floats of the shape that x and y broadcast to; infinite or NaN where y is 0.
+        Floats of the shape that x and y broadcast to, of integers in the default float dtype (at
+        least float32); infinite or NaN where y is 0.
 
     Raises:
         ShapeError: shapes do not broadcast.
@@ -288,6 +282,9 @@ def negate(x: AnyOperand) -> AnyOperand:
 
     Returns:
         The shape and dtype of x.
+
+    Raises:
+        ShapeError: x is boolean.
 
     >>> negate(backend.array([1.0, -2.0])).numpy()
     array([-1.,  2.], dtype=float32)

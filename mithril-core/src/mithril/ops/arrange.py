@@ -6,10 +6,12 @@ They have no op of their own: rules, gradients and kernels are those of their pi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand
 from mithril.ops.elementwise import broadcast_shape
+from mithril.ops.reading import is_list, read_integer, read_integers
 from mithril.ops.shape import broadcast_to, concatenate, normalize_axis, reshape, transpose
 
 Axis = int | Sequence[int]
@@ -31,7 +33,7 @@ def expand_dims(x: AnyOperand, axis: Axis = 0) -> AnyOperand:
     >>> expand_dims(backend.array([1, 2]), (0, 2)).shape
     (1, 2, 1)
     """
-    given = _several(axis)
+    given = read_integers(axis, "expand_dims's axis")
     rank = x.ndim + len(given)
     new = _distinct([normalize_axis(i, rank, "expand_dims") for i in given], "expand_dims")
     sizes = iter(x.shape)
@@ -56,7 +58,10 @@ def squeeze(x: AnyOperand, axis: Axis | None = None) -> AnyOperand:
     """
     if axis is None:
         return reshape(x, [size for size in x.shape if size != 1])
-    gone = _distinct([normalize_axis(i, x.ndim, "squeeze") for i in _several(axis)], "squeeze")
+    gone = _distinct(
+        [normalize_axis(i, x.ndim, "squeeze") for i in read_integers(axis, "squeeze's axis")],
+        "squeeze",
+    )
     for i in gone:
         if x.shape[i] != 1:
             raise ShapeError(
@@ -113,6 +118,79 @@ def unstack(x: AnyOperand, axis: int = 0) -> tuple[AnyOperand, ...]:
     return tuple(x[(*before, i)] for i in range(x.shape[at]))
 
 
+def split(x: AnyOperand, sections: int | Sequence[int], axis: int = 0) -> tuple[AnyOperand, ...]:
+    """Return equal parts of x along a dimension, or the parts between positions.
+
+    Args:
+        x: any tensor of at least one dimension.
+        sections: how many equal parts; or the positions at which parts end, as in `numpy.split`.
+        axis: the dimension; a negative one counts from the end.
+
+    Returns:
+        The parts in order, of the dtype of x.
+
+    Raises:
+        ShapeError: there is no such dimension, it does not divide into equal parts, or positions
+            are no integers.
+
+    >>> [part.numpy().tolist() for part in split(backend.array([1, 2, 3, 4]), 2)]
+    [[1, 2], [3, 4]]
+    >>> [part.numpy().tolist() for part in split(backend.array([1, 2, 3, 4]), [1, 3])]
+    [[1], [2, 3], [4]]
+    """
+    at = normalize_axis(axis, x.ndim, "split")
+    size, given = x.shape[at], read_integers(sections, "split's sections")
+    if is_list(sections):
+        ends = (0, *given, size)
+    else:
+        if given[0] < 1 or size % given[0]:
+            raise ShapeError(
+                f"cannot split dimension {at} of {x.type} into {given[0]} equal parts; give a "
+                f"divisor of {size}, or the positions at which parts end"
+            )
+        ends = tuple(range(0, size + 1, size // given[0])) if size else (0,) * (given[0] + 1)
+    before = (slice(None),) * at
+    return tuple(x[(*before, slice(start, end))] for start, end in pairwise(ends))
+
+
+def swapaxes(x: AnyOperand, first: int, second: int) -> AnyOperand:
+    """Return x with two dimensions swapped.
+
+    Args:
+        x: any tensor.
+        first: one dimension; a negative one counts from the end.
+        second: the other one.
+
+    Returns:
+        The elements and dtype of x, these sizes swapped.
+
+    Raises:
+        ShapeError: a dimension does not exist.
+
+    >>> swapaxes(backend.ones((2, 3, 4)), 0, -1).shape
+    (4, 3, 2)
+    """
+    order = list(range(x.ndim))
+    one, other = (normalize_axis(i, x.ndim, "swapaxes") for i in (first, second))
+    order[one], order[other] = other, one
+    return transpose(x, order)
+
+
+def ravel(x: AnyOperand) -> AnyOperand:
+    """Return the elements of x in one dimension, row-major.
+
+    Args:
+        x: any tensor.
+
+    Returns:
+        [size], of the dtype of x.
+
+    >>> ravel(backend.array([[1, 2], [3, 4]])).numpy()
+    array([1, 2, 3, 4], dtype=int32)
+    """
+    return reshape(x, -1) if x.size else reshape(x, 0)
+
+
 def moveaxis(x: AnyOperand, source: Axis, destination: Axis) -> AnyOperand:
     """Return x with dimensions moved to new positions; the others keep their order.
 
@@ -131,8 +209,13 @@ def moveaxis(x: AnyOperand, source: Axis, destination: Axis) -> AnyOperand:
     >>> moveaxis(backend.ones((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
-    old = [normalize_axis(i, x.ndim, "moveaxis") for i in _several(source)]
-    new = [normalize_axis(i, x.ndim, "moveaxis") for i in _several(destination)]
+    old = [
+        normalize_axis(i, x.ndim, "moveaxis") for i in read_integers(source, "moveaxis's source")
+    ]
+    new = [
+        normalize_axis(i, x.ndim, "moveaxis")
+        for i in read_integers(destination, "moveaxis's destination")
+    ]
     if len(old) != len(new):
         raise ShapeError(
             f"moveaxis moves {len(old)} dimensions to {len(new)} positions; give one position each"
@@ -176,38 +259,38 @@ def roll(x: AnyOperand, shift: int, axis: int) -> AnyOperand:
         The shape and dtype of x.
 
     Raises:
-        ShapeError: there is no such dimension.
+        ShapeError: there is no such dimension, or the shift is no integer.
 
     >>> roll(backend.array([1, 2, 3, 4]), 1, 0).numpy()
     array([4, 1, 2, 3], dtype=int32)
     """
-    at = normalize_axis(axis, x.ndim, "roll")
-    start = -shift % x.shape[at] if x.shape[at] else 0
+    at, by = normalize_axis(axis, x.ndim, "roll"), read_integer(shift, "roll's shift")
+    start = -by % x.shape[at] if x.shape[at] else 0
     if not start:
         return x
     before = (slice(None),) * at
     return concatenate([x[(*before, slice(start, None))], x[(*before, slice(None, start))]], at)
 
 
-def tile(x: AnyOperand, repetitions: Sequence[int]) -> AnyOperand:
+def tile(x: AnyOperand, repetitions: int | Sequence[int]) -> AnyOperand:
     """Return x repeated as a whole along each dimension, as in `numpy.tile`.
 
     Args:
         x: any tensor.
-        repetitions: how often, for each dimension; the shorter of these and the shape of x is
-            filled with ones at the front.
+        repetitions: how often, for each dimension, or one number for the last; the shorter of
+            these and the shape of x is filled with ones at the front.
 
     Returns:
         The dtype of x; each size times its repetitions.
 
     Raises:
-        ShapeError: a number of repetitions is negative.
+        ShapeError: a number of repetitions is negative or no integer.
 
     >>> tile(backend.array([1, 2]), (2, 2)).numpy()
     array([[1, 2, 1, 2],
            [1, 2, 1, 2]], dtype=int32)
     """
-    counts = tuple(repetitions)
+    counts = read_integers(repetitions, "tile's repetitions")
     if any(count < 0 for count in counts):
         raise ShapeError(f"tile repeats {counts} times; numbers of repetitions are 0 or more")
     rank = max(len(counts), x.ndim)
@@ -238,10 +321,6 @@ def broadcast_arrays(*operands: AnyOperand) -> tuple[AnyOperand, ...]:
     return tuple(broadcast_to(x, shape) for x in operands)
 
 
-def _several(axis: Axis) -> Sequence[int]:
-    return (axis,) if isinstance(axis, int) else tuple(axis)
-
-
 def _distinct(axes: list[int], what: str) -> list[int]:
     if len(set(axes)) < len(axes):
         raise ShapeError(f"{what} names a position twice in {tuple(axes)}; name each once")
@@ -249,6 +328,6 @@ def _distinct(axes: list[int], what: str) -> list[int]:
 
 
 __all__ = [
-    "broadcast_arrays", "expand_dims", "matrix_transpose", "moveaxis", "roll", "squeeze", "stack",
-    "tile", "unstack",
+    "broadcast_arrays", "expand_dims", "matrix_transpose", "moveaxis", "ravel", "roll", "split",
+    "squeeze", "stack", "swapaxes", "tile", "unstack",
 ]  # fmt: skip

@@ -317,7 +317,8 @@ def where(condition: AnyOperand, x: Any, y: Any) -> AnyOperand:
     Args:
         condition: booleans of any shape.
         x: numbers or booleans of any shape, or a Python number.
-        y: the same; of two Python numbers both become float32, or int32 without a float.
+        y: the same; two Python numbers become floats of the default dtype, int32 without a
+            float, or bool.
 
     Returns:
         The shape that all three broadcast to, the dtype that x and y are promoted to.

@@ -13,11 +13,12 @@ from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand, Operand
 from mithril.ops.arithmetic import maximum
 from mithril.ops.choice import equal, greater_equal, logical_not, where
-from mithril.ops.elementwise import meet
+from mithril.ops.elementwise import meet, require_floats
 from mithril.ops.functions import abs, exp
 from mithril.ops.index import iota
 from mithril.ops.linalg import matmul
 from mithril.ops.numbers import log1p
+from mithril.ops.reading import read_integer, read_integers
 from mithril.ops.reduce import sum
 from mithril.ops.shape import normalize_axis, reshape, transpose
 from mithril.types import DType
@@ -110,30 +111,29 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     return sum(x * y, axis)
 
 
-def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
+def tensordot(
+    x: Any, y: Any, axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2
+) -> Any:
     """Return the sum over products of x and y over pairs of dimensions, as in `numpy.tensordot`.
 
     Args:
         x: floats of any shape.
         y: floats; both are promoted to one dtype.
-        axes: how many of the last dimensions of x meet the first ones of y, or both lists.
+        axes: how many of the last dimensions of x meet the first ones of y; or a pair, of the
+            dimensions of x and those of y, each a list or one dimension.
 
     Returns:
         The dimensions of x that are not summed over, then those of y.
 
     Raises:
-        ShapeError: the lists differ in length, sizes do not fit, or an operand does not hold
-            floats.
+        ShapeError: the lists differ in length, sizes do not fit, an operand has fewer dimensions
+            than are named, or does not hold floats.
 
     >>> x, y = backend.ones((2, 3, 4)), backend.ones((4, 3, 5))
     >>> tensordot(x, y, 1).shape, tensordot(x, y, ([2, 1], [0, 1])).shape
     ((2, 3, 3, 5), (2, 5))
     """
-    if isinstance(axes, int):
-        left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
-    else:
-        left = tuple(normalize_axis(i, x.ndim, "tensordot") for i in axes[0])
-        right = tuple(normalize_axis(i, y.ndim, "tensordot") for i in axes[1])
+    left, right = _pair_axes(x, y, axes)
     if [x.shape[i] for i in left] != [y.shape[i] for i in right]:
         raise ShapeError(
             f"tensordot contracts dimensions {left} of {x.type} with {right} of {y.type}; their "
@@ -146,6 +146,29 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
     matrix = reshape(transpose(x, [*rows, *left]), (math.prod(shape[: len(rows)]), inner))
     other = reshape(transpose(y, [*right, *columns]), (inner, math.prod(shape[len(rows) :])))
     return reshape(matmul(matrix, other), shape)
+
+
+def _pair_axes(x: Operand, y: Operand, axes: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the dimensions of x and y that `tensordot` contracts."""
+    if isinstance(axes, list | tuple):
+        if len(axes) != 2:
+            raise ShapeError(f"tensordot has axes {axes!r}; give one list for each operand")
+        given = zip((x, y), axes, strict=True)
+        left, right = (
+            tuple(
+                normalize_axis(i, operand.ndim, "tensordot")
+                for i in read_integers(dims, "tensordot's axes")
+            )
+            for operand, dims in given
+        )
+        return left, right
+    count = read_integer(axes, "tensordot's axes")
+    if not 0 <= count <= min(x.ndim, y.ndim):
+        raise ShapeError(
+            f"tensordot contracts {count} dimensions of {x.type} and {y.type}; give 0 to "
+            f"{min(x.ndim, y.ndim)}, or a pair of lists"
+        )
+    return tuple(range(x.ndim - count, x.ndim)), tuple(range(count))
 
 
 def logaddexp(x: Any, y: Any) -> Any:
@@ -165,6 +188,7 @@ def logaddexp(x: Any, y: Any) -> Any:
     array([  0.6931, 100.    ], dtype=float32)
     """
     left, right = meet(x, y)
+    require_floats("logaddexp", left)
     apart = where(equal(left, right), 0.0, left - right)
     return maximum(left, right) + log1p(exp(-abs(apart)))
 
@@ -207,7 +231,7 @@ def positive(x: AnyOperand) -> AnyOperand:
 def _is_lower(x: AnyOperand, k: int, what: str) -> AnyOperand:
     _require_matrix(x, what)
     row, column = _places(x)
-    lower: AnyOperand = greater_equal(row + k, column)
+    lower: AnyOperand = greater_equal(row + read_integer(k, f"{what}'s k"), column)
     return lower
 
 

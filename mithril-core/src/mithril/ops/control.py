@@ -95,8 +95,10 @@ def repeat(
     carries = tuple(carry) if isinstance(carry, list | tuple) else (carry,)
     if not carries:
         raise GraphError("repeat has no carry; give the tensor the first iteration starts from")
-    times = check_count(count, [x.type for x in stacked])
     outer = trace_around((*carries, *stacked)) or running_trace()
+    if outer is not None and not outer.records:
+        return function(*carries, *(x[0] for x in stacked))
+    times = check_count(count, [x.type for x in stacked])
     body, captured = trace_body(function, carries, stacked, outer)
     op = Repeat(body, times, len(carries), len(stacked), reverse)
     results = apply(op, *carries, *captured, *stacked)

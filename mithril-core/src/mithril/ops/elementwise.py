@@ -18,6 +18,7 @@ from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule, elementwise_rule
 from mithril.ir.tensor import Number
+from mithril.ops.reading import read_values
 from mithril.types import DType, Scalar, Shape, TensorType, as_dtype, promote
 
 
@@ -44,6 +45,26 @@ class Elementwise(Op):
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         moved = sum(t.nbytes for t in (*inputs, *outputs))
         return Cost(self.flops * outputs[0].size, moved)
+
+
+@dataclass(frozen=True)
+class NumberOnly(Elementwise):
+    """An elementwise function of numbers, not of booleans."""
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        if DType.bool_ in dtypes:
+            raise ShapeError(f"op '{self.name}' needs numbers, not bool; cast it first")
+        return Elementwise.result_dtype(self, dtypes)
+
+
+def require_floats(function: str, x: Operand) -> None:
+    """Raise unless an operand holds floats.
+
+    Raises:
+        ShapeError: it does not.
+    """
+    if not x.dtype.is_float:
+        raise ShapeError(f"op '{function}' needs a float dtype, not {x.dtype}; cast it first")
 
 
 @dataclass(frozen=True)
@@ -154,6 +175,10 @@ def binary(op: Op, x: Any, y: Any) -> Any:
 def meet(x: Any, y: Any, like: Operand | None = None) -> tuple[Any, Any]:
     """Give scalars and mixed dtypes one dtype: scalars take the array's, arrays are promoted."""
     x, y = _as_python(x), _as_python(y)
+    if isinstance(x, list | tuple):
+        x, y = _meet_list(x, y, like)
+    if isinstance(y, list | tuple):
+        y, x = _meet_list(y, x, like)
     if isinstance(x, Operand) and isinstance(y, Operand):
         if isinstance(x, Number) and not y.is_number:
             return _meet_number(x, y)
@@ -170,14 +195,25 @@ def meet(x: Any, y: Any, like: Operand | None = None) -> tuple[Any, Any]:
         return _scalar(y, x, y.dtype), y
     if like is None:
         raise ShapeError("an op on two Python scalars has no array; compute it in Python")
-    dtype = DType.float32 if isinstance(x, float) or isinstance(y, float) else DType.int32
+    dtype = _dtype_of_numbers(x, y, like._default_float)
     return _scalar(like, x, dtype), _scalar(like, y, dtype)
 
 
+def wide_float(x: Operand) -> DType:
+    """Return the float dtype that integers of a backend or trace become: at least float32."""
+    return promote(x._default_float, DType.float32)
+
+
+def _dtype_of_numbers(x: object, y: object, default_float: DType) -> DType:
+    if isinstance(x, float) or isinstance(y, float):
+        return default_float
+    return DType.bool_ if isinstance(x, bool) and isinstance(y, bool) else DType.int32
+
+
 def _room_for(x: Any, scalar: object) -> Any:
-    """A float scalar turns an integer array into float32; a number turns booleans into numbers."""
+    """A float scalar turns an integer array into floats; a number turns booleans into numbers."""
     if isinstance(scalar, float) and not x.dtype.is_float:
-        return cast(x, DType.float32)
+        return cast(x, wide_float(x))
     if isinstance(scalar, int) and not isinstance(scalar, bool) and x.dtype == DType.bool_:
         return cast(x, DType.int32)
     return x
@@ -204,6 +240,30 @@ def _as_python(x: Any) -> Any:
     return x.item() if is_scalar else x
 
 
+def _meet_list(values: Any, other: Any, like: Operand | None) -> tuple[Any, Any]:
+    """Return numbers in lists as a tensor, and what they meet: each is taken as a number is."""
+    host, example = read_values(values), _example(values)
+    if isinstance(other, Operand):
+        near = other = _room_for(other, example)
+        dtype = near.dtype
+    elif like is not None:
+        near, dtype = like, _dtype_of_numbers(example, _example(other), like._default_float)
+    else:
+        raise ShapeError("an op on two lists of numbers has no array; compute it in NumPy")
+    taken = near._adopt(host.astype(dtype.numpy), dtype)
+    if taken is None:
+        raise ShapeError(
+            f"a list cannot be taken here, where only {near.type} is known; pass a tensor"
+        )
+    return taken, other
+
+
+def _example(values: object) -> Scalar:
+    """Return a number of the kind of those in lists."""
+    examples: dict[str, Scalar] = {"b": False, "f": 0.0}
+    return examples.get(read_values(values).dtype.kind, 0)
+
+
 def _scalar(like: Any, value: object, dtype: DType) -> Any:
     if not isinstance(value, Scalar):
         raise ShapeError(
@@ -214,9 +274,15 @@ def _scalar(like: Any, value: object, dtype: DType) -> Any:
 
 
 def floating(*operands: Any) -> tuple[Any, ...]:
+    """Return integers and booleans as floats: those they meet, at least float32."""
+    tensors = [x for x in operands if isinstance(x, Operand) and not x.is_number]
+    floats = [x.dtype for x in tensors if x.dtype.is_float]
+
+    def take(x: Operand) -> Operand:
+        return cast(x, promote(floats[0], DType.float32) if floats else wide_float(x))
+
     return tuple(
-        cast(x, DType.float32) if isinstance(x, Operand) and not x.dtype.is_float else x
-        for x in operands
+        take(x) if isinstance(x, Operand) and not x.dtype.is_float else x for x in operands
     )
 
 

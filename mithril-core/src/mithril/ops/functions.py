@@ -9,7 +9,7 @@ from typing import ClassVar
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import where
-from mithril.ops.elementwise import Elementwise, FloatOnly, take_cotangent
+from mithril.ops.elementwise import Elementwise, FloatOnly, NumberOnly, take_cotangent
 
 
 @register
@@ -114,7 +114,7 @@ class Abs(Elementwise):
 
 @register
 @dataclass(frozen=True)
-class Sign(Elementwise):
+class Sign(NumberOnly):
     """-1, 0 or 1; no gradient flows."""
 
     name: ClassVar[str] = "sign"
@@ -304,6 +304,9 @@ def sign(x: AnyOperand) -> AnyOperand:
 
     Returns:
         The shape and dtype of x.
+
+    Raises:
+        ShapeError: x is boolean.
 
     >>> sign(backend.array([-1.5, 0.0, 2.0])).numpy()
     array([-1.,  0.,  1.], dtype=float32)

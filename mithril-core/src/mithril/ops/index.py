@@ -16,6 +16,7 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ir.rule import FactorDims, Rule
+from mithril.ops.reading import read_integer
 from mithril.ops.shape import normalize_axis, transpose
 from mithril.types import DType, Shape, TensorType, as_dtype
 
@@ -78,6 +79,8 @@ class ScatterAdd(Op):
                 f"cannot scatter {updates} by ids {ids}; the leading sizes of the updates must be "
                 f"those of the ids"
             )
+        if self.rows < 0:
+            raise ShapeError(f"scatter_add has rows={self.rows}; give a number of 0 or more")
         return [updates.with_shape((self.rows, *updates.shape[ids.rank :]))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
@@ -200,21 +203,21 @@ def scatter_add(ids: AnyOperand, updates: AnyOperand, rows: int) -> AnyOperand:
 
     Raises:
         ShapeError: the ids are not integers, the leading sizes of the updates are not those of the
-            ids, or, when run, an id names no row.
+            ids, the number of rows is negative, or, when run, an id names no row.
 
     >>> scatter_add(backend.array([0, 2, 0]), backend.array([1.0, 2.0, 3.0]), 3).numpy()
     array([4., 0., 2.], dtype=float32)
     """
-    return apply_one(ScatterAdd(rows), ids, updates)
+    return apply_one(ScatterAdd(read_integer(rows, "scatter_add's rows")), ids, updates)
 
 
-def one_hot(ids: AnyOperand, classes: int, dtype: object = DType.float32) -> AnyOperand:
+def one_hot(ids: AnyOperand, classes: int, dtype: object = None) -> AnyOperand:
     """Return vectors with 1 at the place an id names; an id outside 0…classes-1 gives zeros.
 
     Args:
         ids: integers of any shape.
         classes: length of the vectors, at least 1.
-        dtype: dtype of the result.
+        dtype: dtype of the result, the default float dtype if it is not given.
 
     Returns:
         [*ids.shape, classes], of that dtype.
@@ -226,7 +229,8 @@ def one_hot(ids: AnyOperand, classes: int, dtype: object = DType.float32) -> Any
     array([[1., 0., 0.],
            [0., 0., 1.]], dtype=float32)
     """
-    return apply_one(OneHot(classes, as_dtype(dtype)), ids)
+    chosen = getattr(ids, "_default_float", DType.float32) if dtype is None else as_dtype(dtype)
+    return apply_one(OneHot(read_integer(classes, "one_hot's classes"), chosen), ids)
 
 
 def iota(

@@ -10,21 +10,16 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import Logical, logical_and, logical_not, logical_or
-from mithril.ops.elementwise import Elementwise, binary, sum_to, take_cotangent
+from mithril.ops.elementwise import Elementwise, NumberOnly, binary, sum_to, take_cotangent
 from mithril.ops.rounding import floor
 from mithril.types import DType
 
 
 @dataclass(frozen=True)
-class Division(Elementwise):
+class Division(NumberOnly):
     """Base of the two halves of division with remainder, for integers and floats."""
 
     flops: ClassVar[int] = 4
-
-    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
-        if DType.bool_ in dtypes:
-            raise ShapeError(f"op '{self.name}' needs numbers, not bool; cast it first")
-        return Elementwise.result_dtype(self, dtypes)
 
 
 @register

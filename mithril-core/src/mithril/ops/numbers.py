@@ -11,7 +11,7 @@ from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.arithmetic import divide, multiply
 from mithril.ops.choice import greater, less, where
-from mithril.ops.elementwise import Comparison, Elementwise, FloatOnly, take_cotangent
+from mithril.ops.elementwise import Comparison, FloatOnly, NumberOnly, take_cotangent
 from mithril.ops.functions import cos, exp
 from mithril.types import DType, Scalar
 
@@ -97,13 +97,8 @@ class Cosh(FloatOnly):
 
 
 @dataclass(frozen=True)
-class Rounding(Elementwise):
+class Rounding(NumberOnly):
     """A step function of numbers: whole numbers stay as they are, and no gradient flows."""
-
-    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
-        if dtypes[0] == DType.bool_:
-            raise ShapeError(f"op '{self.name}' needs numbers, not bool; cast it first")
-        return dtypes[0]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         return [None]
@@ -321,7 +316,7 @@ def square(x: AnyOperand) -> AnyOperand:
 
 
 def reciprocal(x: AnyOperand) -> AnyOperand:
-    """Return 1 / x, element by element; integers and booleans are taken as float32.
+    """Return 1 / x, element by element; integers and booleans are taken as floats.
 
     Args:
         x: numbers or booleans of any shape.

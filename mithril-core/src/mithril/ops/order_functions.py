@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 
 from mithril.ir.operand import AnyOperand, apply, apply_one
 from mithril.ops.order import Argsort, Cumprod, Cumsum, Flip, Prod, Sort, TakeAlong, TopK
+from mithril.ops.reading import read_integer
 from mithril.ops.reduce import Axes, read_axes
 from mithril.ops.shape import normalize_axis
 
@@ -132,7 +132,8 @@ def top_k(x: AnyOperand, k: int, axis: int = -1) -> tuple[AnyOperand, AnyOperand
     >>> values.numpy(), positions.numpy()
     (array([4, 3], dtype=int32), array([2, 0], dtype=int32))
     """
-    values, positions = apply(TopK(normalize_axis(axis, x.ndim, "top_k"), operator.index(k)), x)
+    wanted = read_integer(k, "top_k's k")
+    values, positions = apply(TopK(normalize_axis(axis, x.ndim, "top_k"), wanted), x)
     return values, positions
 
 

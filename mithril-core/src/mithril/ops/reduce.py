@@ -18,7 +18,7 @@ from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ir.rule import FactorDims, Rule
 from mithril.ops.arithmetic import multiply
 from mithril.ops.choice import equal, not_equal
-from mithril.ops.elementwise import cast
+from mithril.ops.elementwise import cast, wide_float
 from mithril.ops.shape import broadcast_to, normalize_axis, reshape
 from mithril.types import DType, Shape, TensorType
 
@@ -308,7 +308,8 @@ def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
         keepdims: whether these dimensions stay, with size 1.
 
     Returns:
-        The dtype of x, float32 of integers and booleans; the shape of x without these dimensions.
+        The dtype of x, the default float dtype (at least float32) of integers and booleans; the
+        shape of x without these dimensions.
 
     Raises:
         ShapeError: there is nothing to average; a dimension does not exist, or is named twice.
@@ -321,7 +322,7 @@ def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     _require_elements("mean", x.type, axes)
     count = math.prod(x.shape[i] for i in axes)
     # A sum of 16-bit floats may be out of their range where its mean is not.
-    wide = accumulator(x.dtype) if x.dtype.is_float else DType.float32
+    wide = accumulator(x.dtype) if x.dtype.is_float else wide_float(x)
     average: AnyOperand = multiply(sum(cast(x, wide), axes, keepdims=keepdims), 1.0 / count)
     return cast(average, x.dtype) if x.dtype.is_float else average
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ir.rule import FactorDims, Rule, elementwise_rule
+from mithril.ops.reading import read_integers
 from mithril.types import Shape, TensorType
 
 
@@ -225,24 +225,24 @@ class Concatenate(Movement):
 # ------------------------------------------------------------------ functions over operands
 
 
-def reshape(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
+def reshape(x: AnyOperand, shape: int | Sequence[int]) -> AnyOperand:
     """Return the same elements, row-major, in another shape.
 
     Args:
         x: any tensor.
-        shape: sizes; one of them may be -1, which stands for what is left.
+        shape: sizes, or one size; one of them may be -1, which stands for what is left.
 
     Returns:
         That shape, the dtype of x; x itself when it has that shape.
 
     Raises:
-        ShapeError: the number of elements differs.
+        ShapeError: the number of elements differs, or a size is no integer.
 
     >>> reshape(backend.array([1, 2, 3, 4]), (2, -1)).numpy()
     array([[1, 2],
            [3, 4]], dtype=int32)
     """
-    sizes = tuple(operator.index(size) for size in shape)
+    sizes = read_integers(shape, "reshape's shape")
     if sizes.count(-1) == 1:
         known = math.prod(size for size in sizes if size != -1)
         if known == 0 or x.size % known:
@@ -253,7 +253,7 @@ def reshape(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
     return x if sizes == x.shape else apply_one(Reshape(sizes), x)
 
 
-def transpose(x: AnyOperand, order: Sequence[int] | None = None) -> AnyOperand:
+def transpose(x: AnyOperand, order: int | Sequence[int] | None = None) -> AnyOperand:
     """Return the dimensions in another order, reversed by default.
 
     Args:
@@ -271,17 +271,21 @@ def transpose(x: AnyOperand, order: Sequence[int] | None = None) -> AnyOperand:
            [2, 5],
            [3, 6]], dtype=int32)
     """
-    chosen = tuple(reversed(range(x.ndim))) if order is None else tuple(order)
+    chosen = (
+        tuple(reversed(range(x.ndim)))
+        if order is None
+        else read_integers(order, "transpose's order")
+    )
     resolved = tuple(normalize_axis(i, x.ndim, "transpose") for i in chosen)
     return x if resolved == tuple(range(x.ndim)) else apply_one(Transpose(resolved), x)
 
 
-def broadcast_to(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
+def broadcast_to(x: AnyOperand, shape: int | Sequence[int]) -> AnyOperand:
     """Return x repeated to a larger shape, as in `numpy.broadcast_to`.
 
     Args:
         x: any tensor.
-        shape: sizes; those of x, aligned at the right, are equal or 1.
+        shape: sizes, or one size; those of x, aligned at the right, are equal or 1.
 
     Returns:
         That shape, the dtype of x; x itself when it has that shape.
@@ -294,7 +298,8 @@ def broadcast_to(x: AnyOperand, shape: Sequence[int]) -> AnyOperand:
            [1, 2],
            [1, 2]], dtype=int32)
     """
-    return x if tuple(shape) == x.shape else apply_one(Broadcast(tuple(shape)), x)
+    sizes = read_integers(shape, "broadcast_to's shape")
+    return x if sizes == x.shape else apply_one(Broadcast(sizes), x)
 
 
 def concatenate(operands: Sequence[AnyOperand], axis: int = 0) -> AnyOperand:

@@ -16,6 +16,7 @@ from mithril.ir.rule import Rule
 from mithril.ops.choice import equal, not_equal, where
 from mithril.ops.index import take
 from mithril.ops.order_functions import flip
+from mithril.ops.reading import is_list, read_integers
 from mithril.ops.shape import Movement, legal, reshape
 from mithril.types import Scalar, TensorType
 
@@ -147,17 +148,19 @@ def getitem(x: AnyOperand, index: Any) -> AnyOperand:
     return reshape(part, shape)
 
 
-def pad(x: AnyOperand, widths: Sequence[tuple[int, int]], value: Scalar = 0) -> AnyOperand:
+def pad(
+    x: AnyOperand, widths: int | Sequence[int] | Sequence[tuple[int, int]], value: Scalar = 0
+) -> AnyOperand:
     """Return x with elements before and after it in every dimension.
 
     Args:
         x: any tensor.
-        widths: for each dimension how many elements come before and after.
+        widths: for each dimension how many elements come before and after; one pair, or one
+            number for both sides, is for all dimensions.
         value: what they are.
 
     Returns:
-        The dtype of x, float32 of integers with a float value; each size and its two widths added
-        up.
+        The dtype of x, floats of integers with a float value; each size and its widths added up.
 
     Raises:
         ShapeError: there is not one pair of widths of 0 or more for each dimension.
@@ -167,11 +170,8 @@ def pad(x: AnyOperand, widths: Sequence[tuple[int, int]], value: Scalar = 0) -> 
            [0, 0, 3, 4],
            [0, 0, 0, 0]], dtype=int32)
     """
-    if len(widths) != x.ndim or any(len(pair) != 2 for pair in widths):
-        raise ShapeError(
-            f"cannot pad {x.type} by {widths}; give (before, after) for each dimension"
-        )
-    before, after = (tuple(pair[side] for pair in widths) for side in (0, 1))
+    pairs = _read_widths(x, widths)
+    before, after = (tuple(pair[side] for pair in pairs) for side in (0, 1))
     between = (0,) * x.ndim
     if not value:
         return apply_one(Pad(before, after, between), x)
@@ -179,6 +179,21 @@ def pad(x: AnyOperand, widths: Sequence[tuple[int, int]], value: Scalar = 0) -> 
     inside = apply_one(Pad(before, after, between), equal(x, x) | not_equal(x, x))
     padded: AnyOperand = where(inside, apply_one(Pad(before, after, between), x), value)
     return padded
+
+
+def _read_widths(x: Operand, widths: Any) -> list[tuple[int, ...]]:
+    """Return how much comes before and after each dimension, as `numpy.pad` reads it."""
+    rows = list(widths) if is_list(widths) else [widths]
+    pairs = [read_integers(row, "pad's widths") for row in rows]
+    if len(rows) == 2 and not any(map(is_list, rows)):
+        pairs = [(*pairs[0], *pairs[1])]  # one pair for all dimensions
+    pairs = [pair * 2 if len(pair) == 1 else pair for pair in pairs]
+    pairs = pairs * x.ndim if len(pairs) == 1 else pairs
+    if len(pairs) != x.ndim or any(len(pair) != 2 for pair in pairs):
+        raise ShapeError(
+            f"cannot pad {x.type} by {widths}; give (before, after) for each dimension"
+        )
+    return pairs
 
 
 def _plain(item: Any) -> Any:

@@ -7,10 +7,9 @@ from typing import Any
 
 from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand
-from mithril.ops.elementwise import cast
+from mithril.ops.elementwise import cast, wide_float
 from mithril.ops.functions import sqrt
 from mithril.ops.reduce import Axes, accumulator, mean, read_axes
-from mithril.types import DType
 
 
 def var(
@@ -25,7 +24,8 @@ def var(
         keepdims: whether these dimensions stay, with size 1.
 
     Returns:
-        The dtype of x, float32 of integers and booleans; the shape of x without these dimensions.
+        The dtype of x, the default float dtype (at least float32) of integers and booleans; the
+        shape of x without these dimensions.
 
     Raises:
         ShapeError: there are not more elements than `correction`, or no such dimension.
@@ -49,7 +49,8 @@ def std(
         keepdims: whether these dimensions stay, with size 1.
 
     Returns:
-        The dtype of x, float32 of integers and booleans; the shape of x without these dimensions.
+        The dtype of x, the default float dtype (at least float32) of integers and booleans; the
+        shape of x without these dimensions.
 
     Raises:
         ShapeError: there are not more elements than `correction`, or no such dimension.
@@ -70,7 +71,7 @@ def _wide_var(x: AnyOperand, axis: Axes, correction: float, keepdims: bool) -> A
             f"cannot take the variance of {count} elements with correction {correction}; it needs "
             f"more of them"
         )
-    wide: Any = cast(x, accumulator(x.dtype) if x.dtype.is_float else DType.float32)
+    wide: Any = cast(x, accumulator(x.dtype) if x.dtype.is_float else wide_float(x))
     away = wide - mean(wide, axes, keepdims=True)
     result: AnyOperand = mean(away * away, axes, keepdims=keepdims) * (count / (count - correction))
     return result

@@ -16,6 +16,7 @@ from mithril.engine.shards import trim_padding
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
 from mithril.mesh import Box, Mesh, PartitionSpec, Sharding, edges
+from mithril.options import Precision
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.numpy_functions import call_numpy
 from mithril.runtime.printing import print_values
@@ -35,6 +36,7 @@ class ArrayBackend(Protocol):
 
     engine: Engine
     interop: Interop
+    precision: Precision
     uneven: str
 
     @property
@@ -311,6 +313,14 @@ class Array(Operand):
 
     def _constant(self, value: Scalar, dtype: DType) -> Array:
         return self.backend.full((), value, dtype=dtype)
+
+    def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
+        is_host = isinstance(other, np.ndarray)
+        return self.backend.array(other, dtype=dtype) if is_host else None
+
+    @property
+    def _default_float(self) -> DType:
+        return self.backend.precision.default
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of NumPy and of the framework are taken along."""

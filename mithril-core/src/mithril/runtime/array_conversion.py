@@ -20,7 +20,7 @@ from mithril.options import Precision
 from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.host import check_range, of_boxes, on_host, one_dtype, read_shape
 from mithril.runtime.placement import Split, read_placement
-from mithril.types import DType, Shape, TensorType, as_dtype
+from mithril.types import DType, Shape, TensorType, as_dtype, dtype_of_values
 
 
 class PlacementOptions(TypedDict, total=False):
@@ -202,10 +202,4 @@ class ArrayConversion:
         return host, self._default_dtype(host)
 
     def _default_dtype(self, host: np.ndarray) -> DType:
-        """float64 and int64 are narrowed; an int64 that does not fit int32 stays."""
-        if host.dtype == np.float64:
-            return self.precision.default
-        if host.dtype == np.int64:
-            fits = not host.size or (host.min() >= -(2**31) and host.max() < 2**31)
-            return DType.int32 if fits else DType.int64
-        return as_dtype(host.dtype)
+        return dtype_of_values(host, self.precision.default)

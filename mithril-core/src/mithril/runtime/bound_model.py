@@ -12,6 +12,7 @@ from functools import cached_property
 
 from mithril.engine import Executable
 from mithril.plan import Plan
+from mithril.runtime.array import Array
 from mithril.runtime.call import Bound
 from mithril.runtime.planner import Evaluation
 from mithril.transform import cotangent_name, gradient_of
@@ -47,6 +48,13 @@ class BoundModel:
     def gradients(self) -> Mapping[str, str]:
         """For each parameter and float input the name of the output its gradient comes by."""
         return {name: gradient_of(name) for name in self.bound.interface.source.differentiated}
+
+    @cached_property
+    def captured(self) -> Mapping[str, Array]:
+        """Arrays that layers use from around them, by the names of the inputs they go in by."""
+        captured = self.bound.interface.source.captured
+        arrays = captured.collect(self.bound.ports)
+        return {item.name: x for item, x in zip(captured.arrays, arrays, strict=True)}
 
     @property
     def uses_seed(self) -> bool:

@@ -6,6 +6,7 @@ signature. The first evaluation of a signature plans and lowers; later ones only
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,19 +50,20 @@ class CompiledModel(Shared):
     def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
         self.backend = backend
         self.settings = settings
-        self.input_names: tuple[str, ...] = tuple(input_names(model))
-        self.output_names: tuple[str, ...] = tuple(output_names(model))
-        self.parameter_names: tuple[str, ...] = tuple(parameter_names(model))
+        self.inputs: tuple[str, ...] = tuple(input_names(model))
+        self.outputs: tuple[str, ...] = tuple(output_names(model))
+        self.parameters: tuple[str, ...] = tuple(parameter_names(model))
         self._model = model
         self.engine: Engine = (
             backend.engine.with_ranges() if settings.partition_hooks else backend.engine
         )
         self._planner = Planner(model, backend, self.engine, settings)
-        names = (self.input_names, self.output_names, self.parameter_names)
+        names = (self.inputs, self.outputs, self.parameters)
         self._pure_planners: dict[tuple[tuple[str, ...], bool], Planner] = {}
         if not settings.donated:
             self._pure_planners[settings.differentiable, settings.inference] = self._planner
         self._evaluator = Evaluator(backend, self._planner, settings, *names)
+        self._is_seed_settled = False
 
     # ------------------------------------------------------------------ running
 
@@ -72,7 +74,7 @@ class CompiledModel(Shared):
         inputs: Mapping[str, object],
         output_gradients: None = None,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         observe: Observer | None = None,
         donate: Choice = (),
     ) -> dict[str, Array]: ...
@@ -84,7 +86,7 @@ class CompiledModel(Shared):
         inputs: Mapping[str, object],
         output_gradients: Mapping[str, object],
         *,
-        seed: int = 0,
+        seed: int | None = None,
         observe: Observer | None = None,
         donate: Choice = (),
     ) -> tuple[dict[str, Array], Parameters]: ...
@@ -95,7 +97,7 @@ class CompiledModel(Shared):
         inputs: Mapping[str, object],
         output_gradients: Mapping[str, object] | None = None,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         observe: Observer | None = None,
         donate: Choice = (),
         **unknown: object,  # refused here: a decorator would be felt in small steps
@@ -108,7 +110,9 @@ class CompiledModel(Shared):
             params: one array per parameter name; those of `randomize_params` get their size here.
             inputs: one array per input name; NumPy arrays are replicated.
             output_gradients: the gradient of some outputs; the others count as zero.
-            seed: decides the dropout masks; a forward and a backward with one seed agree.
+            seed: decides the dropout masks; a forward and a backward with one seed agree. Give
+                another one at every step, `seed=step`; left out, it is 0, and a model that draws
+                random numbers warns once.
             observe: told kind, mesh axes and bytes of every collective that is carried out.
             donate: what this call gives up besides what `compile(donate=…)` says: names or patterns
                 of inputs and parameters, or whole arguments, `"params"`, `"inputs"`. These arrays
@@ -133,9 +137,24 @@ class CompiledModel(Shared):
                 f"observe={observe!r} cannot be called; give a function of kind, axes and bytes"
             )
         outputs, gradients = self._evaluator.evaluate(
-            params, inputs, output_gradients, seed, observe, donate
+            params, inputs, output_gradients, 0 if seed is None else seed, observe, donate
         )
+        if seed is None and not self._is_seed_settled:
+            self._warn_of_repeated_masks()
         return outputs if output_gradients is None else (outputs, gradients)
+
+    def _warn_of_repeated_masks(self) -> None:
+        """Warn once if the model draws random numbers, which are the same without a seed."""
+        self._is_seed_settled = True
+        latest = self._evaluator.latest
+        if latest is None or not latest.interface.source.traced.uses_seed:
+            return
+        warnings.warn(
+            "evaluate() is called without seed= and the model draws random numbers, such as "
+            "dropout masks: every call draws the same; pass seed=step, or compile with "
+            "inference=True",
+            stacklevel=3,
+        )
 
     @checked_keywords()
     def randomize_params(self, seed: int = 0) -> Parameters:
@@ -149,7 +168,7 @@ class CompiledModel(Shared):
         """
         check_seed(seed)
         waiting: dict[str, Array] = {
-            name: PendingArray(self.backend, name, seed) for name in self.parameter_names
+            name: PendingArray(self.backend, name, seed) for name in self.parameters
         }
         if self._evaluator.latest is not None:
             self._evaluator.materialise(waiting, self._evaluator.latest)
@@ -160,6 +179,11 @@ class CompiledModel(Shared):
         return self.randomize_params(seed)
 
     # ------------------------------------------------------------------ reading the plan
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Full names of the parameters that are not frozen: gradients are given of those."""
+        return self._planner.trainable
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -184,6 +208,16 @@ class CompiledModel(Shared):
             )
         return self._evaluator.latest.plan
 
+    @property
+    def captured(self) -> Mapping[str, Array]:
+        """Arrays that layers use from around them, by the names of the last plan's inputs.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        _ = self.plan
+        return {} if self._evaluator.latest is None else BoundModel(self._evaluator.latest).captured
+
     def plan_for(self, shapes: Mapping[str, object], *, gradients: bool = True) -> Plan:
         """Return the plan for inputs of given shapes, without running anything.
 
@@ -193,7 +227,7 @@ class CompiledModel(Shared):
         """
         kinds = self._kinds(shapes)
         seeded = self._float_outputs(self._planner, kinds) if gradients else None
-        open_ = [Kind.open(self.backend)] * (len(self.parameter_names) + len(seeded or ()))
+        open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded or ()))
         return self._evaluator.bind(seeded, [*kinds, *open_]).plan
 
     def _kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
@@ -201,11 +235,11 @@ class CompiledModel(Shared):
         if not isinstance(shapes, Mapping):
             raise GraphError(
                 f"shapes is {kind_of(shapes)}; give a mapping of input names to shapes, such as "
-                f"{{'{self.input_names[0]}': (8, 4)}}"
+                f"{{'{self.inputs[0]}': (8, 4)}}"
             )
-        check_names(shapes, self.input_names, "input")
+        check_names(shapes, self.inputs, "input", self._planner.explain_input)
         found: list[Kind] = []
-        for name in self.input_names:
+        for name in self.inputs:
             given, wanted = _kind(shapes[name]), self.settings.in_shardings.get(name)
             if isinstance(given, Kind) and wanted is None:
                 found.append(given)
@@ -226,9 +260,9 @@ class CompiledModel(Shared):
         return Kind(self.backend, port.type, port.sharding) if port and fits else kind
 
     def _float_outputs(self, planner: Planner, inputs: Sequence[Kind]) -> tuple[str, ...]:
-        types = tuple((n, kind.type) for n, kind in zip(self.input_names, inputs, strict=True))
+        types = tuple((n, kind.type) for n, kind in zip(self.inputs, inputs, strict=True))
         outputs = planner.trace(types).graph.outputs
-        return tuple(name for name in self.output_names if outputs[name].type.dtype.is_float)
+        return tuple(name for name in self.outputs if outputs[name].type.dtype.is_float)
 
     def program_for(
         self,
@@ -255,14 +289,14 @@ class CompiledModel(Shared):
         """
         kinds = {
             name: kind if isinstance(_kind(shapes[name]), Kind) else self._as_before(name, kind)
-            for name, kind in zip(self.input_names, self._kinds(shapes), strict=True)
+            for name, kind in zip(self.inputs, self._kinds(shapes), strict=True)
         }
         if differentiable is None:
             differentiable = [name for name, kind in kinds.items() if kind.type.dtype.is_float]
         planner = self._pure_planner(tuple(differentiable), inference)
         inputs = list(kinds.values())
         seeded = self._float_outputs(planner, inputs) if gradients else None
-        lying = [Kind(self.backend, *(parameters or {}).get(n, OPEN)) for n in self.parameter_names]
+        lying = [Kind(self.backend, *(parameters or {}).get(n, OPEN)) for n in self.parameters]
         arriving = [
             Kind(self.backend, *(cotangents or {}).get(name, OPEN)) for name in seeded or ()
         ]
@@ -290,18 +324,18 @@ class CompiledModel(Shared):
         Raises:
             PlanError: no shapes are known yet.
         """
-        return partition_map(self.plan, self.parameter_names)
+        return partition_map(self.plan, self.parameters)
 
     def summary(self) -> str:
         """Return the model as a table, and what the last plan makes of it, if there is one."""
         described = (
             summarize(self._model)
             if isinstance(self._model, Composition)
-            else f"{self._model!r}: parameters {', '.join(self.parameter_names) or 'none'}"
+            else f"{self._model!r}: parameters {', '.join(self.parameters) or 'none'}"
         )
         if self._evaluator.latest is None:
             return f"{described}\non {self.backend!r}; no shapes are known yet"
-        return f"{described}\n{print_shapes(self.plan, self.parameter_names)}"
+        return f"{described}\n{print_shapes(self.plan, self.parameters)}"
 
     def plan_summary(self) -> str:
         """Return the last plan's collectives, each with its reason, and the bytes per mesh axis."""
@@ -320,7 +354,7 @@ class CompiledModel(Shared):
         if tensor is not None and not isinstance(tensor, str):
             raise OptionError(
                 f"explain() takes the name of a tensor, not {tensor!r}; give one, such as "
-                f"'{self.output_names[0]}', or none"
+                f"'{self.outputs[0]}', or none"
             )
         return explain(self.plan, tensor)
 
@@ -338,8 +372,8 @@ class CompiledModel(Shared):
 
     def __repr__(self) -> str:
         return (
-            f"CompiledModel(inputs={list(self.input_names)}, outputs={list(self.output_names)}, "
-            f"parameters={len(self.parameter_names)}, {self.backend!r})"
+            f"CompiledModel(inputs={list(self.inputs)}, outputs={list(self.outputs)}, "
+            f"parameters={len(self.parameters)}, {self.backend!r})"
         )
 
 

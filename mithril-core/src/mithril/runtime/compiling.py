@@ -17,6 +17,7 @@ from mithril.errors import BackendError, GraphError, kind_of
 from mithril.keywords import refuse_unknown
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition
+from mithril.models.outputs import choose_outputs
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import PipelineOptions, Precision, check_flag
 from mithril.runtime.backend import Backend
@@ -43,6 +44,7 @@ def compile(
     backend: Backend = NOT_GIVEN,
     *,
     shapes: Mapping[str, object] | None = None,
+    outputs: Sequence[str] | None = None,
     inference: bool = False,
     uneven: str | None = None,
     in_shardings: Shardings = None,
@@ -66,6 +68,8 @@ def compile(
         backend: where it runs.
         shapes: for each input a shape, an array, or a `TensorSpec`; then the plan (of outputs and
             gradients, or of outputs alone with `inference`) is made at once.
+        outputs: which values are the outputs, by name and in this order; layers, inputs and
+            parameters that they do not need are left out. By default the model's.
         inference: turns dropout off.
         uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
             `error`; by default as the backend does.
@@ -107,6 +111,8 @@ def compile(
     policy = backend.uneven if uneven is None else check_uneven(uneven)
     dtypes = backend.precision if precision is None else backend.check_precision(precision)
     snapshot = _snapshot(model)
+    if outputs is not None:
+        snapshot = choose_outputs(snapshot, outputs)
     inputs, outputs = input_names(snapshot), output_names(snapshot)
     parameters = parameter_names(snapshot)
     settings = Settings(
@@ -137,7 +143,7 @@ def compile(
 
 def _snapshot(model: object) -> Composition | Layer:
     if isinstance(model, Model):
-        return model.freeze()
+        return model.snapshot()
     if isinstance(model, Layer):
         return model
     raise GraphError(

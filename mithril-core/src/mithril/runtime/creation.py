@@ -15,9 +15,10 @@ import numpy as np
 
 from mithril.errors import BackendError, ShapeError, kind_of
 from mithril.mesh import Box
+from mithril.ops.reading import read_integer
 from mithril.runtime.array import Array
 from mithril.runtime.array_conversion import ArrayConversion, PlacementOptions, placing
-from mithril.runtime.host import check_range, read_number, read_shape
+from mithril.runtime.host import check_line, check_range, read_number, read_shape
 from mithril.runtime.sampling import Key, check_seed
 from mithril.types import DType, Scalar, Shape, as_dtype, check_number
 
@@ -111,9 +112,9 @@ class Creation(ArrayConversion):
         Raises:
             ShapeError: the step is 0.
         """
-        if step == 0:
-            raise ShapeError("arange has step 0 and would never end; give another step")
-        host = np.arange(start, stop, step) if stop is not None else np.arange(0, start, step)
+        first, end = (0, start) if stop is None else (start, stop)
+        check_line(first, end, step)
+        host = np.arange(first, end, step)
         return self.array(host, dtype=dtype, **placement)
 
     @placing
@@ -144,7 +145,7 @@ class Creation(ArrayConversion):
         given = (num,) if isinstance(num, tuple | list) else ((num,),)
         (count,) = read_shape(given, "linspace(0, 1, 5)")
         chosen = self._float_dtype("linspace", dtype)
-        host = np.linspace(start, stop, count, endpoint=endpoint)
+        host = np.linspace(read_number(start), read_number(stop), count, endpoint=endpoint)
         return self._make((count,), chosen, placement, lambda box: host[box].copy())
 
     @placing
@@ -168,9 +169,11 @@ class Creation(ArrayConversion):
         """
         shape = read_shape((rows, rows if columns is None else columns), "eye(2, 3)")
 
+        diagonal = read_integer(k, "eye's k")
+
         def produce(box: Box) -> np.ndarray:
             row, column = (np.arange(part.start, part.stop) for part in box)
-            return np.equal(row[:, None] + k, column)
+            return np.equal(row[:, None] + diagonal, column)
 
         return self._make(shape, as_dtype(dtype or self.precision.default), placement, produce)
 

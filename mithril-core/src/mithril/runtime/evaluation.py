@@ -6,7 +6,7 @@ each array just long enough to see that it is of the same kind.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,8 @@ class Evaluator:
         if bound is None:
             bound, arrays = self._prepare(arrays, seeded, donated)
         evaluation = bound.interface.source
+        if evaluation.captured.arrays:
+            arrays = [*arrays, *evaluation.captured.collect(bound.ports)]
         if evaluation.traced.uses_seed:
             arrays = [*arrays, self._seed_array(seed, bound)]
         made = bound.run(arrays, observe)
@@ -163,7 +165,9 @@ class Evaluator:
             GraphError: a name is missing or unknown.
         """
         found = [
-            *_in_order(inputs, self._inputs, self._pick_inputs, "input"),
+            *_in_order(
+                inputs, self._inputs, self._pick_inputs, "input", self._planner.explain_input
+            ),
             *_in_order(params, self._parameters, self._pick_parameters, "parameter"),
         ]
         if gradients is not None:
@@ -185,23 +189,40 @@ class Evaluator:
         return given
 
 
-def _in_order(given: Given, names: Sequence[str], picked: Pick, what: str) -> Sequence[object]:
+def _in_order(
+    given: Given,
+    names: Sequence[str],
+    picked: Pick,
+    what: str,
+    explain: Callable[[str], str] | None = None,
+) -> Sequence[object]:
     """Return what is given in the order of the names.
 
     Raises:
         GraphError: a name is missing or unknown.
     """
     if not isinstance(given, MAPPINGS) or len(given) != len(names):
-        check_names(given, names, what)
+        check_names(given, names, what, explain)
     try:
         return picked(given)
     except KeyError:
-        check_names(given, names, what)
+        check_names(given, names, what, explain)
         raise
 
 
-def check_names(given: object, names: Sequence[str], what: str) -> None:
+def check_names(
+    given: object,
+    names: Sequence[str],
+    what: str,
+    explain: Callable[[str], str] | None = None,
+) -> None:
     """Raise unless exactly these names are given.
+
+    Args:
+        given: what a user passed.
+        names: of all that must be given.
+        what: they are, for messages.
+        explain: says why a name is one of them.
 
     Raises:
         GraphError: one is missing or unknown, or it is no mapping.
@@ -219,6 +240,7 @@ def check_names(given: object, names: Sequence[str], what: str) -> None:
         )
     if missing:
         several, are = ("", "is") if len(missing) == 1 else ("s", "are")
+        why = "" if explain is None else f"; {explain(missing[0])}"
         raise GraphError(
-            f"{what}{several} {listing(missing)} {are} missing; {what}s: {listing(names)}"
+            f"{what}{several} {listing(missing)} {are} missing; {what}s: {listing(names)}{why}"
         )

@@ -37,7 +37,6 @@ NOT_EAGER: dict[str, str] = {
     "random_bits": "draws from the seed of a model; backends have randint",
     "repeat": "a loop of a plan",
     "scatter_add": "the gradient of take",
-    "stop_gradient": "eager functions have no gradients",
     "trace_body": "makes the body of a loop",
     "uniform": "draws from the seed of a model; backends have rand",
     "window_sizes": "about the windows of a pooling",

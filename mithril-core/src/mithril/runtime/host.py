@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +32,24 @@ def read_shape(given: Sequence[Any], example: str) -> Shape:
     if any(size < 0 for size in shape):
         raise ShapeError(f"shape {shape} has a negative size; sizes are 0 or more")
     return shape
+
+
+def check_line(start: object, stop: object, step: object) -> int:
+    """Return how many numbers there are from a start up to, but without, a stop.
+
+    Raises:
+        ShapeError: one of them is no finite number, or the step is 0.
+    """
+    numbers = [read_number(n) for n in (start, stop, step)]
+    if not all(math.isfinite(n) for n in numbers):
+        raise ShapeError(
+            f"arange counts from {start} to {stop} by {step}; give finite numbers, it makes as "
+            f"many as lie between"
+        )
+    first, end, width = numbers
+    if width == 0:
+        raise ShapeError("arange has step 0 and would never end; give another step")
+    return max(0, math.ceil((end - first) / width))
 
 
 def read_number(value: object) -> Scalar:

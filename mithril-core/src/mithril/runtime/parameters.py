@@ -8,9 +8,9 @@ from typing import Any, Never, Self
 
 import numpy as np
 
-from mithril.errors import BackendError, UnknownNameError, listing, nearest
+from mithril.errors import ShapeError, UnknownNameError, listing, nearest
 from mithril.mesh import Box, Sharding
-from mithril.models.initializers import Constant, Initializer, Normal, Uniform
+from mithril.models.initializers import Initializer
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.sampling import Key
@@ -91,25 +91,29 @@ def initial_array(
         backend: where the parameter lives.
         name: its full name, such as `block0.attn.q.weight`.
         type: shape and dtype.
-        initializer: the distribution.
+        initializer: the distribution, resolved for the shape.
         sharding: how it lies on the mesh.
         seed: any integer.
 
     Raises:
-        BackendError: the initializer is of an unknown kind.
+        ShapeError: an initializer of the user's own returns something of other sizes.
     """
     key = Key(seed, name)
+    everything = tuple(slice(0, size) for size in type.shape)
+    whole = _draw(initializer, name, key, type, everything) if initializer.needs_whole else None
 
     def draw(box: Box) -> np.ndarray:
-        match initializer:
-            case Uniform(bound):
-                return key.uniform(type.shape, box, -bound, bound)
-            case Normal(standard_deviation):
-                return standard_deviation * key.normal(type.shape, box)
-            case Constant(value):
-                return np.full([part.stop - part.start for part in box], value)
-        raise BackendError(
-            f"initializer {initializer!r} of '{name}' is unknown; use Uniform, Normal or Constant"
-        )
+        return _draw(initializer, name, key, type, box) if whole is None else whole[box]
 
     return backend.place(type, sharding, draw)
+
+
+def _draw(initializer: Initializer, name: str, key: Key, type: TensorType, box: Box) -> np.ndarray:
+    sizes = tuple(part.stop - part.start for part in box)
+    drawn = np.asarray(initializer.draw(key, type.shape, box))
+    if drawn.shape != sizes:
+        raise ShapeError(
+            f"initializer {initializer!r} of '{name}' drew {list(drawn.shape)} for a box of "
+            f"{list(sizes)}; return an array with the sizes of the box"
+        )
+    return drawn

@@ -16,11 +16,13 @@ from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.models import Layer
 from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
+from mithril.models.parameter_rules import frozen_of
 from mithril.models.placement import placement_spec_of
+from mithril.models.prefixes import component_of
+from mithril.models.slips import explain_missing
 from mithril.models.trace import (
     Traced,
     check_patterns,
-    component_of,
     input_names,
     parameter_names,
     trace,
@@ -30,6 +32,7 @@ from mithril.partition.pipeline import Placement
 from mithril.runtime.array import Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
+from mithril.runtime.capture import Captured, convert_on, layout_of
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.settings import Settings
 from mithril.sharding import FREE, UNSAID, Layout
@@ -70,11 +73,13 @@ class Evaluation:
         traced: the model.
         seeded: outputs whose gradients are given.
         differentiated: parameters and inputs whose gradients come out.
+        captured: arrays that its layers use from around them.
     """
 
     traced: Traced
     seeded: tuple[str, ...]
     differentiated: tuple[str, ...]
+    captured: Captured
 
 
 class Planner:
@@ -97,6 +102,7 @@ class Planner:
         self._placement_spec = placement_spec_of(component_of(model))
         self.bindings: Bindings[tuple[Seeded, frozenset[str]], Evaluation] = Bindings(2 * KEPT)
         self._input_names, self._parameter_names = input_names(model), parameter_names(model)
+        self._frozen = frozen_of(component_of(model))
         self._model = model
         self._backend = backend
         self._engine = engine
@@ -105,9 +111,18 @@ class Planner:
         self._decisions: dict[tuple[str, Sharding], str] = {}
 
     @property
+    def trainable(self) -> tuple[str, ...]:
+        """Names of the parameters that are not frozen."""
+        return tuple(name for name in self._parameter_names if name not in self._frozen)
+
+    @property
     def is_placed(self) -> bool:
         """Whether layers run on parts of the mesh."""
         return self._placement_spec.is_placed and self._backend.mesh.size > 1
+
+    def explain_input(self, name: str) -> str:
+        """Return who reads an input, and the output that was probably meant."""
+        return explain_missing(component_of(self._model), name)
 
     def trace(self, types: tuple[tuple[str, TensorType], ...]) -> Traced:
         """Return the graph for inputs of some types, traced at its first use."""
@@ -119,6 +134,7 @@ class Planner:
                 dict(types),
                 inference=settings.inference,
                 precision=settings.plan.precision,
+                convert=convert_on(self._backend, "a layer", settings.plan.precision.default),
             )
             traced = replace(traced, at_rest={**traced.at_rest, **settings.at_rest})
             self._traces.put(types, traced)
@@ -185,11 +201,12 @@ class Planner:
         passed = [*self._input_names, *self._parameter_names]
         seeded = tuple(name for name, _ in arguments.gradients or ())
         passed += map(cotangent_name, seeded)
+        passed += (item.name for item in traced.captured)
         if traced.uses_seed:
             passed.append(SEED)
         given = arguments.gradients is not None
         differentiated = self._differentiate(traced, arguments) if given else ()
-        evaluation = Evaluation(traced, seeded, differentiated)
+        evaluation = Evaluation(traced, seeded, differentiated, Captured(traced.captured))
         results = (*traced.graph.outputs, *map(gradient_of, differentiated))
         made = Interface("evaluate()", self._backend, evaluation, tuple(passed), results)
         return made.donating(self._settings.donated)
@@ -248,7 +265,7 @@ class Planner:
         )
 
     def _layouts(self, traced: Traced, arguments: ArgumentKinds) -> dict[str, Layout]:
-        """Return the layouts of inputs and parameters, and who decided them."""
+        """Return the layouts of what goes in, and who decided them."""
         layouts = {
             name: Layout(
                 arrives=self._check(sharding, type, f"input '{name}'"), decided_by=PASSED_IN
@@ -258,7 +275,9 @@ class Planner:
         }
         for name, (_, sharding) in arguments.parameters:
             layouts[name] = self._parameter(name, sharding, traced)
-        return layouts
+        # Micro-batches cut what is said to arrive whole, as any input.
+        whole = self._backend.mesh if self.is_placed else None
+        return layouts | {item.name: layout_of(item, whole) for item in traced.captured}
 
     def _parameter(self, name: str, sharding: Sharding | None, traced: Traced) -> Layout:
         """Return the layout of a parameter: an array keeps its sharding, else annotations count."""
@@ -307,8 +326,11 @@ class Planner:
         )
 
     def _differentiate(self, traced: Traced, arguments: ArgumentKinds) -> tuple[str, ...]:
-        """Return what gradients are wanted of: float parameters, and the inputs that were named."""
-        names = [name for name, _ in arguments.parameters]
+        """Return what gradients are wanted of: float parameters, and the inputs that were named.
+
+        Parameters that are frozen are not among them.
+        """
+        names = [name for name, _ in arguments.parameters if name not in self._frozen]
         floats = (n for n in names if traced.graph.input(n).type.dtype.is_float)
         return (*floats, *self._settings.differentiable)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from mithril.errors import OptionError
 from mithril.mesh import Box
+from mithril.runtime.inverse_normal import invert_normal
 from mithril.types import Shape
 
 WORDS_PER_BLOCK = 4
@@ -67,6 +68,14 @@ class Key:
         first = ((words >> np.uint64(32)) + 0.5) * 2.0**-32
         second = (words & np.uint64(0xFFFFFFFF)) * 2.0**-32
         found: np.ndarray = np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * math.pi * second)
+        return found
+
+    def normal_between(self, shape: Shape, box: Box, low: float, high: float) -> np.ndarray:
+        """Return float64 standard normal numbers of those in [low, high] only."""
+        first, last = (0.5 * math.erfc(-bound / math.sqrt(2.0)) for bound in (low, high))
+        probability = self.uniform(shape, box, first, last)
+        least, most = np.finfo(np.float64).tiny, 1.0 - 2.0**-53
+        found: np.ndarray = np.clip(invert_normal(np.clip(probability, least, most)), low, high)
         return found
 
     def integers(self, shape: Shape, box: Box, low: int, high: int) -> np.ndarray:

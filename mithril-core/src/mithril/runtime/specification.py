@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import numpy as np
@@ -12,7 +12,7 @@ from mithril.errors import ShapeError, ShardingError
 from mithril.keywords import checked_options
 from mithril.mesh import PartitionSpec
 from mithril.runtime.array import Array
-from mithril.types import DType, TensorType, as_dtype
+from mithril.types import DType, TensorType, as_dtype, dtype_of_values
 
 REPLICATED = PartitionSpec()
 
@@ -24,7 +24,7 @@ class TensorSpec:
 
     Args:
         shape: global sizes.
-        dtype: element type.
+        dtype: element type; the float dtype of the backend by default.
         sharding: a PartitionSpec; replicated by default.
 
     >>> TensorSpec((32, 16), sharding=PartitionSpec("data")).type
@@ -32,7 +32,7 @@ class TensorSpec:
     """
 
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: str | None = None
     sharding: PartitionSpec = REPLICATED
 
     def __post_init__(self) -> None:
@@ -40,7 +40,8 @@ class TensorSpec:
             raise ShapeError(
                 f"TensorSpec has shape {self.shape!r}; give a tuple of integers of 0 or more"
             )
-        as_dtype(self.dtype)
+        if self.dtype is not None:
+            as_dtype(self.dtype)
         if not isinstance(self.sharding, PartitionSpec):
             raise ShardingError(
                 f"TensorSpec has sharding {self.sharding!r}; give a spec, such as P('data')"
@@ -48,8 +49,8 @@ class TensorSpec:
 
     @property
     def type(self) -> TensorType:
-        """Shape and dtype."""
-        return TensorType(tuple(self.shape), as_dtype(self.dtype))
+        """Shape and dtype; float32 where no backend says otherwise."""
+        return TensorType(tuple(self.shape), as_dtype(self.dtype or DType.float32))
 
 
 def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpec:
@@ -58,19 +59,19 @@ def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpe
     Args:
         given: one of these.
         what: what it describes, for messages.
-        dtype: the dtype of a mere shape.
+        dtype: what is said by none, and the dtype of float64 of NumPy.
 
     Raises:
         ShapeError: it is none of these.
     """
     if isinstance(given, TensorSpec):
-        return given
+        return given if given.dtype is not None else replace(given, dtype=dtype)
     if isinstance(given, TensorType):
         return TensorSpec(given.shape, given.dtype)
     if isinstance(given, Array):
         return TensorSpec(given.shape, given.dtype, given.sharding.spec)
     if isinstance(given, np.ndarray):
-        return TensorSpec(given.shape, as_dtype(given.dtype))
+        return TensorSpec(given.shape, dtype_of_values(given, dtype))
     if _is_shape(given):
         return TensorSpec(tuple(given), dtype)
     raise ShapeError(

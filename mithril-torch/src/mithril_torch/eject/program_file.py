@@ -7,8 +7,10 @@ in and comes out, and what it takes to run one step under plain Python or torchr
 from __future__ import annotations
 
 import ast
+import base64
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -44,6 +46,8 @@ this process's parts, in the order of INPUTS; `part_of` cuts them out, and `whol
 """
 '''
 LEAST_TORCH = "2.13"
+LARGEST_CONSTANT = 1 << 20
+"""Bytes of a constant that is written out in a file."""
 
 
 def code(compiled: ModelView[EngineView], gradients: bool | None = None) -> str:
@@ -95,9 +99,9 @@ def _plan(compiled: ModelView[EngineView], gradients: bool | None) -> Plan:
     if gradients is None or gradients == _is_joint(compiled, plan):
         return plan
     ports = {port.name: port for port in plan.inputs}
-    parameters = {n: (ports[n].type, ports[n].sharding) for n in compiled.parameter_names}
+    parameters = {n: (ports[n].type, ports[n].sharding) for n in compiled.parameters}
     return compiled.program_for(
-        {name: ports[name].type for name in compiled.input_names},
+        {name: ports[name].type for name in compiled.inputs},
         gradients=gradients,
         differentiable=compiled.differentiable,
         parameters=parameters,
@@ -154,13 +158,14 @@ def _file(
     yield f"\nRANKS = {mesh.size}"
     yield from _table("INPUTS", _rows(plan, plan.inputs, compiled, _kind_of_input))
     yield from _table("OUTPUTS", _rows(plan, plan.outputs, compiled, _kind_of_output))
+    yield from _constants(compiled)
     yield "\n\ndef load(device, rank):"
     yield '    """Return the function that runs a step on this process\'s device."""'
     lines = generated.text.replace("\n\n\n", "\n\n").splitlines()
     yield from (f"    {line}" if line else "" for line in lines)
     yield "    return run"
     yield '\n\nif __name__ == "__main__":'
-    yield "    main(RANKS, INPUTS, OUTPUTS, load)"
+    yield "    main(RANKS, INPUTS, OUTPUTS, load, CONSTANTS)"
 
 
 def _names(generated: ProgramText) -> frozenset[str]:
@@ -186,6 +191,19 @@ def _table(name: str, rows: Iterable[str]) -> Iterator[str]:
     yield ")"
 
 
+def _constants(compiled: ModelView[EngineView]) -> Iterator[str]:
+    """Yield the values of arrays that layers captured, but for large ones."""
+    yield "CONSTANTS = {"
+    for name, array in compiled.captured.items():
+        if array.type.nbytes > LARGEST_CONSTANT:
+            continue
+        text = base64.b64encode(zlib.compress(array.numpy().tobytes())).decode()
+        yield f"    {name!r}: ("
+        yield from (f"        {part.group()!r}" for part in re.finditer(".{1,80}", text))
+        yield "    ),"
+    yield "}"
+
+
 def _rows(
     plan: Plan,
     ports: Iterable[Port],
@@ -203,15 +221,17 @@ def _rows(
 
 
 def _kind_of_input(compiled: ModelView[EngineView], port: Port) -> str:
-    if port.name in compiled.input_names:
+    if port.name in compiled.inputs:
         return "input"
-    if port.name in compiled.parameter_names:
+    if port.name in compiled.parameters:
         return "parameter"
+    if port.name in compiled.captured:
+        return "constant"
     return "seed" if port.name == "seed" else "output gradient"
 
 
 def _kind_of_output(compiled: ModelView[EngineView], port: Port) -> str:
-    return "output" if port.name in compiled.output_names else "gradient"
+    return "output" if port.name in compiled.outputs else "gradient"
 
 
 def _replace(path: Path, text: str) -> None:

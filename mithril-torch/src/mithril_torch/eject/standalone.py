@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import argparse
+import base64
 import math
 import os
 import sys
@@ -29,9 +30,9 @@ Run = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
 class Port(NamedTuple):
     """A tensor that goes into the program or comes out of it.
 
-    `kind` is `input`, `parameter`, `output gradient` or `seed` of what goes in, `output` or
-    `gradient` of what comes out; `shape` is that of the whole tensor; `split` says for each
-    dimension which mesh axes split it, major first; `axes` are the sizes of these, and `ranks` the
+    `kind` is `input`, `parameter`, `output gradient`, `constant` or `seed` of what goes in,
+    `output` or `gradient` of what comes out; `shape` is that of the whole tensor; `split` says for
+    each dimension which mesh axes split it, major first; `axes` are the sizes of these, `ranks` the
     processes that have a part of it, in the order of the axes.
     """
 
@@ -49,12 +50,13 @@ def main(
     inputs: Sequence[Port],
     outputs: Sequence[Port],
     load: Callable[[str, int], Run],
+    constants: Mapping[str, str],
     arguments: Sequence[str] | None = None,
 ) -> None:
     """Run one step from the command line."""
     options = read_arguments(arguments)
     rank, device = meet_others(size, options.device)
-    wholes = tensors_for(inputs, options.tensors, options.seed)
+    wholes = tensors_for(inputs, options.tensors, options.seed, constants)
     run = load(device, rank)
     parts = [part_of(wholes[port.name], port, rank, device) for port in inputs]
     with torch.inference_mode():
@@ -114,10 +116,13 @@ def meet_others(size: int, kind: str) -> tuple[int, str]:
     return rank, device
 
 
-def tensors_for(ports: Sequence[Port], path: str | None, seed: int) -> dict[str, torch.Tensor]:
+def tensors_for(
+    ports: Sequence[Port], path: str | None, seed: int, constants: Mapping[str, str]
+) -> dict[str, torch.Tensor]:
     """Return the whole tensors that go in: those of a file, or random ones.
 
-    Gradients of outputs are ones unless the file has others; a seed is that of the command line.
+    Gradients of outputs are ones unless the file has others; a seed is that of the command line. A
+    constant is what this file says, if it is not too large to stand in it.
     """
     given = {} if path is None else torch.load(path, map_location="cpu", weights_only=True)
     known = {port.name for port in ports}
@@ -128,7 +133,14 @@ def tensors_for(ports: Sequence[Port], path: str | None, seed: int) -> dict[str,
     for port in ports:
         if port.name not in given and path is not None and port.kind in ("input", "parameter"):
             sys.exit(f"{path} has no {port.kind} '{port.name}'")
-        x = given[port.name] if port.name in given else make_tensor(port, seed)
+        if port.name in given:
+            x = given[port.name]
+        elif port.kind != "constant":
+            x = make_tensor(port, seed)
+        elif port.name in constants:
+            x = read_constant(port, constants[port.name])
+        else:
+            sys.exit(f"constant '{port.name}' is too large for this file; give it by --tensors")
         if (tuple(x.shape), x.dtype) != (port.shape, port.dtype):
             sys.exit(
                 f"{port.kind} '{port.name}' in {path} is {x.dtype}{list(x.shape)}; the program "
@@ -136,6 +148,14 @@ def tensors_for(ports: Sequence[Port], path: str | None, seed: int) -> dict[str,
             )
         found[port.name] = x
     return found
+
+
+def read_constant(port: Port, text: str) -> torch.Tensor:
+    """Return a constant that is written out in this file."""
+    values = bytearray(zlib.decompress(base64.b64decode(text)))
+    if not values:
+        return torch.empty(port.shape, dtype=port.dtype)
+    return torch.frombuffer(values, dtype=port.dtype).reshape(port.shape)
 
 
 def make_tensor(port: Port, seed: int) -> torch.Tensor:

@@ -164,7 +164,7 @@ class ModelCall:
 
     @property
     def _output_names(self) -> tuple[str, ...]:
-        return self.function.compiled.output_names
+        return self.function.compiled.outputs
 
     def _sources(self, program: ProgramView, wanted: Sequence[bool]) -> list[str]:
         return [
@@ -200,8 +200,10 @@ class ModelCall:
             elif port.name in self.arrays:
                 array, backend = self.arrays[port.name], self.function.compiled.backend
                 found[port.name] = backend.reshard(array, port.sharding).shards
+            elif port.name in program.captured:
+                found[port.name] = program.captured[port.name].shards
             elif port.name in named:
-                is_part = port.name in self.function.compiled.parameter_names
+                is_part = port.name in self.function.compiled.parameters
                 found[port.name] = to_handle(
                     self.function.engine, named[port.name], port.type, port.sharding,
                     is_part=is_part,

@@ -69,8 +69,8 @@ class CompiledModule(Scope):
         self._holders: dict[str, tuple[torch.nn.Module, str]] = {}
         is_own = params is None
         arrays = compiled.randomize_params() if params is None else params
-        _check_names(list(arrays), compiled.parameter_names, "parameters given to as_module()")
-        for name in compiled.parameter_names:
+        _check_names(list(arrays), compiled.parameters, "parameters given to as_module()")
+        for name in compiled.parameters:
             array = compiled.backend.own(arrays[name], f"parameter '{name}'")
             _check_is_here(compiled.engine, name, array)
             found = array.type, array.sharding
@@ -106,7 +106,8 @@ class CompiledModule(Scope):
                 holder.add_module(part, Scope())
             holder = holder.get_submodule(part)
         _check_free(holder, leaf, name)
-        holder.register_parameter(leaf, torch.nn.Parameter(tensor, tensor.is_floating_point()))
+        is_trained = tensor.is_floating_point() and name in self._runner.trainable
+        holder.register_parameter(leaf, torch.nn.Parameter(tensor, is_trained))
         self._holders[name] = holder, leaf
 
 
@@ -119,6 +120,7 @@ class Runner:
 
     def __init__(self, compiled: ModelView[EngineView]) -> None:
         self.compiled = compiled
+        self.trainable = frozenset(compiled.trainable)
         self.parameters: dict[str, Placed] = {}
         self._weights: dict[str, tuple[torch.Size, torch.dtype]] = {}
         self._functions: dict[Any, ModelFunction] = {}
@@ -142,7 +144,7 @@ class Runner:
         Raises:
             GraphError: one is missing, unknown, or given twice.
         """
-        names = self.compiled.input_names
+        names = self.compiled.inputs
         if len(inputs) > len(names):
             raise GraphError(
                 f"module is called with {len(inputs)} inputs; the model has {len(names)}: "
@@ -179,7 +181,7 @@ class Runner:
             found = call.outputs(list(tensors.values()))
         is_joint = with_gradients and function.keeps_gradients
         program = function.joint if is_joint else function.forward
-        return dict(zip(self.compiled.output_names, found, strict=True)), program.uses_seed
+        return dict(zip(self.compiled.outputs, found, strict=True)), program.uses_seed
 
     def _function(
         self, given: Mapping[str, Any], sloped: Sequence[str], inference: bool

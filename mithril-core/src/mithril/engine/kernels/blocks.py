@@ -23,12 +23,15 @@ def in_blocks(step: Run, xp: ModuleType) -> Run:
     """Return the same elementwise function of arrays of one shape, run block by block.
 
     Args:
-        step: takes arrays of any shape and returns one of their shape and the first one's dtype.
+        step: takes arrays of at least one dimension, and returns one of their shape and the first
+            one's dtype.
         xp: the array namespace.
     """
 
     def run(*operands: Any) -> Any:
         first = operands[0]
+        if not first.shape:  # what NumPy computes of a scalar is no array, and takes no `out=`
+            return xp.reshape(step(*(xp.reshape(x, (1,)) for x in operands)), ())
         if first.size <= 2 * BLOCK:
             return step(*operands)
         flat = [xp.reshape(operand, (-1,)) for operand in operands]

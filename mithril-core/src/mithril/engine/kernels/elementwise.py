@@ -96,7 +96,7 @@ def erf_kernel(dtype: np.dtype[Any], xp: ModuleType) -> Run:
     """Return erf for a dtype: an approximation up to float32, exact (and slow) beyond."""
     if dtype.itemsize == 8:
         exact = np.frompyfunc(math.erf, 1, 1)
-        return lambda x: xp.asarray(exact(np.asarray(x)).astype(np.float64))
+        return lambda x: xp.asarray(np.asarray(exact(np.asarray(x)), np.float64))
     return lambda x: xp.asarray(erf_float32(xp.asarray(x, dtype=np.float32), xp), dtype=dtype)
 
 

@@ -11,7 +11,7 @@ from mithril.models.initializers import Normal
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.trace_context import layer_path, parameter
-from mithril.ops import cast, exp, iota, sin, take
+from mithril.ops import accumulator, cast, exp, iota, sin, take
 from mithril.types import DType
 
 
@@ -89,12 +89,13 @@ def PositionalEncoding(input: Tensor, *, max_len: int, learned: bool = False) ->
 def _sinusoids(like: Tensor, sequence: int, features: int) -> Tensor:
     """The table [sequence, features]."""
     shape = (sequence, features)
-    position = cast(iota(like, shape, 0), DType.float32)
+    wide = accumulator(like.dtype)
+    position = cast(iota(like, shape, 0), wide)
     feature = iota(like, shape, 1)
     pair = cast(feature * 0.5, DType.int32)
     odd = feature - pair * 2
-    rate = exp(cast(pair, DType.float32) * (-2.0 * math.log(10000.0) / features))
-    return sin(position * rate + cast(odd, DType.float32) * (0.5 * math.pi))
+    rate = exp(cast(pair, wide) * (-2.0 * math.log(10000.0) / features))
+    return sin(position * rate + cast(odd, wide) * (0.5 * math.pi))
 
 
 __all__ = ["Embedding", "PositionalEncoding"]

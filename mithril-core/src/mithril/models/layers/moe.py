@@ -232,8 +232,9 @@ def _experts(x: Tensor, network: _Network, multiply: Product) -> Tensor:
 
     def layer(x: Tensor, dimension: int) -> Tensor:
         start = fan_in_uniform(x.shape[-1])
-        weight = parameter("weight", (network.count, dimension, x.shape[-1]), start)
-        bias = parameter("bias", (network.count, dimension), start) if network.bias else None
+        shape = (network.count, dimension)
+        weight = parameter("weight", (*shape, x.shape[-1]), start, stacked=1)
+        bias = parameter("bias", shape, start, stacked=1) if network.bias else None
         return multiply(x, weight, bias)
 
     with section("experts.in"):

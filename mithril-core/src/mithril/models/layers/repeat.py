@@ -20,9 +20,9 @@ from mithril.models.composition import Composition
 from mithril.models.definition import POSITIVE, Check, define
 from mithril.models.layer import Layer
 from mithril.models.model import Model
+from mithril.models.prefixes import component_of
 from mithril.models.trace import (
     annotations_of,
-    component_of,
     parameter_names,
     resting,
     trace_inside,
@@ -160,8 +160,8 @@ def _repeat(
     stacks = [given[port] for port in ports.stacked]
     slices = [inside[port].value for port in ports.stacked]
     for name, found in run.parameters.items():
-        shape = (count, *found.tensor.shape)
-        stacks.append(parameter(name, shape, found.initializer, found.tensor.dtype))
+        shape, levels = (count, *found.tensor.shape), found.stacked + 1
+        stacks.append(parameter(name, shape, found.initializer, found.tensor.dtype, stacked=levels))
         slices.append(found.tensor.value)
     if run.seed is not None:
         steps = cast(iota(next(iter(given.values())), (count,), 0), DType.uint32) * SEED_STEP

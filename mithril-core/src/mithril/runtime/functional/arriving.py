@@ -13,7 +13,7 @@ from mithril.mesh import PartitionSpec, Sharding, coarsen
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.options import FunctionOptions, Specs
-from mithril.runtime.specification import TensorSpec
+from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.types import TensorType
 
 
@@ -59,6 +59,7 @@ class Arriving:
         found = []
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, TensorSpec):
+                leaf = as_spec(leaf, self.what(position), backend.precision.default)
                 kind = Kind(backend, leaf.type, self._resolve_spec(backend, leaf, position))
             else:
                 kind = self._as_it_lies(backend, leaf, position).kind

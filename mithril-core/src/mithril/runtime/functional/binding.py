@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mithril.compiler import Request
@@ -11,15 +11,16 @@ from mithril.ir import Graph, Tensor
 from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
 from mithril.ops.constrain import apply_constraint
-from mithril.runtime.array import Array, ArrayBackend, Kind
+from mithril.runtime.array import ArrayBackend, Kind
 from mithril.runtime.call import Bound, Interface, bind
+from mithril.runtime.capture import Captured, layout_of
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.arriving import Arriving, sharding_of
 from mithril.runtime.functional.options import FunctionOptions
-from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift
+from mithril.runtime.functional.tracing import FunctionBuilder, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
 from mithril.runtime.submesh import placement_by
-from mithril.sharding import FREE, UNSAID, Layout
+from mithril.sharding import UNSAID, Layout
 from mithril.types import DType, check_number
 
 Limit = tuple[int, DType, str]
@@ -32,25 +33,13 @@ class TracedFunction:
 
     Args:
         structure: of what it returned.
-        taken: arrays that it uses besides its arguments.
+        captured: arrays that it uses besides its arguments.
         limits: which of its arguments have to fit an integer dtype.
     """
 
     structure: Structure
-    taken: Sequence[Taken]
+    captured: Captured
     limits: Sequence[Limit]
-    _captured: list[Array] | None = field(default=None, init=False)
-
-    def collect_captured(self, bound: Bound[TracedFunction]) -> list[Array]:
-        """Return the arrays that it uses besides its arguments, as the plan takes them."""
-        if self._captured is None:
-            self._captured = [
-                t.array.backend.reshard(t.array, bound.ports[t.tensor.value.name].sharding)
-                if t.is_free
-                else t.array
-                for t in self.taken
-            ]
-        return self._captured
 
     def check_numbers(self, leaves: Sequence[Any]) -> None:
         """Raise unless the numbers among the leaves fit the integers they are taken as.
@@ -102,8 +91,9 @@ def bind_function(
         for dtype in sorted(x.met)
         if dtype.is_integer
     ]
-    traced = TracedFunction(structure, builder.taken, limits)
-    arrive = [*kinds, *(taken.array.kind for taken in builder.taken)]
+    captured = Captured(builder.captured_arrays)
+    traced = TracedFunction(structure, captured, limits)
+    arrive = [*kinds, *captured.kinds]
     known = tuple(value.name for value in graph.inputs)
     request = _request(builder, graph, arriving, arrive, structure, options)
     return bind(
@@ -152,11 +142,11 @@ def _request(
         options: of the function.
     """
     backend = builder.backend
-    free = {t.tensor.value.name for t in builder.taken if t.is_free}
     layouts = {
-        value.name: Layout(arrives=FREE if value.name in free else kind.sharding)
+        value.name: Layout(arrives=kind.sharding)
         for value, kind in zip(graph.inputs, arrive, strict=True)
     }
+    layouts |= {item.name: layout_of(item) for item in builder.captured_arrays}
     for position, spec in enumerate(arriving.resting if backend.mesh.size > 1 else ()):
         if spec is not None:
             value, wanted = graph.inputs[position], arriving.specs[position]

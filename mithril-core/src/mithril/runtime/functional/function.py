@@ -239,7 +239,8 @@ class Function:
 def _run(bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
     """Return what a function returns for arrays of the kinds that were planned for."""
     traced = bound.interface.source
-    given = [*arrays, *traced.collect_captured(bound)] if traced.taken else arrays
+    captured = traced.captured
+    given = [*arrays, *captured.collect(bound.ports)] if captured.arrays else arrays
     return rebuild(traced.structure, bound.run(given))
 
 

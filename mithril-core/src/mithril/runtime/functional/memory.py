@@ -45,7 +45,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         leaves: list[Any] = []
         structure = flatten((args, kwargs), leaves, _stays)
         outer = trace_around(leaves) or running_trace()
-        if outer is None:
+        if outer is None or not outer.records:
             return function(*args, **kwargs)
         tensors = [lift(outer, x, f"argument of function '{called}'") for x in leaves]
 

@@ -116,12 +116,15 @@ class _Loop:
         builder = FunctionBuilder(backend, name_of(self.function))
         ready = self._prepare(builder)
         builder.is_done = True
-        arrays = {item.tensor.value: item.array for item in builder.taken}
+        arrays: dict[Value, Any] = {
+            item.tensor.value: item.array for item in builder.captured_arrays
+        }
 
         def array_of(x: Tensor) -> Array:
             if isinstance(x, Number) and x.known is not None:
                 return backend.full((), x.known, dtype=x.dtype)
-            return arrays[x.value]
+            found: Array = arrays[x.value]
+            return found
 
         if ready.op is None:
             rows = [backend.zeros(0, *v.type.shape, dtype=v.type.dtype) for v in ready.body.made]

@@ -14,38 +14,22 @@ import numpy as np
 
 from mithril.errors import GraphError, kind_of
 from mithril.ir import Builder, Graph, Source, Tensor, Value
+from mithril.ir.capture import CapturingBuilder
 from mithril.ir.op import Op
 from mithril.ir.running import running_trace, tracing
 from mithril.ir.source import user_source
 from mithril.ir.tensor import Number
 from mithril.mesh import Sharding
-from mithril.runtime.array import Array, ArrayBackend
+from mithril.runtime.array import ArrayBackend
+from mithril.runtime.capture import convert_on
 from mithril.runtime.functional.tree import Structure, flatten
 from mithril.types import DType, Scalar, TensorType, as_dtype
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Taken:
-    """An array that a function uses without having got it.
-
-    Args:
-        tensor: the hidden input.
-        array: its values, on the backend.
-        given: what the function used, kept so that it is known again.
-        is_free: whether it may lie as the plan needs it.
-    """
-
-    tensor: Tensor
-    array: Array
-    given: object
-    is_free: bool
-
-
-class FunctionBuilder(Builder):
+class FunctionBuilder(CapturingBuilder):
     """Collects what a function computes; every node knows the user's line.
 
-    `taken` are the hidden inputs; `lies` says how arguments lie, and the gradients that shall lie
-    as they do.
+    `lies` says how arguments lie, and the gradients that shall lie as they do.
 
     Args:
         backend: where the function will run.
@@ -55,33 +39,15 @@ class FunctionBuilder(Builder):
     kind = "function"
 
     def __init__(self, backend: ArrayBackend, name: str) -> None:
-        super().__init__()
+        super().__init__(convert_on(backend, f"function '{name}'"), backend.precision.default)
         self.backend = backend
         self.name = name
-        self.taken: list[Taken] = []
         self.lies: dict[Value, Sharding] = {}
-        self._known: dict[int, Taken] = {}
         self.is_done = False
 
     def here(self) -> Source | None:
         """Return the user's line that is being run."""
         return user_source()
-
-    def adopt(self, x: object) -> Tensor | None:
-        """Return an array of values as a hidden input, the same one each time."""
-        known = self._known.get(id(x))
-        if known is not None:
-            return known.tensor
-        is_host = isinstance(x, np.ndarray | np.generic)
-        array = self.backend.array(x) if is_host else self.backend.convert(x)
-        if not isinstance(array, Array):
-            return None
-        self.backend.own(array, f"array used by function '{self.name}'")
-        name = self.free_name(f"captured.{len(self.taken)}")
-        taken = Taken(self.input(array.type, name), array, x, is_host)
-        self.taken.append(taken)
-        self._known[id(x)] = taken
-        return taken.tensor
 
     def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
         """Append a node and return its results.
@@ -119,7 +85,8 @@ def lift(builder: Builder, x: object, what: str) -> Tensor:
         return builder.own(x)
     if isinstance(x, bool | int | float | np.generic):
         number = x.item() if isinstance(x, np.generic) else x
-        return Number(builder, builder.constant(number, _dtype_of(x)).value, known=number)
+        dtype = _dtype_of(x, builder.default_float)
+        return Number(builder, builder.constant(number, dtype).value, known=number)
     adopted = builder.adopt(x)
     if adopted is None:
         raise GraphError(
@@ -129,10 +96,10 @@ def lift(builder: Builder, x: object, what: str) -> Tensor:
     return builder.own(adopted)
 
 
-def _dtype_of(x: Scalar | np.generic) -> DType:
+def _dtype_of(x: Scalar | np.generic, default_float: DType) -> DType:
     """Return the dtype a number has where it meets no array."""
     if isinstance(x, float):  # float64 of NumPy, too
-        return DType.float32
+        return default_float
     if isinstance(x, np.generic) and not isinstance(x, np.int64):
         return as_dtype(x.dtype)
     if isinstance(x, bool):

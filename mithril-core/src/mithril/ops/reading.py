@@ -1,0 +1,76 @@
+"""What users give functions besides tensors: integers, sizes, lists of numbers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from mithril.errors import ShapeError, kind_of
+
+
+def read_integer(value: object, what: str) -> int:
+    """Return an integer of Python.
+
+    Args:
+        value: an integer of Python or NumPy.
+        what: what it is, for messages: `roll's shift`, say.
+
+    Raises:
+        ShapeError: it is none.
+
+    >>> read_integer(np.int8(3), "roll's shift")
+    3
+    """
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ShapeError(f"{what} is {_show(value)}, which is no integer; give one") from None
+
+
+def read_integers(values: object, what: str) -> tuple[int, ...]:
+    """Return integers; a lone one stands for itself, as in NumPy.
+
+    Args:
+        values: an integer, or several.
+        what: what they are, for messages: `reshape's shape`, say.
+
+    Raises:
+        ShapeError: one of them is no integer.
+
+    >>> read_integers(6, "reshape's shape"), read_integers([2, 3], "reshape's shape")
+    ((6,), (2, 3))
+    """
+    if is_list(values):
+        return tuple(read_integer(value, f"a number in {what}") for value in values)
+    return (read_integer(values, what),)
+
+
+def is_list(values: object) -> TypeGuard[Iterable[Any]]:
+    """Return whether there are several of something: an array without dimensions is one."""
+    is_scalar: bool = getattr(values, "ndim", None) == 0
+    return isinstance(values, Iterable) and not is_scalar
+
+
+def read_values(values: object) -> np.ndarray:
+    """Return numbers in lists as an array of NumPy.
+
+    Raises:
+        ShapeError: they form none.
+    """
+    try:
+        host = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(f"values do not form an array; {error}; give equal lengths") from error
+    if host.dtype.kind not in "biufV":
+        raise ShapeError(f"values are of type {host.dtype}; give lists of numbers, or tensors")
+    return host
+
+
+def _show(value: Any) -> str:
+    return repr(value) if isinstance(value, int | float | str | None) else kind_of(value)
+
+
+__all__: list[str] = []
