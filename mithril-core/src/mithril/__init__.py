@@ -58,18 +58,22 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 """The module of each public name; `mithril.models` for layers and all that is not said here."""
 
 __all__ = [
-    "Add", "Array", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "Check", "CheckpointError",
-    "CompiledModel", "Concat", "Constant", "Conv1d", "Conv2d", "CrossEntropy", "Divide", "Dropout",
-    "Embedding", "FeedForward", "Flatten", "Function", "Gelu", "GraphError", "JaxBackend", "Layer",
-    "LayerNorm", "Linear", "MLXBackend", "MatMul", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
-    "MeshError", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal",
-    "NumpyBackend", "OptionError", "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError",
-    "PositionalEncoding", "Precision", "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError",
-    "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh",
-    "TensorSpec", "TorchBackend", "Transpose", "Uniform", "UnknownNameError", "__version__",
-    "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "jit", "layer",
-    "layer_path", "numpy", "open_backend", "parameter", "reshard", "section", "seed",
-    "value_and_grad",
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "Add",
+    "Array", "AvgPool1d", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "BinaryCrossEntropy",
+    "BinaryCrossEntropyWithLogits", "Check", "CheckpointError", "CompiledModel", "Concat",
+    "Constant", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "CosineLoss",
+    "CrossEntropy", "Divide", "Dropout", "Elu", "Embedding", "FeedForward", "Flatten", "Function",
+    "Gelu", "GlobalAvgPool", "GlobalMaxPool", "Glu", "GraphError", "GroupNorm", "HardSwish",
+    "HingeLoss", "HuberLoss", "InstanceNorm", "JaxBackend", "KLDivergence", "L1Loss", "Layer",
+    "LayerNorm", "LeakyRelu", "Linear", "MLXBackend", "MatMul", "MaxPool1d", "MaxPool2d", "Mean",
+    "MeanSquaredError", "Mesh", "MeshError", "Mish", "MithrilError", "MoE", "Model",
+    "MultiHeadAttention", "Multiply", "Normal", "NumpyBackend", "OptionError", "P", "PartitionSpec",
+    "Pipeline", "PipelineOptions", "PlanError", "PositionalEncoding", "Precision", "QuantileLoss",
+    "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid",
+    "Silu", "Softmax", "Softplus", "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend",
+    "Transpose", "Uniform", "UnknownNameError", "__version__", "checkpoint", "compile", "constrain",
+    "define_op", "grad", "is_inference", "jit", "layer", "layer_path", "numpy", "open_backend",
+    "parameter", "reshard", "section", "seed", "value_and_grad",
 ]  # fmt: skip
 
 

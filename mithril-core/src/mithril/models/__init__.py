@@ -15,6 +15,7 @@ from mithril.models.layer import Layer as Layer
 from mithril.models.layer import layer as layer
 from mithril.models.layers.activation import *
 from mithril.models.layers.attention import *
+from mithril.models.layers.class_loss import *
 from mithril.models.layers.combine import *
 from mithril.models.layers.convolution import *
 from mithril.models.layers.embedding import *
