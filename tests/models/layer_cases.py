@@ -69,6 +69,7 @@ POSITIVE = ("right", "running_variance")
 ROWS = {"input": (BATCH, 6)}
 SEQUENCE = {"input": (BATCH, 4, 8)}
 IMAGE = {"input": (BATCH, 4, 7, 6)}
+VOLUME = {"input": (BATCH, 4, 3, 5, 4)}
 PAIR = {"a": (BATCH, 3, 4), "b": (BATCH, 3, 4)}
 STATE = {"running_mean": (4,), "running_variance": (4,)}
 STATES = tuple(STATE)
@@ -90,6 +91,26 @@ CASES = [
     Case(ml.Conv1d(4, 3, 2, 1, 2, 2), SEQUENCE),
     Case(ml.Conv2d(4, (3, 2), 2, (1, 0)), IMAGE),
     Case(ml.Conv2d(6, 2, dilation=(2, 1), groups=2, bias=False), IMAGE),
+    Case(ml.Conv1d(4, 2, 2, "same"), SEQUENCE),
+    Case(ml.Conv1d(4, 3, padding=((2, 0),)), SEQUENCE),
+    Case(ml.Conv2d(4, 3, (2, 1), "same", (1, 2)), IMAGE),
+    Case(ml.Conv2d(4, 3, padding=(1, (0, 2))), IMAGE),
+    Case(ml.Conv3d(4, (2, 3, 2), (1, 2, 1), (0, 1, (1, 0))), VOLUME),
+    Case(ml.Conv3d(4, 3, padding="same", dilation=(1, 1, 2), groups=2), VOLUME),
+    Case(ml.ConvTranspose1d(6, 3, 2, 1, 1, 2), SEQUENCE),
+    Case(ml.ConvTranspose1d(3, 2, padding=((0, 1),), bias=False, dilation=2), SEQUENCE),
+    Case(ml.ConvTranspose2d(6, 2, 2), IMAGE),
+    Case(ml.ConvTranspose2d(4, (3, 2), (2, 3), (1, 0), (1, 2), 2), IMAGE),
+    Case(ml.MaxPool1d(2, 1, "same"), SEQUENCE),
+    Case(ml.AvgPool1d(3, 2, ((0, 2),), False), SEQUENCE),
+    Case(ml.MaxPool2d(3, 2, "same"), IMAGE),
+    Case(ml.AvgPool2d(2, 1, (1, (0, 1))), IMAGE),
+    Case(ml.GlobalAvgPool(), IMAGE),
+    Case(ml.GlobalMaxPool(keepdims=True), IMAGE),
+    Case(ml.AdaptiveAvgPool1d(3), SEQUENCE),
+    Case(ml.AdaptiveMaxPool1d(2), SEQUENCE),
+    Case(ml.AdaptiveAvgPool2d((3, None)), IMAGE),
+    Case(ml.AdaptiveMaxPool2d((3, 4)), IMAGE),
     Case(ml.MaxPool2d(2), IMAGE),
     Case(ml.MaxPool2d(3, 2, 1), IMAGE),
     Case(ml.AvgPool2d(3, 2, 1), IMAGE),

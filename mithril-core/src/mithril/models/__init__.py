@@ -23,6 +23,7 @@ from mithril.models.layers.linear import *
 from mithril.models.layers.loss import *
 from mithril.models.layers.moe import *
 from mithril.models.layers.normalization import *
+from mithril.models.layers.pooling import *
 from mithril.models.layers.repeat import *
 from mithril.models.model import Model as Model
 from mithril.models.pipeline import Pipeline as Pipeline

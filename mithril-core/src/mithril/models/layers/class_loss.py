@@ -88,7 +88,7 @@ def CrossEntropy(  # noqa: N802
     if weight is not None:
         _require_class_weights(input, weight)
         weight = cast(weight, input.dtype)
-    if target.dtype.is_float:
+    if target.dtype.is_float and target.shape == input.shape:
         if ignore_index is not None:
             raise OptionError(
                 f"layer '{layer_path()}' has ignore_index={ignore_index} and probabilities as "
@@ -125,7 +125,6 @@ def CrossEntropy(  # noqa: N802
 def _of_probabilities(
     input: Tensor, target: Tensor, weight: Tensor | None, smoothing: float, reduction: str
 ) -> Tensor:
-    require_same_shape(input, target)
     if smoothing:
         target = target * (1.0 - smoothing) + smoothing / input.shape[-1]
     costs = target * log_softmax(input)
