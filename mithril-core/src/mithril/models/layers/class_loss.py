@@ -180,7 +180,7 @@ def BinaryCrossEntropy(  # noqa: N802
     no = where(is_less, log1p(where(is_less, -input, 0.0)), _LOWEST_LOG)
     yes, no = maximum(yes, _LOWEST_LOG), maximum(no, _LOWEST_LOG)
     losses = -(target * yes + (1.0 - target) * no)
-    return reduce_losses(_weighted(losses, weight, "weight"), reduction)
+    return reduce_losses(_weight_losses(losses, weight, "weight"), reduction)
 
 
 @layer(checks={"reduction": REDUCTION})
@@ -216,8 +216,8 @@ def BinaryCrossEntropyWithLogits(  # noqa: N802
     target = cast(target, input.dtype)
     # The negative log-probabilities of yes and of no; neither cancels where it is small.
     yes, no = target * softplus(-input), (1.0 - target) * softplus(input)
-    losses = _weighted(yes, pos_weight, "pos_weight") + no
-    return reduce_losses(_weighted(losses, weight, "weight"), reduction)
+    losses = _weight_losses(yes, pos_weight, "pos_weight") + no
+    return reduce_losses(_weight_losses(losses, weight, "weight"), reduction)
 
 
 @layer(checks={"reduction": _BATCH_REDUCTION})
@@ -260,7 +260,7 @@ def KLDivergence(  # noqa: N802
     return reduce_losses(losses, "sum") / max(1, input.shape[0])
 
 
-def _weighted(losses: Tensor, weight: Tensor | None, port: str) -> Tensor:
+def _weight_losses(losses: Tensor, weight: Tensor | None, port: str) -> Tensor:
     """Return losses, each multiplied by its weight."""
     if weight is None:
         return losses
