@@ -145,6 +145,17 @@ class Op:
         del inputs
         return None
 
+    def check_index(self, inputs: Types, index: Any) -> None:
+        """Raise unless integers can be the operand that is used as indices; by default all can.
+
+        Args:
+            inputs: types of the operands.
+            index: the integers, a NumPy array.
+
+        Raises:
+            ShapeError: one chooses nothing.
+        """
+
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         """Emit the op on one shard; by default the same op, resized."""
         return shard.apply(self.resize(shard.outputs), *inputs)

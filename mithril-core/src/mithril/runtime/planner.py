@@ -30,6 +30,7 @@ from mithril.partition.pipeline import Placement
 from mithril.runtime.array import Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
+from mithril.runtime.host_indices import IndexUse, find_index_uses
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.settings import Settings
 from mithril.sharding import FREE, UNSAID, Layout
@@ -68,11 +69,13 @@ class Evaluation:
         traced: the model.
         seeded: outputs whose gradients are given.
         differentiated: parameters and inputs whose gradients come out.
+        index_uses: where the model chooses by integers that come from inputs.
     """
 
     traced: Traced
     seeded: tuple[str, ...]
     differentiated: tuple[str, ...]
+    index_uses: tuple[IndexUse, ...]
 
 
 class Planner:
@@ -173,7 +176,8 @@ class Planner:
             passed.append(SEED)
         given = arguments.gradients is not None
         differentiated = self._differentiate(traced, arguments) if given else ()
-        evaluation = Evaluation(traced, seeded, differentiated)
+        uses = find_index_uses(traced.graph)
+        evaluation = Evaluation(traced, seeded, differentiated, uses)
         results = (*traced.graph.outputs, *map(gradient_of, differentiated))
         donated = tuple(i for i, name in enumerate(passed) if name in self._settings.donated)
         return Interface("evaluate()", self._backend, evaluation, tuple(passed), results, donated)

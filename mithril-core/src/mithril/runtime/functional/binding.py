@@ -18,6 +18,7 @@ from mithril.runtime.functional.arriving import Arriving, sharding_of
 from mithril.runtime.functional.options import FunctionOptions
 from mithril.runtime.functional.tracing import FunctionBuilder, Taken, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
+from mithril.runtime.host_indices import IndexUse, check_host_indices, find_index_uses
 from mithril.runtime.submesh import placement_by
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.types import DType, check_number
@@ -34,12 +35,15 @@ class TracedFunction:
         structure: of what it returned.
         taken: arrays that it uses besides its arguments.
         limits: which of its arguments have to fit an integer dtype.
+        graph: what was traced; its first inputs are the arguments.
     """
 
     structure: Structure
     taken: Sequence[Taken]
     limits: Sequence[Limit]
+    graph: Graph
     _captured: list[Array] | None = field(default=None, init=False)
+    _index_uses: tuple[IndexUse, ...] | None = field(default=None, init=False)
 
     def collect_captured(self, bound: Bound[TracedFunction]) -> list[Array]:
         """Return the arrays that it uses besides its arguments, as the plan takes them."""
@@ -60,6 +64,17 @@ class TracedFunction:
         """
         for position, dtype, what in self.limits:
             check_number(leaves[position], dtype, what)
+
+    def check_indices(self, leaves: Sequence[Any]) -> None:
+        """Raise unless arguments in host memory can be what the function chooses by.
+
+        Raises:
+            ShapeError: an id names no row, or a target no class.
+        """
+        names = [value.name for value in self.graph.inputs]
+        if self._index_uses is None:
+            self._index_uses = find_index_uses(self.graph)
+        check_host_indices(self._index_uses, names, leaves)
 
 
 def bind_function(
@@ -102,7 +117,7 @@ def bind_function(
         for dtype in sorted(x.met)
         if dtype.is_integer
     ]
-    traced = TracedFunction(structure, builder.taken, limits)
+    traced = TracedFunction(structure, builder.taken, limits, graph)
     arrive = [*kinds, *(taken.array.kind for taken in builder.taken)]
     known = tuple(value.name for value in graph.inputs)
     request = _request(builder, graph, arriving, arrive, structure, options)
