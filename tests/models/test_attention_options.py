@@ -85,7 +85,7 @@ def test_a_window_that_hides_nothing_costs_nothing() -> None:
 def test_padding_is_hidden_as_in_pytorch_and_a_row_without_keys_is_zero() -> None:
     padding = np.zeros((BATCH, LENGTH), bool)
     padding[1, 4:], padding[2] = True, True
-    found, p = attend({"bias": False}, input=X, key_padding_mask=padding)
+    found, _ = attend({"bias": False}, input=X, key_padding_mask=padding)
     whole, _ = attend({"bias": False}, input=X[1:2, :4])
     close(found[1:2, :4], whole)
     assert not found[2].any()
@@ -173,7 +173,11 @@ def test_positions_turn_queries_and_keys() -> None:
 
 
 def test_keys_of_another_sequence_have_positions_of_their_own() -> None:
-    other, at, theirs = random(BATCH, 4, 8, seed=2), np.int32([5, 4, 3, 2, 1, 0]), np.int32([1, 3, 5, 7])
+    other, at, theirs = (
+        random(BATCH, 4, 8, seed=2),
+        np.int32([5, 4, 3, 2, 1, 0]),
+        np.int32([1, 3, 5, 7]),
+    )
     found, p = attend({"rope": True}, input=X, key=other, positions=at, key_positions=theirs)
     plain = {"rope_type": "linear", "factor": 1.0}
     q = turned(heads(X, p, "q"), at, 1e4, plain)

@@ -35,7 +35,7 @@ def of_ports(layer: ml.Layer, **inputs: np.ndarray) -> None:
         (ml.AdaptiveMaxPool1d(2), {"input": X[..., :0]}, ShapeError, "pools float32.2, 6, 0., which has no elements along dimension 2; give at least one"),
         (ml.AdaptiveAvgPool2d(2), {"input": X}, ShapeError, r"needs an input \[batch, channels, height, width\]"),
         (ml.Glu(), {"input": X}, ShapeError, "glu halves dimension -1 of float32.2, 6, 5., and its size is odd.*'glu"),
-        (ml.HingeLoss(), {"input": CLASSES, "target": CLASSES}, ShapeError, r"takes floats, not int32\[2, 6\]; convert them with astype"),
+        (ml.HingeLoss(), {"input": CLASSES, "target": CLASSES}, ShapeError, r"layer 'hinge_loss_0' takes floats, not int32\[2, 6\]; convert them with astype"),
         (ml.L1Loss(), {"input": X, "target": X[0]}, ShapeError, r"compares input float32\[2, 6, 5\] with target float32\[6, 5\]; give both the same shape"),
         (ml.CosineLoss(0.5), {"input": X, "target": X}, OptionError, "has margin=0.5 and no labels that it could be for; connect label="),
         (ml.CosineLoss(), {"input": X, "target": X, "label": X}, ShapeError, "compares input .* give both the same shape"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand
-from mithril.ops.arithmetic import maximum
+from mithril.ops.arithmetic import maximum, multiply
 from mithril.ops.choice import greater, where
 from mithril.ops.elementwise import cast
 from mithril.ops.functions import abs, exp, tanh
@@ -40,7 +40,8 @@ def leaky_relu(x: AnyOperand, negative_slope: float = 0.01) -> AnyOperand:
     [-0.25, 2.0]
     """
     require_float(x.type, "leaky_relu")
-    return where(greater(x, 0.0), x, x * negative_slope)
+    result: AnyOperand = where(greater(x, 0.0), x, multiply(x, negative_slope))
+    return result
 
 
 def elu(x: AnyOperand, alpha: float = 1.0) -> AnyOperand:

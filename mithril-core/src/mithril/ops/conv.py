@@ -279,8 +279,8 @@ def conv_transpose(
     )
     if min(size) < 1:
         raise ShapeError(
-            f"conv_transpose of {x.type} with weight {w.type} has spatial sizes {size}; pad by less "
-            f"than {pads}"
+            f"conv_transpose of {x.type} with weight {w.type} has spatial sizes {size}; pad by "
+            f"less than {pads}"
         )
     op = ConvolutionInputGradient(steps, pads, gaps, groups, size)
     return apply_one(op, x.astype(dtype), w.astype(dtype))

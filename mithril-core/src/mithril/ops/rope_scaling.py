@@ -1,4 +1,4 @@
-"""How rotary positions are stretched, so that a model reads longer sequences than it was trained on.
+"""How rotary positions are stretched, so that a model reads longer sequences than those it learnt.
 
 A pair of elements that turns by `speed` radians a position then turns by a blend of `speed` and
 `speed / factor`. What is blended how is said as in the configurations of Hugging Face's
@@ -72,8 +72,10 @@ def read_scaling(given: object) -> Scaling:
             )
     for name in needed:
         if name not in numbers:
-            raise OptionError(f"rope_scaling '{kind}' needs '{name}'; give all of {listing(needed)}")
-    chosen = {name: numbers.get(name, defaults.get(name)) for name in (*needed, *defaults)}
+            raise OptionError(
+                f"rope_scaling '{kind}' needs '{name}'; give all of {listing(needed)}"
+            )
+    chosen: dict[str, Any] = {n: numbers.get(n, defaults.get(n)) for n in (*needed, *defaults)}
     for name, number in chosen.items():
         _check_number(kind, name, number)
     if kind == YARN and chosen["attention_factor"] is None:

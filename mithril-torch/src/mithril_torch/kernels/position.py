@@ -22,4 +22,6 @@ def _turning(op: Rope, types: Types) -> str:
     """Return the base of the wavelengths, or how far each pair turns a position if not by it."""
     if not op.scaling:
         return number(op.base)
-    return f"({''.join(f'{speed!r}, ' for speed in speeds(op.base, op.scaling, types[0].shape[3]))})"
+    return (
+        f"({''.join(f'{speed!r}, ' for speed in speeds(op.base, op.scaling, types[0].shape[3]))})"
+    )

@@ -114,7 +114,9 @@ def CrossEntropy(  # noqa: N802
         losses = losses * (1.0 - label_smoothing) + spread * label_smoothing
     if is_counted is not None:
         losses = where(is_counted, losses, 0.0)
-        counted = cast(is_counted, input.dtype) if counted is None else where(is_counted, counted, 0.0)
+        counted = (
+            cast(is_counted, input.dtype) if counted is None else where(is_counted, counted, 0.0)
+        )
     if counted is None or reduction != "mean":
         return reduce_losses(losses, reduction)
     wide = accumulator(input.dtype)
@@ -237,7 +239,7 @@ def KLDivergence(  # noqa: N802
         A scalar; with "none" the input's shape.
 
     Raises:
-        ShapeError: the shapes differ, or the input is not of floats, or, with "batchmean", a scalar.
+        ShapeError: the shapes differ, or the input is not of floats, or a scalar with "batchmean".
 
     >>> KLDivergence("batchmean")
     KLDivergence(reduction='batchmean')

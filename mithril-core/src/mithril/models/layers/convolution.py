@@ -327,7 +327,9 @@ def _transpose(
         )
     kernel_size, stride, padding, dilation = sizes
     window = (filters // groups, *per_dimension(kernel_size, rank))
-    start = fan_in_uniform(math.prod(window))  # PyTorch counts the second dimension as what comes in
+    start = fan_in_uniform(
+        math.prod(window)
+    )  # PyTorch counts the second dimension as what comes in
     output: Tensor = conv_transpose(
         input,
         parameter("weight", (channels, *window), start),

@@ -60,7 +60,8 @@ def Embedding(  # noqa: N802
     small = input.dtype.itemsize < 4  # ids may be too many to count in the input's dtype
     ids = cast(input, DType.int32) if small else input
     is_padding = equal(ids, padding_idx % vocab_size).reshape(*input.shape, 1)
-    return where(is_padding, 0.0, found)
+    shown: Tensor = where(is_padding, 0.0, found)
+    return shown
 
 
 @layer(

@@ -1,7 +1,7 @@
 """Losses between numbers: how far predictions are from targets.
 
-Every loss takes `reduction`: `"mean"` over all elements, `"sum"`, or `"none"` for a loss an element.
-A batch that is split over devices or cut into micro-batches is one batch: sums, and what a mean
+Every loss takes `reduction`: `"mean"` over all elements, `"sum"`, or `"none"` for one an element. A
+batch that is split over devices or cut into micro-batches is one batch: sums, and what a mean
 divides by, are those of the whole.
 """
 

@@ -1,4 +1,4 @@
-"""Windows that slide over spatial dimensions: what layers with windows take as sizes and padding."""
+"""What layers with windows over spatial dimensions take as sizes and padding."""
 
 from __future__ import annotations
 
