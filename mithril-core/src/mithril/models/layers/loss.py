@@ -186,8 +186,8 @@ def CosineLoss(  # noqa: N802
         OptionError: there is a margin and no label.
         ShapeError: the shapes do not fit, or the input is not of floats.
 
-    >>> CosineLoss()(input="x", target="y", output="loss").ports
-    {'input': 'x', 'target': 'y', 'output': 'loss'}
+    >>> CosineLoss()
+    CosineLoss()
     """
     require_features(input)
     require_same_shape(input, target)
