@@ -114,3 +114,40 @@ def test_a_masked_mean_over_micro_batches_is_that_of_the_batch() -> None:
     rtol, atol = TOLERANCE["float32"]
     np.testing.assert_allclose(found, expected, rtol, atol)
     np.testing.assert_allclose(cut, slope, rtol, atol)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+X, BIAS = (
+    np.random.default_rng(3).standard_normal(s).astype(np.float32)
+    for s in ((3, 10, 8), (4, 10, 10))
+)
+PADDING = np.arange(10) >= np.array([[10], [7], [4]])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("how", [None, "ring", "ulysses"])
+def test_options_of_attention_over_a_split_sequence(how: str | None, causal: bool) -> None:
+    def step(devices: int) -> dict[str, np.ndarray]:
+        layer = ml.MultiHeadAttention(
+            4, causal=causal, rope=True, rope_scaling=YARN, qk_norm="rms", sliding_window=4,
+            soft_cap=None if how else 1.5, context_parallel=how,
+        )  # fmt: skip
+        model = ml.Model()
+        model |= layer(input="x", key_padding_mask="p", attention_bias="bias", output="y")
+        backend = ml.NumpyBackend(ml.Mesh(s=devices))
+        compiled = ml.compile(model, backend, differentiable=("x", "bias"))
+        along = P(None, "s")
+        given = {
+            "x": backend.array(X, sharding=along),
+            "p": backend.array(PADDING, sharding=along),
+            "bias": backend.array(BIAS, sharding=P()),
+        }
+        params, slopes = compiled.randomize_params(0), {"y": backend.array(X, sharding=along)}
+        outputs, gradients = compiled.evaluate(params, given, slopes)
+        return {name: x.numpy() for name, x in {**outputs, **gradients}.items()}
+
+    expected = step(1)
+    rtol, atol = TOLERANCE["float32"]
+    for devices in (2, 4):
+        for name, x in step(devices).items():
+            np.testing.assert_allclose(x, expected[name], rtol, atol, err_msg=name)
