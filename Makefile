@@ -35,6 +35,7 @@ check: $(VENV)/.ready
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/python tools/module_length.py
+	$(VENV)/bin/python tools/list_layers.py --check
 	$(VENV)/bin/python tools/plant_faults.py --check
 
 format: $(VENV)/.ready

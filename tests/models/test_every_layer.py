@@ -124,12 +124,19 @@ def test_a_batch_over_devices_equals_one_device(case: Case) -> None:
         agree(on(case, ml.Mesh(data=count)), expected)
 
 
-NORMS = (ml.LayerNorm, ml.RMSNorm, ml.BatchNorm)
+NORMS = (ml.LayerNorm, ml.RMSNorm, ml.BatchNorm, ml.GroupNorm, ml.InstanceNorm)
+
+
+def has_vectors(layer: ml.Layer) -> bool:
+    """Whether a weight of a layer has one dimension only."""
+    return isinstance(layer, NORMS) or bool(layer.config.get("qk_norm"))
+
+
 SPLIT = [
     (case, spec)
     for case in CASES
     for spec in (P("tensor"), P(None, "tensor"))
-    if case.layer.parameters and (len(spec) == 1 or not isinstance(case.layer, NORMS))
+    if case.layer.parameters and (len(spec) == 1 or not has_vectors(case.layer))
 ]
 
 

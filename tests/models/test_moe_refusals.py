@@ -13,7 +13,7 @@ MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"capacity_factor": -1.0}, "MoE option 'capacity_factor' is -1.0; it must be a positive number, or None"),
     ({"capacity_factor": float("inf")}, "MoE option 'capacity_factor' is inf; it must be a positive number, or None for room for all tokens"),
     ({"overflow": "rerout"}, "MoE option 'overflow' is 'rerout'; it must be 'drop' or 'reroute'"),
-    ({"activation": "tanh"}, "MoE option 'activation' is 'tanh'; it must be 'gelu', 'relu', 'silu' or 'swiglu'"),
+    ({"activation": "selu"}, "MoE option 'activation' is 'selu'; it must be one of 'elu', 'gelu', 'gelu_tanh', 'hard_swish', 'leaky_relu', 'mish', 'relu', 'sigmoid', 'silu', 'softplus', 'tanh', 'geglu', 'reglu', 'swiglu', or a function of a tensor"),
     ({"jitter": 1.5}, "MoE option 'jitter' is 1.5; it must be a number from 0 up to, not including, 1"),
     ({"overflow": "reroute", "capacity_factor": None}, "MoE option overflow='reroute' has no effect with capacity_factor=None, where no expert is ever full; give a capacity_factor, or remove it"),
     ({"device_mesh": (3,)}, "MoE cannot place 4 experts on 3 devices equally; use a mesh dimension of 1 or 2 or 4 devices, or a multiple of 3 experts"),

@@ -97,6 +97,13 @@ FUSED: list[list] = [
         for inverse in (False, True)
     ),
     [ops.Rope(100.0, 3, False, False), HEADS, integers(4, below=9)],
+    [ops.Rope(100.0, 0, True, False, ("linear", 4.0)), HEADS],
+    [ops.Rope(1e4, 0, False, False, ("llama3", 8.0, 1.0, 4.0, 32.0)), HEADS],
+    [
+        ops.Rope(1e4, 2, False, True, ("yarn", 4.0, 16.0, 32.0, 1.0, 1.0)),
+        HEADS,
+        integers(4, below=9),
+    ],
     [ops.Rope(10.0, 0, True, True), HEADS, integers(2, 4, below=9, dtype="int64")],
     [ops.Rope(10.0, 1, False, True), HEADS, np.asarray(5, np.int32)],
 ]

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.ops.rope_formulas import speeds_of
+
 FUSED: dict[str, Callable[..., Any]] = {}
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -192,10 +194,10 @@ def rope(op, x, positions=0):
     """A rotation of the complex plane for every pair."""
     b, s, h, d = x.shape
     at = np.broadcast_to(np.arange(s) + positions if np.ndim(positions) == 0 else positions, (b, s))
-    y = np.empty_like(x)
+    y, speeds = np.empty_like(x), speeds_of(op.base, d, op.scaling)
     for n, p, m, i in np.ndindex(b, s, h, d // 2):
         pair = [2 * i, 2 * i + 1] if op.interleaved else [i, i + d // 2]
-        angle = (at[n, p] + op.offset) * op.base ** (-2 * i / d)
+        angle = (at[n, p] + op.offset) * speeds[i]
         number = complex(*x[n, p, m, pair]) * np.exp((-1j if op.inverse else 1j) * angle)
         y[n, p, m, pair] = number.real, number.imag
     return y

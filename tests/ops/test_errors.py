@@ -28,6 +28,7 @@ from mithril.ops.expansion import gradient_by_expansion
 from mithril.types import DType, TensorType, as_dtype, check_number, promote
 
 from tests.ops.custom_cases import CASES as CUSTOM
+from tests.ops.error_cases import CASES as MORE
 from tests.ops.evaluate import apply
 
 F32, I32, BOOL = DType.float32, DType.int32, DType.bool_
@@ -98,6 +99,7 @@ RAGGED = (
 )
 CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     *CUSTOM,
+    *MORE,
     # types
     (lambda: as_dtype("flaot32"), ShapeError, "dtype 'flaot32' is not supported; known: 'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32', 'uint64', 'bfloat16', 'float16', 'float32', 'float64'; did you mean 'float32'?"),
     (lambda: promote(I32, F32), ShapeError, "dtypes int32 and float32 do not mix; the array API standard promotes within one kind only; cast one side, such as x.astype('float32')"),

@@ -70,6 +70,13 @@ def top_k(x: np.ndarray, k: int, axis: int) -> list[np.ndarray]:
     return [np.take_along_axis(x, places, axis), places]
 
 
+def conv_transpose(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    total = np.zeros((len(x), w.shape[1], x.shape[2] + w.shape[2] - 1), x.dtype)
+    for k in range(w.shape[2]):
+        total[:, :, k : k + x.shape[2]] += np.einsum("bit,io->bot", x, w[:, :, k])
+    return total
+
+
 def convolution(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2], axis=2)
     return np.einsum("bitk,oik->bot", windows, w)
@@ -168,6 +175,13 @@ CASES: list[Case] = [
     ("minimum", np.minimum, (X, 0.5), {}),
     ("moveaxis", np.moveaxis, (QKV[0], (0, 2), (-1, 0)), {}),
     ("multiply", np.multiply, (X, Y), {}),
+    ("leaky_relu", lambda x, slope: np.where(x > 0, x, x * slope), (X, 0.2), {}),
+    ("elu", lambda x: np.where(x > 0, x, np.expm1(x)), (X,), {}),
+    ("softplus", lambda x, beta: np.log1p(np.exp(x * beta)) / beta, (X, 2.0), {}),
+    ("mish", lambda x: x * np.tanh(np.log1p(np.exp(x))), (X,), {}),
+    ("hard_swish", lambda x: x * np.clip(x + 3, 0, 6) / 6, (4 * X,), {}),
+    ("glu", lambda x, axis: x[:2] / (1 + np.exp(-x[2:])), (X,), {"axis": 0}),
+    ("conv_transpose", conv_transpose, (IMAGE, QKV[0, 0, :2, :, :1] * np.ones(3, np.float32)), {}),
     ("negate", np.negative, (X,), {}),
     ("negative", np.negative, (N,), {}),
     ("not_equal", np.not_equal, (N, 0), {}),

@@ -73,19 +73,24 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 """The module of each public name; `mithril.models` for layers and all that is not said here."""
 
 __all__ = [
-    "Add", "Array", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "Check", "CheckpointError",
-    "CompiledModel", "Concat", "Constant", "Conv1d", "Conv2d", "CrossEntropy", "Divide", "Dropout",
-    "Embedding", "FeedForward", "Flatten", "Function", "GRU", "Gelu", "GraphError", "Initializer",
-    "JaxBackend", "Kaiming", "LSTM", "Layer", "LayerNorm", "Linear", "MLXBackend", "MatMul",
-    "MaxPool2d", "Mean", "MeanSquaredError", "Mesh", "MeshError", "MithrilError", "MoE", "Model",
-    "MultiHeadAttention", "Multiply", "Normal", "NumpyBackend", "Ones", "OptionError", "Orthogonal",
-    "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError", "PositionalEncoding",
-    "Precision", "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError", "Sharding", "ShardingError",
-    "Sigmoid", "Silu", "Softmax", "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend",
-    "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__",
-    "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "is_main", "jit",
-    "layer", "layer_path", "load", "numpy", "open_backend", "parameter", "process_count",
-    "process_index", "reshard", "save", "scan", "section", "seed", "value_and_grad",
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "Add",
+    "Array", "AvgPool1d", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "BinaryCrossEntropy",
+    "BinaryCrossEntropyWithLogits", "Check", "CheckpointError", "CompiledModel", "Concat",
+    "Constant", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "CosineLoss",
+    "CrossEntropy", "Divide", "Dropout", "Elu", "Embedding", "FeedForward", "Flatten", "Function",
+    "GRU", "Gelu", "GlobalAvgPool", "GlobalMaxPool", "Glu", "GraphError", "GroupNorm", "HardSwish",
+    "HingeLoss", "HuberLoss", "Initializer", "InstanceNorm", "JaxBackend", "KLDivergence",
+    "Kaiming", "L1Loss", "LSTM", "Layer", "LayerNorm", "LeakyRelu", "Linear", "MLXBackend",
+    "MatMul", "MaxPool1d", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh", "MeshError", "Mish",
+    "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal", "NumpyBackend",
+    "Ones", "OptionError", "Orthogonal", "P", "PartitionSpec", "Pipeline", "PipelineOptions",
+    "PlanError", "PositionalEncoding", "Precision", "QuantileLoss", "RMSNorm", "Relu", "Repeat",
+    "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus",
+    "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "Transpose", "TruncatedNormal",
+    "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__", "checkpoint", "compile",
+    "constrain", "define_op", "grad", "is_inference", "is_main", "jit", "layer", "layer_path",
+    "load", "numpy", "open_backend", "parameter", "process_count", "process_index", "reshard",
+    "save", "scan", "section", "seed", "value_and_grad",
 ]  # fmt: skip
 
 

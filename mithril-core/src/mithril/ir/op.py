@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from mithril.errors import GraphError
 from mithril.types import TensorType
@@ -144,6 +144,17 @@ class Op:
         """Return the results computed from smaller ops, or None for a primitive."""
         del inputs
         return None
+
+    def check_index(self, inputs: Types, index: Any) -> None:
+        """Raise unless integers can be the operand that is used as indices; by default all can.
+
+        Args:
+            inputs: types of the operands.
+            index: the integers, a NumPy array.
+
+        Raises:
+            ShapeError: one chooses nothing.
+        """
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         """Emit the op on one shard; by default the same op, resized."""

@@ -21,6 +21,7 @@ from mithril.models.layer import Layer as Layer
 from mithril.models.layer import layer as layer
 from mithril.models.layers.activation import *
 from mithril.models.layers.attention import *
+from mithril.models.layers.class_loss import *
 from mithril.models.layers.combine import *
 from mithril.models.layers.convolution import *
 from mithril.models.layers.embedding import *
@@ -28,6 +29,7 @@ from mithril.models.layers.linear import *
 from mithril.models.layers.loss import *
 from mithril.models.layers.moe import *
 from mithril.models.layers.normalization import *
+from mithril.models.layers.pooling import *
 from mithril.models.layers.recurrent import *
 from mithril.models.layers.repeat import *
 from mithril.models.model import Model as Model

@@ -51,6 +51,8 @@ POSITIVE_NUMBER = Check("a positive number", lambda value: _is_number(value) and
 FRACTION = Check(
     "a number from 0 up to, not including, 1", lambda value: _is_number(value) and 0 <= value < 1
 )
+INTEGER_OR_NONE = Check("an integer or None", lambda value: value is None or _is_integer(value))
+SHARE = Check("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
 _BY_ANNOTATION = {
     "bool": Check("True or False", lambda value: isinstance(value, bool)),
     "int": Check("an integer", _is_integer),

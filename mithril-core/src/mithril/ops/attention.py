@@ -19,7 +19,7 @@ from mithril.ir.rule import Rule
 from mithril.ops.choice import greater_equal, stop_gradient, where
 from mithril.ops.elementwise import cast
 from mithril.ops.expansion import gradient_by_expansion, gradient_of_fused
-from mithril.ops.functions import exp, log
+from mithril.ops.functions import exp, log, tanh
 from mithril.ops.index import iota
 from mithril.ops.linalg import einsum
 from mithril.ops.reduce import accumulator, max, sum
@@ -71,7 +71,7 @@ class Attention(Op):
                 f"every query must see at least one key; pass more keys"
             )
         for mask in masks:
-            _check_mask(mask, (b, h, s, t))
+            check_mask(mask, (b, h, s, t))
         return [q.with_shape((b, s, h, v.shape[3])), TensorType((b, h, s), accumulator(q.dtype))]
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
@@ -111,21 +111,8 @@ class Attention(Op):
         return shard.apply(self.plain(shard.outputs), *inputs)
 
     def expand(self, inputs: Tensors) -> Tensors:
-        q, k, v = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs[:3])
-        (b, s, h, _), e = q.shape, v.shape[3]
-        q, at, key = _group(q, k)
-        scores = _scores(q, k, inputs[3:], (self.causal, self.scale))
-        top = max(scores, -1, keepdims=True)
-        top = stop_gradient(where(top < UNSEEN, 0.0, top) if inputs[3:] else top)
-        weights = exp(scores - top)
-        total = sum(weights, -1, keepdims=True)
-        if inputs[3:]:
-            total = where(total > 0.0, total, 1.0)
-        out = einsum(f"b{at}st,bt{key}e->bs{at}e", weights / total, v)
-        return [
-            cast(reshape(out, (b, s, h, e)), inputs[0].dtype),
-            reshape(log(total) + top, (b, h, s)),
-        ]
+        out, total = attend(inputs, causal=self.causal, scale=self.scale)
+        return [cast(out, inputs[0].dtype), total]
 
 
 @register
@@ -185,7 +172,33 @@ class AttentionGradient(Op):
 # ------------------------------------------------------------------ shared pieces
 
 
-def _check_mask(mask: TensorType, scores: tuple[int, ...]) -> None:
+def attend(
+    inputs: Tensors, *, causal: bool, scale: float, soft_cap: float | None = None
+) -> tuple[Any, Any]:
+    """Return output and statistic of attention, written out in smaller ops, in at least float32.
+
+    Args:
+        inputs: q, k, v, and a mask if there is one, as for `Attention`.
+        causal: whether what comes later is not seen.
+        scale: factor on the scores.
+        soft_cap: scores go over smoothly into no more than this, before they are masked.
+    """
+    q, k, v = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs[:3])
+    (b, s, h, _), e = q.shape, v.shape[3]
+    q, at, key = _group(q, k)
+    scores = _scores(q, k, inputs[3:], (causal, scale), soft_cap)
+    top = max(scores, -1, keepdims=True)
+    top = stop_gradient(where(top < UNSEEN, 0.0, top) if inputs[3:] else top)
+    weights = exp(scores - top)
+    total = sum(weights, -1, keepdims=True)
+    if inputs[3:]:
+        total = where(total > 0.0, total, 1.0)
+    out = einsum(f"b{at}st,bt{key}e->bs{at}e", weights / total, v)
+    return reshape(out, (b, s, h, e)), reshape(log(total) + top, (b, h, s))
+
+
+def check_mask(mask: TensorType, scores: tuple[int, ...]) -> None:
+    """Raise a ShapeError unless a mask fits scores [b, h, s, t]."""
     fits = mask.rank == 4 and all(
         size in (1, full) for size, full in zip(mask.shape, scores, strict=True)
     )
@@ -224,11 +237,15 @@ def _group(q: Any, k: Any) -> tuple[Any, str, str]:
     return reshape(q, (b, s, groups, h // groups, d)), "gr", "g"
 
 
-def _scores(q: Any, k: Any, masks: Tensors, how: tuple[bool, float]) -> Any:
+def _scores(
+    q: Any, k: Any, masks: Tensors, how: tuple[bool, float], soft_cap: float | None = None
+) -> Any:
     """Return the masked scores, [b, h, s, t] or [b, g, r, s, t]; -inf where nothing is seen."""
     causal, scale = how
     at, key = ("gr", "g") if q.ndim == 5 else ("h", "h")
     scores = einsum(f"bs{at}d,bt{key}d->b{at}st", q, k) * scale
+    if soft_cap is not None:
+        scores = tanh(scores * (1.0 / soft_cap)) * soft_cap
     s, t = scores.shape[-2:]
     for mask in masks:
         mask = _for_groups(mask, scores.shape)

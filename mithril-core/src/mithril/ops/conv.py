@@ -222,6 +222,70 @@ def convolution(
     return apply_one(op, x.astype(dtype), w.astype(dtype))
 
 
+def conv_transpose(
+    x: Any,
+    w: Any,
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: Widths = 0,
+    output_padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """Return the transpose of a convolution: what it maps back to the sizes of its input.
+
+    Zeiler et al., "Deconvolutional networks", 2010; also called fractionally strided convolution.
+
+    Args:
+        x: input [batch, channels, *spatial], of a float dtype.
+        w: weight [channels, out / groups, *window]; both are promoted to one dtype.
+        stride: how far apart elements of the input count, for all or for each spatial dimension.
+        padding: how much is cut off around the result: a number for all spatial dimensions, or for
+            each of them a number or (before, after).
+        output_padding: elements more behind the result, less than the stride: several sizes have a
+            convolution of one size.
+        dilation: step between the elements of the window.
+        groups: number of groups of channels that are convolved separately.
+
+    Returns:
+        [batch, out, *spatial], of that dtype; each spatial size is (size - 1) * stride - before -
+        after + dilation * (window - 1) + output_padding + 1.
+
+    Raises:
+        ShapeError: input, weight and attributes do not fit, or do not hold floats.
+
+    >>> x, w = backend.array([[[1.0, 2.0]]]), backend.array([[[1.0, 10.0, 100.0]]])
+    >>> conv_transpose(x, w, stride=2).numpy()
+    array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32)
+    """
+    dtype, rank = promote(x.dtype, w.dtype), x.ndim - 2
+    if x.ndim != w.ndim or rank < 1 or x.shape[1] != w.shape[0]:
+        raise ShapeError(
+            f"conv_transpose takes an input [batch, channels, *spatial] and a weight [channels, "
+            f"out / groups, *window] of one rank, not {x.type} and {w.type}; make them fit"
+        )
+    steps, pads = each("stride", stride, rank), pairs(padding, rank)
+    gaps, more = each("dilation", dilation, rank), each("output_padding", output_padding, rank)
+    if any(not 0 <= extra < step for extra, step in zip(more, steps, strict=True)):
+        raise ShapeError(
+            f"conv_transpose has output_padding {more} with stride {steps}; choose less than the "
+            f"stride"
+        )
+    size = tuple(
+        (n - 1) * step - sum(pad) + gap * (k - 1) + extra + 1
+        for n, step, pad, gap, k, extra in zip(
+            x.shape[2:], steps, pads, gaps, w.shape[2:], more, strict=True
+        )
+    )
+    if min(size) < 1:
+        raise ShapeError(
+            f"conv_transpose of {x.type} with weight {w.type} has spatial sizes {size}; pad by "
+            f"less than {pads}"
+        )
+    op = ConvolutionInputGradient(steps, pads, gaps, groups, size)
+    return apply_one(op, x.astype(dtype), w.astype(dtype))
+
+
 # ------------------------------------------------------------------ shared pieces
 
 
@@ -312,5 +376,6 @@ def _take_cotangent(cotangents: Cotangents) -> Any:
 
 
 __all__ = [
-    "Convolution", "ConvolutionInputGradient", "ConvolutionWeightGradient", "convolution",
+    "Convolution", "ConvolutionInputGradient", "ConvolutionWeightGradient", "conv_transpose",
+    "convolution",
 ]  # fmt: skip

@@ -8,9 +8,13 @@ Megatron-LM (Shoeybi et al. 2019). Ids count from 0; a negative id does not coun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, ClassVar
+
+import numpy as np
 
 from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
@@ -33,7 +37,7 @@ class Take(Op):
 
     def infer(self, inputs: Types) -> Types:
         table, ids = inputs[:2]
-        _check_ids(self.name, ids)
+        _require_integers(self.name, ids)
         if not table.rank:
             raise ShapeError(f"cannot take rows of {table}; the table needs a dimension")
         return [table.with_shape(ids.shape + table.shape[1:])]
@@ -54,6 +58,9 @@ class Take(Op):
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(0, inputs[1].nbytes + 2 * outputs[0].nbytes)
 
+    def check_index(self, inputs: Types, index: Any) -> None:
+        check_ids(self.name, index, inputs[0].shape[0], np)
+
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         offset = _offset(shard, "v0")
         local = replace(self, rows=shard.whole("v0")) if offset else self
@@ -73,7 +80,7 @@ class ScatterAdd(Op):
 
     def infer(self, inputs: Types) -> Types:
         ids, updates = inputs[:2]
-        _check_ids(self.name, ids)
+        _require_integers(self.name, ids)
         if updates.shape[: ids.rank] != ids.shape:
             raise ShapeError(
                 f"cannot scatter {updates} by ids {ids}; the leading sizes of the updates must be "
@@ -114,7 +121,7 @@ class OneHot(Op):
     dtype: DType
 
     def infer(self, inputs: Types) -> Types:
-        _check_ids(self.name, inputs[0])
+        _require_integers(self.name, inputs[0])
         if self.classes < 1:
             raise ShapeError(f"one_hot has {self.classes} classes; give at least 1")
         return [TensorType((*inputs[0].shape, self.classes), self.dtype)]
@@ -259,9 +266,31 @@ def iota(
     return result
 
 
-def _check_ids(what: str, ids: TensorType) -> None:
+def _require_integers(what: str, ids: TensorType) -> None:
     if not ids.dtype.is_integer:
         raise ShapeError(f"op '{what}' needs integer ids, not {ids.dtype}; cast them, say to int32")
+
+
+def check_ids(what: str, ids: Any, rows: int, xp: ModuleType) -> None:
+    """Refuse ids that name no row.
+
+    Args:
+        what: the op, for the message.
+        ids: integers, an array of `xp`.
+        rows: how many rows there are.
+        xp: a namespace of the array API.
+
+    Raises:
+        ShapeError: an id lies outside 0…rows-1.
+    """
+    if math.prod(ids.shape) == 0:
+        return
+    low, high = int(xp.min(ids)), int(xp.max(ids))
+    if low < 0 or high >= rows:
+        raise ShapeError(
+            f"{what} meets id {low if low < 0 else high}; ids must lie in 0…{rows - 1}; check the "
+            f"ids, or enlarge the table or the number of classes"
+        )
 
 
 def _offset(shard: Shard, factor: str) -> tuple[Any, ...]:

@@ -44,6 +44,9 @@ class CrossEntropy(Op):
         rows = logits.with_shape(targets.shape)
         return [rows, TensorType(targets.shape, accumulator(logits.dtype))]
 
+    def check_index(self, inputs: Types, index: Any) -> None:
+        check_classes(index, inputs[0].shape[-1])
+
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         def differentiate(g: Any) -> Cotangents:
             return [apply_one(CrossEntropyGradient(), *inputs, outputs[1], g), None]
@@ -95,6 +98,24 @@ class CrossEntropyGradient(Op):
         likely = exp(logits - reshape(total, column))
         slope = where(_is_target(logits, targets), likely - 1.0, likely)
         return [cast(slope * reshape(g, column), inputs[0].dtype)]
+
+
+def check_classes(targets: Any, classes: int) -> None:
+    """Refuse targets that are no class.
+
+    Args:
+        targets: integers, a NumPy array.
+        classes: how many classes there are.
+
+    Raises:
+        ShapeError: a target lies outside 0…classes-1.
+    """
+    # Read without their sign, negative numbers are the largest.
+    if targets.size and targets.view(f"u{targets.itemsize}").max() >= classes:
+        raise ShapeError(
+            f"cross_entropy has targets from {targets.min()} to {targets.max()} for {classes} "
+            f"classes; targets must lie in [0, {classes}); check the targets, or give more classes"
+        )
 
 
 def _is_target(logits: Any, targets: Any) -> Any:

@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import FactorDims, Rule
 from mithril.ops.choice import equal, logical_and, where
 from mithril.ops.elementwise import take_cotangent
+from mithril.ops.index import check_ids
 from mithril.ops.reduce import Reduction, sum, total_dtype
 from mithril.ops.shape import Movement, normalize_axis
 from mithril.types import DType, TensorType
@@ -212,6 +215,9 @@ class TakeAlong(Op):
         x, at = inputs
         _check_positions(self.name, x, at, self.axis)
         return [x.with_shape(at.shape)]
+
+    def check_index(self, inputs: Types, index: Any) -> None:
+        check_ids(self.name, index, inputs[0].shape[self.axis], np)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         x, at = inputs

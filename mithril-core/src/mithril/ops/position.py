@@ -7,6 +7,7 @@ of its first element as a further int32 operand.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,7 +18,9 @@ from mithril.ir.rule import Rule
 from mithril.ops.elementwise import cast
 from mithril.ops.functions import cos, exp, sin
 from mithril.ops.index import iota
+from mithril.ops.numbers import clip
 from mithril.ops.reduce import accumulator
+from mithril.ops.rope_scaling import Scaling, ramp, read_scaling, stretch
 from mithril.ops.shape import concatenate, reshape
 from mithril.types import DType
 
@@ -28,7 +31,8 @@ class Rope(Op):
     """Rotary position embedding (Su et al., "RoFormer", 2021); operands (x[, positions]).
 
     x is [b, s, h, d]. At position p the pair number i of a head is turned by p / base**(2 i / d),
-    backwards when `inverse`. A pair is (i, i + d/2), or (2 i, 2 i + 1) when `interleaved`.
+    slower as `scaling` says (`ops.rope_scaling`), backwards when `inverse`. A pair is (i, i + d/2),
+    or (2 i, 2 i + 1) when `interleaved`.
     Positions are `offset` + 0, 1, … along s, counted from the operand `positions` if that is a
     scalar, or they are that operand: [s] or [b, s].
     """
@@ -38,6 +42,7 @@ class Rope(Op):
     offset: int
     interleaved: bool
     inverse: bool
+    scaling: Scaling = ()
 
     def infer(self, inputs: Types) -> Types:
         x, *positions = inputs
@@ -100,8 +105,17 @@ class Rope(Op):
             counted = iota(x, (s,))
             at = counted if at is None else counted + cast(at, DType.int32)
         at = cast(at + self.offset if self.offset else at, x.dtype)
-        speed = exp(iota(x, (d // 2,), dtype=x.dtype) * (-2.0 * math.log(self.base) / d))
-        return reshape(at, (*at.shape, 1, 1)) * speed
+        return reshape(at, (*at.shape, 1, 1)) * self._speeds(x, d)
+
+    def _speeds(self, x: Any, d: int) -> Any:
+        """Return the angles a position turns by, [d/2]; the numbers are those of `speeds`."""
+        pair: Any = iota(x, (d // 2,), dtype=x.dtype)
+        speed: Any = exp(pair * (-2.0 * math.log(self.base) / d))
+        if not self.scaling:
+            return speed
+        slope, start, of_speed = ramp(self.base, self.scaling, d)
+        share = clip((speed if of_speed else pair) * slope + start, 0.0, 1.0)
+        return speed * (share + (1.0 - share) / self.scaling[1])
 
 
 def rope(
@@ -111,6 +125,7 @@ def rope(
     base: float = 10000.0,
     offset: int = 0,
     interleaved: bool = False,
+    scaling: Mapping[str, Any] | None = None,
 ) -> Any:
     """Return queries or keys with their position rotated into them.
 
@@ -125,11 +140,17 @@ def rope(
         offset: added to all positions.
         interleaved: pairs are neighbours (2 i, 2 i + 1), as in the paper, instead of
             (i, i + head_dim / 2), as in GPT-NeoX and Llama.
+        scaling: how longer sequences are reached, as in the configurations of transformers:
+            {"rope_type": "linear", "factor": …}; "llama3" with "factor", "low_freq_factor",
+            "high_freq_factor" and "original_max_position_embeddings"; "yarn" with "factor",
+            "original_max_position_embeddings", and "beta_fast" (32), "beta_slow" (1) and
+            "attention_factor", by which vectors become longer (0.1 ln(factor) + 1).
 
     Returns:
         The same shape and dtype as x.
 
     Raises:
+        OptionError: there is no such scaling, or a number of it is missing or cannot be.
         ShapeError: shapes or dtypes do not fit.
 
     >>> x = backend.ones((1, 2, 1, 2))
@@ -137,8 +158,11 @@ def rope(
     array([[ 1.    ,  1.    ],
            [-0.3012,  1.3818]], dtype=float32)
     """
-    op = Rope(float(base), int(offset), bool(interleaved), inverse=False)
-    return apply_one(op, x) if positions is None else apply_one(op, x, _whole(positions))
+    chosen = read_scaling(scaling)
+    op = Rope(float(base), int(offset), bool(interleaved), inverse=False, scaling=chosen)
+    turned = apply_one(op, x) if positions is None else apply_one(op, x, _whole(positions))
+    longer = stretch(chosen)
+    return turned if longer == 1.0 else turned * longer
 
 
 def _whole(positions: Any) -> Any:

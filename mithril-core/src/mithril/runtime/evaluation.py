@@ -18,6 +18,7 @@ from mithril.runtime.array import Array, Kind, PendingArray
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bound, Pick, pick
 from mithril.runtime.donation import give_up_moved
+from mithril.runtime.host_indices import check_host_indices
 from mithril.runtime.input_conversion import InputConverter
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.planner import NOTHING, Evaluation, Planner, Seeded
@@ -137,6 +138,7 @@ class Evaluator:
             bound = self.bind(seeded, [x.kind for x in arrays], donated)
             parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
             self.materialise(parameters, bound)
+        check_host_indices(bound.interface.source.index_uses, self._inputs, given)
         return bound, arrays
 
     def _seed_array(self, seed: int, bound: Bound[Evaluation]) -> Array:

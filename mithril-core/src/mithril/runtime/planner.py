@@ -33,6 +33,7 @@ from mithril.runtime.array import Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.capture import Captured, convert_on, layout_of
+from mithril.runtime.host_indices import IndexUse, find_index_uses
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.settings import Settings
 from mithril.sharding import FREE, UNSAID, Layout
@@ -74,12 +75,14 @@ class Evaluation:
         seeded: outputs whose gradients are given.
         differentiated: parameters and inputs whose gradients come out.
         captured: arrays that its layers use from around them.
+        index_uses: where the model chooses by integers that come from inputs.
     """
 
     traced: Traced
     seeded: tuple[str, ...]
     differentiated: tuple[str, ...]
     captured: Captured
+    index_uses: tuple[IndexUse, ...]
 
 
 class Planner:
@@ -206,7 +209,8 @@ class Planner:
             passed.append(SEED)
         given = arguments.gradients is not None
         differentiated = self._differentiate(traced, arguments) if given else ()
-        evaluation = Evaluation(traced, seeded, differentiated, Captured(traced.captured))
+        uses, captured = find_index_uses(traced.graph), Captured(traced.captured)
+        evaluation = Evaluation(traced, seeded, differentiated, captured, uses)
         results = (*traced.graph.outputs, *map(gradient_of, differentiated))
         made = Interface("evaluate()", self._backend, evaluation, tuple(passed), results)
         return made.donating(self._settings.donated)

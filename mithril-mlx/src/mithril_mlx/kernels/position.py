@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 from mithril.engine.kernels.registry import Run, Types
 from mithril.ops.position import Rope
+from mithril.ops.rope_scaling import speeds
 
 from mithril_mlx.kernels import double
 from mithril_mlx.kernels.precision import in_float32, on_gpu
@@ -27,7 +28,7 @@ def rope(op: Rope, types: Types) -> Run:
     """The table of angles, once if no operand changes it; then two products an element."""
     _, s, _, d = types[0].shape
     wide, exact = types[0].dtype.numpy, np.dtype(np.float32 if on_gpu() else np.float64)
-    speed = op.base ** (np.arange(0, d, 2) / -d)
+    speed = np.asarray(speeds(op.base, op.scaling, d), np.float64)
     rotate = _rotate_interleaved(types) if op.interleaved else _halves(types)
     sign = -1.0 if op.inverse else 1.0
     if len(types) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mithril.engine.kernels.registry import Types
 from mithril.ops.position import Rope
+from mithril.ops.rope_scaling import speeds
 
 from mithril_torch.kernels.expression import number
 from mithril_torch.kernels.table import kernel
@@ -12,6 +13,15 @@ from mithril_torch.kernels.table import kernel
 @kernel(Rope)
 def rope(op: Rope, types: Types) -> str:
     """Pairs of a head's elements turned by their angles."""
-    how = f"{number(op.base)}, {op.offset}, {op.interleaved}, {op.inverse}"
+    how = f"{_turning(op, types)}, {op.offset}, {op.interleaved}, {op.inverse}"
     positions = ", {1}" if len(types) > 1 else ""
     return f"rope({{0}}, {how}{positions})"
+
+
+def _turning(op: Rope, types: Types) -> str:
+    """Return the base of the wavelengths, or how far each pair turns a position if not by it."""
+    if not op.scaling:
+        return number(op.base)
+    return (
+        f"({''.join(f'{speed!r}, ' for speed in speeds(op.base, op.scaling, types[0].shape[3]))})"
+    )

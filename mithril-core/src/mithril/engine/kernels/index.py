@@ -14,8 +14,8 @@ import numpy as np
 
 from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
-from mithril.errors import ShapeError
 from mithril.ops import index as ops
+from mithril.ops.index import check_ids
 
 # Up to this many rows, adding by a product with a one-hot matrix is faster than by sorting.
 _MATMUL_ROWS = 192
@@ -119,22 +119,6 @@ def iota(op: ops.Iota, types: Types, xp: ModuleType) -> Run:
         return run
     counted = run()
     return lambda: counted
-
-
-def check_ids(what: str, ids: Any, rows: int, xp: ModuleType) -> None:
-    """Refuse ids that name no row.
-
-    Raises:
-        ShapeError: an id lies outside 0…rows-1.
-    """
-    if math.prod(ids.shape) == 0:
-        return
-    low, high = int(xp.min(ids)), int(xp.max(ids))
-    if low < 0 or high >= rows:
-        raise ShapeError(
-            f"{what} meets id {low if low < 0 else high}; ids must lie in 0…{rows - 1}; check the "
-            f"ids, or enlarge the table or the number of classes"
-        )
 
 
 def _local(ids: Any, offset: Any, rows: int, xp: ModuleType) -> tuple[Any, Any]:

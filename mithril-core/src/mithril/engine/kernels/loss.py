@@ -9,7 +9,7 @@ from mithril import ops
 from mithril.engine.kernels.blocks import in_row_blocks
 from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
-from mithril.errors import ShapeError
+from mithril.ops.loss import check_classes
 
 
 @kernel(ops.CrossEntropy)
@@ -34,7 +34,7 @@ def cross_entropy(op: ops.CrossEntropy, types: Types, xp: ModuleType) -> Run:
     run = in_row_blocks(step, tuple(lead), classes, ("rr", "rr"), xp)
 
     def check_and_run(logits: Any, targets: Any) -> Any:
-        _check_classes(targets, classes)
+        check_classes(targets, classes)
         return run(logits, targets)
 
     return check_and_run
@@ -58,12 +58,3 @@ def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types, xp: Modul
 
     run = in_row_blocks(step, tuple(lead), classes, ("rrrr", "r"), xp)
     return lambda *operands: run(*operands)[0]
-
-
-def _check_classes(targets: Any, classes: int) -> None:
-    # Read without their sign, negative numbers are the largest.
-    if targets.size and targets.view(f"u{targets.itemsize}").max() >= classes:
-        raise ShapeError(
-            f"cross_entropy has targets from {targets.min()} to {targets.max()} for {classes} "
-            f"classes; targets must lie in [0, {classes}); check the targets, or give more classes"
-        )

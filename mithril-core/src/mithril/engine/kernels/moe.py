@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mithril.engine.kernels.index import check_ids
 from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import moe as ops
+from mithril.ops.index import check_ids
 from mithril.types import TensorType
 
 

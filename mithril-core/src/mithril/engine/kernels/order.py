@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mithril.engine.kernels.index import check_ids
 from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import order as ops
+from mithril.ops.index import check_ids
 from mithril.types import DType
 
 

@@ -11,6 +11,7 @@ from mithril.engine.kernels.blocks import ROWS_BLOCK
 from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops.position import Rope
+from mithril.ops.rope_scaling import speeds
 
 
 @kernel(Rope)
@@ -19,7 +20,7 @@ def rope(op: Rope, types: Types, xp: ModuleType) -> Run:
     b, s, h, d = types[0].shape
     dtype = types[0].dtype.numpy
     wide = accumulator(types[0].dtype)
-    speed = op.base ** (xp.arange(0, d, 2, dtype=np.float64) / -d)
+    speed = xp.asarray(speeds(op.base, op.scaling, d), dtype=np.float64)
     counted = xp.arange(s, dtype=np.float64)
     halves = (
         (slice(0, d, 2), slice(1, d, 2)) if op.interleaved else (slice(d // 2), slice(d // 2, d))

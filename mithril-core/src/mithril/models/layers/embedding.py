@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 
-from mithril.errors import ShapeError
+from mithril.errors import OptionError, ShapeError
 from mithril.ir import Tensor
-from mithril.models.definition import POSITIVE
+from mithril.models.definition import INTEGER_OR_NONE, POSITIVE
 from mithril.models.initializers import Normal
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.trace_context import layer_path, parameter
-from mithril.ops import accumulator, cast, exp, iota, sin, take
+from mithril.ops import accumulator, cast, equal, exp, iota, sin, take, where
 from mithril.types import DType
 
 
-@layer(parameters=("weight",), checks={"vocab_size": POSITIVE, "embedding_dim": POSITIVE})
-def Embedding(input: Tensor, *, vocab_size: int, embedding_dim: int) -> Tensor:  # noqa: N802
+@layer(
+    parameters=("weight",),
+    checks={"vocab_size": POSITIVE, "embedding_dim": POSITIVE, "padding_idx": INTEGER_OR_NONE},
+)
+def Embedding(  # noqa: N802
+    input: Tensor, *, vocab_size: int, embedding_dim: int, padding_idx: int | None = None
+) -> Tensor:
     """Look ids up in a table of learned features.
 
     The parameter is `weight` (vocab_size, embedding_dim), starting normal with deviation 1.
@@ -25,12 +30,16 @@ def Embedding(input: Tensor, *, vocab_size: int, embedding_dim: int) -> Tensor: 
         input: [...], integers from 0 up to vocab_size - 1.
         vocab_size: number of ids.
         embedding_dim: number of features of an id.
+        padding_idx: the id of padding, a negative one counted from the end: its features are zeros
+            whatever its row of the table holds, and that row has no gradient.
 
     Returns:
         [..., embedding_dim].
 
     Raises:
-        ShapeError: the input is not of integers.
+        OptionError: padding_idx is no row of the table.
+        ShapeError: the input is not of integers, or, where ids are looked at, one is no row of the
+            table (`docs/layers.md` says where that is).
 
     >>> Embedding(vocab_size=100, embedding_dim=16)
     Embedding(vocab_size=100, embedding_dim=16)
@@ -41,7 +50,18 @@ def Embedding(input: Tensor, *, vocab_size: int, embedding_dim: int) -> Tensor: 
             f"astype('int32')"
         )
     found: Tensor = take(parameter("weight", (vocab_size, embedding_dim), Normal(1.0)), input)
-    return found
+    if padding_idx is None:
+        return found
+    if not -vocab_size <= padding_idx < vocab_size:
+        raise OptionError(
+            f"layer '{layer_path()}' has padding_idx={padding_idx} for {vocab_size} ids; choose "
+            f"one of 0…{vocab_size - 1}, or -1 for the last"
+        )
+    small = input.dtype.itemsize < 4  # ids may be too many to count in the input's dtype
+    ids = cast(input, DType.int32) if small else input
+    is_padding = equal(ids, padding_idx % vocab_size).reshape(*input.shape, 1)
+    shown: Tensor = where(is_padding, 0.0, found)
+    return shown
 
 
 @layer(

@@ -5,15 +5,13 @@ from __future__ import annotations
 import string
 
 from mithril.ir import Tensor
-from mithril.models.definition import POSITIVE, Check
+from mithril.models.definition import POSITIVE
 from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import layer
+from mithril.models.layers.activation import ACTIVATION, Activation, read_activation
 from mithril.models.shapes import require_features
 from mithril.models.trace_context import parameter, section
-from mithril.ops import einsum, gelu, relu, silu
-
-ACTIVATIONS = {"gelu": gelu, "relu": relu, "silu": silu, "swiglu": silu}
-ACTIVATION = Check("'gelu', 'relu', 'silu' or 'swiglu'", lambda value: value in list(ACTIVATIONS))
+from mithril.ops import einsum
 
 
 def affine(input: Tensor, dimension: int, *, bias: bool = True) -> Tensor:
@@ -54,8 +52,9 @@ def Linear(input: Tensor, *, dimension: int, bias: bool = True) -> Tensor:  # no
     return affine(input, dimension, bias=bias)
 
 
-def _feed_forward(activation: str, bias: bool) -> tuple[str, ...]:
-    parts = ("up", "gate", "down") if activation == "swiglu" else ("up", "down")
+def _feed_forward(activation: Activation, gated: bool, bias: bool) -> tuple[str, ...]:
+    is_gated = read_activation(activation, gated)[1]
+    parts = ("up", "gate", "down") if is_gated else ("up", "down")
     kinds = ("weight", "bias") if bias else ("weight",)
     return tuple(f"{part}.{kind}" for part in parts for kind in kinds)
 
@@ -66,21 +65,29 @@ def _feed_forward(activation: str, bias: bool) -> tuple[str, ...]:
     checks={"hidden_dim": POSITIVE, "activation": ACTIVATION},
 )
 def FeedForward(  # noqa: N802
-    input: Tensor, *, hidden_dim: int, activation: str = "gelu", bias: bool = True
+    input: Tensor,
+    *,
+    hidden_dim: int,
+    activation: Activation = "gelu",
+    bias: bool = True,
+    gated: bool = False,
 ) -> Tensor:
     """Widen the features, apply an activation, and return to their number.
 
     Parameters are `up.weight` (hidden_dim, features), `up.bias`, `down.weight` (features,
-    hidden_dim) and `down.bias`. With "swiglu" (Shazeer, "GLU variants improve transformer", 2020)
+    hidden_dim) and `down.bias`. If gated (Shazeer, "GLU variants improve transformer", 2020),
     `gate.weight` and `gate.bias` are like those of `up`, and what comes down is
-    silu(gate) * up. A `weight_shard_spec` list gives the spec of `up.weight` and `gate.weight`,
-    then that of `down.weight`.
+    activation(gate) * up. A `weight_shard_spec` list gives the spec of `up.weight` and
+    `gate.weight`, then that of `down.weight`.
 
     Args:
         input: [..., features], floats.
         hidden_dim: number of features in between.
-        activation: "gelu", "relu", "silu" or "swiglu".
+        activation: "elu", "gelu", "gelu_tanh", "hard_swish", "leaky_relu", "mish", "relu",
+            "sigmoid", "silu", "softplus" or "tanh"; "geglu", "reglu" or "swiglu", which are gelu,
+            relu and silu, gated; or a function from a tensor to one of its shape.
         bias: whether to add biases.
+        gated: whether the activation is that of a gate.
 
     Returns:
         [..., features].
@@ -88,18 +95,19 @@ def FeedForward(  # noqa: N802
     Raises:
         ShapeError: the input is a scalar or not of floats.
 
-    >>> FeedForward(hidden_dim=64, weight_shard_spec=[(0, None), (None, 0)])
-    FeedForward(hidden_dim=64, weight_shard_spec=[(0, None), (None, 0)])
+    >>> FeedForward(hidden_dim=64, activation="gelu_tanh", gated=True).parameters[2:4]
+    ('gate.weight', 'gate.bias')
     """
     require_features(input)
+    activate, is_gated = read_activation(activation, gated)
     with section("up"):
         hidden = affine(input, hidden_dim, bias=bias)
-    if activation == "swiglu":
+    if is_gated:
         with section("gate"):
-            hidden = silu(affine(input, hidden_dim, bias=bias)) * hidden
+            hidden = activate(affine(input, hidden_dim, bias=bias)) * hidden
     else:
         with section("up"):
-            hidden = ACTIVATIONS[activation](hidden)
+            hidden = activate(hidden)
     with section("down"):
         return affine(hidden, input.shape[-1], bias=bias)
 

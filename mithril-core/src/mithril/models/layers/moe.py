@@ -22,8 +22,8 @@ from mithril.models.definition import (
 )
 from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import Layer, signature_of
+from mithril.models.layers.activation import ACTIVATION, Activation, Function, read_activation
 from mithril.models.layers.experts import Distribution, read_distribution, stack_order
-from mithril.models.layers.linear import ACTIVATION, ACTIVATIONS
 from mithril.models.layers.routing import (
     CapacitySlots,
     Routed,
@@ -45,7 +45,6 @@ from mithril.ops import (
     minimum,
     moe_combine,
     moe_dispatch,
-    silu,
     take,
     where,
 )
@@ -61,8 +60,8 @@ _CAPACITY = Check(
 _OVERFLOW = Check("'drop' or 'reroute'", lambda value: value in ["drop", "reroute"])
 
 
-def _parameters(activation: str, bias: bool) -> tuple[str, ...]:
-    parts = ("in", "gate", "out") if activation == "swiglu" else ("in", "out")
+def _parameters(activation: Activation, gated: bool, bias: bool) -> tuple[str, ...]:
+    parts = ("in", "gate", "out") if read_activation(activation, gated)[1] else ("in", "out")
     kinds = ("weight", "bias") if bias else ("weight",)
     return ("router.weight", *(f"experts.{part}.{kind}" for part in parts for kind in kinds))
 
@@ -73,8 +72,9 @@ class _Network:
 
     count: int
     hidden: int
-    activation: str
     bias: bool
+    activate: Function
+    is_gated: bool
 
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -89,16 +89,17 @@ def _mixture(
     top_k: int = 2,
     capacity_factor: float | None = 1.25,
     expert_distribution: Distribution = None,
-    activation: str = "gelu",
+    activation: Activation = "gelu",
     bias: bool = True,
     overflow: str = "drop",
     jitter: float = 0.0,
     groups: int | None = None,
+    gated: bool = False,
     is_spread: bool = False,
 ) -> dict[str, Tensor]:
     """Route, let experts work, bring back; `is_spread` says that they lie on several devices."""
     require_features(input)
-    network = _Network(num_experts, expert_dim, activation, bias)
+    network = _Network(num_experts, expert_dim, bias, *read_activation(activation, gated))
     tokens = group_tokens(input, num_experts, groups)
     order = stack_order(num_experts, expert_distribution)
     with section("router"):
@@ -239,11 +240,11 @@ def _experts(x: Tensor, network: _Network, multiply: Product) -> Tensor:
 
     with section("experts.in"):
         wide = layer(x, network.hidden)
-        if network.activation != "swiglu":
-            wide = ACTIVATIONS[network.activation](wide)
-    if network.activation == "swiglu":
+        if not network.is_gated:
+            wide = network.activate(wide)
+    if network.is_gated:
         with section("experts.gate"):
-            wide = silu(layer(x, network.hidden)) * wide
+            wide = network.activate(layer(x, network.hidden)) * wide
     with section("experts.out"):
         return layer(wide, x.shape[-1])
 
@@ -261,7 +262,7 @@ class MoE(Layer):
     Parameters are `router.weight` (num_experts, features) and stacks of one entry an expert:
     `experts.in.weight` (num_experts, expert_dim, features), `experts.in.bias` (num_experts,
     expert_dim), `experts.out.weight` (num_experts, features, expert_dim) and `experts.out.bias`;
-    with "swiglu", `experts.gate.weight` and `experts.gate.bias` like those of `in`. A
+    if gated, `experts.gate.weight` and `experts.gate.bias` like those of `in`. A
     `weight_shard_spec` list gives the spec of in and gate, then that of out.
 
     With `device_mesh` or `expert_distribution` the stacks are split over the last mesh dimension
@@ -277,7 +278,7 @@ class MoE(Layer):
         expert_distribution: "balanced", equally many experts on each device; "one_per_device"; or
             a mapping from expert to device, counted along that mesh dimension, which says in what
             order the stacks hold the experts. Without it, "balanced" where device_mesh is given.
-        activation: "gelu", "relu", "silu" or "swiglu".
+        activation: a name or a function, as in `FeedForward`.
         bias: whether experts have biases.
         overflow: what becomes of a choice whose expert is full: "drop", or "reroute" to the
             token's next best expert that has room, in one more round for each further expert.
@@ -286,6 +287,7 @@ class MoE(Layer):
         groups: number of groups of equal size the tokens are cut into. By default a sequence of
             [batch, sequence, features] is a group, and [rows, features] are cut into as many as
             the greatest common divisor of rows and num_experts.
+        gated: whether the activation is that of a gate, as in `FeedForward`.
         name: what the layer is called; counted (`moe_0`) by default.
         options: how parameters are split and kept, as for every layer.
 

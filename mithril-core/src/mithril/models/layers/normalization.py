@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from mithril.errors import ShapeError
 from mithril.ir import Tensor
-from mithril.models.definition import POSITIVE_NUMBER, Check
+from mithril.models.definition import POSITIVE, POSITIVE_NUMBER, SHARE
 from mithril.models.initializers import Constant
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.trace_context import is_inference, layer_path, parameter
-from mithril.ops import layer_norm, mean, rms_norm, rsqrt, stop_gradient
-
-_SHARE = Check(
-    "a number from 0 to 1",
-    lambda value: (
-        isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-    ),
-)
+from mithril.ops import accumulator, cast, layer_norm, mean, rms_norm, rsqrt, stop_gradient
 
 
 @layer(parameters=("weight", "bias"), checks={"epsilon": POSITIVE_NUMBER})
@@ -47,15 +42,18 @@ def LayerNorm(input: Tensor, *, epsilon: float = 1e-5) -> Tensor:  # noqa: N802
 
 
 @layer(parameters=("weight",), checks={"epsilon": POSITIVE_NUMBER})
-def RMSNorm(input: Tensor, *, epsilon: float = 1e-6) -> Tensor:  # noqa: N802
+def RMSNorm(  # noqa: N802
+    input: Tensor, *, epsilon: float = 1e-6, offset: float = 0.0
+) -> Tensor:
     """Bring the features of each position to a mean square of 1, then scale them.
 
     Zhang and Sennrich, "Root mean square layer normalization" (2019). The parameter is `weight`
-    (features,), starting at 1.
+    (features,), starting at 1 - offset; features are scaled by offset + weight.
 
     Args:
         input: [..., features], floats.
         epsilon: added to the mean square.
+        offset: added to the weight; 1 in Gemma, whose weights are kept as distances from 1.
 
     Returns:
         The same shape.
@@ -67,14 +65,111 @@ def RMSNorm(input: Tensor, *, epsilon: float = 1e-6) -> Tensor:  # noqa: N802
     RMSNorm()
     """
     require_features(input)
-    output: Tensor = rms_norm(input, parameter("weight", input.shape[-1:], Constant(1.0)), epsilon)
+    weight = parameter("weight", input.shape[-1:], Constant(1.0 - offset))
+    output: Tensor = rms_norm(input, weight + offset if offset else weight, epsilon)
+    return output
+
+
+@layer(
+    parameters=lambda affine: ("weight", "bias") if affine else (),
+    checks={"num_groups": POSITIVE, "epsilon": POSITIVE_NUMBER},
+)
+def GroupNorm(  # noqa: N802
+    input: Tensor, *, num_groups: int, epsilon: float = 1e-5, affine: bool = True
+) -> Tensor:
+    """Bring each group of channels of a sample to mean 0 and variance 1, then scale and shift them.
+
+    Wu and He, "Group normalization" (2018). Parameters are `weight` (channels,), starting at 1, and
+    `bias` (channels,), starting at 0.
+
+    Args:
+        input: [batch, channels, ...], floats.
+        num_groups: number of groups of neighbouring channels; it divides the channels.
+        epsilon: added to the variance.
+        affine: whether to scale and shift.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ShapeError: the input has no channels or is not of floats, or the channels do not divide
+            into the groups.
+
+    >>> GroupNorm(8)
+    GroupNorm(num_groups=8)
+    """
+    require_features(input)
+    _require_channels(input)
+    channels = input.shape[1]
+    if channels % num_groups:
+        raise ShapeError(
+            f"layer '{layer_path()}' cannot divide {channels} channels into {num_groups} groups; "
+            f"choose num_groups that divides {channels}"
+        )
+    return _normalize_groups(input, num_groups, epsilon, affine)
+
+
+@layer(
+    parameters=lambda affine: ("weight", "bias") if affine else (),
+    checks={"epsilon": POSITIVE_NUMBER},
+)
+def InstanceNorm(  # noqa: N802
+    input: Tensor, *, epsilon: float = 1e-5, affine: bool = False
+) -> Tensor:
+    """Bring each channel of a sample to mean 0 and variance 1, then scale and shift it if asked.
+
+    Ulyanov et al., "Instance normalization" (2016). With `affine`, parameters are `weight`
+    (channels,), starting at 1, and `bias` (channels,), starting at 0.
+
+    Args:
+        input: [batch, channels, ...], floats, with at least one dimension after the channels.
+        epsilon: added to the variance.
+        affine: whether to scale and shift.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ShapeError: the input is not of floats, or has only one element in each channel.
+
+    >>> InstanceNorm(affine=True)
+    InstanceNorm(affine=True)
+    """
+    require_features(input)
+    _require_channels(input)
+    if math.prod(input.shape[2:]) == 1:
+        raise ShapeError(
+            f"layer '{layer_path()}' has 1 element in each channel of {input.type}, which would "
+            f"become 0; give [batch, channels, *spatial], or use LayerNorm"
+        )
+    return _normalize_groups(input, input.shape[1], epsilon, affine)
+
+
+def _normalize_groups(input: Tensor, groups: int, epsilon: float, affine: bool) -> Tensor:
+    """Return groups of channels of each sample at mean 0 and variance 1, scaled and shifted."""
+    batch, channels, *spatial = input.shape
+    wide = cast(input, accumulator(input.dtype))
+    # Groups are a dimension of their own: where channels are split into whole groups, so is this.
+    wide = wide.reshape(batch, groups, channels // groups, *spatial)
+    axes = tuple(range(2, wide.ndim))
+    away = wide - mean(wide, axes, keepdims=True)
+    normal = away * rsqrt(mean(away * away, axes, keepdims=True) + epsilon)
+    normal = normal.reshape(*input.shape)
+    if affine:
+        column = (channels,) + (1,) * len(spatial)
+        gain, bias = (
+            cast(parameter(name, (channels,), Constant(start)), wide.dtype).reshape(column)
+            for name, start in (("weight", 1.0), ("bias", 0.0))
+        )
+        normal = normal * gain + bias
+    output: Tensor = cast(normal, input.dtype)
     return output
 
 
 @layer(
     parameters=("weight", "bias"),
     outputs=("output", "new_mean", "new_variance"),
-    checks={"momentum": _SHARE, "epsilon": POSITIVE_NUMBER},
+    checks={"momentum": SHARE, "epsilon": POSITIVE_NUMBER},
 )
 def BatchNorm(  # noqa: N802
     input: Tensor,
@@ -147,12 +242,16 @@ def _move_channels(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
     return running * (1.0 - momentum) + held * momentum
 
 
-def _channels(input: Tensor, *statistics: Tensor) -> int:
+def _require_channels(input: Tensor) -> None:
     if input.ndim < 2:
         raise ShapeError(
             f"layer '{layer_path()}' needs an input [batch, channels, ...], not {input.type}; "
             f"reshape it"
         )
+
+
+def _channels(input: Tensor, *statistics: Tensor) -> int:
+    _require_channels(input)
     channels = input.shape[1]
     for given in statistics:
         if given.shape != (channels,):
@@ -163,4 +262,4 @@ def _channels(input: Tensor, *statistics: Tensor) -> int:
     return channels
 
 
-__all__ = ["BatchNorm", "LayerNorm", "RMSNorm"]
+__all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mithril.compiler import Request
@@ -19,6 +19,7 @@ from mithril.runtime.functional.arriving import Arriving, sharding_of
 from mithril.runtime.functional.options import FunctionOptions
 from mithril.runtime.functional.tracing import FunctionBuilder, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
+from mithril.runtime.host_indices import IndexUse, check_host_indices, find_index_uses
 from mithril.runtime.submesh import placement_by
 from mithril.sharding import UNSAID, Layout
 from mithril.types import DType, check_number
@@ -35,11 +36,14 @@ class TracedFunction:
         structure: of what it returned.
         captured: arrays that it uses besides its arguments.
         limits: which of its arguments have to fit an integer dtype.
+        graph: what was traced; its first inputs are the arguments.
     """
 
     structure: Structure
     captured: Captured
     limits: Sequence[Limit]
+    graph: Graph
+    _index_uses: tuple[IndexUse, ...] | None = field(default=None, init=False)
 
     def check_numbers(self, leaves: Sequence[Any]) -> None:
         """Raise unless the numbers among the leaves fit the integers they are taken as.
@@ -49,6 +53,17 @@ class TracedFunction:
         """
         for position, dtype, what in self.limits:
             check_number(leaves[position], dtype, what)
+
+    def check_indices(self, leaves: Sequence[Any]) -> None:
+        """Raise unless arguments in host memory can be what the function chooses by.
+
+        Raises:
+            ShapeError: an id names no row, or a target no class.
+        """
+        names = [value.name for value in self.graph.inputs]
+        if self._index_uses is None:
+            self._index_uses = find_index_uses(self.graph)
+        check_host_indices(self._index_uses, names, leaves)
 
 
 def bind_function(
@@ -92,7 +107,7 @@ def bind_function(
         if dtype.is_integer
     ]
     captured = Captured(builder.captured_arrays)
-    traced = TracedFunction(structure, captured, limits)
+    traced = TracedFunction(structure, captured, limits, graph)
     arrive = [*kinds, *captured.kinds]
     known = tuple(value.name for value in graph.inputs)
     request = _request(builder, graph, arriving, arrive, structure, options)

@@ -136,6 +136,7 @@ class Function:
         arrays = self._form(form).arrays(backend, leaves)
         bound = self._bind(backend, form, [x.kind for x in arrays])
         bound.interface.source.check_numbers(leaves)
+        bound.interface.source.check_indices(leaves)
         made = _run(bound, arrays)
         give_up_moved(leaves, arrays, bound.interface.donated)
         return made

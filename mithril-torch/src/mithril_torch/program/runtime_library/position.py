@@ -12,13 +12,16 @@ TABLES: dict[Any, Any] = {}
 
 def rope(
     x: torch.Tensor,
-    base: float,
+    base: float | tuple[float, ...],
     offset: int,
     interleaved: bool,
     inverse: bool,
     positions: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return x [b, s, h, d] with the pairs of each head turned by their angles."""
+    """Return x [b, s, h, d] with the pairs of each head turned by their angles.
+
+    `base` is that of the wavelengths, or how far each pair turns a position.
+    """
     wide = x.float() if x.dtype.itemsize == 2 else x
     s, d = x.shape[1], x.shape[3]
     if positions is None:
@@ -42,11 +45,19 @@ def rope(
 
 
 def rotations(
-    at: torch.Tensor, d: int, base: float, interleaved: bool, dtype: torch.dtype
+    at: torch.Tensor,
+    d: int,
+    base: float | tuple[float, ...],
+    interleaved: bool,
+    dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosines for all elements, [..., 1, d], and sines for all pairs, [..., 1, d / 2]."""
-    pairs = torch.arange(0, d, 2, dtype=torch.float64, device=at.device)
-    angle = at[..., None, None] * torch.exp(pairs * (-math.log(base) / max(1, d)))
+    if isinstance(base, tuple):
+        speeds = torch.tensor(base, dtype=torch.float64, device=at.device)
+    else:
+        pairs = torch.arange(0, d, 2, dtype=torch.float64, device=at.device)
+        speeds = torch.exp(pairs * (-math.log(base) / max(1, d)))
+    angle = at[..., None, None] * speeds
     turn = angle.cos().to(dtype)
     turn = turn.repeat_interleave(2, -1) if interleaved else torch.cat((turn, turn), -1)
     return turn, angle.sin().to(dtype)

@@ -1,0 +1,54 @@
+"""Errors of attention, positions, activations and transposed convolutions: rows of `test_errors`."""
+
+# A text stands on one line, so that it can be searched for.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mithril import ops
+from mithril.errors import MithrilError, OptionError, ShapeError
+from mithril.ir import Builder
+from mithril.ops.rope_scaling import read_scaling
+from mithril.types import DType, TensorType
+
+
+def _calls(function: Callable[..., Any], *shapes: tuple[Any, ...]) -> Callable[[], Any]:
+    """Return the call that traces a function of tensors; a shape may begin with a dtype."""
+
+    def call() -> Any:
+        builder, tensors = Builder(), []
+        for number, shape in enumerate(shapes):
+            dtype, sizes = (shape[0], shape[1:]) if isinstance(shape[0], DType) else (F32, shape)
+            tensors.append(builder.input(TensorType(tuple(sizes), dtype), f"x{number}"))
+        return function(*tensors)
+
+    return call
+
+
+F32, BOOL = DType.float32, DType.bool_
+HEADS = (4, 4, 2, 6)
+LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 2, "original_max_position_embeddings": 64}  # fmt: skip
+
+CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
+    (_calls(lambda x: ops.attention(x, x, x, soft_cap=5.0, context_parallel="ring"), HEADS), OptionError, "attention has soft_cap=5.0 and context_parallel='ring', whose blocks are computed by kernels without one; remove one of them"),
+    (_calls(lambda x: ops.attention(x, x, x, sliding_window=0), HEADS), OptionError, "attention has sliding_window=0; give at least 1, which is the position itself"),
+    (_calls(lambda x, m: ops.attention(x, x, x, key_padding_mask=m), HEADS, (BOOL, 4, 3)), ShapeError, "attention has key_padding_mask bool[4, 3]; give booleans [4, 4], [batch, keys], true where a key is padding"),
+    (_calls(lambda x, m: ops.attention(x, x, x, bias=m), HEADS, (BOOL, 4, 4)), ShapeError, "attention has a bias bool[4, 4]; give floats, which are added to the scores, and booleans as a mask"),
+    (_calls(lambda x, m: ops.attention(x, x, x, mask=m), HEADS, (BOOL, 4, 4)), ShapeError, "attention cannot tell whether mask bool[4, 4] is [batch, keys] or [queries, keys]; give padding as key_padding_mask, true where a key is padding, and a mask of queries and keys as [1, 4, 4]"),
+    (_calls(lambda x, m: ops.attention(x, x, x, mask=m), (3, 4, 2, 6), (BOOL, 3, 4)), ShapeError, "attention has scores [3, 2, 4, 4] and a mask bool[3, 4], which is [batch, keys]; give padding as key_padding_mask, true where a key is padding"),
+    # positions
+    (lambda: read_scaling(4.0), OptionError, "rope_scaling is a float; give a mapping, such as {'rope_type': 'linear', 'factor': 4.0}"),
+    (lambda: read_scaling({"rope_type": "llama"}), OptionError, "rope_scaling has rope_type='llama'; choose 'linear', 'llama3', 'yarn'; did you mean 'llama3'?"),
+    (lambda: read_scaling({"type": "linear", "facter": 2.0}), OptionError, "rope_scaling 'linear' has no 'facter'; it takes 'factor'; did you mean 'factor'?"),
+    (lambda: read_scaling({"type": "yarn", "factor": 2.0}), OptionError, "rope_scaling 'yarn' needs 'original_max_position_embeddings'; give all of 'factor', 'original_max_position_embeddings'"),
+    (lambda: read_scaling({"type": "linear", "factor": True}), OptionError, "rope_scaling 'linear' has factor=True; give a positive number"),
+    (lambda: read_scaling(LLAMA3), OptionError, "rope_scaling 'llama3' has low_freq_factor=4 and high_freq_factor=2; the second must be larger"),
+    # activations
+    (_calls(ops.glu, (4, 3)), ShapeError, "glu halves dimension -1 of float32[4, 3], and its size is odd; choose an even size"),
+    # transposed convolutions
+    (_calls(ops.conv_transpose, (2, 3, 4), (4, 3, 2)), ShapeError, "conv_transpose takes an input [batch, channels, *spatial] and a weight [channels, out / groups, *window] of one rank, not float32[2, 3, 4] and float32[4, 3, 2]; make them fit"),
+    (_calls(lambda x, w: ops.conv_transpose(x, w, stride=2, output_padding=2), (2, 3, 4), (3, 4, 2)), ShapeError, "conv_transpose has output_padding (2,) with stride (2,); choose less than the stride"),
+    (_calls(lambda x, w: ops.conv_transpose(x, w, padding=2), (2, 3, 3), (3, 4, 2)), ShapeError, "conv_transpose of float32[2, 3, 3] with weight float32[3, 4, 2] has spatial sizes (0,); pad by less than ((2, 2),)"),
+]  # fmt: skip

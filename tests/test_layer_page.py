@@ -1,0 +1,63 @@
+"""`docs/layers.md` is what `tools/list_layers.py` writes, and lists everything."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+
+import mithril as ml
+import pytest
+from mithril import models
+from mithril.runtime.functions import EAGER
+
+ROOT = Path(__file__).parent.parent
+
+
+def load_tool() -> ModuleType:
+    spec = util.spec_from_file_location("list_layers", ROOT / "tools" / "list_layers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+TOOL = load_tool()
+PAGE = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
+LAYERS = {name: value for name, value in vars(models).items() if TOOL.is_layer(value)}
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert TOOL.write_page() == PAGE, "run python tools/list_layers.py"
+
+
+def test_a_page_that_is_not_up_to_date_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "layers.md"
+    monkeypatch.setattr(TOOL, "PAGE", page)
+    assert TOOL.main(["--check"]) == 1
+    assert "layers.md is not up to date; run python tools/list_layers.py" in capsys.readouterr().out
+    assert TOOL.main([]) == 0
+    assert TOOL.main(["--check"]) == 0
+    page.write_text(page.read_text(encoding="utf-8") + "more", encoding="utf-8")
+    assert TOOL.main(["--check"]) == 1
+
+
+def test_every_layer_and_function_is_listed() -> None:
+    assert len(LAYERS) > 60
+    assert {name for name in LAYERS if f"| `{name}(" not in PAGE} == set()
+    assert {name for name in EAGER if f"| `{name}(" not in PAGE} == set()
+
+
+@pytest.mark.parametrize("name", sorted(LAYERS))
+def test_a_layer_explains_its_inputs_options_and_output(name: str) -> None:
+    layer = LAYERS[name]
+    text, definition = inspect.getdoc(layer) or "", layer.definition
+    explained = {entry for entry, _ in TOOL.entries(TOOL.section(text, "Args"))}
+    ports = set() if layer in (ml.MoE, ml.Repeat) else {*definition.inputs, *definition.optional}
+    assert {*ports, *(option.name for option in definition.options)} <= explained
+    assert TOOL.section(text, "Returns").strip()
+    assert f">>> {name}(" in text
