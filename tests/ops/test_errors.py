@@ -157,6 +157,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (calls(lambda i, u: ops.scatter_add(i, u, -3), i(1), f(1)), ShapeError, "scatter_add has rows=-3; give a number of 0 or more"),
     (calls(lambda x, y: ops.tensordot(x, y, 3), f(2), f(2)), ShapeError, "tensordot contracts 3 dimensions of float32[2] and float32[2]; give 0 to 1, or a pair of lists"),
     (calls(lambda x, y: ops.tensordot(x, y, [1, 0, 1]), f(2), f(2)), ShapeError, "tensordot has axes [1, 0, 1]; give one list for each operand"),
+    (calls(lambda x: ops.split(x, 4), f(6)), ShapeError, "cannot split dimension 0 of float32[6] into 4 equal parts; give a divisor of 6, or the positions at which parts end"),
     (calls(lambda x: x * [[1.0], [2.0, 3.0]], f(2)), ShapeError, RAGGED),
     (calls(lambda x: x * ["a", "b"], f(2)), ShapeError, "values are of type <U1; give lists of numbers, or tensors"),
     (calls(lambda x: x * [1.0, 2.0], f(2)), ShapeError, "a list cannot be taken here, where only float32[2] is known; pass a tensor"),

@@ -165,7 +165,7 @@ def _file(
     yield from (f"    {line}" if line else "" for line in lines)
     yield "    return run"
     yield '\n\nif __name__ == "__main__":'
-    yield "    main(RANKS, INPUTS, OUTPUTS, load, CONSTANTS)"
+    yield "    main(RANKS, INPUTS, OUTPUTS, load, constants=CONSTANTS)"
 
 
 def _names(generated: ProgramText) -> frozenset[str]:

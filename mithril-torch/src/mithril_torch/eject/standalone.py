@@ -50,13 +50,13 @@ def main(
     inputs: Sequence[Port],
     outputs: Sequence[Port],
     load: Callable[[str, int], Run],
-    constants: Mapping[str, str],
     arguments: Sequence[str] | None = None,
+    constants: Mapping[str, str] | None = None,
 ) -> None:
     """Run one step from the command line."""
     options = read_arguments(arguments)
     rank, device = meet_others(size, options.device)
-    wholes = tensors_for(inputs, options.tensors, options.seed, constants)
+    wholes = tensors_for(inputs, options.tensors, options.seed, constants or {})
     run = load(device, rank)
     parts = [part_of(wholes[port.name], port, rank, device) for port in inputs]
     with torch.inference_mode():
