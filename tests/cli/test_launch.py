@@ -238,6 +238,12 @@ class TestRequest:
     def test_names(self) -> None:
         assert Command(("torchrun",)).name == "'torchrun'"
         assert Command(("python",), rank=3).name == "rank 3"
+        assert Command(("python",), service="store").name == "store"
+
+    def test_a_rank_is_no_service(self) -> None:
+        with pytest.raises(OptionError) as caught:
+            Command(("python",), rank=3, service="store")
+        assert str(caught.value) == "Command is rank 3 and the service 'store'; give one of them"
 
     def test_free_ports_differ(self) -> None:
         assert len({free_port() for _ in range(20)}) > 1

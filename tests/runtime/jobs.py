@@ -84,6 +84,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def crowding() -> float:
+    """Return how many processes want each core, where more than one does: all takes so much longer."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs: one that nobody here can reap may still be a zombie."""
     if not Path("/proc").is_dir():

@@ -77,13 +77,13 @@ class Training:
     def __init__(self, backend: str, ranks: int, mesh: str, variable: str) -> None:
         options = ("--backend", backend, "--mesh", mesh, "--steps", "100000")
         self._variable = variable
-        self._mark = uuid4().hex
+        self.mark = uuid4().hex
         self.launcher = subprocess.Popen(
             [MITHRIL, "launch", "-n", str(ranks), "--backend", backend, TRAIN, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", MARK: self._mark},
+            env={**os.environ, "OMP_NUM_THREADS": "1", MARK: self.mark},
         )
         assert self.launcher.stdout is not None
         for line in self.launcher.stdout:
@@ -96,7 +96,7 @@ class Training:
         return {
             variables.get(self._variable, "agent"): pid
             for pid, variables in processes_of(TRAIN)
-            if pid != self.launcher.pid and variables.get(MARK) == self._mark
+            if pid != self.launcher.pid and variables.get(MARK) == self.mark
         }
 
     def kill(self, rank: int) -> tuple[str, float]:

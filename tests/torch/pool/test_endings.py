@@ -14,8 +14,9 @@ import pytest
 from mithril.errors import BackendError
 
 from tests.profiles import quick
+from tests.runtime.jobs import crowding
 from tests.torch.pool.programs import LOOP, children_of, is_gone, load, until
-from tests.torch.pool.victims import REPETITIONS, crowding, dice, victim, works
+from tests.torch.pool.victims import REPETITIONS, dice, victim, works
 
 SCRIPT = """
 import time

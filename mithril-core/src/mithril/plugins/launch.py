@@ -92,19 +92,42 @@ class Command:
         rank: its number among all processes, which its output lines and messages show. None where
             the command starts the ranks itself (a framework's own launcher): its lines pass as
             they are.
+        service: what it does for the ranks where it is none of them, as messages call it. It runs
+            until all ranks have ended and is killed then; a job whose service ends is stopped.
+
+    Raises:
+        OptionError: it is a rank and a service.
 
     >>> Command(("python", "train.py"), {"RANK": "1"}, rank=1).name
     'rank 1'
+    >>> Command(("python", "meet.py"), service="meeting place").name
+    'meeting place'
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     rank: int | None = None
+    service: str = ""
+
+    def __post_init__(self) -> None:
+        if self.service and self.rank is not None:
+            raise OptionError(
+                f"Command is rank {self.rank} and the service '{self.service}'; give one of them"
+            )
 
     @property
     def name(self) -> str:
         """What messages call it."""
+        if self.service:
+            return self.service
         return f"'{self.argv[0]}'" if self.rank is None else f"rank {self.rank}"
+
+    @property
+    def prefix(self) -> str:
+        """What stands before each line that it prints."""
+        if self.service:
+            return f"[{self.service}] "
+        return "" if self.rank is None else f"[{self.rank}] "
 
 
 def free_port() -> int:

@@ -32,6 +32,7 @@ class Member:
     """A process of the job. `code` is its exit code, or minus the signal that ended it."""
 
     name: str
+    is_service: bool
     process: subprocess.Popen[bytes]
     started: float
     seconds: float = 0.0
@@ -79,8 +80,8 @@ class Job:
 
     @property
     def running(self) -> list[Member]:
-        """The processes that had not ended at the last look."""
-        return [member for member in self._members if member.code is None]
+        """The processes that had not ended at the last look; services serve these."""
+        return [member for member in self._alive if not member.is_service]
 
     @property
     def is_watched(self) -> bool:
@@ -97,20 +98,25 @@ class Job:
         return ended
 
     def signal(self, number: int) -> None:
-        """Send a signal to all running processes and their children."""
+        """Send a signal to all running processes and their children, and to no service."""
         for member in self.running:
             watchdog.kill_group(member.process.pid, number)
 
     def kill(self) -> None:
         """Kill all that is left, wherever it hid, and pass on the last output."""
-        self.signal(signal.SIGKILL)
+        for member in self._alive:
+            watchdog.kill_group(member.process.pid)
         watchdog.kill_marked(self._mark)
         deadline = time.monotonic() + DRAIN
         while self.relay.has_sources and time.monotonic() < deadline:
             self.relay.pump(0.05)
-        for member in self.running:
+        for member in self._alive:
             member.process.wait()
             member.look()
+
+    @property
+    def _alive(self) -> list[Member]:
+        return [member for member in self._members if member.code is None]
 
     def _start(self, command: Command) -> None:
         environment = _environment(command, self._mark)
@@ -128,9 +134,10 @@ class Job:
             raise BackendError(
                 f"{command.name} cannot be started; {command.argv[0]}: {error.strerror}"
             ) from error
-        self._members.append(Member(command.name, process, time.monotonic()))
+        is_service = bool(command.service)
+        self._members.append(Member(command.name, is_service, process, time.monotonic()))
         self._tell(f"+{process.pid}\n")
-        prefix = b"" if command.rank is None else f"[{command.rank}] ".encode()
+        prefix = command.prefix.encode()
         for source, target in zip((process.stdout, process.stderr), self._targets, strict=True):
             assert source is not None
             self.relay.add(source, target, prefix)

@@ -72,7 +72,7 @@ def _watch(job: Job, received: Sequence[int]) -> list[Member]:
     """Pass on output until there is a reason to end; return the processes that failed."""
     while True:
         job.relay.pump(POLL)
-        failed = [member for member in job.look() if member.code]
+        failed = [member for member in job.look() if member.code or member.is_service]
         if failed or received or job.relay.is_closed or not job.is_watched or not job.running:
             return failed
 
@@ -109,7 +109,7 @@ def _stop(job: Job, grace: float, received: Sequence[int]) -> None:
 
 def _epitaph(member: Member) -> str:
     code = member.code or 0
-    how = f"with exit code {code}" if code > 0 else f"by {_signal_name(-code)}"
+    how = f"with exit code {code}" if code >= 0 else f"by {_signal_name(-code)}"
     return f"{member.name} ended {how} (pid {member.process.pid}) after {member.seconds:.1f} s"
 
 
@@ -125,7 +125,8 @@ def _describe_stopped(running: Sequence[Member]) -> str:
 
 
 def _exit_code(code: int) -> int:
-    return code if code > 0 else FROM_SIGNAL - code
+    """Return the exit code to pass on; a service that has ended well is a failure, too."""
+    return FROM_SIGNAL - code if code < 0 else code or 1
 
 
 def _signal_name(number: int) -> str:
