@@ -228,15 +228,6 @@ def test_a_job_goes_on_after_its_processes_got_no_time(
     assert job.launcher.poll() is None
 
 
-def test_the_service_is_named_where_it_ends(job: Training) -> None:
-    (service,) = services(job)
-    os.kill(service, signal.SIGKILL)
-    _, errors = job.launcher.communicate(timeout=60)
-    assert job.launcher.returncode == 128 + signal.SIGKILL
-    assert "launch: coordination service ended by SIGKILL (pid " in errors
-    assert not job.processes()
-
-
 def services(job: Training) -> list[int]:
     """Return the processes of the job's coordination service."""
     found = processes_of("mithril_jax.coordination")
@@ -274,7 +265,13 @@ def test_a_killed_process_ends_the_job_and_is_named(job: Training, victim: int) 
     assert took < LIMIT
 
 
-def test_nothing_listens_beyond_loopback(job: Training) -> None:
+def test_nothing_listens_beyond_loopback_and_a_service_that_ends_is_named(job: Training) -> None:
     found = listening({*job.processes().values(), *services(job)})
     assert found
     assert found <= LOOPBACK
+    (service,) = services(job)
+    os.kill(service, signal.SIGKILL)
+    _, errors = job.launcher.communicate(timeout=60)
+    assert job.launcher.returncode == 128 + signal.SIGKILL
+    assert "launch: coordination service ended by SIGKILL (pid " in errors
+    assert not job.processes()
