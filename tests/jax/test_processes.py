@@ -23,6 +23,7 @@ from tests.runtime.scripts import (
     MITHRIL,
     TRAIN,
     Training,
+    files_of_a_killed_launcher,
     launched,
     lines_of,
     losses,
@@ -232,6 +233,11 @@ def services(job: Training) -> list[int]:
     """Return the processes of the job's coordination service."""
     found = processes_of("mithril_jax.coordination")
     return [pid for pid, variables in found if variables.get(MARK) == job.mark]
+
+
+@pytest.mark.slow
+def test_a_killed_launcher_leaves_no_file(tmp_path: Path) -> None:
+    assert files_of_a_killed_launcher("jax", tmp_path, "MITHRIL_JAX_PROCESS") == []
 
 
 def test_commands_of_several_machines() -> None:

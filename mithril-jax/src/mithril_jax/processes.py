@@ -44,9 +44,7 @@ def commands(request: LaunchRequest) -> Sequence[Command]:
     """Return one command for each process of this machine, and on the first one the service."""
     place = request.coordinator or f"{LOOPBACK}:{free_port()}"
     shared = {COORDINATOR: place, PROCESSES: str(request.total), NODES: str(request.nodes)}
-    ranks = [
-        Command(request.argv, {**shared, PROCESS: str(rank)}, rank) for rank in request.ranks
-    ]
+    ranks = [Command(request.argv, {**shared, PROCESS: str(rank)}, rank) for rank in request.ranks]
     return [_service(request, place), *ranks] if request.node_rank == 0 else ranks
 
 

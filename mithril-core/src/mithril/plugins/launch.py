@@ -29,6 +29,9 @@ class LaunchRequest:
         node_rank: which of them this one is, counted from 0.
         coordinator: `HOST:PORT` at which all processes meet. None on a single machine: the backend
             then chooses a loopback address, and nothing may listen beyond it.
+        folder: where the backend puts files of the job. `mithril launch` gives an empty one, which
+            is removed with all that is in it when the job has ended, even if the launcher is
+            killed. Empty for the system's folder for temporary files, where they stay.
 
     Raises:
         OptionError: a number is out of range, or the coordinator is absent or no address.
@@ -44,6 +47,7 @@ class LaunchRequest:
     nodes: int = 1
     node_rank: int = 0
     coordinator: str | None = None
+    folder: str = ""
 
     def __post_init__(self) -> None:
         if self.processes < 1:

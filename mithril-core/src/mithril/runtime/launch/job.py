@@ -7,7 +7,6 @@ too, and the terminal's Ctrl-C reaches the launcher alone, which then stops all 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -50,10 +49,14 @@ class Member:
 class Job:
     """The running processes, the relay of their output, and the watchdog over both.
 
-    As a context: what is left is killed when it is left, whatever the reason.
+    As a context: what is left is killed when it is left, whatever the reason. The folder of the
+    job's files goes, too, if there is one.
     """
 
-    def __init__(self, commands: Sequence[Command], output: int, errors: int) -> None:
+    def __init__(
+        self, commands: Sequence[Command], output: int, errors: int, folder: str = ""
+    ) -> None:
+        self._folder = folder
         self._commands = commands
         self._targets = (output, errors)
         self._mark = uuid.uuid4().hex
@@ -61,7 +64,7 @@ class Job:
         self.relay = Relay()
 
     def __enter__(self) -> Job:
-        self._watchdog = _start_watchdog(self._mark)
+        self._watchdog = _start_watchdog(self._mark, self._folder)
         try:
             for command in self._commands:
                 self._start(command)
@@ -156,11 +159,11 @@ class Job:
         self._watchdog.wait()
 
 
-def _start_watchdog(mark: str) -> subprocess.Popen[bytes]:
+def _start_watchdog(mark: str, folder: str) -> subprocess.Popen[bytes]:
     """Start the watchdog where nothing meant for a launch reaches it: no terminal, no mark."""
     kept = {name: value for name, value in os.environ.items() if name != watchdog.MARK}
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), mark],
+        [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), mark, folder],
         env=kept,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

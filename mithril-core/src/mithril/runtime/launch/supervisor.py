@@ -36,6 +36,7 @@ def supervise(
     commands: Sequence[Command],
     *,
     grace: float,
+    folder: str = "",
     output: int = 1,
     errors: int = 2,
 ) -> Outcome:
@@ -46,6 +47,7 @@ def supervise(
     Args:
         commands: what to run; their order is that in which they are started.
         grace: seconds between SIGTERM and SIGKILL for those that have to be stopped.
+        folder: where the job has its files; removed at the end, even if this process is killed.
         output: the file descriptor to which what they print goes.
         errors: the same for what they print as errors.
 
@@ -57,7 +59,7 @@ def supervise(
     3
     """
     started = time.monotonic()
-    with _signals() as received, Job(commands, output, errors) as job:
+    with _signals() as received, Job(commands, output, errors, folder) as job:
         failed = _watch(job, received)
         # Read before anything is stopped: what the stopping causes is not the cause.
         cause = _cause(job, received, failed, time.monotonic() - started)

@@ -128,7 +128,7 @@ class Connection:
         return [answer for answer in round_trip.answers if answer is not None]
 
     def _finish(self, round_trip: RoundTrip, interrupts: Interrupts | None) -> None:
-        """After an exception, which only a signal's handler raises: let the workers end, or end them."""
+        """After an exception of a signal's handler: let the workers finish, or end them."""
         is_enough = interrupts is None or interrupts.is_enough
         try:
             if round_trip.is_waiting and not is_enough:

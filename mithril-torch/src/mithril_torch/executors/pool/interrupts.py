@@ -60,5 +60,5 @@ def hold_back(describe: Callable[[int], str]) -> Iterator[Interrupts]:
         yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)
-        if 0 < interrupts.count and not interrupts.is_enough:
+        if interrupts.count > 0 and not interrupts.is_enough:
             before(signal.SIGINT, sys._getframe())
