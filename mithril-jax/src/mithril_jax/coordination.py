@@ -20,7 +20,7 @@ def main(address: str, processes: str, heartbeat: str, shutdown: str) -> None:
         heartbeat: seconds without a sign of life after which a process counts as dead.
         shutdown: seconds that a process waits at its end for the others; 0 for not at all.
     """
-    from jaxlib import _jax  # type: ignore[attr-defined]
+    from jaxlib import _jax
 
     service = _jax.get_distributed_runtime_service(
         address, int(processes), heartbeat_timeout=int(heartbeat), shutdown_timeout=int(shutdown)
