@@ -160,3 +160,11 @@ def test_axes_that_are_none_are_refused(case: str) -> None:
     content["plan"]["mesh"]["axes"] = axes
     with pytest.raises(MithrilError, match=message):
         plan_from_json(json.dumps(content))
+
+
+def test_a_sharding_of_another_rank_is_refused() -> None:
+    content = json.loads(SMALL_PLAN)
+    content["plan"]["stages"][0]["inputs"][0]["dims"] = []
+    message = r"a sharding of 0 dimensions for float32\[4, 4, 32\]"
+    with pytest.raises(GraphError, match=message):
+        plan_from_json(json.dumps(content))

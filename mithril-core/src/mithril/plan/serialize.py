@@ -69,7 +69,7 @@ def _plan_out(plan: Plan) -> Json:
 def _plan_in(content: Json) -> Plan:
     mesh = _mesh_in(content["mesh"])
     specs = {
-        name: TensorReport(*_laid_out_in(item), item["decided_by"])
+        name: TensorReport(*_type_and_sharding(item), item["decided_by"])
         for name, item in content["specs"].items()
     }
     stages = tuple(map(_stage_in, content["stages"]))
@@ -99,7 +99,7 @@ def _port_out(port: Port) -> Json:
 
 
 def _port_in(item: Json) -> Port:
-    return Port(item["name"], *_laid_out_in(item))
+    return Port(item["name"], *_type_and_sharding(item))
 
 
 def _timetable_out(table: Timetable) -> Json:
@@ -202,7 +202,7 @@ def _sharding_out(sharding: Sharding) -> Json:
     }
 
 
-def _laid_out_in(item: Json) -> tuple[TensorType, Sharding]:
+def _type_and_sharding(item: Json) -> tuple[TensorType, Sharding]:
     type, sharding = type_in(item), _sharding_in(item)
     if len(sharding.dims) != type.rank:
         raise ValueError(f"a sharding of {len(sharding.dims)} dimensions for {type}")
