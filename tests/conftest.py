@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+from tests.folders import base_folder
 from tests.profiles import EXAMPLES, PROFILE, is_slow, runs_all
+
+__all__ = ["base_folder"]
 
 GOLDEN = Path(__file__).parent / "golden"
 CACHE = Path(__file__).parent.parent / ".cache/xla"

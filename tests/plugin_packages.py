@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from functools import cache
 from pathlib import Path
+
+from tests.folders import session_folder
 
 PACKAGES = Path(__file__).parent / "plugins"
 ALONE = PACKAGES / "alone"
@@ -28,8 +27,7 @@ def never(mesh, options):
 @cache
 def installed(*folders: str) -> Path:
     """Install packages of tests/plugins, once a session, and return the folder they are in."""
-    target = Path(tempfile.mkdtemp(prefix="mithril-plugins-"))
-    atexit.register(shutil.rmtree, target)
+    target = session_folder("plugins")
     offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
     projects = [str(PACKAGES / folder) for folder in folders]
     command = [sys.executable, "-m", "pip", "install", "--quiet", *offline, "--target", str(target)]

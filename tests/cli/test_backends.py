@@ -110,6 +110,27 @@ class TestList:
         assert (broken["framework"], broken["api"], broken["status"]) == (None, None, "broken")
         assert by_package["acme-missing"]["framework_version"] is None
 
+    def test_info_as_json(self, packages: Path) -> None:
+        done = mithril("backends", "info", "numpy", "--json", path=packages)
+        assert (done.returncode, done.stderr) == (0, "")
+        document = json.loads(done.stdout)
+        assert (document["schema"], document["mithril"]) == (1, "0.1.0")
+        found = document["backend"]
+        assert (found["name"], found["status"], found["api"]) == ("numpy", "ready", "2.0")
+        opened = found["opened"]
+        assert opened["devices"] == ["simulated cpu 0"]
+        assert "all_reduce" in opened["capabilities"]
+        assert "einsum" in opened["kernels"]
+        assert not set(opened["kernels"]) & set(opened["without_kernel"])
+        assert 0 <= opened["opened_in"] < 60
+
+    def test_info_as_json_of_what_cannot_be_opened(self, packages: Path) -> None:
+        done = mithril("backends", "info", "quantum", "--json", path=packages)
+        assert done.returncode == 3
+        found = json.loads(done.stdout)["backend"]
+        assert (found["status"], found["opened"]) == ("missing", None)
+        assert done.stderr.startswith("BackendError: ")
+
     def test_strict_asks_that_all_are_ready(self, packages: Path, tmp_path: Path) -> None:
         assert mithril("backends", "list", "--strict", path=packages).returncode == 1
         assert mithril("backends", "list", "--strict", path=tmp_path).returncode == 0

@@ -78,6 +78,20 @@ class TestRuns:
             "[5] rank 5 of 6 at node0:29500 ['0']",
         ]
 
+    def test_files_of_the_job_go_with_it(self, tmp_path: Path) -> None:
+        command = 'lambda request: [Command(request.argv, {"JOB": request.folder}, 0)]'
+        plugin(tmp_path, "filing", command)
+        (tmp_path / "file.py").write_text("""
+import os
+print(os.environ["JOB"], os.listdir(os.environ["JOB"]))
+open(os.environ["JOB"] + "/file", "w").close()
+""")
+        done = launch(str(tmp_path / "file.py"), path=tmp_path, allowed="filing")
+        assert (done.returncode, done.stderr) == (0, "")
+        _, folder, listed = done.stdout.split()
+        assert listed == "[]"
+        assert not Path(folder).exists()
+
     def test_ctrl_c(self, packages: Path) -> None:
         (packages / "wait.py").write_text("import time; print('up'); time.sleep(600)")
         command = [str(Path(sys.executable).with_name("mithril")), "launch", "--grace", "0.5"]
@@ -238,6 +252,12 @@ class TestRequest:
     def test_names(self) -> None:
         assert Command(("torchrun",)).name == "'torchrun'"
         assert Command(("python",), rank=3).name == "rank 3"
+        assert Command(("python",), service="store").name == "store"
+
+    def test_a_rank_is_no_service(self) -> None:
+        with pytest.raises(OptionError) as caught:
+            Command(("python",), rank=3, service="store")
+        assert str(caught.value) == "Command is rank 3 and the service 'store'; give one of them"
 
     def test_free_ports_differ(self) -> None:
         assert len({free_port() for _ in range(20)}) > 1

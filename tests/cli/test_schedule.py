@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ def test_costs_change_the_picture() -> None:
     assert "bubble 33.3 %" in run("gpipe", "--devices", "2", "--microbatches", "2")
     assert "bubble 42.9 %" in run(
         "gpipe", "--devices", "2", "--microbatches", "2", "--costs", "1,1,1,0.75"
+    )
+
+
+def test_json_has_the_figures_and_every_action() -> None:
+    found = json.loads(run("gpipe", "--devices", "2", "--microbatches", "2", "--json"))
+    assert found["schema"] == 1
+    assert (found["name"], found["devices"], found["microbatches"]) == ("gpipe", 2, 2)
+    assert round(found["bubble"], 3) == 0.333
+    assert found["rows"][1][0] == {"action": "1F0", "start": 1.0, "end": 2.0}
+    assert [len(row) for row in found["rows"]] == [4, 4]
+    assert found["peaks"] == [2, 2]
+    assert run("gpipe", "--json", "--table") == (
+        "OptionError: --json and --table print the schedule in two forms; give one"
     )
 
 

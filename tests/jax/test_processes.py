@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
-from mithril.plugins import free_port
+from mithril.plugins import LaunchRequest, free_port
+from mithril_jax.processes import commands
 
 from tests.profiles import quick
-from tests.runtime.jobs import LOOPBACK, listening
+from tests.runtime.jobs import LOOPBACK, crowding, listening, processes_of
 from tests.runtime.scripts import (
+    MARK,
     MITHRIL,
     TRAIN,
     Training,
+    files_of_a_killed_launcher,
     launched,
     lines_of,
     losses,
@@ -132,6 +138,121 @@ print("sum", float(backend.arange(8.0, sharding=P("data")).sum()), backend.engin
     assert "[1] sum 28.0 (2, 3)" in told[1].splitlines()
 
 
+ENDS = """
+import time
+backend = ml.JaxBackend(ml.Mesh(data=2))
+rank = backend.engine.local_devices[0]
+x = backend.ones(8, sharding=P("data"))
+for step in range(1000):
+    x.sum().item()
+    if step == 3 and rank == RANK:
+        print("ends", time.time(), flush=True)
+        END
+"""
+ENDINGS = [
+    (0, "raise ValueError('boom')", 1),
+    (1, "raise ValueError('boom')", 1),
+    (0, "sys.exit(3)", 3),
+    (1, "raise SystemExit(3)", 3),
+    (0, "os._exit(3)", 3),
+]
+
+
+@quick(lambda rank, end: rank == 0 and "exit(3)" not in end)
+@pytest.mark.parametrize(("rank", "end", "code"), ENDINGS)
+def test_a_process_that_fails_ends_the_job_at_once(
+    rank: int, end: str, code: int, tmp_path: Path
+) -> None:
+    """The others wait for it in a collective, and JAX would wait for them at its end."""
+    done = launch(script(tmp_path, ENDS.replace("RANK", str(rank)).replace("END", end)))
+    assert seconds_since_the_end(done.stdout) < 5 * crowding()
+    assert done.returncode == code, done.stderr
+    *lines, last = done.stderr.splitlines()
+    assert f"launch: rank {rank} ended with exit code {code} (pid " in last
+    if "raise ValueError" in end:
+        told = [line for line in lines if "Traceback" in line or "Error: " in line]
+        assert told[:2] == [
+            f"[{rank}] Traceback (most recent call last):",
+            f"[{rank}] ValueError: boom",
+        ]
+
+
+def seconds_since_the_end(output: str) -> float:
+    (ended,) = re.findall(r"ends (\S+)", output)
+    return time.time() - float(ended)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_ends_early_and_well_does_not_leave_the_others_waiting(
+    rank: int, tmp_path: Path
+) -> None:
+    done = launch(script(tmp_path, ENDS.replace("RANK", str(rank)).replace("END", "sys.exit(0)")))
+    assert seconds_since_the_end(done.stdout) < 5 * crowding()
+    assert done.returncode == 1
+    assert f"launch: rank {1 - rank} ended with exit code 1 (pid " in done.stderr
+
+
+@pytest.mark.slow
+def test_a_process_may_end_long_before_the_others(tmp_path: Path) -> None:
+    code = """
+import time
+backend = ml.JaxBackend(ml.Mesh(data=2))
+print(backend.ones(8, sharding=P("data")).sum().item())
+if backend.engine.local_devices == (1,):
+    time.sleep(3)
+    print("late")
+"""
+    done = launch(script(tmp_path, code))
+    assert done.returncode == 0, done.stderr
+    assert lines_of(1, done.stdout)[-1] == "late"
+
+
+STARVING = 30
+"""Seconds; with heartbeats of 10 s all processes were ended after 25."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [("0",), ("0", "1")])
+def test_a_job_goes_on_after_its_processes_got_no_time(
+    stopped: tuple[str, ...], job: Training
+) -> None:
+    processes = job.processes()
+    for rank in stopped:
+        os.kill(processes[rank], signal.SIGSTOP)
+    time.sleep(STARVING)
+    for rank in stopped:
+        os.kill(processes[rank], signal.SIGCONT)
+    assert job.launcher.stdout is not None
+    steps = [line for line in islice(job.launcher.stdout, 40) if "step" in line]
+    assert len(steps) > 10
+    assert job.launcher.poll() is None
+
+
+def services(job: Training) -> list[int]:
+    """Return the processes of the job's coordination service."""
+    found = processes_of("mithril_jax.coordination")
+    return [pid for pid, variables in found if variables.get(MARK) == job.mark]
+
+
+@pytest.mark.slow
+def test_a_killed_launcher_leaves_no_file(tmp_path: Path) -> None:
+    assert files_of_a_killed_launcher("jax", tmp_path, "MITHRIL_JAX_PROCESS") == []
+
+
+def test_commands_of_several_machines() -> None:
+    first, second = (
+        commands(LaunchRequest("a.py", (), 2, nodes=2, node_rank=node, coordinator="node0:9"))
+        for node in range(2)
+    )
+    assert [command.name for command in first] == ["coordination service", "rank 0", "rank 1"]
+    assert [command.name for command in second] == ["rank 2", "rank 3"]
+    assert first[0].argv[-4:] == ("[::]:9", "4", "60", "300")
+    (alone, _) = commands(LaunchRequest("a.py"))
+    assert alone.argv[-4].startswith("127.0.0.1:")
+    assert alone.argv[-3:] == ("1", "86400", "0")
+
+
 @pytest.fixture
 def job():
     with training("jax", 2, "data=4", "MITHRIL_JAX_PROCESS") as running:
@@ -150,7 +271,13 @@ def test_a_killed_process_ends_the_job_and_is_named(job: Training, victim: int) 
     assert took < LIMIT
 
 
-def test_nothing_listens_beyond_loopback(job: Training) -> None:
-    found = listening(set(job.processes().values()))
+def test_nothing_listens_beyond_loopback_and_a_service_that_ends_is_named(job: Training) -> None:
+    found = listening({*job.processes().values(), *services(job)})
     assert found
     assert found <= LOOPBACK
+    (service,) = services(job)
+    os.kill(service, signal.SIGKILL)
+    _, errors = job.launcher.communicate(timeout=60)
+    assert job.launcher.returncode == 128 + signal.SIGKILL
+    assert "launch: coordination service ended by SIGKILL (pid " in errors
+    assert not job.processes()

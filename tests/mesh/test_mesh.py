@@ -111,6 +111,11 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Mesh({"": 2}),
         "mesh axis name '' is not a name; give a non-empty string",
     ),
+    "no identifier": (
+        lambda: Mesh({"tensor-parallel": 2}),
+        "mesh axis name 'tensor-parallel' is no identifier; use letters, digits and underscores, "
+        "such as 'tensor_parallel'",
+    ),
     "number as name": (
         lambda: Mesh({3: 2}),  # type: ignore[dict-item]
         "mesh axis name 3 is not a name; give a non-empty string",

@@ -17,7 +17,16 @@ from mithril_mlx.launch import commands
 
 from tests.mlx.jobs import launch, mpirun
 from tests.runtime.jobs import LOOPBACK, listening, processes_of, wait_until
-from tests.runtime.scripts import TRAIN, Training, lines_of, losses, ran, script, training
+from tests.runtime.scripts import (
+    TRAIN,
+    Training,
+    files_of_a_killed_launcher,
+    lines_of,
+    losses,
+    ran,
+    script,
+    training,
+)
 
 LIMIT = 3  # seconds in which a job with a dead process has to end
 
@@ -128,11 +137,16 @@ def test_nothing_listens_beyond_loopback_and_no_file_is_left(job: Training) -> N
     assert not Path(hosts).exists()
 
 
-def test_commands_name_a_port_for_each_process() -> None:
-    started = commands(LaunchRequest("train.py", ("--lr", "1"), 3))
+def test_a_killed_launcher_leaves_no_file(tmp_path: Path) -> None:
+    assert files_of_a_killed_launcher("mlx", tmp_path, "MLX_RANK") == []
+
+
+def test_commands_name_a_port_for_each_process(tmp_path: Path) -> None:
+    started = commands(LaunchRequest("train.py", ("--lr", "1"), 3, folder=str(tmp_path)))
     assert [command.environment["MLX_RANK"] for command in started] == ["0", "1", "2"]
     (file,) = {command.environment["MLX_HOSTFILE"] for command in started}
     places = [place for (place,) in json.loads(Path(file).read_text())]
+    assert Path(file).parent == tmp_path
     assert len(set(places)) == 3
     assert all(place.startswith("127.0.0.1:") for place in places)
 
@@ -184,7 +198,7 @@ def test_a_rank_that_outlives_another_reads_no_wrong_numbers(tmp_path: Path) -> 
     """Without a launcher, which would stop it."""
     both = [
         started([sys.executable, script(tmp_path, GONE)], **dict(command.environment))
-        for command in commands(LaunchRequest("", (), 2))
+        for command in commands(LaunchRequest("", (), 2, folder=str(tmp_path)))
     ]
     told = [rank.communicate(timeout=60) for rank in both]
     assert told[0][0].splitlines()[:2] == ["step 0 6.0", "step 1 12.0"]

@@ -249,7 +249,7 @@ def test_a_stage_that_is_lost_is_told_of(tmp_path: Path) -> None:
     """Without a launcher, which would stop the other rank."""
     both = [
         started([sys.executable, script(tmp_path, GONE)], **dict(command.environment))
-        for command in commands(LaunchRequest("", (), 2))
+        for command in commands(LaunchRequest("", (), 2, folder=str(tmp_path)))
     ]
     told = [rank.communicate(timeout=60) for rank in both]
     assert told[0][0].splitlines()[:2] == ["step 0 ()", "step 1 ()"]

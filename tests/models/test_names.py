@@ -182,3 +182,12 @@ def test_a_stage_needs_a_pattern_and_a_number() -> None:
         match=r"model.stage got {'a': 0} alone \(test_names.py:\d+\); give a name pattern",
     ):
         Model().stage({"a": 0})
+
+
+def test_a_name_that_cannot_be_printed() -> None:
+    with pytest.raises(GraphError) as caught:
+        Linear(4, name="a\n\udc80b")
+    assert str(caught.value) == (
+        r"name of Linear 'a\n\udc80b' holds a character that cannot be printed; leave it out, as in "
+        "'ab'"
+    )

@@ -215,11 +215,6 @@ CASES: dict[str, Case] = {
         ml.PlanError,
         "repeats a block with device_id or stages, which cannot be somewhere else in every",
     ),
-    "an axis of time": (
-        lambda: run(classifier(2), ml.Mesh({"micro-batch": 2, "pipeline": 2})),
-        ml.MeshError,
-        "mesh axis 'micro-batch' has the name of the axis along which a pipeline cuts a batch",
-    ),
     "a stage split over the stages": (
         lambda: run(_split(), PIPE),
         ml.ShardingError,

@@ -78,10 +78,22 @@ def exists(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
+    assert waits_for(condition, LONG), "waited too long"
+
+
+def waits_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something is so; return whether it came to be."""
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited too long"
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.02)
+    return True
+
+
+def crowding() -> float:
+    """Return how many processes want each core, where more than one does: all takes so much longer."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def is_alive(pid: int) -> bool:

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from tests.runtime.jobs import processes_of
+from tests.runtime.jobs import processes_of, waits_for
 
 ROOT = Path(__file__).parent.parent.parent
 TRAIN = str(ROOT / "examples/train_gpt.py")
@@ -77,13 +78,13 @@ class Training:
     def __init__(self, backend: str, ranks: int, mesh: str, variable: str) -> None:
         options = ("--backend", backend, "--mesh", mesh, "--steps", "100000")
         self._variable = variable
-        self._mark = uuid4().hex
+        self.mark = uuid4().hex
         self.launcher = subprocess.Popen(
             [MITHRIL, "launch", "-n", str(ranks), "--backend", backend, TRAIN, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", MARK: self._mark},
+            env={**os.environ, "OMP_NUM_THREADS": "1", MARK: self.mark},
         )
         assert self.launcher.stdout is not None
         for line in self.launcher.stdout:
@@ -96,7 +97,7 @@ class Training:
         return {
             variables.get(self._variable, "agent"): pid
             for pid, variables in processes_of(TRAIN)
-            if pid != self.launcher.pid and variables.get(MARK) == self._mark
+            if pid != self.launcher.pid and variables.get(MARK) == self.mark
         }
 
     def kill(self, rank: int) -> tuple[str, float]:
@@ -116,3 +117,30 @@ def training(backend: str, ranks: int, mesh: str, variable: str) -> Iterator[Tra
     with running.launcher:
         yield running
         running.launcher.kill()
+
+
+def files_of_a_killed_launcher(backend: str, folder: Path, variable: str) -> list[str]:
+    """Kill the launcher of two ranks that exchange data; return what stays in the folder for
+    temporary files when the ranks have ended."""
+    temporary, job = folder / "temporary", folder / "job"
+    temporary.mkdir()
+    job.mkdir()
+    opens = f"""
+backend = ml.open_backend({backend!r}, ml.Mesh(data=2))
+print("rank", os.environ[{variable!r}], backend.ones(8, sharding=P("data")).sum().item(), flush=True)
+import time; time.sleep(600)
+"""
+    command = [MITHRIL, "launch", "-n", "2", "--backend", backend, script(job, opens)]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)},
+    ) as launcher:
+        assert launcher.stdout is not None
+        lines = (line for line in launcher.stdout if "rank" in line and "8.0" in line)
+        assert len([*islice(lines, 2)]) == 2
+        assert any(temporary.iterdir()), "while it runs there is a folder of the job"
+        launcher.kill()
+    waits_for(lambda: not any(processes_of(str(job))) and not any(temporary.iterdir()), 10)
+    return sorted(path.name for path in temporary.iterdir())

@@ -56,6 +56,10 @@ def children() -> set[str]:
     return set(found.stdout.split())
 
 
+def service(code: str) -> Command:
+    return Command((sys.executable, "-c", code), service="store")
+
+
 @contextmanager
 def ignored(number: signal.Signals) -> Iterator[None]:
     before = signal.signal(number, signal.SIG_IGN)
@@ -102,6 +106,35 @@ class TestEnds:
         assert run.outcome.text.endswith("; the other 2 processes were stopped")
         assert run.errors == b"[2] why\n"
         assert not any(map(exists, run.pids))
+
+    def test_a_service_runs_until_all_ranks_have_ended(self, tmp_path: Path) -> None:
+        serves = service(SHOW + ready(tmp_path) + SLEEP)
+        run = Run(tmp_path, [serves, *ranks(after(tmp_path, 1), after(tmp_path, 1))])
+        assert run.outcome == Outcome(0, "")
+        assert run.output.startswith(b"[store] pid ")
+        assert not any(map(exists, run.pids))
+
+    def test_a_service_serves_ranks_that_save_what_they_have(self, tmp_path: Path) -> None:
+        """They get SIGTERM, and the service nothing until they have ended."""
+        told = "import os, signal; signal.signal(signal.SIGTERM, lambda *_: print('told'))\n"
+        saves = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), os._exit(0)))\n"
+        fails = after(tmp_path, 2) + "exit(3)"
+        waits = "import signal, time\n" + saves + ready(tmp_path) + SLEEP
+        run = Run(tmp_path, [service(told + ready(tmp_path) + SLEEP), *ranks(fails, waits)], 10)
+        assert run.outcome.code == 3
+        assert run.outcome.text.endswith("; the other 1 process was stopped")
+        assert run.output == b""
+
+    @pytest.mark.parametrize(
+        ("end", "code", "how"), [("exit(0)", 1, "exit code 0"), ("exit(4)", 4, "exit code 4")]
+    )
+    def test_a_job_ends_with_its_service(
+        self, end: str, code: int, how: str, tmp_path: Path
+    ) -> None:
+        run = Run(tmp_path, [service(after(tmp_path, 1) + end), *ranks(ready(tmp_path) + SLEEP)])
+        assert run.outcome.code == code
+        assert run.outcome.text.startswith(f"store ended with {how} (pid ")
+        assert run.outcome.text.endswith("; the other 1 process was stopped")
 
     def test_last_one_to_fail_leaves_nobody_to_stop(self, tmp_path: Path) -> None:
         run = Run(tmp_path, ranks("", "import time; time.sleep(1); exit(7)"))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import torch
+
+from tests.folders import session_folder
 
 LIMIT = 150
 BOOT = """
@@ -44,8 +44,7 @@ print("threads of groups:", sum("gloo" in name for name in names))
 @cache
 def torch_alone() -> str:
     """Return a folder with the packages that are installed here, without Mithril and NumPy."""
-    folder = Path(mkdtemp(prefix="torch-alone-"))
-    atexit.register(shutil.rmtree, folder)
+    folder = session_folder("torch-alone")
     for package in Path(torch.__file__).parent.parent.iterdir():
         if not package.name.lower().startswith(("mithril", "_editable", "__editable", "numpy")):
             (folder / package.name).symlink_to(package)
@@ -66,17 +65,18 @@ def run_alone(*arguments: str, ranks: int = 1, boot: str = SCRIPT) -> CompletedP
     ]
     under = [*launcher, *meeting, "--nproc-per-node", str(ranks)] if ranks > 1 else []
     kept = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "PYTHONPATH")}
-    process = subprocess.Popen(
-        [*under, *python, *arguments],
-        env=kept | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        output, errors = process.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        process.terminate()  # torchrun then stops its ranks
-        output, errors = process.communicate()
-        raise AssertionError(f"not done after {LIMIT} s: {output}{errors}") from None
+    with TemporaryDirectory() as folder:  # torchrun leaves files behind
+        process = subprocess.Popen(
+            [*under, *python, *arguments],
+            env=kept | {"OMP_NUM_THREADS": "1", "TMPDIR": folder},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            output, errors = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # torchrun then stops its ranks
+            output, errors = process.communicate()
+            raise AssertionError(f"not done after {LIMIT} s: {output}{errors}") from None
     return CompletedProcess(process.args, process.returncode, output, errors)

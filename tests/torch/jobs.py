@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.runtime import scripts
 from tests.runtime.scripts import launched, ran
@@ -21,4 +22,5 @@ def script(folder: Path, code: str) -> str:
 
 def torchrun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run torchrun as it is, a script and its arguments last."""
-    return ran([*TORCHRUN, "--nproc-per-node", str(ranks), *arguments])
+    with TemporaryDirectory() as folder:  # torchrun leaves files behind
+        return ran([*TORCHRUN, "--nproc-per-node", str(ranks), *arguments], TMPDIR=folder)

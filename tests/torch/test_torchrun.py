@@ -20,6 +20,7 @@ from tests.runtime.scripts import (
     ROOT,
     TRAIN,
     Training,
+    files_of_a_killed_launcher,
     lines_of,
     losses,
     ran,
@@ -269,6 +270,11 @@ print("sum", float(backend.arange(8.0, sharding=P("data")).sum()), backend.engin
     assert lines_of(1, told[1]) == ["sum 28.0 (1,)"]
 
 
+def test_a_killed_launcher_leaves_no_file(tmp_path: Path) -> None:
+    """Neither of its own, nor of torchrun and of the ranks."""
+    assert files_of_a_killed_launcher("torch", tmp_path, "RANK") == []
+
+
 def test_the_command_of_a_machine() -> None:
     (alone,) = commands(LaunchRequest("train.py", ("--lr", "1"), 4))
     options = alone.argv[alone.argv.index("mithril_torch.launch.agent") + 1 :]
@@ -276,6 +282,9 @@ def test_the_command_of_a_machine() -> None:
     assert options[-3:] == ("train.py", "--lr", "1")
     assert alone.rank is None
     assert int(alone.environment["OMP_NUM_THREADS"]) >= 1
+    assert "--log-dir" not in alone.argv
+    (logged,) = commands(LaunchRequest("train.py", folder="logs"))
+    assert logged.argv[logged.argv.index("--log-dir") + 1] == "logs"
     (node,) = commands(
         LaunchRequest("train.py", (), 2, nodes=3, node_rank=1, coordinator="10.0.0.1:29500")
     )

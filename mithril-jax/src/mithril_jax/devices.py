@@ -152,8 +152,15 @@ class Devices:
 
 
 def spec_of(sharding: Sharding) -> PartitionSpec:
-    """Return the axes that split each dimension, as JAX writes them."""
-    return PartitionSpec(*(axes or None for axes in sharding.dims))
+    """Return the axes that split each dimension, as JAX writes them for its own results.
+
+    It leaves out what stands for the last dimensions where these are whole. A jitted function is
+    found by that form: another one is looked up, and cached, as a call of another kind.
+    """
+    dims = list(sharding.dims)
+    while dims and not dims[-1]:
+        dims.pop()
+    return PartitionSpec(*(axes or None for axes in dims))
 
 
 def pad_shape(shape: Shape, sharding: Sharding) -> Shape:

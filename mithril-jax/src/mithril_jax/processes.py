@@ -1,40 +1,67 @@
 """Several processes of one job: what `mithril launch` starts, and how each of them joins.
 
 A process of a job finds its place in environment variables and meets the others through
-`jax.distributed` when its first backend is opened. The heartbeat is short: when a process dies the
-others wait in a collective that nothing can interrupt, until JAX or `mithril launch` ends them.
+`jax.distributed` when its first backend is opened. What they meet at is a process of its own
+(`coordination`), so each of them ends when it ends, with its own exit code.
+
+On one machine `mithril launch` sees every process end and stops the others. So nobody waits for
+heartbeats, which a busy machine delays, nor at its end for others. Across machines both are needed.
 Without an explicit coordinator everything listens on the loopback address only.
 """
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
 import os
+import re
 import socket
-from collections.abc import Sequence
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mithril.errors import BackendError
 from mithril.plugins import Command, LaunchRequest, free_port
 
-COORDINATOR, PROCESSES, PROCESS = (
-    "MITHRIL_JAX_COORDINATOR", "MITHRIL_JAX_PROCESSES", "MITHRIL_JAX_PROCESS",
+COORDINATOR, PROCESSES, PROCESS, NODES = (
+    "MITHRIL_JAX_COORDINATOR", "MITHRIL_JAX_PROCESSES", "MITHRIL_JAX_PROCESS", "MITHRIL_JAX_NODES",
 )  # fmt: skip
-HEARTBEAT_SECONDS = 10
+ONE_DAY = 24 * 3600
+HEARTBEAT_SECONDS = 60
+"""Seconds without a sign of life after which a process of another machine counts as dead."""
+SHUTDOWN_SECONDS = 300
+"""Seconds that a process waits at its end for those of other machines."""
+ECHO_SECONDS = 1.0
+"""Seconds that a process which fails as another one is gone leaves to that one's end."""
 LOOPBACK = "127.0.0.1"
+_ECHO = re.compile(r"Gloo .* failed|Connection (closed|reset|refused)|UNAVAILABLE|Broken pipe")
 
 
 def commands(request: LaunchRequest) -> Sequence[Command]:
-    """Return one command for each process of this machine."""
+    """Return one command for each process of this machine, and on the first one the service."""
     place = request.coordinator or f"{LOOPBACK}:{free_port()}"
-    return [
-        Command(
-            request.argv,
-            {COORDINATOR: place, PROCESSES: str(request.total), PROCESS: str(rank)},
-            rank,
-        )
-        for rank in request.ranks
-    ]
+    shared = {COORDINATOR: place, PROCESSES: str(request.total), NODES: str(request.nodes)}
+    ranks = [Command(request.argv, {**shared, PROCESS: str(rank)}, rank) for rank in request.ranks]
+    return [_service(request, place), *ranks] if request.node_rank == 0 else ranks
+
+
+def _service(request: LaunchRequest, place: str) -> Command:
+    # As JAX does: a coordinator that others shall reach listens at all addresses.
+    address = place if _is_local(place) else f"[::]:{place.rpartition(':')[2]}"
+    shutdown = SHUTDOWN_SECONDS if request.nodes > 1 else 0
+    numbers = (request.total, _heartbeat(request.nodes), shutdown)
+    return Command(
+        (sys.executable, "-m", "mithril_jax.coordination", address, *map(str, numbers)),
+        {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")},
+        service="coordination service",
+    )
+
+
+def _heartbeat(nodes: int) -> int:
+    return HEARTBEAT_SECONDS if nodes > 1 else ONE_DAY
 
 
 def join() -> None:
@@ -50,22 +77,63 @@ def join() -> None:
 
     if jax.distributed.is_initialized():
         return
-    is_local = _is_loopback(place.rpartition(":")[0].strip("[]"))
+    nodes = int(os.environ[NODES])
     try:
-        jax.distributed.initialize(
-            place,
-            num_processes=int(os.environ[PROCESSES]),
-            process_id=int(os.environ[PROCESS]),
-            coordinator_bind_address=place if is_local else None,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        )
+        with _service_elsewhere():
+            jax.distributed.initialize(
+                place,
+                num_processes=int(os.environ[PROCESSES]),
+                process_id=int(os.environ[PROCESS]),
+                heartbeat_timeout_seconds=_heartbeat(nodes),
+            )
     except RuntimeError as error:
         raise BackendError(
             f"process {os.environ[PROCESS]} of {os.environ[PROCESSES]} cannot join the job at "
             f"{place}; {error}; open the backend before anything else uses JAX"
         ) from error
-    if is_local:
+    atexit.register(_leave, nodes)
+    if _is_local(place):
         _keep_to_loopback()
+
+
+@contextmanager
+def _service_elsewhere() -> Iterator[None]:
+    """Keep JAX from starting the coordination service in process 0, for which it has no setting."""
+    from jax._src.lib import _jax  # type: ignore[attr-defined]
+
+    class Elsewhere:
+        def shutdown(self) -> None:
+            """Do nothing: `mithril launch` ends the service."""
+
+    before = _jax.get_distributed_runtime_service
+    _jax.get_distributed_runtime_service = lambda *_, **__: Elsewhere()
+    try:
+        yield
+    finally:
+        _jax.get_distributed_runtime_service = before
+
+
+def _leave(nodes: int) -> None:
+    """Let whoever has failed first end first, and after an error wait for nobody.
+
+    It runs before JAX's own clean-up, which waits for processes of other machines.
+    """
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return
+    if _ECHO.search("".join(traceback.format_exception(error))):
+        time.sleep(ECHO_SECONDS)
+    if nodes > 1:
+        from jax._src import distributed
+
+        state = distributed.global_state
+        if state.preemption_sync_manager is not None:
+            state.preemption_sync_manager.shutdown()
+        state.preemption_sync_manager = state.client = None
+
+
+def _is_local(place: str) -> bool:
+    return _is_loopback(place.rpartition(":")[0].strip("[]"))
 
 
 def _keep_to_loopback() -> None:

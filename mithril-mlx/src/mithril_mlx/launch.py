@@ -5,13 +5,11 @@ This module imports no framework.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import socket
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from mithril.errors import OptionError
 from mithril.plugins import Command, LaunchRequest
@@ -30,23 +28,22 @@ def commands(request: LaunchRequest) -> Sequence[Command]:
             "mithril launch --backend mlx starts the processes of one machine, and the ring of "
             "several needs the address of each; start them by mlx.launch --hostfile"
         )
-    hosts = _hostfile(request.total)
+    hosts = _hostfile(request.total, request.folder)
     return [
         Command(request.argv, {"MLX_RANK": str(rank), "MLX_HOSTFILE": hosts}, rank)
         for rank in request.ranks
     ]
 
 
-def _hostfile(count: int) -> str:
-    """Return a file that says where each process listens; it is gone when the launcher ends."""
+def _hostfile(count: int, folder: str) -> str:
+    """Return a file of the job that says where each process listens."""
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     for each in sockets:  # all at once, so that no two get the same port
         each.bind((LOOPBACK, 0))
     places = [[f"{LOOPBACK}:{each.getsockname()[1]}"] for each in sockets]
     for each in sockets:
         each.close()
-    descriptor, path = tempfile.mkstemp(prefix="mithril-", suffix=".json")
+    descriptor, path = tempfile.mkstemp(prefix="mithril-", suffix=".json", dir=folder or None)
     with os.fdopen(descriptor, "w") as file:
         json.dump(places, file)
-    atexit.register(Path(path).unlink, missing_ok=True)
     return path

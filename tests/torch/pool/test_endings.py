@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import pytest
 from mithril.errors import BackendError
+from mithril_torch.executors.pool.remote_array import RemoteArray
 
 from tests.profiles import quick
+from tests.runtime.jobs import crowding
 from tests.torch.pool.programs import LOOP, children_of, is_gone, load, until
-from tests.torch.pool.victims import REPETITIONS, crowding, dice, victim, works
+from tests.torch.pool.victims import REPETITIONS, Victim, dice, victim, works
 
 SCRIPT = """
 import time
+from functools import reduce
+import mithril as ml
+from mithril import P
 from mithril_torch.executors.pool.controller import Pool
+
+def train():
+    global held
+    backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu", timeout=30)
+    held = backend.arange(8.0, sharding=P("data"))
+    x = backend.ones(1000, 1000, sharding=P("data")) / 1000.0
+    step = ml.jit(lambda x: reduce(lambda y, _: y @ x, range(30), x))
+    step(x)
+    print("step", flush=True)
+    while True:
+        step(x)
 
 try:
     print("starting", flush=True)
@@ -30,6 +49,8 @@ try:
     WORK
 except KeyboardInterrupt:
     print("interrupted", flush=True)
+    if "held" in globals():
+        print("kept" if float(held.sum()) == 28 else "lost")
     pool.run("short", [], 0)
     print("works", flush=True)
 """
@@ -48,35 +69,63 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+NUMBERS = np.arange(3.0)
+
+
+def kept(target: Victim, handle: RemoteArray) -> bool:
+    """Whether the workers still have an array that was made of `NUMBERS`, and still work."""
+    part = target.pool.fetch(handle, 1)
+    return (part.data.view(np.float64) == NUMBERS).all() and works(target.pool)
+
+
+@quick(lambda seconds, chance: chance == 0)
+@pytest.mark.parametrize("seconds", [0.2, 2.0])
 @REPETITIONS
-def test_ctrl_c_in_a_program_that_soon_ends(chance: int) -> None:
+def test_ctrl_c_waits_for_the_program(
+    seconds: float, chance: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = victim()
-    program = load(target.pool, LOOP.format(seconds=0.2 + dice(chance).uniform(0, 0.15)))
+    held = target.pool.put([NUMBERS])
+    program = load(target.pool, LOOP.format(seconds=seconds + dice(chance).uniform(0, 0.15)))
     thread = target.at(lambda: target.step(1) > 1, interrupt)
     with pytest.raises(KeyboardInterrupt):
         target.pool.run(program, [], 0)
     thread.join()
-    assert target.pool.is_alive
-    assert works(target.pool)
+    assert kept(target, held)
+    assert re.fullmatch(
+        r"mithril: Ctrl-C waits for 3 workers \(rank 0 is in step \d+ \(all_reduce of weight \d+\)\), "
+        r"so that no array is lost; press it again to read what ending them costs\n",
+        capsys.readouterr().err,
+    )
 
 
-@pytest.mark.slow
-@REPETITIONS
-def test_ctrl_c_in_a_program_that_takes_long(chance: int) -> None:
+@pytest.mark.parametrize(("times", "is_kept"), [(2, True), (3, False)])
+def test_the_third_ctrl_c_ends_the_workers(
+    times: int, is_kept: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = victim()
-    program = load(target.pool, LOOP.format(seconds=20))
+    held = target.pool.put([NUMBERS])
+    program = load(target.pool, LOOP.format(seconds=1.0 if is_kept else 20))
 
     def strike() -> None:
-        time.sleep(dice(chance).uniform(0, 0.2))
-        interrupt()
+        for _ in range(times):
+            interrupt()
+            time.sleep(0.1)
 
     thread = target.at(lambda: target.step(1) > 1, strike)
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         target.pool.run(program, [], 0)
-    assert time.monotonic() - started < 2 * crowding()
     thread.join()
-    text = "and its arrays with it; it was interrupted in the middle of a program; open the backend"
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert told[1].startswith("mithril: one more Ctrl-C ends 3 workers (rank 0 is in step ")
+    assert re.search(r", and with them [1-9]\d* arrays?$", told[1])
+    if is_kept:
+        assert kept(target, held)
+        return
+    assert time.monotonic() - started < 3 * crowding()
+    text = "and its arrays with it; it was interrupted three times in the middle of a program; open"
     with pytest.raises(BackendError, match=text):
         target.pool.run(program, [], 0)
     target.is_clean()
@@ -88,6 +137,7 @@ def test_ctrl_c_in_a_program_that_takes_long(chance: int) -> None:
 def test_ctrl_c_at_any_moment(chance: int) -> None:
     """Also between two instructions of the controller."""
     target = victim()
+    held = target.pool.put([NUMBERS])
     program = load(target.pool, "def run(inputs): return []")
 
     def strike() -> None:
@@ -99,26 +149,72 @@ def test_ctrl_c_at_any_moment(chance: int) -> None:
         while True:
             target.pool.run(program, [], 0)
     thread.join()
-    if not target.pool.is_alive:
-        target.is_clean()
-    assert works(victim().pool)
+    assert kept(target, held)
 
 
-@pytest.mark.slow
-def test_ctrl_c_twice() -> None:
-    target = victim()
-    program = load(target.pool, LOOP.format(seconds=20))
+def test_the_number_of_arrays_that_would_be_lost() -> None:
+    pool = victim().pool
+    before = pool._count_arrays()
+    first, second = pool.put([NUMBERS]), pool.put([NUMBERS])
+    assert pool._count_arrays() == before + 2
+    del first
+    assert pool._count_arrays() == before + 1
+    assert works(pool)
+    assert pool._count_arrays() == before + 1
+    del second
 
-    def strike() -> None:
-        interrupt()
-        time.sleep(0.1)
-        interrupt()
 
-    thread = target.at(lambda: target.step(1) > 1, strike)
-    with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, "own"])
+def test_a_handler_of_the_user_stays(handler: Any) -> None:
+    target, received = victim(), []
+    own = (lambda *_: received.append(target.step(1))) if handler == "own" else handler
+    program = load(target.pool, LOOP.format(seconds=0.3))
+    before = signal.signal(signal.SIGINT, own)
+    try:
+        thread = target.at(lambda: target.step(1) > 1, interrupt)
         target.pool.run(program, [], 0)
-    thread.join()
-    target.is_clean()
+        thread.join()
+        assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(received) == (1 if handler == "own" else 0)
+    assert works(target.pool)
+
+
+def test_an_exception_of_another_handler_waits_for_the_program() -> None:
+    target = victim()
+    held = target.pool.put([NUMBERS])
+    program = load(target.pool, LOOP.format(seconds=0.3))
+
+    def tell(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGUSR1, tell)
+    try:
+        thread = target.at(lambda: target.step(1) > 1, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+        with pytest.raises(TimeoutError):
+            target.pool.run(program, [], 0)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert kept(target, held)
+
+
+@quick(lambda to_group: to_group)
+@pytest.mark.parametrize("to_group", [False, True])
+def test_ctrl_c_of_a_user_who_trains(to_group: bool) -> None:
+    """As from a terminal, which tells all of its processes, or from `kill`, which tells one."""
+    with script("train()") as process:
+        assert len(workers(process)) == 2
+        assert process.stdout is not None
+        assert process.stdout.readline() == "step\n"
+        time.sleep(0.3)  # the next step, which takes longer, is under way
+        send = os.killpg if to_group else os.kill
+        send(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+    assert output.splitlines()[-3:] == ["interrupted", "kept", "works"]
+    assert errors.startswith("mithril: Ctrl-C waits for 2 workers (rank 0 is in ")
+    assert errors.count("\n") == 1
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from mithril.errors import BackendError
 from mithril_torch.executors.pool import memory
 from mithril_torch.executors.pool.controller import Pool
 
+from tests.runtime.jobs import crowding
 from tests.torch.pool.programs import FAULT, LOOP, SUM, WAIT, SourceMap, load, system, until
-from tests.torch.pool.victims import REPETITIONS, SIZE, crowding, dice, victim, works
+from tests.torch.pool.victims import REPETITIONS, SIZE, dice, victim, works
 
 IN_STEP = r"in step \d+ \(all_reduce of weight \d+\)"
 KILLED = r"was killed by SIGKILL {place} \(pid {pid}\)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from mithril.errors import BackendError
@@ -108,6 +110,7 @@ def test_what_was_dropped_before_an_error_is_gone_after_it(pool: Pool):
 
 
 def test_an_array_of_an_interrupted_message_is_dropped(pool: Pool, monkeypatch):
+    gc.collect()  # arrays of other tests
     held = load(pool, HELD)
     before = values(pool, *pool.run(held, [], 1), 0)
     request = pool._connection.request

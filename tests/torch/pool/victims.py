@@ -16,6 +16,7 @@ import pytest
 from mithril.errors import BackendError
 from mithril_torch.executors.pool.controller import Pool
 
+from tests.runtime.jobs import crowding
 from tests.torch.pool.programs import SUM, WAIT, System, load, system, until
 
 SIZE = 3
@@ -25,11 +26,6 @@ REPETITIONS = pytest.mark.parametrize(
     "chance",
     [pytest.param(n, marks=[pytest.mark.slow] if n else [], id=f"{n}") for n in range(20)],
 )
-
-
-def crowding() -> float:
-    """Return how many processes want each core, where more than one does: all takes so much longer."""
-    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 @dataclass

@@ -21,6 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},  # also of all commands below
 )
 app.add_typer(backends.app, name="backends")
 app.command("demo")(demo.demo)

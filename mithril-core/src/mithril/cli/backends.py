@@ -12,11 +12,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -25,13 +25,11 @@ from mithril.plugins.discover import BackendEntry, Status, api_text, discover
 from mithril.plugins.opening import open_entry, require
 from mithril.plugins.spec import BACKEND_API
 
-if TYPE_CHECKING:
-    from mithril.engine import Engine
-
 JSON_SCHEMA = 1
 CANNOT_OPEN = 3
 FRAMES = 5
 NAMES_SHOWN = 8
+OPTION = ("name", "type", "default")
 HEADER = ("NAME", "PACKAGE", "FRAMEWORK", "API", "STATUS", "NOTE")
 COLORS = {
     Status.ready: typer.colors.GREEN,
@@ -57,19 +55,29 @@ def list_backends(
 
 
 @app.command("info")
-def info(name: Annotated[str, typer.Argument(help="A backend name.")]) -> None:
+def info(
+    name: Annotated[str, typer.Argument(help="A backend name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Open a backend on one device and show what it can do."""
     try:
         entry = require(name)
     except MithrilError as error:
         raise _failure(error) from None
-    typer.echo("\n".join(_description(entry)))
+    if not as_json:
+        typer.echo("\n".join(_description(entry)))
+    abilities: Abilities | None = None
     try:
-        typer.echo("\n".join(_abilities(entry)))
+        abilities = _open(entry)
     except MithrilError as error:
         if error.__cause__ is not None:
             typer.echo("\n".join(_plugin_frames(entry, error.__cause__)), err=True)
         raise _failure(error) from None
+    finally:
+        if as_json:
+            typer.echo(_info_as_json(entry, abilities))
+    if not as_json:
+        typer.echo("\n".join(_list_abilities(abilities)))
 
 
 def _failure(error: MithrilError) -> typer.Exit:
@@ -151,49 +159,89 @@ def _description(entry: BackendEntry) -> Iterator[str]:
             "framework", f"{entry.framework.name} {found}   requires {', '.join(spec.requires)}"
         )
     for option in fields(spec.options) if spec and spec.options else ():
-        default = "" if option.default is MISSING else f" = {option.default!r}"
-        kind = option.type if isinstance(option.type, str) else option.type.__name__
-        yield _line("option", f"{option.name}: {kind}{default}")
+        name, kind, default = _describe(option)
+        yield _line("option", f"{name}: {kind}" + (f" = {default}" if default else ""))
 
 
-def _abilities(entry: BackendEntry) -> Iterator[str]:
-    """Open the backend, then say what it offers."""
+@dataclass(frozen=True)
+class Abilities:
+    """What an opened backend offers; `absent` and `without_kernel` are what others have."""
+
+    devices: list[str]
+    capabilities: list[str]
+    absent: list[str]
+    kernels: list[str]
+    without_kernel: list[str]
+    facts: dict[str, str]
+    opened_in: float
+
+
+def _open(entry: BackendEntry) -> Abilities:
+    """Open the backend, and find what it offers.
+
+    Raises:
+        MithrilError: it cannot be opened.
+    """
+    import mithril.ops  # noqa: F401 - fills the registry, whatever the engine imports
+    from mithril.ir import registry
     from mithril.mesh import Mesh
+    from mithril.ops.collective import collectives
 
     started = time.perf_counter()
     engine = open_entry(entry, Mesh(), {})
     seconds = time.perf_counter() - started
-    yield _line("devices", _devices(engine))
-    yield _line("capabilities", _capabilities(engine))
-    yield _line("operators", _operators(engine))
-    yield from (_line(name, text) for name, text in engine.facts.items())
-    yield _line("opened in", f"{seconds:.1f} s")
-
-
-def _devices(engine: Engine) -> str:
-    kinds = Counter(label.rstrip("0123456789").rstrip(" :") for label in engine.devices)
-    return "   ".join(f"{kind} ×{count}" for kind, count in kinds.items())
-
-
-def _capabilities(engine: Engine) -> str:
-    from mithril.ops.collective import collectives
-
-    absent = collectives().keys() - engine.capabilities
-    return " ".join(sorted(engine.capabilities)) + _without(absent)
-
-
-def _operators(engine: Engine) -> str:
-    import mithril.ops  # noqa: F401 - fills the registry, whatever the engine imports
-    from mithril.ir import registry
-
     # Collectives are capabilities, shown in a row of their own.
     known = {name for name, op in registry().items() if not op.is_collective}
-    with_kernel = len(known & engine.kernels)
-    return f"{with_kernel} of {len(known)} have a kernel{_without(known - engine.kernels)}"
+    return Abilities(
+        list(engine.devices),
+        sorted(engine.capabilities),
+        sorted(collectives().keys() - engine.capabilities),
+        sorted(known & engine.kernels),
+        sorted(known - engine.kernels),
+        dict(engine.facts),
+        round(seconds, 3),
+    )
+
+
+def _list_abilities(found: Abilities) -> Iterator[str]:
+    """Say what an opened backend offers."""
+    kinds = Counter(label.rstrip("0123456789").rstrip(" :") for label in found.devices)
+    yield _line("devices", "   ".join(f"{kind} ×{count}" for kind, count in kinds.items()))
+    yield _line("capabilities", " ".join(found.capabilities) + _without(found.absent))
+    with_kernel = len(found.kernels)
+    of = with_kernel + len(found.without_kernel)
+    yield _line("operators", f"{with_kernel} of {of} have a kernel{_without(found.without_kernel)}")
+    yield from (_line(name, text) for name, text in found.facts.items())
+    yield _line("opened in", f"{found.opened_in:.1f} s")
+
+
+def _info_as_json(entry: BackendEntry, abilities: Abilities | None) -> str:
+    """Return what is known of a backend; `opened` is null where it could not be."""
+    spec = entry.spec
+    options = fields(spec.options) if spec and spec.options else ()
+    document = {
+        "schema": JSON_SCHEMA,
+        "mithril": version("mithril-core"),
+        "backend": {
+            **_json_row(entry),
+            "summary": spec.summary if spec else None,
+            "url": spec.url if spec else None,
+            "requires": list(spec.requires) if spec else [],
+            "options": [dict(zip(OPTION, _describe(option), strict=True)) for option in options],
+            "opened": None if abilities is None else asdict(abilities),
+        },
+    }
+    return json.dumps(document, indent=2)
+
+
+def _describe(option: Field[object]) -> tuple[str, str, str | None]:
+    """Return the name, type and default of an option as they are written; None for no default."""
+    kind = option.type if isinstance(option.type, str) else option.type.__name__
+    return option.name, kind, None if option.default is MISSING else repr(option.default)
 
 
 def _without(absent: Iterable[str]) -> str:
-    names = sorted(absent)
+    names = list(absent)
     more = f", and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     return f"   (without: {', '.join(names[:NAMES_SHOWN])}{more})" if names else ""
 

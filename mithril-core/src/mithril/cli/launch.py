@@ -6,7 +6,9 @@ The exit code is that of the process that failed, 128 plus the number of a signa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,10 +56,11 @@ def launch(
         lack=f"does not start processes; it opens a whole mesh in one: python {script}",
         remedy=install_command(package for package in PUBLISHED.values() if package.launches),
     )
-    commands = _commands(spec, request)
     from mithril.runtime.launch import supervise
 
-    outcome = supervise(commands, grace=grace)
+    with TemporaryDirectory(prefix="mithril-launch-") as folder:
+        commands = _commands(spec, replace(request, folder=folder))
+        outcome = supervise(commands, grace=grace, folder=folder)
     if outcome.text:
         typer.echo(f"mithril launch: {outcome.text}", err=True)
     raise typer.Exit(outcome.code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,9 @@ import typer
 from mithril.errors import OptionError
 
 if TYPE_CHECKING:
-    from mithril.cost.timeline import Costs
+    from mithril.cost.timeline import Costs, Timeline
+
+JSON_SCHEMA = 1
 
 
 def schedule(
@@ -36,6 +39,7 @@ def schedule(
         int | None, typer.Option(help="Activations a device may hold, in micro-batches.")
     ] = None,
     table: Annotated[bool, typer.Option("--table", help="Print the table as CSV instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Check a pipeline schedule, and show when each device works on what."""
     from mithril.cost.timeline import simulate
@@ -50,8 +54,35 @@ def schedule(
         made = make(which, _or(devices, 4), _or(microbatches, 8), _or(chunks, 1))
     if table:
         _refuse({"--costs": costs}, "--table")
+        if as_json:
+            raise OptionError("--json and --table print the schedule in two forms; give one")
     check(made, made.stages, made.microbatches, most_held)
-    typer.echo(str(made) if table else draw(simulate(made, _costs(costs or "1,1,1,0"))))
+    if table:
+        typer.echo(str(made))
+        return
+    timeline = simulate(made, _costs(costs or "1,1,1,0"))
+    typer.echo(_as_json(timeline) if as_json else draw(timeline))
+
+
+def _as_json(timeline: Timeline) -> str:
+    """Return a schedule that was run on paper: its figures, and each device's actions in order."""
+    made = timeline.schedule
+    rows = [
+        [{"action": str(a), "start": timeline.starts[a], "end": timeline.ends[a]} for a in actions]
+        for actions in made.rows
+    ]
+    document = {
+        "schema": JSON_SCHEMA,
+        "name": made.name,
+        "devices": len(made.rows),
+        "stages": made.stages,
+        "microbatches": made.microbatches,
+        "makespan": timeline.makespan,
+        "bubble": timeline.bubble,
+        "peaks": list(timeline.peaks),
+        "rows": rows,
+    }
+    return json.dumps(document, indent=2)
 
 
 def _or(given: int | None, default: int) -> int:

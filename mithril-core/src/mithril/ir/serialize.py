@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from mithril.ir.verify import verify
 from mithril.types import TensorType, as_dtype
 
 SCHEMA = 1
+_SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 Json = dict[str, Any]
 Read = TypeVar("Read")
 
@@ -57,12 +59,16 @@ def read(text: str, what: str, decode: Callable[[Json], Read]) -> Read:
     """
     try:
         content = json.loads(text)
+        if _SURROGATE.search(text):  # half a character, which no file or terminal takes
+            json.dumps(content, ensure_ascii=False).encode()
         if not isinstance(content, dict) or content.get("schema") != SCHEMA or what not in content:
             raise GraphError(f"JSON text is not a {what} of schema {SCHEMA}; write it anew")
         return decode(content[what])
     except MithrilError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except RecursionError as error:
+        raise GraphError(f"JSON text of a {what} is nested too deep; write it anew") from error
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise GraphError(
             f"JSON text does not describe a {what}; {type(error).__name__}: {error}; write it anew"
         ) from error

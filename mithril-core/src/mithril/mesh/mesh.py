@@ -17,7 +17,10 @@ from typing import Never
 from mithril.errors import MeshError, listing, nearest
 
 MICRO = "micro-batch"
-"""The axis along which a pipeline cuts a batch: an axis of time, which only planning knows."""
+"""The axis along which a pipeline cuts a batch: an axis of time, which only planning knows.
+
+No axis of a user has this name, as it is no identifier.
+"""
 MOST_DEVICES = 1 << 20
 """Plans know each device by its index, so that there is a list of them in many places."""
 DEFAULT_NAMES = {
@@ -57,8 +60,8 @@ class Mesh:
         axes: axis names and sizes, major first, as a mapping or as keywords.
 
     Raises:
-        MeshError: a size is not a positive integer, a name is used twice, or there are more
-            devices than 2**20.
+        MeshError: a size is not a positive integer, a name is no identifier or is used twice, or
+            there are more devices than 2**20.
 
     >>> mesh = Mesh(data=4, tensor=2)
     >>> mesh.size, mesh.shape, mesh.names
@@ -272,9 +275,24 @@ def _without_names(given: object) -> MeshError:
 def _make_axis(name: str, size: int) -> Axis:
     if not isinstance(name, str) or not name:
         raise MeshError(f"mesh axis name {name!r} is not a name; give a non-empty string")
+    if not name.isidentifier():  # it stands in generated programs, and in Mesh(data=2)
+        raise MeshError(
+            f"mesh axis name {name!r} is no identifier; use letters, digits and underscores, "
+            f"such as '{_near_identifier(name)}'"
+        )
     if not _is_size(size):
         raise MeshError(f"mesh axis '{name}' has size {size!r}; give a positive integer")
     return Axis(name, size)
+
+
+def _near_identifier(name: str) -> str:
+    """Return an identifier that looks like a name.
+
+    >>> _near_identifier("tensor-parallel"), _near_identifier("2d")
+    ('tensor_parallel', 'axis_2d')
+    """
+    kept = "".join(char if f"_{char}".isidentifier() else "_" for char in name)
+    return kept if kept[0].isidentifier() else f"axis_{kept}"
 
 
 def _is_size(size: object) -> bool:

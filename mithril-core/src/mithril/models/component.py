@@ -125,18 +125,32 @@ def check_name(name: object, what: str) -> str:
     """Return a name given by a user, if it can be one.
 
     Raises:
-        GraphError: it is not a string, is empty, or holds a dot.
+        GraphError: it is not a string, is empty, holds a dot, or what cannot be printed.
     """
     if not isinstance(name, str):
         raise GraphError(f"{what} is {name!r}; give a name as a string")
     if not name:
         raise GraphError(f"{what} is empty; give a name")
+    check_printable(name, what)
     if "." in name:
         raise GraphError(
             f"{what} '{name}' holds a dot, which separates the parts of a layer's path; write "
             f"'{name.replace('.', '_')}'"
         )
     return name
+
+
+def check_printable(name: str, what: str) -> None:
+    """Raise unless a name can stand in texts, files and generated programs.
+
+    Raises:
+        GraphError: it holds a line break, a control character, or half of a character.
+    """
+    if not name.isprintable():
+        raise GraphError(
+            f"{what} {name!a} holds a character that cannot be printed; leave it out, as in "
+            f"'{''.join(filter(str.isprintable, name))}'"
+        )
 
 
 def number_ports(port: str, count: int) -> tuple[str, ...]:
@@ -162,6 +176,7 @@ def _one(target: Connectable, port: str, given: object) -> str:
     # Full paths of unnamed ports ("linear_0.output") are legal for inputs; the model looks them up.
     what = f"connection for '{port}' of {target.label}"
     if isinstance(given, str) and "." in given and port not in target.output_ports:
+        check_printable(given, what)
         return given
     if not isinstance(given, str):
         raise GraphError(

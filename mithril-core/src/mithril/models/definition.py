@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mithril.errors import GraphError, OptionError, listing, nearest
+from mithril.models.component import check_printable
 from mithril.models.unknown import UnknownSize
 
 SHARDING_OPTIONS = (
@@ -124,7 +125,7 @@ class Definition:
 
     def parameter_names(self, config: Mapping[str, Any]) -> Names:
         """Return the parameters a layer with this configuration has."""
-        names = _evaluate_declared(self.parameters, config)
+        names = _evaluate_declared(self.parameters, config, f"parameter of layer {self.name}")
         ports = (*self.inputs, *self.optional, *self.output_names(config), self.variadic)
         for name in names:
             if name in ports or names.count(name) > 1:
@@ -136,7 +137,7 @@ class Definition:
 
     def output_names(self, config: Mapping[str, Any]) -> Names:
         """Return the outputs a layer with this configuration has."""
-        return _evaluate_declared(self.outputs, config)
+        return _evaluate_declared(self.outputs, config, f"output of layer {self.name}")
 
     def usage(self) -> str:
         """Return how the layer is written, for messages.
@@ -163,11 +164,14 @@ class Definition:
             )
 
 
-def _evaluate_declared(declared: Declared, config: Mapping[str, Any]) -> Names:
+def _evaluate_declared(declared: Declared, config: Mapping[str, Any], what: str) -> Names:
     if callable(declared):
         wanted = inspect.signature(declared).parameters
         declared = declared(**{name: config[name] for name in wanted})
-    return tuple(declared)
+    names = tuple(declared)
+    for name in names:
+        check_printable(name, what)
+    return names
 
 
 def define(

@@ -21,6 +21,7 @@ from mithril.plan.plan import Plan, Pricing, TensorReport
 from mithril.plan.program import Port, Program, Stage
 from mithril.plan.schedule import Action, read_table
 from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer, run_once
+from mithril.types import TensorType
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -68,7 +69,7 @@ def _plan_out(plan: Plan) -> Json:
 def _plan_in(content: Json) -> Plan:
     mesh = _mesh_in(content["mesh"])
     specs = {
-        name: TensorReport(type_in(item), _sharding_in(item), item["decided_by"])
+        name: TensorReport(*_type_and_sharding(item), item["decided_by"])
         for name, item in content["specs"].items()
     }
     stages = tuple(map(_stage_in, content["stages"]))
@@ -98,7 +99,7 @@ def _port_out(port: Port) -> Json:
 
 
 def _port_in(item: Json) -> Port:
-    return Port(item["name"], type_in(item), _sharding_in(item))
+    return Port(item["name"], *_type_and_sharding(item))
 
 
 def _timetable_out(table: Timetable) -> Json:
@@ -183,8 +184,14 @@ def _mesh_out(mesh: Mesh) -> Json:
 
 def _mesh_in(item: Json) -> Mesh:
     axes = item["axes"]
-    Mesh({axis["name"]: axis["size"] for axis in axes})  # checks names and sizes
-    return Mesh.of_axes((Axis(**axis) for axis in axes), item["devices"])
+    made = [Axis(**axis) for axis in axes]
+    for axis in made:
+        Mesh({axis.origin: axis.size})  # checks name and size
+        if axis.parent and not axis.name.removeprefix(f"{axis.parent}.").isdecimal():
+            raise ValueError(f"{axis.name!r} is no part of axis '{axis.parent}'")
+    if len({axis.name for axis in made}) < len(made):
+        raise ValueError(f"axes {[axis.name for axis in made]} repeat a name")
+    return Mesh.of_axes(made, item["devices"])
 
 
 def _sharding_out(sharding: Sharding) -> Json:
@@ -193,6 +200,13 @@ def _sharding_out(sharding: Sharding) -> Json:
         "dims": [list(axes) for axes in sharding.dims],
         "partial": [list(pair) for pair in sharding.partial],
     }
+
+
+def _type_and_sharding(item: Json) -> tuple[TensorType, Sharding]:
+    type, sharding = type_in(item), _sharding_in(item)
+    if len(sharding.dims) != type.rank:
+        raise ValueError(f"a sharding of {len(sharding.dims)} dimensions for {type}")
+    return type, sharding
 
 
 def _sharding_in(item: Json) -> Sharding:

@@ -29,6 +29,9 @@ class LaunchRequest:
         node_rank: which of them this one is, counted from 0.
         coordinator: `HOST:PORT` at which all processes meet. None on a single machine: the backend
             then chooses a loopback address, and nothing may listen beyond it.
+        folder: where the backend puts files of the job. `mithril launch` gives an empty one, which
+            is removed with all that is in it when the job has ended, even if the launcher is
+            killed. Empty for the system's folder for temporary files, where they stay.
 
     Raises:
         OptionError: a number is out of range, or the coordinator is absent or no address.
@@ -44,6 +47,7 @@ class LaunchRequest:
     nodes: int = 1
     node_rank: int = 0
     coordinator: str | None = None
+    folder: str = ""
 
     def __post_init__(self) -> None:
         if self.processes < 1:
@@ -92,19 +96,42 @@ class Command:
         rank: its number among all processes, which its output lines and messages show. None where
             the command starts the ranks itself (a framework's own launcher): its lines pass as
             they are.
+        service: what it does for the ranks where it is none of them, as messages call it. It runs
+            until all ranks have ended and is killed then; a job whose service ends is stopped.
+
+    Raises:
+        OptionError: it is a rank and a service.
 
     >>> Command(("python", "train.py"), {"RANK": "1"}, rank=1).name
     'rank 1'
+    >>> Command(("python", "meet.py"), service="meeting place").name
+    'meeting place'
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     rank: int | None = None
+    service: str = ""
+
+    def __post_init__(self) -> None:
+        if self.service and self.rank is not None:
+            raise OptionError(
+                f"Command is rank {self.rank} and the service '{self.service}'; give one of them"
+            )
 
     @property
     def name(self) -> str:
         """What messages call it."""
+        if self.service:
+            return self.service
         return f"'{self.argv[0]}'" if self.rank is None else f"rank {self.rank}"
+
+    @property
+    def prefix(self) -> str:
+        """What stands before each line that it prints."""
+        if self.service:
+            return f"[{self.service}] "
+        return "" if self.rank is None else f"[{self.rank}] "
 
 
 def free_port() -> int:

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from tempfile import TemporaryDirectory
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import run
@@ -91,17 +90,15 @@ def main(arguments: Sequence[str]) -> int:
     """
     rendezvous_handler_registry.register(LOOPBACK, _loopback)
     os.environ["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "[${rank}] "
-    with TemporaryDirectory(prefix="mithril-torchrun-") as folder:
-        log_options = ["--log-dir", folder, "--tee", "3", "--shutdown-timeout", str(PATIENCE)]
-        try:
-            run.main([*log_options, *arguments])
-        except SignalException as stopped:
-            return FROM_SIGNAL + stopped.sigval
-        except ChildFailedError as failed:
-            rank, failure = _first(failed)
-            message = f"torchrun: rank {rank} {_fate(failure)}; all ranks were stopped"
-            print(message, file=sys.stderr)
-            return failure.exitcode if failure.exitcode > 0 else FROM_SIGNAL - failure.exitcode
+    try:
+        run.main(["--tee", "3", "--shutdown-timeout", str(PATIENCE), *arguments])
+    except SignalException as stopped:
+        return FROM_SIGNAL + stopped.sigval
+    except ChildFailedError as failed:
+        rank, failure = _first(failed)
+        message = f"torchrun: rank {rank} {_fate(failure)}; all ranks were stopped"
+        print(message, file=sys.stderr)
+        return failure.exitcode if failure.exitcode > 0 else FROM_SIGNAL - failure.exitcode
     return 0
 
 

@@ -19,6 +19,8 @@ LOOPBACK = "loopback"
 def commands(request: LaunchRequest) -> Sequence[Command]:
     """Return the command that starts the processes of this machine."""
     options = ["--nproc-per-node", str(request.processes), *_meeting(request)]
+    if request.folder:
+        options += ["--log-dir", request.folder]
     argv = (sys.executable, "-m", "mithril_torch.launch.agent", *options, *request.argv[1:])
     threads = max(1, (os.cpu_count() or 1) // request.processes)
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}

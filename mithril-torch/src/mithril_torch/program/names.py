@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+import unicodedata
 from collections.abc import Iterator
 
 from mithril.ir import Node
@@ -42,8 +43,10 @@ class Names:
         >>> [names.reserve(name, 2) for name in ("linear_0.weight", "linear_0.weight", "in")]
         ['linear_0_weight', 'linear_0_weight_2', 'in_']
         """
-        name = re.sub(r"\W", "_", wanted)
-        if name[0].isdigit():
+        # Python reads identifiers in this form: two that differ otherwise are the same to it.
+        normal = unicodedata.normalize("NFKC", wanted)
+        name = "".join(char if f"_{char}".isidentifier() else "_" for char in normal) or "_"
+        if not name[0].isidentifier():
             name = f"x_{name}"
         if name in _RESERVED or _GENERATED.fullmatch(name):
             name = f"{name}_"
@@ -100,10 +103,11 @@ def describe_node(node: Node, mesh: Mesh) -> str:
 def comment(text: str) -> str:
     """Return a comment, whatever a user's names are made of.
 
-    >>> comment("layer\\nimport os")
-    '# layer import os'
+    >>> comment("layer\\nimport os\\0")
+    '# layer import os\\\\x00'
     """
-    return " ".join(["#", *text.split()])
+    shown = (char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split()))
+    return f"# {''.join(shown)}"
 
 
 def one_a_line(head: str, entries: list[tuple[str, str]], tail: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mithril.cost.timeline import simulate
 from mithril.errors import MeshError, PlanError
 from mithril.ir.source import at
-from mithril.mesh import MICRO, Mesh
+from mithril.mesh import Mesh
 from mithril.models.placement import PlacementSpec
 from mithril.models.stages import Pipelined
 from mithril.options import PipelineOptions
@@ -107,11 +107,6 @@ def _as_stages(
     gradients: bool,
     pads: bool,
 ) -> Placement:
-    if MICRO in mesh.names:
-        raise MeshError(
-            f"mesh axis '{MICRO}' has the name of the axis along which a pipeline cuts a batch; "
-            f"give it another one"
-        )
     axis = _axis(pipeline, mesh, options)
     table = _table(options)
     indices = _indices(pipeline, mesh, axis, table)

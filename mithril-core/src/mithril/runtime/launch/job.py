@@ -7,7 +7,6 @@ too, and the terminal's Ctrl-C reaches the launcher alone, which then stops all 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -32,6 +31,7 @@ class Member:
     """A process of the job. `code` is its exit code, or minus the signal that ended it."""
 
     name: str
+    is_service: bool
     process: subprocess.Popen[bytes]
     started: float
     seconds: float = 0.0
@@ -49,10 +49,14 @@ class Member:
 class Job:
     """The running processes, the relay of their output, and the watchdog over both.
 
-    As a context: what is left is killed when it is left, whatever the reason.
+    As a context: what is left is killed when it is left, whatever the reason. The folder of the
+    job's files goes, too, if there is one.
     """
 
-    def __init__(self, commands: Sequence[Command], output: int, errors: int) -> None:
+    def __init__(
+        self, commands: Sequence[Command], output: int, errors: int, folder: str = ""
+    ) -> None:
+        self._folder = folder
         self._commands = commands
         self._targets = (output, errors)
         self._mark = uuid.uuid4().hex
@@ -60,7 +64,7 @@ class Job:
         self.relay = Relay()
 
     def __enter__(self) -> Job:
-        self._watchdog = _start_watchdog(self._mark)
+        self._watchdog = _start_watchdog(self._mark, self._folder)
         try:
             for command in self._commands:
                 self._start(command)
@@ -79,8 +83,8 @@ class Job:
 
     @property
     def running(self) -> list[Member]:
-        """The processes that had not ended at the last look."""
-        return [member for member in self._members if member.code is None]
+        """The processes that had not ended at the last look; services serve these."""
+        return [member for member in self._alive if not member.is_service]
 
     @property
     def is_watched(self) -> bool:
@@ -97,20 +101,25 @@ class Job:
         return ended
 
     def signal(self, number: int) -> None:
-        """Send a signal to all running processes and their children."""
+        """Send a signal to all running processes and their children, and to no service."""
         for member in self.running:
             watchdog.kill_group(member.process.pid, number)
 
     def kill(self) -> None:
         """Kill all that is left, wherever it hid, and pass on the last output."""
-        self.signal(signal.SIGKILL)
+        for member in self._alive:
+            watchdog.kill_group(member.process.pid)
         watchdog.kill_marked(self._mark)
         deadline = time.monotonic() + DRAIN
         while self.relay.has_sources and time.monotonic() < deadline:
             self.relay.pump(0.05)
-        for member in self.running:
+        for member in self._alive:
             member.process.wait()
             member.look()
+
+    @property
+    def _alive(self) -> list[Member]:
+        return [member for member in self._members if member.code is None]
 
     def _start(self, command: Command) -> None:
         environment = _environment(command, self._mark)
@@ -128,9 +137,10 @@ class Job:
             raise BackendError(
                 f"{command.name} cannot be started; {command.argv[0]}: {error.strerror}"
             ) from error
-        self._members.append(Member(command.name, process, time.monotonic()))
+        is_service = bool(command.service)
+        self._members.append(Member(command.name, is_service, process, time.monotonic()))
         self._tell(f"+{process.pid}\n")
-        prefix = b"" if command.rank is None else f"[{command.rank}] ".encode()
+        prefix = command.prefix.encode()
         for source, target in zip((process.stdout, process.stderr), self._targets, strict=True):
             assert source is not None
             self.relay.add(source, target, prefix)
@@ -149,11 +159,11 @@ class Job:
         self._watchdog.wait()
 
 
-def _start_watchdog(mark: str) -> subprocess.Popen[bytes]:
+def _start_watchdog(mark: str, folder: str) -> subprocess.Popen[bytes]:
     """Start the watchdog where nothing meant for a launch reaches it: no terminal, no mark."""
     kept = {name: value for name, value in os.environ.items() if name != watchdog.MARK}
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), mark],
+        [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), mark, folder],
         env=kept,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

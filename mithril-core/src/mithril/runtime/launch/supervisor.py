@@ -36,6 +36,7 @@ def supervise(
     commands: Sequence[Command],
     *,
     grace: float,
+    folder: str = "",
     output: int = 1,
     errors: int = 2,
 ) -> Outcome:
@@ -46,6 +47,7 @@ def supervise(
     Args:
         commands: what to run; their order is that in which they are started.
         grace: seconds between SIGTERM and SIGKILL for those that have to be stopped.
+        folder: where the job has its files; removed at the end, even if this process is killed.
         output: the file descriptor to which what they print goes.
         errors: the same for what they print as errors.
 
@@ -57,7 +59,7 @@ def supervise(
     3
     """
     started = time.monotonic()
-    with _signals() as received, Job(commands, output, errors) as job:
+    with _signals() as received, Job(commands, output, errors, folder) as job:
         failed = _watch(job, received)
         # Read before anything is stopped: what the stopping causes is not the cause.
         cause = _cause(job, received, failed, time.monotonic() - started)
@@ -72,7 +74,7 @@ def _watch(job: Job, received: Sequence[int]) -> list[Member]:
     """Pass on output until there is a reason to end; return the processes that failed."""
     while True:
         job.relay.pump(POLL)
-        failed = [member for member in job.look() if member.code]
+        failed = [member for member in job.look() if member.code or member.is_service]
         if failed or received or job.relay.is_closed or not job.is_watched or not job.running:
             return failed
 
@@ -109,7 +111,7 @@ def _stop(job: Job, grace: float, received: Sequence[int]) -> None:
 
 def _epitaph(member: Member) -> str:
     code = member.code or 0
-    how = f"with exit code {code}" if code > 0 else f"by {_signal_name(-code)}"
+    how = f"with exit code {code}" if code >= 0 else f"by {_signal_name(-code)}"
     return f"{member.name} ended {how} (pid {member.process.pid}) after {member.seconds:.1f} s"
 
 
@@ -125,7 +127,8 @@ def _describe_stopped(running: Sequence[Member]) -> str:
 
 
 def _exit_code(code: int) -> int:
-    return code if code > 0 else FROM_SIGNAL - code
+    """Return the exit code to pass on; a service that has ended well is a failure, too."""
+    return FROM_SIGNAL - code if code < 0 else code or 1
 
 
 def _signal_name(number: int) -> str:

@@ -8,12 +8,13 @@ file runs without site-packages.
 
 Processes are found in two ways: by the process groups that stdin names (`+PID`, and `-PID` when one
 is empty), and, where /proc shows it, by a mark in their environment, which also finds those that
-left their group.
+left their group. Last goes the folder in which the job has its files.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -62,8 +63,8 @@ def _has(folder: Path, mark: bytes) -> bool:
     return any(mark in variable for variable in variables if variable.startswith(prefix))
 
 
-def watch(lines: Iterable[str], mark: str) -> None:
-    """Follow the launcher until its end of the pipe closes, then kill all that is left."""
+def watch(lines: Iterable[str], mark: str, folder: str = "") -> None:
+    """Follow the launcher until its end of the pipe closes, then kill and remove what is left."""
     groups: set[int] = set()
     for line in lines:
         group = int(line[1:])
@@ -77,7 +78,9 @@ def watch(lines: Iterable[str], mark: str) -> None:
     # A process that was just being started has its environment a moment later.
     time.sleep(PAUSE)
     kill_marked(mark)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)  # the launcher may be at it, too
 
 
 if __name__ == "__main__":
-    watch(sys.stdin, sys.argv[1])
+    watch(sys.stdin, *sys.argv[1:])

@@ -52,12 +52,19 @@ class Batcher:
         self.runs.append([program, list(inputs), first, count])
         self._referenced.update(inputs)
 
-    def drop(self, dropped: deque[int]) -> None:
-        """Take over the numbers of dropped handles; what nobody was to see need not be sent."""
+    def drop(self, dropped: deque[int]) -> int:
+        """Take over the numbers of dropped handles; what nobody was to see need not be sent.
+
+        Returns:
+            How many there were.
+        """
+        count = 0
         while dropped:
             number = dropped.popleft()
+            count += 1
             if number in self._referenced or self.puts.pop(number, None) is None:
                 self._drops.append(number)
+        return count
 
     def fields(self) -> dict[str, Any]:
         """Return this part of the next message."""

@@ -1,25 +1,27 @@
 """The connection of a pool to its workers: every round trip succeeds, or raises one clear error.
 
 After an error either all workers have answered and still work together, or none of them is left.
+Ctrl-C waits until they have answered; see `interrupts`.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from mithril.errors import BackendError
 
 from mithril_torch.executors.pool import faults
 from mithril_torch.executors.pool.faults import SourceMap
+from mithril_torch.executors.pool.interrupts import Interrupts, hold_back
 from mithril_torch.executors.pool.messages import Message, encode
 from mithril_torch.executors.pool.processes import WorkerProcesses
 from mithril_torch.executors.pool.round_trip import RoundTrip
 
 PATIENCE = 0.4
-"""Seconds for the other workers to answer after one has failed, or after Ctrl-C."""
+"""Seconds for the other workers to answer after one has failed."""
 CHECK = 0.2
 """Seconds for the workers to show, after an error, that they still work together."""
 
@@ -28,10 +30,19 @@ class Connection:
     """Starts `size` workers and talks to them.
 
     Hold `lock` while talking. `end_reason` says why there are no workers any more.
+
+    Args:
+        size: how many workers.
+        timeout: seconds that a collective, or a stopped worker, is waited for.
+        settings: for each worker.
+        count_arrays: returns how many arrays are lost with the workers.
     """
 
-    def __init__(self, size: int, timeout: float, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, size: int, timeout: float, settings: dict[str, Any], count_arrays: Callable[[], int]
+    ) -> None:
         self.size = size
+        self._count_arrays = count_arrays
         self.lock = threading.Lock()
         self.end_reason: str | None = None
         self.owner = os.getpid()
@@ -39,8 +50,9 @@ class Connection:
         self._timeout = timeout
         try:
             self.workers.start()
-            self._exchange(self.workers.setups({**settings, "timeout": timeout}), None)
-            self.request({"do": "join", "drop": []})
+            # There is nothing to lose yet, so Ctrl-C ends a start at once.
+            self._exchange(self.workers.setups({**settings, "timeout": timeout}))
+            self._exchange([encode({"do": "join", "drop": []})] * size)
         except BaseException:
             self._end("it could not be started")
             raise
@@ -75,7 +87,13 @@ class Connection:
             BackendError: a worker answered with an error, or ended, or was stopped for too long.
         """
         self.check()
-        return self._exchange([encode(message)] * self.size, source_map)
+        messages = [encode(message)] * self.size
+
+        def describe(interrupts: int) -> str:
+            return self._describe_interrupt(interrupts, source_map)
+
+        with hold_back(describe) as interrupts:
+            return self._exchange(messages, source_map, interrupts)
 
     def close(self) -> None:
         """End all workers, even while another thread waits for them."""
@@ -92,26 +110,46 @@ class Connection:
         self.lock = threading.Lock()
         self.workers.forget()
 
-    def _exchange(self, messages: Sequence[bytes], source_map: SourceMap | None) -> list[Message]:
+    def _exchange(
+        self,
+        messages: Sequence[bytes],
+        source_map: SourceMap | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> list[Message]:
         round_trip = RoundTrip(self.workers, messages, self._timeout)
         try:
             round_trip.start()
             round_trip.wait()
         except BaseException:
-            self._interrupt(round_trip)
+            self._finish(round_trip, interrupts)
             raise
         if round_trip.has_failed:
             self._fail(round_trip, source_map)
         return [answer for answer in round_trip.answers if answer is not None]
 
-    def _interrupt(self, round_trip: RoundTrip) -> None:
-        """After Ctrl-C: let the workers finish if they soon do, else end them."""
+    def _finish(self, round_trip: RoundTrip, interrupts: Interrupts | None) -> None:
+        """After an exception of a signal's handler: let the workers finish, or end them."""
+        is_enough = interrupts is None or interrupts.is_enough
         try:
-            if round_trip.is_waiting:
-                round_trip.drain(PATIENCE)
+            if round_trip.is_waiting and not is_enough:
+                round_trip.wait()
         finally:
             if round_trip.has_failed or not round_trip.is_done:
-                self._end("it was interrupted in the middle of a program")
+                times = " three times" if is_enough else ""
+                self._end(f"it was interrupted{times} in the middle of a program")
+
+    def _describe_interrupt(self, interrupts: int, source_map: SourceMap | None) -> str:
+        """Return what an interrupt does now, and what the next one would."""
+        place = faults.locate(*self.workers.progress.read(0), source_map)
+        if interrupts == 1:
+            return (
+                f"Ctrl-C waits for {_count(self.size, 'worker')} (rank 0 is {place}), so that no "
+                f"array is lost; press it again to read what ending them costs"
+            )
+        return (
+            f"one more Ctrl-C ends {_count(self.size, 'worker')} (rank 0 is {place}), and with "
+            f"them {_count(self._count_arrays(), 'array')}"
+        )
 
     def _fail(self, round_trip: RoundTrip, source_map: SourceMap | None) -> NoReturn:
         """Raise the error for an exchange that went wrong; end all that cannot go on."""
@@ -157,6 +195,10 @@ def _describe_rest(size: int, found: Sequence[faults.Fault]) -> str:
     if rest == 1:
         return "the other worker was stopped"
     return f"{rest} other workers were stopped" if rest else "no worker is left"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _agree(round_trip: RoundTrip) -> bool:

@@ -51,7 +51,10 @@ class Pool:
         self._next_id = 0
         self._source_maps: dict[str, SourceMap | None] = {}
         self._layouts: dict[str, list[Layout]] = {}
-        self._connection = Connection(size, timeout, {"device": device, "backend": backend})
+        self._forgotten = 0
+        self._connection = Connection(
+            size, timeout, {"device": device, "backend": backend}, self._count_arrays
+        )
         self._batcher = Batcher(self._connection.workers.arena)
 
     @classmethod
@@ -115,6 +118,7 @@ class Pool:
                 self._request({"do": "load", "program": program, "source": source}, program)
             except BaseException:
                 del self._source_maps[program]
+                self._unloaded.append(program)  # some workers, or after Ctrl-C all, have it
                 raise
 
     def unload(self, program: str) -> None:
@@ -320,6 +324,10 @@ class Pool:
             self._layouts.pop(program, None)
             self._batcher.unloads.append(program)
 
+    def _count_arrays(self) -> int:
+        """Return how many arrays somebody still holds."""
+        return self._next_id - self._forgotten - len(self.dropped)
+
     def _allocate_ids(self, count: int) -> int:
         first = self._next_id
         self._next_id += count
@@ -343,7 +351,7 @@ class Pool:
         """Send an action, with all that waited for a message, and return the answers."""
         for number in list(self.dropped) if self._lost else ():
             self._lost.pop(number, None)
-        self._batcher.drop(self.dropped)
+        self._forgotten += self._batcher.drop(self.dropped)
         self._forget_unloaded()
         source_map = self._source_maps.get(program) if program is not None else None
         try:

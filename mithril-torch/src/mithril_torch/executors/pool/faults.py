@@ -102,7 +102,7 @@ def _subject(ranks: Sequence[int], size: int) -> str:
 
 def _describe_death(workers: WorkerProcesses, rank: int, source_map: SourceMap | None) -> Fault:
     process = workers.processes[rank]
-    place = _locate(*workers.progress.read(rank), source_map)
+    place = locate(*workers.progress.read(rank), source_map)
     try:
         code = process.wait(EXIT)
     except subprocess.TimeoutExpired:
@@ -119,7 +119,7 @@ def _describe_death(workers: WorkerProcesses, rank: int, source_map: SourceMap |
 def _describe_stop(
     workers: WorkerProcesses, rank: int, source_map: SourceMap | None, timeout: float
 ) -> Fault:
-    place = _locate(*workers.progress.read(rank), source_map)
+    place = locate(*workers.progress.read(rank), source_map)
     how = f"was stopped by SIGSTOP {place} and not continued within timeout={timeout:g} s"
     return Fault(
         rank, f"{how} (pid {workers.processes[rank].pid})", "let it run, or raise the timeout"
@@ -129,7 +129,7 @@ def _describe_stop(
 def _describe_silence(
     workers: WorkerProcesses, rank: int, source_map: SourceMap | None, echo: Fault
 ) -> Fault:
-    place = _locate(*workers.progress.read(rank), source_map)
+    place = locate(*workers.progress.read(rank), source_map)
     pid = workers.processes[rank].pid
     how = f"gave no answer {place} (pid {pid}), and rank {echo.rank} {echo.how}"
     return Fault(rank, how, "raise the timeout if it is slow", echo.details)
@@ -140,7 +140,7 @@ def _describe_error(rank: int, report: dict[str, Any], source_map: SourceMap | N
     if source_map is not None and line is not None:
         place = f"in {source_map.line(line)}"
     else:
-        place = _locate(report.get("step", -1), report.get("activity", memory.STARTING), source_map)
+        place = locate(report.get("step", -1), report.get("activity", memory.STARTING), source_map)
     remedy = "split the arrays over more devices, or use smaller ones"
     how = f"raised {text} {place}"
     return Fault(rank, how, remedy if _SHORTAGE.search(text) else "", report.get("traceback", ""))
@@ -153,7 +153,8 @@ def _report(round_trip: RoundTrip, rank: int) -> dict[str, Any]:
     return report
 
 
-def _locate(step: int, activity: int, source_map: SourceMap | None) -> str:
+def locate(step: int, activity: int, source_map: SourceMap | None) -> str:
+    """Return where in its program a worker is, or what else it is at."""
     if step < 0:
         return _ACTIVITIES[activity]
     return f"in {source_map.step(step)}" if source_map is not None else f"in step {step}"
