@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the profile before modules of tests are imported, which ask for it."""
+    _hear_signals()
     if config.getoption("--all"):
         os.environ[PROFILE] = "all"
     if not runs_all():
@@ -39,6 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(name)
     if config.getoption("--longest") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(TimeLimit(config.getoption("--longest")))
+
+
+def _hear_signals() -> None:
+    """Undo what a shell sets for jobs in the background, and `nohup`: processes inherit it.
+
+    Tests send these signals to processes that they start.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _let_xla_hurry() -> None:

@@ -119,6 +119,18 @@ def test_a_part_is_cut_from_the_whole(
         assert draw(shape, box).tobytes() == np.ascontiguousarray(draw(shape, whole)[box]).tobytes()
 
 
+@pytest.mark.parametrize("word", [0, 2**64 - 1])
+def test_the_first_and_the_last_word_are_drawn_as_any_other(
+    word: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Key, "words", lambda key, shape, box: np.full(shape, word, np.uint64))
+    whole = (slice(0, 3),)
+    assert np.isfinite(Key(0, "w").normal((3,), whole)).all()
+    uniform = Key(0, "w").uniform((3,), whole)
+    assert (uniform >= 0).all()
+    assert (uniform < 1).all()
+
+
 def test_each_device_draws_its_own_part_only() -> None:
     backend = ml.NumpyBackend(device_mesh=(4,))
     asked = []
