@@ -87,7 +87,7 @@ def main() -> None:
         ml.save(path, {name: params[name] for name in adapted.trainable})
         params = start | ml.load(path, like={name: start[name] for name in adapted.trainable})
     test = batches(1)(given.steps)
-    for compiled, held in ((adapted, params), (plain, add_adapters(params)), (plain, weights)):
+    for compiled, held in ((plain, weights), (plain, add_adapters(params)), (adapted, params)):
         print(f"test loss {compiled.evaluate(held, test)['loss'].item():.6f}")
 
 
