@@ -8,11 +8,12 @@ the step before ended in.
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 
 import mithril as ml
 import numpy as np
 from mithril import P
+from training import command_line, train
 
 TEXT = "the cat sat on the mat; the rat sat on the cat; the mat sat on the rat; " * 4
 LETTERS = sorted(set(TEXT))
@@ -20,67 +21,47 @@ IDS = np.array([LETTERS.index(letter) for letter in TEXT], np.int32)
 WIDTH, LENGTH, BATCH = 32, 24, 8
 
 
-def writer() -> ml.Model:
-    """Return the model; split over `tensor` by features."""
+def reader(*, continued: bool) -> ml.Model:
+    """Return the model, split over `tensor` by features; `continued` it is given its states."""
+    states = {"hidden": "hidden", "cell": "cell"} if continued else {}
     model = ml.Model()
     model |= ml.Embedding(len(LETTERS), WIDTH, name="table")(input="ids", output="x")
     model |= ml.LSTM(WIDTH, num_layers=2, name="lstm")(
-        input="x", hidden="h", cell="c", output="states", last_hidden="next_h", last_cell="next_c"
+        input="x", **states, output="read", last_hidden="last_hidden", last_cell="last_cell"
     )
-    model |= ml.Linear(len(LETTERS), name="head")(input="states", output="logits")
+    model |= ml.Linear(len(LETTERS), name="head")(input="read", output="logits")
+    if not continued:
+        model |= ml.CrossEntropy()(input="logits", target="target", output="loss")
+    model.shard({"lstm.*.weight": P(None, "tensor")})
     return model
 
 
-def learner(mesh: ml.Mesh) -> ml.Model:
-    """Return the model with its loss."""
-    model = ml.Model()
-    model |= writer()(ids="ids", h="h", c="c", logits="logits")
-    model |= ml.CrossEntropy()(input="logits", target="target", output="loss")
-    if "tensor" in mesh.names:
-        model.shard({"*.lstm.*.weight": P(None, "tensor")})
-    return model
+def batch(step: int) -> dict[str, np.ndarray]:
+    starts = np.random.default_rng(step).integers(0, len(IDS) - LENGTH - 1, BATCH)
+    rows = IDS[starts[:, None] + np.arange(LENGTH + 1)]
+    return {"ids": rows[:, :-1], "target": rows[:, 1:]}
+
+
+def write(params: Mapping[str, ml.Array], backend: ml.Backend, start: str, count: int) -> str:
+    """Return a text that goes on from its start."""
+    writer = ml.compile(reader(continued=True), backend, inference=True)
+    hidden = cell = np.zeros((2, 1, WIDTH), np.float32)
+    text = seen = start
+    for _ in range(count):
+        ids = np.array([[LETTERS.index(letter) for letter in seen]], np.int32)
+        made = writer.evaluate(params, {"ids": ids, "hidden": hidden, "cell": cell})
+        hidden, cell = made["last_hidden"], made["last_cell"]
+        seen = LETTERS[int(made["logits"].numpy()[0, -1].argmax())]
+        text += seen
+    return text
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="numpy")
-    parser.add_argument("--mesh", default="", help="such as data=2,tensor=2")
-    parser.add_argument("--steps", type=int, default=60)
-    given = parser.parse_args()
-    axes = (part.split("=") for part in given.mesh.split(",") if part)
-    mesh = ml.Mesh({name: int(size) for name, size in axes})
-    backend = ml.open_backend(given.backend, mesh)
-    spec = P("data") if "data" in mesh.names else P()
-    zeros = np.zeros((2, BATCH, WIDTH), np.float32)
-    shapes = {"ids": ml.TensorSpec((BATCH, LENGTH), "int32"), "h": zeros, "c": zeros}
-    compiled = ml.compile(learner(mesh), backend, shapes={**shapes, "target": shapes["ids"]})
-    params = compiled.randomize_params(0)
-
-    @ml.jit
-    def update(params, gradients):
-        return {name: params[name] - 2.0 * gradients[name] for name in params}
-
-    rng = np.random.default_rng(0)
-    for step in range(given.steps):
-        starts = rng.integers(0, len(IDS) - LENGTH - 1, BATCH)[:, None] + np.arange(LENGTH)
-        batch = {"ids": IDS[starts], "target": IDS[starts + 1]}
-        inputs = {name: backend.array(x, sharding=spec) for name, x in batch.items()}
-        inputs |= {"h": zeros, "c": zeros}
-        outputs, gradients = compiled.evaluate(params, inputs, {"loss": np.float32(1)})
-        params = update(params, gradients)
-        if step % 20 == 19:
-            print(f"step {step}: loss {outputs['loss'].item():.4f}")
-
-    write = ml.compile(writer(), backend)
-    weights = {name.removeprefix("model_0."): value for name, value in params.items()}
-    made = {"next_h": zeros[:, :1], "next_c": zeros[:, :1]}
-    seen = text = "the"
-    for _ in range(40):
-        ids = np.array([[LETTERS.index(letter) for letter in seen]], np.int32)
-        made = write.evaluate(weights, {"ids": ids, "h": made["next_h"], "c": made["next_c"]})
-        seen = LETTERS[int(made["logits"].numpy()[0, -1].argmax())]
-        text += seen
-    print(text)
+    given = command_line(__doc__, steps=60).parse_args()
+    backend = ml.open_backend(given.backend, given.mesh)
+    compiled = ml.compile(reader(continued=False), backend, outputs=["loss"])
+    params = train(compiled, compiled.randomize_params(0), batch, range(given.steps), rate=0.02)
+    print(write(params, backend, "the r", 30))
 
 
 if __name__ == "__main__":

@@ -85,9 +85,11 @@ def row_of_layer(layer: type[Layer]) -> str:
     names = [*definition.inputs, *definition.optional]
     names += [] if definition.variadic is None else [definition.variadic]
     inputs = [
-        f"`({name})`" if name in definition.optional else f"`{name}` {shape_in(described[name])}"
+        f"`({name})` {first_clause(described[name])}"
+        if name in definition.optional
+        else f"`{name}` {shape_in(described[name])}"
         for name in names
-        if name in described or name in definition.optional
+        if name in described
     ]
     return row(
         f"`{call}`", first_sentence(text), "; ".join(inputs), one_line(section(text, "Returns"))
@@ -139,6 +141,15 @@ def shape_in(text: str) -> str:
     """
     bracketed = re.match(r"\[[^\]]*\]|\([^)]*\)", text)
     return bracketed[0] if bracketed else re.split(r"[,;:.]", text)[0]
+
+
+def first_clause(text: str) -> str:
+    """Return the first sentence of a description without its point.
+
+    >>> first_clause("[batch, other], true where a key is padding. Not for others.")
+    '[batch, other], true where a key is padding'
+    """
+    return text.partition(". ")[0].rstrip(".")
 
 
 def one_line(text: str) -> str:
