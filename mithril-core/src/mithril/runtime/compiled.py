@@ -175,6 +175,16 @@ class CompiledModel:
             )
         return self._evaluator.latest.plan
 
+    @property
+    def shardings(self) -> Mapping[str, Sharding]:
+        """How each parameter lies, by full name: as annotations say, and otherwise as is chosen.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        ports = {port.name: port.sharding for port in self.plan.inputs}
+        return {name: ports[name] for name in self.parameter_names}
+
     def plan_for(self, shapes: Mapping[str, object], *, gradients: bool = True) -> Plan:
         """Return the plan for inputs of given shapes, without running anything.
 
