@@ -20,8 +20,8 @@ from mithril.plugins.published import suggest_attribute
 from mithril.types import DType, Scalar, Shape, TensorType
 
 _new = object.__new__
-_UNKNOWN: Any = (None, None)
-"""Type and sharding of an array without a size."""
+_UNKNOWN: Any = None
+"""Type of an array without a size, and sharding of one that may lie anywhere."""
 SHOWN, EDGE = 20, 3
 """An array of more elements is printed with so many at both ends of each dimension."""
 
@@ -59,6 +59,9 @@ class ArrayBackend(Protocol):
     def as_array(self, x: object, what: str) -> Array:
         """Return an array of the backend."""
 
+    def as_unplaced(self, x: object, what: str) -> Array:
+        """Return an array of the backend; values of the host wait there for a plan."""
+
     def reshard(self, x: Array, sharding: PartitionSpec | Sharding) -> Array:
         """Return an array laid out otherwise on the mesh."""
 
@@ -68,7 +71,9 @@ class ArrayBackend(Protocol):
     def full(self, shape: Shape, value: Scalar, *, dtype: object = None) -> Array:
         """Return an array filled with a value."""
 
-    def place(self, type: TensorType, sharding: Sharding, produce: Produce) -> Array:
+    def place(
+        self, type: TensorType, sharding: Sharding, produce: Produce, *, is_placed: bool = True
+    ) -> Array:
         """Make an array of the parts that a function returns."""
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
@@ -78,21 +83,36 @@ class ArrayBackend(Protocol):
 
 
 class Kind(NamedTuple):
-    """What a plan must know of an array; arrays that one output of a plan gives share it."""
+    """What a plan must know of an array; arrays that one output of a plan gives share it.
+
+    Only the sharding of a placed array binds a plan: somebody said it. An unplaced array is brought
+    to where a plan wants it, and its sharding is merely how it lies now.
+    """
 
     backend: ArrayBackend
     type: TensorType
     sharding: Sharding
+    is_placed: bool = True
 
     @staticmethod
     def open(backend: ArrayBackend) -> Kind:
         """Return the kind of an array without values, which may lie as a plan needs it."""
-        return Kind(backend, *_UNKNOWN)
+        return Kind(backend, _UNKNOWN, _UNKNOWN, False)
+
+    @staticmethod
+    def unplaced(backend: ArrayBackend, type: TensorType) -> Kind:
+        """Return the kind of an array that may lie as a plan needs it."""
+        return Kind(backend, type, _UNKNOWN, False)
 
     @property
     def is_open(self) -> bool:
-        """Whether type and sharding are not known yet."""
+        """Whether the type is not known yet."""
         return self.type is None
+
+    @property
+    def said(self) -> Kind:
+        """What somebody said of the array: its type, and its sharding if it is placed."""
+        return self if self.is_placed else Kind(self.backend, self.type, _UNKNOWN, False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +137,10 @@ class Array(Operand):
     Operators and the functions of the backend run at once, each through a small cached plan, and
     keep results sharded.
 
+    An array is placed if somebody said its sharding (`sharding=`, `reshard`, `in_shardings`, an
+    annotation in the plan that it is a result of); otherwise a compiled model or function brings it
+    to where its plan wants it, once, in place.
+
     `kind` and `shards`, the engine's own handle, are what an evaluation reads of every array.
     """
 
@@ -125,9 +149,15 @@ class Array(Operand):
     shards: Handle
 
     def __init__(
-        self, backend: ArrayBackend, type: TensorType, sharding: Sharding, shards: Handle
+        self,
+        backend: ArrayBackend,
+        type: TensorType,
+        sharding: Sharding,
+        shards: Handle,
+        is_placed: bool = True,
     ) -> None:
-        self.kind = Kind(backend, type, sharding)
+        # On one device there is nothing to say.
+        self.kind = Kind(backend, type, sharding, is_placed and backend.mesh.size > 1)
         self.shards = shards
 
     @staticmethod
@@ -159,8 +189,19 @@ class Array(Operand):
 
     @property
     def sharding(self) -> Sharding:
-        """How the array lies on the mesh."""
+        """How the array lies on the mesh now."""
         return self.kind.sharding
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether somebody said how the array lies; False on one device.
+
+        >>> import mithril as ml
+        >>> backend = ml.NumpyBackend(ml.Mesh(data=2))
+        >>> backend.ones(4).is_placed, backend.ones(4, sharding=ml.P("data")).is_placed
+        (False, True)
+        """
+        return self.kind.is_placed
 
     @property
     def is_materialised(self) -> bool:
@@ -262,7 +303,8 @@ class Array(Operand):
         whole = self.numpy()
         rest = Sharding(self.sharding.mesh, self.sharding.dims[1:])
         for i in range(count):
-            yield self.backend.place(type, rest, partial(_part_of_row, whole, i))
+            produce = partial(_part_of_row, whole, i)
+            yield self.backend.place(type, rest, produce, is_placed=self.is_placed)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)

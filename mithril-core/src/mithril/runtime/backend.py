@@ -32,6 +32,7 @@ from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.submesh import colocate, move_to
+from mithril.runtime.unplaced import HostArray
 from mithril.sharding import Layout
 
 EAGER_PLANS = 4096
@@ -198,6 +199,18 @@ class Backend(Creation):
         adopted = self.adopt(x)
         return self.own(x, what) if adopted is None else adopted
 
+    def as_unplaced(self, x: object, what: str) -> Array:
+        """Return an array of this backend; values of the host wait there for a plan to place them.
+
+        Raises:
+            BackendError: `x` belongs to another backend or is something else.
+        """
+        is_number = isinstance(x, np.ndarray | np.generic | bool | int | float)
+        if is_number or (self.mesh.size > 1 and self.interop.host(x) is not None):
+            host, type = self.read_host(x)
+            return HostArray(self, type, host)
+        return self.as_array(x, what)
+
     def check_precision(self, precision: Precision) -> Precision:
         """Return a precision, all of whose dtypes the engine has.
 
@@ -211,7 +224,7 @@ class Backend(Creation):
         return checked
 
     def reshard(self, x: Array, sharding: PartitionSpec | Sharding) -> Array:
-        """Return an array laid out otherwise on the mesh, by the cheapest moves.
+        """Return an array laid out otherwise on the mesh, by the cheapest moves; it is placed.
 
         Args:
             x: an array of this backend.
@@ -225,9 +238,10 @@ class Backend(Creation):
         self.own(x, "array")
         wanted = self._sharding_of(x.type, {"sharding": sharding})
         if wanted == x.sharding:
-            return x
+            is_placed = x.is_placed or self.mesh.size == 1
+            return x if is_placed else Array(self, x.type, wanted, x.shards)
         if wanted.mesh.devices != x.sharding.mesh.devices:
-            return move_to(x, wanted)
+            return move_to(x, wanted, is_placed=True)
         form = ("reshard", wanted)
         bound = self._eager.find(form, (x.kind,))
         if bound is None:
@@ -262,7 +276,10 @@ class Backend(Creation):
         operands = [builder.input(kind.type, name) for kind, name in zip(kinds, names, strict=True)]
         results = builder.apply(op, *operands)
         made = {f"result_{i}": x for i, x in enumerate(results)}
-        interface = Interface(f"op '{op.name}'", self, None, names, tuple(made))
+        is_placed = any(kind.is_placed for kind in kinds)
+        interface = Interface(
+            f"op '{op.name}'", self, None, names, tuple(made), is_placed=is_placed
+        )
         lying = _common_sharding(op, kinds)
         if lying is not None and op.name in engine.kernels:
             return Bound(engine, _plan_in_place(op, kinds, lying), interface)

@@ -27,17 +27,14 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.bound_model import BoundModel
 from mithril.runtime.evaluation import Evaluator, check_names
 from mithril.runtime.parameters import Parameters
-from mithril.runtime.planner import Planner
+from mithril.runtime.parameter_shardings import ParameterShardings
+from mithril.runtime.planner import Evaluation, Planner
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
 from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.types import TensorType
 
 Placed = tuple[TensorType, Sharding]
-OPEN: Any = (None, None)
-"""Type and sharding of what may be and lie as the plan needs it."""
-
-
 def _kind(given: object) -> object:
     return given.kind if isinstance(given, Array) else given
 
@@ -55,7 +52,8 @@ class CompiledModel:
         self.engine: Engine = (
             backend.engine.with_ranges() if settings.partition_hooks else backend.engine
         )
-        self._planner = Planner(model, backend, self.engine, settings)
+        self._shardings: ParameterShardings[Evaluation] = ParameterShardings(self.parameter_names)
+        self._planner = Planner(model, backend, self.engine, settings, self._shardings)
         names = (self.input_names, self.output_names, self.parameter_names)
         self._pure_planners: dict[tuple[tuple[str, ...], bool], Planner] = {}
         if not settings.donated:
@@ -133,7 +131,8 @@ class CompiledModel:
         """Return initial parameters, a new mapping by full name.
 
         Names are known at once. A parameter whose size depends on an input gets its values at the
-        first `evaluate`, in place. Values depend on the seed alone, not on the mesh.
+        first `evaluate`, in place. Values depend on the seed alone, not on the mesh; they lie as
+        `shardings` says, whatever was evaluated before.
 
         Args:
             seed: an integer in [0, 2**32).
@@ -142,8 +141,9 @@ class CompiledModel:
         waiting: dict[str, Array] = {
             name: PendingArray(self.backend, name, seed) for name in self.parameter_names
         }
-        if self._evaluator.latest is not None:
-            self._evaluator.materialise(waiting, self._evaluator.latest)
+        bound = self._shardings.decide()
+        if bound is not None:
+            self._evaluator.materialise(waiting, bound)
         return Parameters(waiting)
 
     def get_parameters(self, seed: int = 0) -> Parameters:
@@ -179,21 +179,30 @@ class CompiledModel:
     def shardings(self) -> Mapping[str, Sharding]:
         """How each parameter lies, by full name: as annotations say, and otherwise as is chosen.
 
+        That is decided for the inputs that were known first. It holds for parameters that nobody
+        placed otherwise: `randomize_params`, NumPy arrays, a loaded dict.
+
         Raises:
             PlanError: no shapes are known yet.
         """
-        ports = {port.name: port.sharding for port in self.plan.inputs}
-        return {name: ports[name] for name in self.parameter_names}
+        bound = self._shardings.decide()
+        if bound is None:
+            raise PlanError(
+                "shardings of the parameters are not known before the shapes; evaluate once, or "
+                "pass shapes= to compile()"
+            )
+        return {name: bound.ports[name].sharding for name in self.parameter_names}
 
     def plan_for(self, shapes: Mapping[str, object], *, gradients: bool = True) -> Plan:
         """Return the plan for inputs of given shapes, without running anything.
 
         Args:
             shapes: for each input a shape, an array, or a `TensorSpec`.
-            gradients: plan the backward computation too, from all float outputs.
+            gradients: plan the backward computation too, from the scalar float outputs, such as
+                a loss; from all float outputs where there is no scalar.
         """
         kinds = self._kinds(shapes)
-        seeded = self._float_outputs(self._planner, kinds) if gradients else None
+        seeded = self._losses(kinds) if gradients else None
         open_ = [Kind.open(self.backend)] * (len(self.parameter_names) + len(seeded or ()))
         return self._evaluator.bind(seeded, [*kinds, *open_]).plan
 
@@ -208,15 +217,18 @@ class CompiledModel:
         found: list[Kind] = []
         for name in self.input_names:
             given, wanted = _kind(shapes[name]), self.settings.in_shardings.get(name)
-            if isinstance(given, Kind) and wanted is None:
+            if isinstance(given, Kind) and (wanted is None or not given.is_placed):
                 found.append(given)
                 continue
             given = given.type if isinstance(given, Kind) else given
             spec = as_spec(given, f"input '{name}'", self.backend.precision.default)
-            if wanted is None or isinstance(given, TensorSpec):
+            if isinstance(given, TensorSpec) and spec.sharding is not None:
                 wanted = spec.sharding
+            if wanted is None:
+                found.append(Kind.unplaced(self.backend, spec.type))
+                continue
             sharding = Sharding.of(self.backend.mesh, wanted, len(spec.shape), f"input '{name}'")
-            found.append(Kind(self.backend, spec.type, sharding))
+            found.append(Kind(self.backend, spec.type, sharding, self.backend.mesh.size > 1))
         return found
 
     def _as_before(self, name: str, kind: Kind) -> Kind:
@@ -224,11 +236,20 @@ class CompiledModel:
         latest = self._evaluator.latest
         port = None if latest is None else latest.ports[name]
         fits = port is not None and port.type == kind.type
-        return Kind(self.backend, port.type, port.sharding) if port and fits else kind
+        is_placed = self.backend.mesh.size > 1
+        return Kind(self.backend, port.type, port.sharding, is_placed) if port and fits else kind
+
+    def _losses(self, inputs: Sequence[Kind]) -> tuple[str, ...]:
+        """Return the outputs whose gradients the first evaluation is expected to give."""
+        outputs = self._planner.output_types(self._types(inputs))
+        floats = self._float_outputs(self._planner, inputs)
+        return tuple(name for name in floats if not outputs[name].shape) or floats
+
+    def _types(self, inputs: Sequence[Kind]) -> tuple[tuple[str, TensorType], ...]:
+        return tuple((n, kind.type) for n, kind in zip(self.input_names, inputs, strict=True))
 
     def _float_outputs(self, planner: Planner, inputs: Sequence[Kind]) -> tuple[str, ...]:
-        types = tuple((n, kind.type) for n, kind in zip(self.input_names, inputs, strict=True))
-        outputs = planner.trace(types).graph.outputs
+        outputs = planner.trace(self._types(inputs)).graph.outputs
         return tuple(name for name in self.output_names if outputs[name].type.dtype.is_float)
 
     def program_for(
@@ -263,12 +284,15 @@ class CompiledModel:
         planner = self._pure_planner(tuple(differentiable), inference)
         inputs = list(kinds.values())
         seeded = self._float_outputs(planner, inputs) if gradients else None
-        lying = [Kind(self.backend, *(parameters or {}).get(n, OPEN)) for n in self.parameter_names]
-        arriving = [
-            Kind(self.backend, *(cotangents or {}).get(name, OPEN)) for name in seeded or ()
-        ]
+        lying = [self._settled_kind(parameters, name) for name in self.parameter_names]
+        arriving = [self._settled_kind(cotangents, name) for name in seeded or ()]
         bound = planner.bind(seeded, [*inputs, *lying, *arriving])
         return BoundModel(bound)
+
+    def _settled_kind(self, given: Mapping[str, Placed] | None, name: str) -> Kind:
+        if given is None or name not in given:
+            return Kind.open(self.backend)
+        return Kind(self.backend, *given[name], self.backend.mesh.size > 1)
 
     def _pure_planner(self, differentiable: tuple[str, ...], inference: bool) -> Planner:
         settings = replace(
@@ -279,7 +303,9 @@ class CompiledModel:
         )
         key = settings.differentiable, settings.inference
         if key not in self._pure_planners:
-            self._pure_planners[key] = Planner(self._model, self.backend, self.engine, settings)
+            self._pure_planners[key] = Planner(
+                self._model, self.backend, self.engine, settings, self._shardings
+            )
         return self._pure_planners[key]
 
     def get_partition_map(self) -> dict[str, Any]:

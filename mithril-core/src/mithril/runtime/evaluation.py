@@ -24,6 +24,7 @@ from mithril.runtime.planner import Evaluation, Planner, Seeded
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
 from mithril.runtime.submesh import on_whole_mesh
+from mithril.runtime.unplaced import settle
 
 Given = Mapping[str, object]
 MAPPINGS = (dict, Mapping)
@@ -97,10 +98,12 @@ class Evaluator:
         initializers = bound.interface.source.traced.initializers
         for name, x in parameters.items():
             if isinstance(x, PendingArray):
-                type, sharding = bound.ports[name].type, self._planner.remember(name, bound)
-                x.materialise(
-                    initial_array(self._backend, name, type, initializers[name], sharding, x.seed)
-                )
+                port, initializer = bound.ports[name], initializers[name]
+                made = initial_array(
+                    self._backend, name, port.type, initializer, port.sharding, x.seed,
+                    is_placed=bound.interface.is_placed,
+                )  # fmt: skip
+                x.materialise(made)
 
     # ------------------------------------------------------------------ arrays of new kinds
 
@@ -115,12 +118,16 @@ class Evaluator:
         arrays += convert(given[last:], seeded or (), "gradient of output")
         if not self._planner.is_placed:
             arrays = list(map(on_whole_mesh, arrays))
-        bound = self._planner.bindings.of_last(seeded, arrays)
+        said, bindings = [x.kind.said for x in arrays], self._planner.bindings
+        bound = bindings.of_last_said(seeded, said)
         if bound is None:
             arrays[last:] = self._fit(arrays[last:], seeded or (), arrays[:first])
-            bound = self.bind(seeded, [x.kind for x in arrays])
+            said = [x.kind.said for x in arrays]
+            bound = self.bind(seeded, said)
             parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
             self.materialise(parameters, bound)
+        arrays = settle(arrays, bound.settled)
+        bindings.remember(seeded, said, arrays, bound)
         return bound, arrays
 
     def _seed_array(self, seed: int, bound: Bound[Evaluation]) -> Array:

@@ -60,6 +60,8 @@ def initial_array(
     initializer: Initializer,
     sharding: Sharding,
     seed: int,
+    *,
+    is_placed: bool = True,
 ) -> Array:
     """Return the initial value of a parameter, each device drawing its own part.
 
@@ -73,6 +75,7 @@ def initial_array(
         initializer: the distribution.
         sharding: how it lies on the mesh.
         seed: any integer.
+        is_placed: whether somebody said that it lies so.
 
     Raises:
         BackendError: the initializer is of an unknown kind.
@@ -91,4 +94,4 @@ def initial_array(
             f"initializer {initializer!r} of '{name}' is unknown; use Uniform, Normal or Constant"
         )
 
-    return backend.place(type, sharding, draw)
+    return backend.place(type, sharding, draw, is_placed=is_placed)

@@ -1,13 +1,14 @@
 """From a model and the types and shardings of its arrays to plans, each made once.
 
-A plan depends on the kinds of all arguments. Where one leaves a sharding open, the annotation
-decides, or the plan itself: the array then lies where it is needed.
+A plan depends on what is said of all arguments. Where nobody has placed an array, the annotation
+decides, or the plan itself: the array then goes where it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mithril.compiler import COMPUTED_WITH, Batch, Request, placement_of
 from mithril.engine import Engine
@@ -29,14 +30,15 @@ from mithril.models.trace_context import SEED
 from mithril.partition.pipeline import Placement
 from mithril.runtime.array import Kind
 from mithril.runtime.backend import Backend
-from mithril.runtime.call import Bindings, Bound, Interface, bind
+from mithril.runtime.call import Bindings, Bound, Interface, bind, says_sharding
 from mithril.runtime.lru import LRUCache
+from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.settings import Settings
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import cotangent_name, gradient_of, output_types
 from mithril.types import TensorType
 
-Placed = tuple[TensorType | None, Sharding | None]  # None: as the plan needs it
+Placed = tuple[TensorType, Sharding | None]  # None: as the plan needs it
 Arguments = tuple[tuple[str, Placed], ...]
 Seeded = tuple[str, ...] | None
 KEPT = 256
@@ -50,8 +52,8 @@ class ArgumentKinds:
     """What a plan depends on: type and sharding of every argument, by name.
 
     Args:
-        inputs: the model's inputs.
-        parameters: the model's parameters; not yet made ones may lie anywhere.
+        inputs: the model's inputs; unplaced ones may lie anywhere.
+        parameters: the model's parameters; likewise before it is decided where they lie.
         gradients: the output gradients; None for a forward plan.
     """
 
@@ -83,13 +85,19 @@ class Planner:
         backend: where it runs.
         engine: of the backend, as the settings want it.
         settings: how it is planned.
+        shardings: where the parameters lie that nobody has placed otherwise.
 
     Raises:
         ShardingError: a pattern of `model.shard` matches nothing.
     """
 
     def __init__(
-        self, model: Composition | Layer, backend: Backend, engine: Engine, settings: Settings
+        self,
+        model: Composition | Layer,
+        backend: Backend,
+        engine: Engine,
+        settings: Settings,
+        shardings: ParameterShardings[Evaluation],
     ) -> None:
         check_patterns(model)
         self._placement_spec = placement_spec_of(component_of(model))
@@ -100,7 +108,7 @@ class Planner:
         self._engine = engine
         self._settings = settings
         self._traces: LRUCache[tuple[tuple[str, TensorType], ...], Traced] = LRUCache(KEPT)
-        self._decisions: dict[tuple[str, Sharding], str] = {}
+        self.shardings = shardings
 
     @property
     def is_placed(self) -> bool:
@@ -133,36 +141,102 @@ class Planner:
             seeded: the outputs whose gradients are given; None for a forward plan.
             kinds: of inputs, parameters and these gradients, in that order.
         """
-        bound = self.bindings.find(seeded, kinds)
+        said = self._say(seeded, kinds)
+        bound = self.bindings.find(seeded, said)
         if bound is None:
-            bound = self._bind(self._argument_kinds(seeded, kinds))
-            self.bindings.keep(seeded, kinds, bound)
+            nowhere = self._displace(said)
+            if any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
+                self.shardings.decide()
+            if any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
+                self.shardings.add(self._make(seeded, nowhere))
+            bound = self._make(seeded, said)
+            self.shardings.ask(partial(self._make, seeded, nowhere))
         return bound
 
-    def _argument_kinds(self, seeded: Seeded, kinds: Sequence[Kind]) -> ArgumentKinds:
+    def _make(self, seeded: Seeded, said: Sequence[Kind]) -> Bound[Evaluation]:
+        bound = self.bindings.find(seeded, said)
+        if bound is None:
+            bound = self._bind(self._argument_kinds(seeded, said), said)
+            self.bindings.keep(seeded, said, bound)
+        return bound
+
+    def _parameters_of(self, kinds: Sequence[Kind]) -> Sequence[Kind]:
+        first = len(self._input_names)
+        return kinds[first : first + len(self._parameter_names)]
+
+    def _say(self, seeded: Seeded, kinds: Sequence[Kind]) -> list[Kind]:
+        """Return what is said of arguments; a parameter where all others would lie is unplaced."""
+        said = [kind.said for kind in kinds]
+        first = len(self._input_names)
+        if any(kind.is_open for kind in said):
+            types = tuple(zip(self._input_names, (k.type for k in said[:first]), strict=True))
+            graph, outputs = self.trace(types).graph, self.output_types(types)
+            known = [graph.input(name).type for name in self._parameter_names]
+            known += [outputs[name] for name in seeded or ()]
+            said[first:] = [
+                Kind.unplaced(kind.backend, type) if kind.is_open else kind
+                for kind, type in zip(said[first:], known, strict=True)
+            ]
+        for position, name in enumerate(self._parameter_names, first):
+            kind = said[position]
+            decision = self.shardings.of(name, kind.type) if kind.is_placed else None
+            if decision is not None and decision.sharding == kind.sharding:
+                said[position] = Kind.unplaced(kind.backend, kind.type)
+        return said
+
+    def _displace(self, said: Sequence[Kind]) -> list[Kind]:
+        """Return kinds with all parameters unplaced."""
+        first, found = len(self._input_names), list(said)
+        for position, kind in enumerate(self._parameters_of(said), first):
+            found[position] = Kind.unplaced(kind.backend, kind.type)
+        return found
+
+    def _is_undecided(self, name: str, kind: Kind) -> bool:
+        return not kind.is_placed and self.shardings.of(name, kind.type) is None
+
+    def _argument_kinds(self, seeded: Seeded, said: Sequence[Kind]) -> ArgumentKinds:
         names = (*self._input_names, *self._parameter_names, *(seeded or ()))
-        found = tuple(zip(names, ((x.type, x.sharding) for x in kinds), strict=True))
+        found = tuple(zip(names, ((x.type, x.sharding) for x in said), strict=True))
         first, last = len(self._input_names), len(self._input_names) + len(self._parameter_names)
         gradients = None if seeded is None else found[last:]
-        return ArgumentKinds(found[:first], found[first:last], gradients)
+        return ArgumentKinds(
+            tuple((name, (type, self._arrive(name, type, s))) for name, (type, s) in found[:first]),
+            tuple((name, (type, self._rest(name, type, s))) for name, (type, s) in found[first:last]),
+            gradients,
+        )
 
-    def _bind(self, arguments: ArgumentKinds) -> Bound[Evaluation]:
-        types = tuple((name, type) for name, (type, _) in arguments.inputs if type is not None)
+    def _arrive(self, name: str, type: TensorType, said: Sharding | None) -> Sharding | None:
+        """Return how an input arrives: as it is placed, or as `in_shardings` say."""
+        spec = self._settings.in_shardings.get(name)
+        if said is not None or spec is None:
+            return said
+        return Sharding.of(self._backend.mesh, spec, type.rank, f"input '{name}'")
+
+    def _rest(self, name: str, type: TensorType, said: Sharding | None) -> Sharding | None:
+        """Return how a parameter arrives: as it is placed, or as it was decided, if it was."""
+        decision = self.shardings.of(name, type)
+        return decision.sharding if said is None and decision is not None else said
+
+    def _bind(self, arguments: ArgumentKinds, said: Sequence[Kind]) -> Bound[Evaluation]:
+        types = tuple((name, type) for name, (type, _) in arguments.inputs)
         traced = self.trace(types)
         _check_types(traced, arguments, self.output_types(types))
+        interface = self._interface(traced, arguments)
+        is_placed = any(kind.is_placed for kind in said) or self._says_sharding(traced)
         return bind(
             self._engine,
             traced.graph,
             self._request(traced, arguments),
-            self._interface(traced, arguments),
+            replace(interface, is_placed=is_placed),
             self._settings.plan,
         )
 
-    def remember(self, name: str, bound: Bound[Evaluation]) -> Sharding:
-        """Return the sharding a plan takes a parameter in, and remember who decided it."""
-        sharding = bound.ports[name].sharding
-        self._decisions[name, sharding] = bound.plan.specs[name].decided_by
-        return sharding
+    def _says_sharding(self, traced: Traced) -> bool:
+        """Return whether the model, or what it is compiled with, says how anything lies."""
+        settings = self._settings
+        said = (traced.annotations, traced.value_annotations, traced.at_rest)
+        asked = (settings.in_shardings, settings.out_shardings)
+        return any((*said, *asked, self.is_placed, says_sharding(traced.graph)))
 
     def _interface(self, traced: Traced, arguments: ArgumentKinds) -> Interface[Evaluation]:
         """Return what is passed, inputs and parameters first, and what comes out, outputs first."""
@@ -238,8 +312,9 @@ class Planner:
                 arrives=self._check(sharding, type, f"input '{name}'"), decided_by=PASSED_IN
             )
             for name, (type, sharding) in arguments.inputs
-            if type is not None and sharding is not None
+            if sharding is not None
         }
+        layouts |= {n: Layout(FREE) for n, (_, sharding) in arguments.inputs if sharding is None}
         for name, (_, sharding) in arguments.parameters:
             layouts[name] = self._parameter(name, sharding, traced)
         return layouts
@@ -251,7 +326,7 @@ class Planner:
         if sharding is not None:
             type = traced.graph.input(name).type
             arrives = self._check(sharding, type, f"parameter '{name}'")
-            who = self._decisions.get((name, sharding), PASSED_IN)
+            who = self._find_decider(name, type, sharding)
             # A sharding that an earlier plan chose is one candidate, another one a wish.
             computed = None if who == COMPUTED_WITH else arrives
             return Layout(arrives, computed, decided_by=who)
@@ -268,11 +343,10 @@ class Planner:
         annotation = traced.at_rest.get(name)
         if annotation is None:
             return None
-        resting = self._resolve_annotation(
-            annotation, traced.graph.input(name).type, name, "parameter"
-        )
-        before = "" if sharding is None else self._decisions.get((name, sharding), "")
-        if sharding not in (None, resting) and not before.startswith(AT_REST):
+        type = traced.graph.input(name).type
+        resting = self._resolve_annotation(annotation, type, name, "parameter")
+        who = "" if sharding is None else self._find_decider(name, type, sharding)
+        if sharding not in (None, resting) and not who.startswith(AT_REST):
             return None
         return Layout(
             sharding,
@@ -280,6 +354,12 @@ class Planner:
             rests=sharding or resting,
             decided_by=f"{AT_REST} {annotation}{annotation.place}",
         )
+
+    def _find_decider(self, name: str, type: TensorType, sharding: Sharding) -> str:
+        """Return who decided how a parameter lies: the model and its plan, or who passed it in."""
+        decision = self.shardings.of(name, type)
+        is_own = decision is not None and decision.sharding == sharding
+        return decision.decided_by if decision is not None and is_own else PASSED_IN
 
     def _find_compute_sharding(self, name: str, traced: Traced) -> Sharding | None:
         """Return what an annotation says a parameter is computed with; one device says nothing."""
@@ -334,7 +414,7 @@ def _arriving(name: str, batch: tuple[int, ...], arguments: ArgumentKinds) -> Sh
     found = dict(arguments.inputs)
     if name in found:
         return found[name][1]
-    sizes = ((type, s) for type, s in found.values() if type is not None and type.shape)
+    sizes = ((type, s) for type, s in found.values() if type.shape)
     return next((s for type, s in sizes if type.shape[:1] == batch), None)
 
 
@@ -343,7 +423,7 @@ def _check_types(
 ) -> None:
     for name, (type, _) in arguments.parameters:
         expected = traced.graph.input(name).type
-        if type is not None and type != expected:
+        if type != expected:
             raise ShapeError(
                 f"parameter '{name}' is {type}; with these inputs the model needs {expected}; "
                 f"pass inputs of the size the parameters were made for, or make new parameters "
@@ -351,7 +431,7 @@ def _check_types(
             )
     for name, (type, _) in arguments.gradients or ():
         expected = outputs[name]
-        if type is not None and type != expected:
+        if type != expected:
             raise ShapeError(
                 f"gradient of output '{name}' is {type}; the output is {expected}; give one of its "
                 f"shape and dtype"

@@ -14,8 +14,6 @@ from mithril.mesh import PartitionSpec
 from mithril.runtime.array import Array
 from mithril.types import DType, TensorType, as_dtype
 
-REPLICATED = PartitionSpec()
-
 
 @checked_options
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,7 @@ class TensorSpec:
     Args:
         shape: global sizes.
         dtype: element type.
-        sharding: a PartitionSpec; replicated by default.
+        sharding: a PartitionSpec; by default nobody says it, and a plan has it where it wants.
 
     >>> TensorSpec((32, 16), sharding=PartitionSpec("data")).type
     TensorType(shape=(32, 16), dtype=<DType.float32: 'float32'>)
@@ -33,7 +31,7 @@ class TensorSpec:
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    sharding: PartitionSpec = REPLICATED
+    sharding: PartitionSpec | None = None
 
     def __post_init__(self) -> None:
         if not _is_shape(self.shape):
@@ -41,7 +39,7 @@ class TensorSpec:
                 f"TensorSpec has shape {self.shape!r}; give a tuple of integers of 0 or more"
             )
         as_dtype(self.dtype)
-        if not isinstance(self.sharding, PartitionSpec):
+        if self.sharding is not None and not isinstance(self.sharding, PartitionSpec):
             raise ShardingError(
                 f"TensorSpec has sharding {self.sharding!r}; give a spec, such as P('data')"
             )
@@ -68,7 +66,8 @@ def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpe
     if isinstance(given, TensorType):
         return TensorSpec(given.shape, given.dtype)
     if isinstance(given, Array):
-        return TensorSpec(given.shape, given.dtype, given.sharding.spec)
+        spec = given.sharding.spec if given.is_placed else None
+        return TensorSpec(given.shape, given.dtype, spec)
     if isinstance(given, np.ndarray):
         return TensorSpec(given.shape, as_dtype(given.dtype))
     if _is_shape(given):

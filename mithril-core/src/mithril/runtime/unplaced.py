@@ -1,0 +1,70 @@
+"""Unplaced arrays: nobody said how they lie, so they are brought to where a plan wants them.
+
+An array that lies otherwise is moved once, in place: it stays unplaced, and the next call finds it
+where it belongs. Values of the host are put there at once, each device getting its part alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mithril.mesh import Sharding
+from mithril.runtime.array import Array, ArrayBackend, Kind
+from mithril.types import TensorType
+
+
+class HostArray(Array):
+    """Values of the host that are not on devices yet; they are put where a plan wants them.
+
+    It becomes an ordinary array, in place, when its plan is known; users never see one. Until then
+    `shards` holds the values.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, backend: ArrayBackend, type: TensorType, host: np.ndarray) -> None:
+        self.kind = Kind.unplaced(backend, type)
+        self.shards = host
+
+
+def settle(arrays: Sequence[Array], wanted: Sequence[Sharding]) -> list[Array]:
+    """Return arrays as a plan takes them; unplaced ones are moved, in place where that can be.
+
+    Args:
+        arrays: what is passed.
+        wanted: how each shall lie.
+    """
+    found = list(arrays)
+    for position, (x, sharding) in enumerate(zip(arrays, wanted, strict=False)):
+        kind = x.kind
+        if kind.is_placed or kind.sharding == sharding or kind.is_open:
+            continue
+        # One that is passed twice, and wanted in two ways, stays as it is, and copies are moved.
+        if all(lies == sharding for y, lies in zip(arrays, wanted, strict=False) if y is x):
+            settle_one(x, sharding)
+        else:
+            found[position] = _lay_out(x, sharding)
+    return found
+
+
+def settle_one(x: Array, sharding: Sharding) -> Array:
+    """Return an unplaced array after it was brought, in place, to where it is wanted."""
+    if x.kind.sharding != sharding:
+        laid = _lay_out(x, sharding)
+        x.kind, x.shards = laid.kind, laid.shards
+        if isinstance(x, HostArray):
+            x.__class__ = Array  # type: ignore[assignment]
+    return x
+
+
+def _lay_out(x: Array, sharding: Sharding) -> Array:
+    """Return an unplaced array that lies otherwise, with the values of another one."""
+    backend, type = x.kind.backend, x.kind.type
+    if isinstance(x, HostArray):
+        host: Any = x.shards
+        return backend.place(type, sharding, lambda box: host[box].copy(), is_placed=False)
+    moved = backend.reshard(x, sharding)
+    return Array(backend, type, sharding, moved.shards, is_placed=False)
