@@ -65,6 +65,9 @@ class ArrayBackend(Protocol):
     def reshard(self, x: Array, sharding: PartitionSpec | Sharding) -> Array:
         """Return an array laid out otherwise on the mesh."""
 
+    def lay_out(self, x: Array, wanted: Sharding) -> Array:
+        """Return an array of the backend that lies as a plan says."""
+
     def array(self, values: object, *, dtype: object = None, sharding: Any = ...) -> Array:
         """Return an array with the given values."""
 

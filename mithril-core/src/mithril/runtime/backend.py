@@ -236,7 +236,10 @@ class Backend(Creation):
             ShardingError: parts would be uneven, and the backend has `uneven="error"`.
         """
         self.own(x, "array")
-        wanted = self._sharding_of(x.type, {"sharding": sharding})
+        return self.lay_out(x, self._sharding_of(x.type, {"sharding": sharding}))
+
+    def lay_out(self, x: Array, wanted: Sharding) -> Array:
+        """Return an array of this backend that lies as a plan says."""
         if wanted == x.sharding:
             is_placed = x.is_placed or self.mesh.size == 1
             return x if is_placed else Array(self, x.type, wanted, x.shards)

@@ -124,8 +124,7 @@ class Evaluator:
             arrays[last:] = self._fit(arrays[last:], seeded or (), arrays[:first])
             said = [x.kind.said for x in arrays]
             bound = self.bind(seeded, said)
-            parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
-            self.materialise(parameters, bound)
+        self.materialise(dict(zip(self._parameters, arrays[first:last], strict=True)), bound)
         arrays = settle(arrays, bound.settled)
         bindings.remember(seeded, said, arrays, bound)
         return bound, arrays

@@ -13,7 +13,7 @@ import numpy as np
 
 from mithril.mesh import Sharding
 from mithril.runtime.array import Array, ArrayBackend, Kind
-from mithril.types import TensorType
+from mithril.types import TensorType, as_dtype
 
 
 class HostArray(Array):
@@ -28,6 +28,12 @@ class HostArray(Array):
     def __init__(self, backend: ArrayBackend, type: TensorType, host: np.ndarray) -> None:
         self.kind = Kind.unplaced(backend, type)
         self.shards = host
+
+    def astype(self, dtype: object) -> HostArray:
+        """Return the values in another dtype, still on the host."""
+        chosen = as_dtype(dtype)
+        host = np.asarray(self.shards, chosen.numpy)
+        return HostArray(self.kind.backend, TensorType(host.shape, chosen), host)
 
 
 def settle(arrays: Sequence[Array], wanted: Sequence[Sharding]) -> list[Array]:
@@ -66,5 +72,5 @@ def _lay_out(x: Array, sharding: Sharding) -> Array:
     if isinstance(x, HostArray):
         host: Any = x.shards
         return backend.place(type, sharding, lambda box: host[box].copy(), is_placed=False)
-    moved = backend.reshard(x, sharding)
+    moved = backend.lay_out(x, sharding)
     return Array(backend, type, sharding, moved.shards, is_placed=False)

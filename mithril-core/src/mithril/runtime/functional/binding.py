@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mithril.compiler import Request
@@ -12,7 +12,7 @@ from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
 from mithril.ops.constrain import apply_constraint
 from mithril.runtime.array import Array, ArrayBackend, Kind
-from mithril.runtime.call import Bound, Interface, bind
+from mithril.runtime.call import Bound, Interface, bind, says_sharding
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.arriving import Arriving, sharding_of
 from mithril.runtime.functional.options import FunctionOptions
@@ -39,18 +39,10 @@ class TracedFunction:
     structure: Structure
     taken: Sequence[Taken]
     limits: Sequence[Limit]
-    _captured: list[Array] | None = field(default=None, init=False)
 
-    def collect_captured(self, bound: Bound[TracedFunction]) -> list[Array]:
-        """Return the arrays that it uses besides its arguments, as the plan takes them."""
-        if self._captured is None:
-            self._captured = [
-                t.array.backend.reshard(t.array, bound.ports[t.tensor.value.name].sharding)
-                if t.is_free
-                else t.array
-                for t in self.taken
-            ]
-        return self._captured
+    def collect_captured(self) -> list[Array]:
+        """Return the arrays that it uses besides its arguments."""
+        return [taken.array for taken in self.taken]
 
     def check_numbers(self, leaves: Sequence[Any]) -> None:
         """Raise unless the numbers among the leaves fit the integers they are taken as.
@@ -103,14 +95,18 @@ def bind_function(
         if dtype.is_integer
     ]
     traced = TracedFunction(structure, builder.taken, limits)
-    arrive = [*kinds, *(taken.array.kind for taken in builder.taken)]
+    arrive = [*kinds, *(taken.array.kind.said for taken in builder.taken)]
     known = tuple(value.name for value in graph.inputs)
     request = _request(builder, graph, arriving, arrive, structure, options)
+    interface = Interface(
+        f"function '{name}'", backend, traced, known, tuple(called), arriving.donated,
+        is_placed=_says_sharding(graph, request),
+    )  # fmt: skip
     return bind(
         backend.engine.with_ranges() if options.partition_hooks else backend.engine,
         graph,
         replace(request, placement=placement_by(backend.mesh, arrive, known)),
-        Interface(f"function '{name}'", backend, traced, known, tuple(called), arriving.donated),
+        interface,
         replace(options.plan, pads=(options.uneven or backend.uneven) == "pad"),
     )
 
@@ -123,12 +119,15 @@ def _inputs(
     leaves = zip(arriving.names, arriving.specs, arriving.resting, kinds, numbers, strict=True)
     for position, (name, spec, resting, kind, is_number) in enumerate(leaves):
         tensor = builder.input(kind.type, builder.free_name(name))
-        builder.lies[tensor.value] = kind.sharding
-        if spec is not None and resting is None and backend.mesh.size > 1:
+        lies = arriving.arrival(kind, position)
+        builder.lies[tensor.value] = (
+            Layout(follows=tensor.value.name) if lies is None else Layout(leaves=lies)
+        )
+        if kind.is_placed and spec is not None and resting is None and backend.mesh.size > 1:
             wanted = sharding_of(backend, spec, kind.type, arriving.what(position), arriving.uneven)
             if wanted != kind.sharding:
                 tensor = builder.assign_name(apply_constraint(tensor, spec), name)
-                builder.lies[tensor.value] = wanted
+                builder.lies[tensor.value] = Layout(leaves=wanted)
         found.append(Number(builder, tensor.value) if is_number else tensor)
     return found
 
@@ -152,15 +151,18 @@ def _request(
         options: of the function.
     """
     backend = builder.backend
-    free = {t.tensor.value.name for t in builder.taken if t.is_free}
+    arrivals = [
+        arriving.arrival(kind, i) if i < len(arriving.names) else kind.sharding
+        for i, kind in enumerate(arrive)
+    ]
     layouts = {
-        value.name: Layout(arrives=FREE if value.name in free else kind.sharding)
-        for value, kind in zip(graph.inputs, arrive, strict=True)
+        value.name: Layout(arrives=FREE if lies is None else lies)
+        for value, lies in zip(graph.inputs, arrivals, strict=True)
     }
     for position, spec in enumerate(arriving.resting if backend.mesh.size > 1 else ()):
         if spec is not None:
             value, wanted = graph.inputs[position], arriving.specs[position]
-            what, lies = arriving.what(position), arrive[position].sharding
+            what, lies = arriving.what(position), arrivals[position]
             layouts[value.name] = Layout(
                 arrives=lies,
                 computed=None
@@ -173,10 +175,18 @@ def _request(
     for (name, value), spec in zip(graph.outputs.items(), specs, strict=True):
         if spec is not None:
             what = f"'{name}' of function '{builder.name}'"
-            leaves = sharding_of(backend, spec, value.type, what, options.uneven)
-        elif value in builder.lies:
-            leaves = builder.lies[value]
+            wanted = Layout(leaves=sharding_of(backend, spec, value.type, what, options.uneven))
+        elif value in builder.lies and builder.lies[value].follows != value.name:
+            wanted = builder.lies[value]
         else:
             continue
-        layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
+        layouts[name] = replace(
+            layouts.get(name, UNSAID), leaves=wanted.leaves, follows=wanted.follows
+        )
     return Request(layouts)
+
+
+def _says_sharding(graph: Graph, request: Request) -> bool:
+    """Return whether anybody says how anything of a function lies."""
+    said = (sharding for layout in request.layouts.values() for sharding in layout.shardings())
+    return any(True for _ in said) or says_sharding(graph)

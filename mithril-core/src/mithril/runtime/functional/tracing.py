@@ -18,9 +18,9 @@ from mithril.ir.op import Op
 from mithril.ir.running import running_trace, tracing
 from mithril.ir.source import user_source
 from mithril.ir.tensor import Number
-from mithril.mesh import Sharding
 from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.functional.tree import Structure, flatten
+from mithril.sharding import Layout
 from mithril.types import DType, Scalar, TensorType, as_dtype
 
 
@@ -32,19 +32,17 @@ class Taken:
         tensor: the hidden input.
         array: its values, on the backend.
         given: what the function used, kept so that it is known again.
-        is_free: whether it may lie as the plan needs it.
     """
 
     tensor: Tensor
     array: Array
     given: object
-    is_free: bool
 
 
 class FunctionBuilder(Builder):
     """Collects what a function computes; every node knows the user's line.
 
-    `taken` are the hidden inputs; `lies` says how arguments lie, and the gradients that shall lie
+    `taken` are the hidden inputs; `lies` says how arguments leave, and the gradients that shall lie
     as they do.
 
     Args:
@@ -59,7 +57,7 @@ class FunctionBuilder(Builder):
         self.backend = backend
         self.name = name
         self.taken: list[Taken] = []
-        self.lies: dict[Value, Sharding] = {}
+        self.lies: dict[Value, Layout] = {}
         self._known: dict[int, Taken] = {}
         self.is_done = False
 
@@ -72,13 +70,14 @@ class FunctionBuilder(Builder):
         known = self._known.get(id(x))
         if known is not None:
             return known.tensor
+        what = f"array used by function '{self.name}'"
         is_host = isinstance(x, np.ndarray | np.generic)
-        array = self.backend.array(x) if is_host else self.backend.convert(x)
+        array = self.backend.as_unplaced(x, what) if is_host else self.backend.convert(x)
         if not isinstance(array, Array):
             return None
-        self.backend.own(array, f"array used by function '{self.name}'")
+        self.backend.own(array, what)
         name = self.free_name(f"captured.{len(self.taken)}")
-        taken = Taken(self.input(array.type, name), array, x, is_host)
+        taken = Taken(self.input(array.type, name), array, x)
         self.taken.append(taken)
         self._known[id(x)] = taken
         return taken.tensor
