@@ -103,7 +103,7 @@ class Kind(NamedTuple):
         return Kind(backend, _UNKNOWN, _UNKNOWN, False)
 
     @staticmethod
-    def unplaced(backend: ArrayBackend, type: TensorType) -> Kind:
+    def of_type(backend: ArrayBackend, type: TensorType) -> Kind:
         """Return the kind of an array that may lie as a plan needs it."""
         return Kind(backend, type, _UNKNOWN, False)
 
@@ -378,52 +378,3 @@ class Array(Operand):
 def _part_of_row(whole: np.ndarray, row: int, box: Box) -> np.ndarray:
     part: np.ndarray = whole[(slice(row, row + 1), *box)][0].copy()
     return part
-
-
-class PendingArray(Array):
-    """A parameter whose size is not known before the model has seen an input.
-
-    It becomes an ordinary array, in place, at the first `evaluate`. Until then `shards` holds its
-    name and the seed that its values will come from.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, backend: ArrayBackend, name: str, seed: int) -> None:
-        self.kind = Kind.open(backend)
-        self.shards = name, seed
-
-    @property
-    def is_materialised(self) -> bool:
-        """Whether the values exist."""
-        return False
-
-    @property
-    def type(self) -> TensorType:
-        """Global shape and dtype: not known yet."""
-        raise self._error()
-
-    @property
-    def sharding(self) -> Sharding:
-        """How the array lies on the mesh: not known yet."""
-        raise self._error()
-
-    @property
-    def seed(self) -> int:
-        """The seed that the values will come from."""
-        seed: int = self.shards[1]
-        return seed
-
-    def materialise(self, made: Array) -> None:
-        """Become the given array."""
-        self.kind, self.shards = made.kind, made.shards
-        self.__class__ = Array  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"PendingArray('{self.shards[0]}')"
-
-    def _error(self) -> BackendError:
-        return BackendError(
-            f"parameter '{self.shards[0]}' has no size yet; it is made at the first evaluate(); "
-            f"evaluate once, or pass shapes= to compile()"
-        )

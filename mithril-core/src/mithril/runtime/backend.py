@@ -24,7 +24,7 @@ from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
 from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import list_options, open_engine
-from mithril.runtime.array import Array, Kind, PendingArray
+from mithril.runtime.array import Array, Kind
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.creation import Creation
 from mithril.runtime.functional.function import Function
@@ -32,7 +32,7 @@ from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.submesh import colocate, move_to
-from mithril.runtime.unplaced import HostArray
+from mithril.runtime.unplaced import HostArray, PendingArray
 from mithril.sharding import Layout
 
 EAGER_PLANS = 4096

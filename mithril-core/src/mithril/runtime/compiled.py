@@ -22,19 +22,22 @@ from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.plan import Plan
 from mithril.plugins.published import suggest_attribute
 from mithril.report import explain, partition_map, print_collectives, print_shapes
-from mithril.runtime.array import Array, Kind, PendingArray
+from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.bound_model import BoundModel
 from mithril.runtime.evaluation import Evaluator, check_names
-from mithril.runtime.parameters import Parameters
 from mithril.runtime.parameter_shardings import ParameterShardings
+from mithril.runtime.parameters import Parameters
 from mithril.runtime.planner import Evaluation, Planner
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
 from mithril.runtime.specification import TensorSpec, as_spec
+from mithril.runtime.unplaced import PendingArray
 from mithril.types import TensorType
 
 Placed = tuple[TensorType, Sharding]
+
+
 def _kind(given: object) -> object:
     return given.kind if isinstance(given, Array) else given
 
@@ -225,7 +228,7 @@ class CompiledModel:
             if isinstance(given, TensorSpec) and spec.sharding is not None:
                 wanted = spec.sharding
             if wanted is None:
-                found.append(Kind.unplaced(self.backend, spec.type))
+                found.append(Kind.of_type(self.backend, spec.type))
                 continue
             sharding = Sharding.of(self.backend.mesh, wanted, len(spec.shape), f"input '{name}'")
             found.append(Kind(self.backend, spec.type, sharding, self.backend.mesh.size > 1))

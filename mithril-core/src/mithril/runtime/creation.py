@@ -2,8 +2,8 @@
 
 All of them take `dtype=` and one way to say how the array lies on the mesh: `device_mesh=` and
 `tensor_split=`, or `sharding=P(…)`; without any it is replicated and unplaced, or, where it is made
-like another array, lies as that one does. Every device makes just its part. Floats are of the backend's `dtype`
-unless another one is asked for.
+like another array, lies as that one does. Every device makes just its part. Floats are of the
+backend's `dtype` unless another one is asked for.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 from mithril.engine import Observer
 from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.models.trace_context import SEED
-from mithril.runtime.array import Array, Kind, PendingArray
+from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bound, Pick, pick
 from mithril.runtime.donation import give_up_moved
@@ -24,7 +24,7 @@ from mithril.runtime.planner import Evaluation, Planner, Seeded
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
 from mithril.runtime.submesh import on_whole_mesh
-from mithril.runtime.unplaced import settle
+from mithril.runtime.unplaced import PendingArray, settle
 
 Given = Mapping[str, object]
 MAPPINGS = (dict, Mapping)

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mithril.compiler import COMPUTED_WITH, Batch, Request, placement_of
+from mithril.compiler import Batch, Request, placement_of
 from mithril.engine import Engine
 from mithril.errors import GraphError, ShapeError, listing, nearest
-from mithril.mesh import PartitionSpec, Sharding, coarsen
+from mithril.mesh import Sharding
 from mithril.models import Layer
-from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
 from mithril.models.trace import (
@@ -32,19 +31,15 @@ from mithril.runtime.array import Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind, says_sharding
 from mithril.runtime.lru import LRUCache
+from mithril.runtime.model_layouts import Arguments, ModelLayouts
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.settings import Settings
-from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import cotangent_name, gradient_of, output_types
 from mithril.types import TensorType
 
-Placed = tuple[TensorType, Sharding | None]  # None: as the plan needs it
-Arguments = tuple[tuple[str, Placed], ...]
 Seeded = tuple[str, ...] | None
 KEPT = 256
 """How many traces and plans a compiled model keeps."""
-PASSED_IN = "the array that was passed in"
-AT_REST = "at_rest"
 
 
 @dataclass(frozen=True)
@@ -174,21 +169,21 @@ class Planner:
             known = [graph.input(name).type for name in self._parameter_names]
             known += [outputs[name] for name in seeded or ()]
             said[first:] = [
-                Kind.unplaced(kind.backend, type) if kind.is_open else kind
+                Kind.of_type(kind.backend, type) if kind.is_open else kind
                 for kind, type in zip(said[first:], known, strict=True)
             ]
         for position, name in enumerate(self._parameter_names, first):
             kind = said[position]
             decision = self.shardings.of(name, kind.type) if kind.is_placed else None
             if decision is not None and decision.sharding == kind.sharding:
-                said[position] = Kind.unplaced(kind.backend, kind.type)
+                said[position] = Kind.of_type(kind.backend, kind.type)
         return said
 
     def _displace(self, said: Sequence[Kind]) -> list[Kind]:
         """Return kinds with all parameters unplaced."""
         first, found = len(self._input_names), list(said)
         for position, kind in enumerate(self._parameters_of(said), first):
-            found[position] = Kind.unplaced(kind.backend, kind.type)
+            found[position] = Kind.of_type(kind.backend, kind.type)
         return found
 
     def _is_undecided(self, name: str, kind: Kind) -> bool:
@@ -199,11 +194,11 @@ class Planner:
         found = tuple(zip(names, ((x.type, x.sharding) for x in said), strict=True))
         first, last = len(self._input_names), len(self._input_names) + len(self._parameter_names)
         gradients = None if seeded is None else found[last:]
-        return ArgumentKinds(
-            tuple((name, (type, self._arrive(name, type, s))) for name, (type, s) in found[:first]),
-            tuple((name, (type, self._rest(name, type, s))) for name, (type, s) in found[first:last]),
-            gradients,
+        inputs = tuple((n, (type, self._arrive(n, type, s))) for n, (type, s) in found[:first])
+        parameters = tuple(
+            (n, (type, self._rest(n, type, s))) for n, (type, s) in found[first:last]
         )
+        return ArgumentKinds(inputs, parameters, gradients)
 
     def _arrive(self, name: str, type: TensorType, said: Sharding | None) -> Sharding | None:
         """Return how an input arrives: as it is placed, or as `in_shardings` say."""
@@ -286,88 +281,15 @@ class Planner:
         )
 
     def _request(self, traced: Traced, arguments: ArgumentKinds) -> Request:
-        layouts = self._layouts(traced, arguments)
-        for name, spec in self._settings.out_shardings.items():
-            type = traced.graph.outputs[name].type
-            leaves = self._sharding(spec, type, f"output '{name}'")
-            layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
-        for name, home in self._homes(traced).items():
-            layouts[name] = replace(layouts.get(name, UNSAID), home=home)
+        layouts = ModelLayouts(self._backend.mesh, self._settings, self.shardings, traced)
         seeds = arguments.gradients
-        for name, (_, sharding) in seeds or ():
-            layouts[cotangent_name(name)] = Layout(arrives=FREE if sharding is None else sharding)
         return Request(
-            layouts,
+            layouts.of(arguments.inputs, arguments.parameters, seeds or ()),
             cotangents=None if seeds is None else tuple(name for name, _ in seeds),
             differentiated=self._differentiate(traced, arguments),
             parameters=tuple(traced.parameter_names),
             placement=self._placement(traced, arguments),
-            notes=self._notes(traced),
-        )
-
-    def _layouts(self, traced: Traced, arguments: ArgumentKinds) -> dict[str, Layout]:
-        """Return the layouts of inputs and parameters, and who decided them."""
-        layouts = {
-            name: Layout(
-                arrives=self._check(sharding, type, f"input '{name}'"), decided_by=PASSED_IN
-            )
-            for name, (type, sharding) in arguments.inputs
-            if sharding is not None
-        }
-        layouts |= {n: Layout(FREE) for n, (_, sharding) in arguments.inputs if sharding is None}
-        for name, (_, sharding) in arguments.parameters:
-            layouts[name] = self._parameter(name, sharding, traced)
-        return layouts
-
-    def _parameter(self, name: str, sharding: Sharding | None, traced: Traced) -> Layout:
-        """Return the layout of a parameter: an array keeps its sharding, else annotations count."""
-        if self._backend.mesh.size > 1 and (resting := self._resting(name, sharding, traced)):
-            return resting
-        if sharding is not None:
-            type = traced.graph.input(name).type
-            arrives = self._check(sharding, type, f"parameter '{name}'")
-            who = self._find_decider(name, type, sharding)
-            # A sharding that an earlier plan chose is one candidate, another one a wish.
-            computed = None if who == COMPUTED_WITH else arrives
-            return Layout(arrives, computed, decided_by=who)
-        computed = self._find_compute_sharding(name, traced)
-        if computed is None:
-            return Layout(FREE)
-        annotation = traced.annotations[name]
-        return Layout(
-            computed=computed, decided_by=f"the annotation {annotation}{annotation.place}"
-        )
-
-    def _resting(self, name: str, sharding: Sharding | None, traced: Traced) -> Layout | None:
-        """Return the layout of a parameter kept at rest; an array that lies otherwise stays so."""
-        annotation = traced.at_rest.get(name)
-        if annotation is None:
-            return None
-        type = traced.graph.input(name).type
-        resting = self._resolve_annotation(annotation, type, name, "parameter")
-        who = "" if sharding is None else self._find_decider(name, type, sharding)
-        if sharding not in (None, resting) and not who.startswith(AT_REST):
-            return None
-        return Layout(
-            sharding,
-            self._find_compute_sharding(name, traced),
-            rests=sharding or resting,
-            decided_by=f"{AT_REST} {annotation}{annotation.place}",
-        )
-
-    def _find_decider(self, name: str, type: TensorType, sharding: Sharding) -> str:
-        """Return who decided how a parameter lies: the model and its plan, or who passed it in."""
-        decision = self.shardings.of(name, type)
-        is_own = decision is not None and decision.sharding == sharding
-        return decision.decided_by if decision is not None and is_own else PASSED_IN
-
-    def _find_compute_sharding(self, name: str, traced: Traced) -> Sharding | None:
-        """Return what an annotation says a parameter is computed with; one device says nothing."""
-        annotation = traced.annotations.get(name)
-        if annotation is None or self._backend.mesh.size == 1:
-            return None
-        return self._resolve_annotation(
-            annotation, traced.graph.input(name).type, name, "parameter"
+            notes=(*self._notes(traced), *layouts.overrides(arguments.parameters)),
         )
 
     def _differentiate(self, traced: Traced, arguments: ArgumentKinds) -> tuple[str, ...]:
@@ -375,31 +297,6 @@ class Planner:
         names = [name for name, _ in arguments.parameters]
         floats = (n for n in names if traced.graph.input(n).type.dtype.is_float)
         return (*floats, *self._settings.differentiable)
-
-    def _homes(self, traced: Traced) -> dict[str, Sharding]:
-        """Return where the user wants inputs and intermediate values to lie, by name."""
-        if self._backend.mesh.size == 1:
-            return {}
-        return {
-            value.name: self._resolve_annotation(annotation, value.type, value.name, "value")
-            for value, annotation in traced.value_annotations.items()
-        }
-
-    def _resolve_annotation(
-        self, annotation: Annotation, type: TensorType, name: str, kind: str
-    ) -> Sharding:
-        sharding = resolve(annotation, self._backend.mesh, type, name)
-        return self._check(coarsen(sharding, type.shape), type, f"{kind} '{name}'")
-
-    def _sharding(self, spec: PartitionSpec, type: TensorType, what: str) -> Sharding:
-        sharding = Sharding.of(self._backend.mesh, spec, type.rank, what)
-        sharding.check(type.shape, what)
-        return self._check(sharding, type, what)
-
-    def _check(self, sharding: Sharding, type: TensorType, what: str) -> Sharding:
-        if not self._settings.plan.pads:
-            sharding.check_even(type.shape, what)
-        return sharding
 
     def _notes(self, traced: Traced) -> tuple[str, ...]:
         ignored = len(traced.annotations) + len(traced.value_annotations) + len(traced.at_rest)

@@ -1,7 +1,8 @@
 """Unplaced arrays: nobody said how they lie, so they are brought to where a plan wants them.
 
 An array that lies otherwise is moved once, in place: it stays unplaced, and the next call finds it
-where it belongs. Values of the host are put there at once, each device getting its part alone.
+where it belongs. Values of the host are put there at once, each device getting its part alone, and
+parameters without a size are made there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mithril.errors import BackendError
 from mithril.mesh import Sharding
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.types import TensorType, as_dtype
@@ -26,7 +28,7 @@ class HostArray(Array):
     __slots__ = ()
 
     def __init__(self, backend: ArrayBackend, type: TensorType, host: np.ndarray) -> None:
-        self.kind = Kind.unplaced(backend, type)
+        self.kind = Kind.of_type(backend, type)
         self.shards = host
 
     def astype(self, dtype: object) -> HostArray:
@@ -34,6 +36,55 @@ class HostArray(Array):
         chosen = as_dtype(dtype)
         host = np.asarray(self.shards, chosen.numpy)
         return HostArray(self.kind.backend, TensorType(host.shape, chosen), host)
+
+
+class PendingArray(Array):
+    """A parameter whose size is not known before the model has seen an input.
+
+    It becomes an ordinary array, in place, at the first `evaluate`. Until then `shards` holds its
+    name and the seed that its values will come from.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, backend: ArrayBackend, name: str, seed: int) -> None:
+        self.kind = Kind.open(backend)
+        self.shards = name, seed
+
+    @property
+    def is_materialised(self) -> bool:
+        """Whether the values exist."""
+        return False
+
+    @property
+    def type(self) -> TensorType:
+        """Global shape and dtype: not known yet."""
+        raise self._error()
+
+    @property
+    def sharding(self) -> Sharding:
+        """How the array lies on the mesh: not known yet."""
+        raise self._error()
+
+    @property
+    def seed(self) -> int:
+        """The seed that the values will come from."""
+        seed: int = self.shards[1]
+        return seed
+
+    def materialise(self, made: Array) -> None:
+        """Become the given array."""
+        self.kind, self.shards = made.kind, made.shards
+        self.__class__ = Array  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"PendingArray('{self.shards[0]}')"
+
+    def _error(self) -> BackendError:
+        return BackendError(
+            f"parameter '{self.shards[0]}' has no size yet; it is made at the first evaluate(); "
+            f"evaluate once, or pass shapes= to compile()"
+        )
 
 
 def settle(arrays: Sequence[Array], wanted: Sequence[Sharding]) -> list[Array]:

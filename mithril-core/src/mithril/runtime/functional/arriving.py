@@ -68,7 +68,7 @@ class Arriving:
 
     def _kind_of_spec(self, backend: ArrayBackend, spec: TensorSpec, position: int) -> Kind:
         if spec.sharding is None or backend.mesh.size == 1:
-            return Kind.unplaced(backend, spec.type)
+            return Kind.of_type(backend, spec.type)
         what = self.what(position)
         return Kind(
             backend, spec.type, sharding_of(backend, spec.sharding, spec.type, what, self.uneven)
@@ -81,7 +81,7 @@ class Arriving:
     def _say(self, kind: Kind, position: int) -> Kind:
         if not kind.is_placed or (self.specs[position] is None and self.resting[position] is None):
             return kind.said
-        free = Kind.unplaced(kind.backend, kind.type)
+        free = Kind.of_type(kind.backend, kind.type)
         return free if self.arrival(free, position) == kind.sharding else kind
 
     def arrival(self, kind: Kind, position: int) -> Sharding | None:

@@ -175,13 +175,13 @@ def _request(
     for (name, value), spec in zip(graph.outputs.items(), specs, strict=True):
         if spec is not None:
             what = f"'{name}' of function '{builder.name}'"
-            wanted = Layout(leaves=sharding_of(backend, spec, value.type, what, options.uneven))
+            leaving = Layout(leaves=sharding_of(backend, spec, value.type, what, options.uneven))
         elif value in builder.lies and builder.lies[value].follows != value.name:
-            wanted = builder.lies[value]
+            leaving = builder.lies[value]
         else:
             continue
         layouts[name] = replace(
-            layouts.get(name, UNSAID), leaves=wanted.leaves, follows=wanted.follows
+            layouts.get(name, UNSAID), leaves=leaving.leaves, follows=leaving.follows
         )
     return Request(layouts)
 
