@@ -28,6 +28,7 @@ from mithril.runtime.bound_model import BoundModel
 from mithril.runtime.evaluation import Evaluator, check_names
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.parameters import Parameters
+from mithril.runtime.placing_parameters import place_parameters
 from mithril.runtime.planner import Evaluation, Planner
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
@@ -188,13 +189,40 @@ class CompiledModel:
         Raises:
             PlanError: no shapes are known yet.
         """
+        return {name: sharding for name, (_, sharding) in self._find_parameters().items()}
+
+    @checked_keywords()
+    def place(self, params: Mapping[str, object]) -> Parameters:
+        """Return parameters that exist elsewhere, each laid out as `shardings` says.
+
+        Each device gets just its own part, in the dtype that the model has the parameter in.
+
+        Args:
+            params: by full name: arrays of NumPy (a memory map, say), of any backend or framework.
+
+        Raises:
+            PlanError: no shapes are known yet.
+            GraphError: names are unknown or missing, or shapes do not fit; all of them are listed.
+
+        >>> import mithril as ml, numpy as np
+        >>> backend = ml.NumpyBackend(ml.Mesh(tensor=2))
+        >>> layer = ml.Linear(4, bias=False, sharding=ml.P("tensor", None))
+        >>> compiled = ml.compile(layer, backend, shapes={"input": (8, 3)})
+        >>> compiled.place({"weight": np.ones((4, 3))})["weight"].addressable_shards[1].data.shape
+        (2, 3)
+        """
+        return place_parameters(self.backend, params, self._find_parameters())
+
+    def _find_parameters(self) -> dict[str, Placed]:
+        """Return what each parameter is, and how it lies if nobody placed it otherwise."""
         bound = self._shardings.decide()
         if bound is None:
             raise PlanError(
                 "shardings of the parameters are not known before the shapes; evaluate once, or "
                 "pass shapes= to compile()"
             )
-        return {name: bound.ports[name].sharding for name in self.parameter_names}
+        ports = (bound.ports[name] for name in self.parameter_names)
+        return {port.name: (port.type, port.sharding) for port in ports}
 
     def plan_for(self, shapes: Mapping[str, object], *, gradients: bool = True) -> Plan:
         """Return the plan for inputs of given shapes, without running anything.

@@ -75,7 +75,7 @@ class Evaluator:
         seeded = None if gradients is None else tuple(gradients)
         bound = self._planner.bindings.of_last(seeded, arrays)
         if bound is None:
-            bound, arrays = self._prepare(arrays, seeded)
+            bound, arrays = self._prepare(params, arrays, seeded)
         evaluation = bound.interface.source
         if evaluation.traced.uses_seed:
             arrays = [*arrays, self._seed_array(seed, bound)]
@@ -108,7 +108,7 @@ class Evaluator:
     # ------------------------------------------------------------------ arrays of new kinds
 
     def _prepare(
-        self, given: Sequence[Any], seeded: Seeded
+        self, params: Given, given: Sequence[Any], seeded: Seeded
     ) -> tuple[Bound[Evaluation], list[Array]]:
         """Return what evaluates arrays like these, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
@@ -127,6 +127,9 @@ class Evaluator:
         self.materialise(dict(zip(self._parameters, arrays[first:last], strict=True)), bound)
         arrays = settle(arrays, bound.settled)
         bindings.remember(seeded, said, arrays, bound)
+        if isinstance(params, Parameters):  # what a user has put in is on the devices from now on
+            own = zip(self._parameters, given[first:last], arrays[first:last], strict=True)
+            params.update({name: x for name, was, x in own if not isinstance(was, Array)})
         return bound, arrays
 
     def _seed_array(self, seed: int, bound: Bound[Evaluation]) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mithril.errors import BackendError, UnknownNameError, listing, nearest
+from mithril.errors import BackendError, UnknownNameError, kind_of, listing, nearest
 from mithril.mesh import Box, Sharding
 from mithril.models.initializers import Constant, Initializer, Normal, Uniform
 from mithril.plugins.published import suggest_attribute
@@ -33,7 +33,8 @@ class Parameters(dict[str, Array]):
         )
 
     def __getattr__(self, name: str) -> Callable[[], dict[str, Any]]:
-        first = None if name.startswith("_") else next(iter(self.values()), None)
+        arrays = () if name.startswith("_") else (x for x in self.values() if isinstance(x, Array))
+        first = next(iter(arrays), None)
         if first is None:
             raise AttributeError(f"parameters have no attribute '{name}'")
         methods = first.backend.interop.array_methods
@@ -43,14 +44,18 @@ class Parameters(dict[str, Array]):
                 f"parameters on backend '{first.backend.name}' have no attribute '{name}'"
                 f"{suggest_attribute(name, ())}; there: {listing(public)}"
             )
-        return lambda: {key: getattr(x, name)() for key, x in self.items()}
+        own, backend = self, first.backend
+        return lambda: {key: getattr(backend.convert(x), name)() for key, x in own.items()}
 
     def __repr__(self) -> str:
-        rows = (
-            f"  {name}: {x.type if x.is_materialised else 'size not known yet'}"
-            for name, x in self.items()
-        )
-        return "\n".join(["Parameters", *rows])
+        return "\n".join(["Parameters", *(f"  {name}: {_show(x)}" for name, x in self.items())])
+
+
+def _show(x: object) -> str:
+    if isinstance(x, Array):
+        return str(x.type) if x.is_materialised else "size not known yet"
+    dtype, shape = getattr(x, "dtype", ""), list(getattr(x, "shape", ()))
+    return f"{dtype}{shape}, not on devices yet" if dtype else kind_of(x)
 
 
 def initial_array(
