@@ -160,7 +160,7 @@ def _unflatten(array_class: Any, form: TreeForm, leaves: tuple[Any]) -> Any:
         held = pad_shape(kind.type.shape, kind.sharding)
         if (leaf.shape, leaf.dtype) != (held, kind.type.dtype.numpy):
             return array_class(kind.backend, *kind.backend.engine.interop.adopt(leaf))
-        sharding = _moved_to(leaf, kind)
+        sharding = _find_move(leaf, kind)
         if sharding is not None:
             return array_class(kind.backend, kind.type, sharding, leaf, kind.is_placed)
     is_mark = leaf is None or type(leaf) is object
@@ -169,7 +169,7 @@ def _unflatten(array_class: Any, form: TreeForm, leaves: tuple[Any]) -> Any:
     return leaf
 
 
-def _moved_to(leaf: jax.Array, kind: Any) -> Sharding | None:
+def _find_move(leaf: jax.Array, kind: Any) -> Sharding | None:
     """Return how a leaf lies, if not as the array did that it took the place of."""
     devices = kind.backend.engine_on(kind.sharding.mesh).opened
     before = devices.sharding(kind.sharding)

@@ -74,8 +74,8 @@ def refine_for(mesh: Mesh, spec: PartitionSpec, what: str = "tensor") -> Mesh:
         if math.prod(cuts[origin]) != mesh.sizes[origin] or int(number) >= len(cuts[origin]):
             raise MeshError(
                 f"{spec!r} of {what} does not fit; it cuts mesh axis '{origin}' into "
-                f"{' x '.join(map(str, cuts[origin]))}, and {mesh} has {mesh.sizes[origin]} devices "
-                f"along it; use the spec of a sharding on this mesh"
+                f"{' x '.join(map(str, cuts[origin]))}, and {mesh} has {mesh.sizes[origin]} "
+                f"devices along it; use the spec of a sharding on this mesh"
             )
     return refine(mesh, cuts) if cuts else mesh
 
@@ -85,15 +85,16 @@ def _only_cut(
 ) -> tuple[int, ...]:
     """Return the sizes of an axis's parts where their names leave one possibility.
 
-    That is an axis of p^n devices whose n-th part is named: each has p.
+    That is an axis of p^n devices whose n-th part is named, or any part where n is 2: each has p.
     """
     parts = [name.rpartition(".") for name in names]
-    count = 1 + max(int(n) for o, _, n in parts if o == origin and n.isdecimal())
+    last = max(int(n) for o, _, n in parts if o == origin and n.isdecimal())
+    count = max(2, last + 1)
     size = mesh.sizes[origin]
     prime = next(p for p in range(2, size + 1) if size % p == 0) if size > 1 else 2
     if prime**count != size:
         raise MeshError(
-            f"{spec!r} of {what} names a part of mesh axis '{origin}' ({size}), which may be cut in "
-            f"several ways; use the spec of a sharding, x.sharding.spec, or whole axes"
+            f"{spec!r} of {what} names a part of mesh axis '{origin}' ({size}), which may be cut "
+            f"in several ways; use the spec of a sharding, x.sharding.spec, or whole axes"
         )
     return (prime,) * count

@@ -18,7 +18,7 @@ from mithril.mesh import Sharding
 from mithril.models import Layer
 from mithril.models.composition import Composition
 from mithril.models.summary import summarize
-from mithril.models.trace import input_names, output_names, parameter_names
+from mithril.models.trace import input_names, main_output_names, output_names, parameter_names
 from mithril.plan import Plan
 from mithril.plugins.published import suggest_attribute
 from mithril.report import explain, partition_map, print_collectives, print_shapes
@@ -229,8 +229,9 @@ class CompiledModel:
 
         Args:
             shapes: for each input a shape, an array, or a `TensorSpec`.
-            gradients: plan the backward computation too, from the scalar float outputs, such as
-                a loss; from all float outputs where there is no scalar.
+            gradients: plan the backward computation too, from the scalar float outputs that are
+                named, or the first of their layer, such as a loss; from all float outputs where
+                there is none.
         """
         kinds = self._kinds(shapes)
         seeded = self._losses(kinds) if gradients else None
@@ -274,7 +275,8 @@ class CompiledModel:
         """Return the outputs whose gradients the first evaluation is expected to give."""
         outputs = self._planner.output_types(self._types(inputs))
         floats = self._float_outputs(self._planner, inputs)
-        return tuple(name for name in floats if not outputs[name].shape) or floats
+        main = main_output_names(self._model)
+        return tuple(name for name in floats if name in main and not outputs[name].shape) or floats
 
     def _types(self, inputs: Sequence[Kind]) -> tuple[tuple[str, TensorType], ...]:
         return tuple((n, kind.type) for n, kind in zip(self.input_names, inputs, strict=True))
@@ -315,12 +317,12 @@ class CompiledModel:
         planner = self._pure_planner(tuple(differentiable), inference)
         inputs = list(kinds.values())
         seeded = self._float_outputs(planner, inputs) if gradients else None
-        lying = [self._settled_kind(parameters, name) for name in self.parameter_names]
-        arriving = [self._settled_kind(cotangents, name) for name in seeded or ()]
+        lying = [self._find_kind(parameters, name) for name in self.parameter_names]
+        arriving = [self._find_kind(cotangents, name) for name in seeded or ()]
         bound = planner.bind(seeded, [*inputs, *lying, *arriving])
         return BoundModel(bound)
 
-    def _settled_kind(self, given: Mapping[str, Placed] | None, name: str) -> Kind:
+    def _find_kind(self, given: Mapping[str, Placed] | None, name: str) -> Kind:
         if given is None or name not in given:
             return Kind.open(self.backend)
         return Kind(self.backend, *given[name], self.backend.mesh.size > 1)

@@ -1,4 +1,4 @@
-"""Placing parameters that exist elsewhere: each device gets its own part, and errors come at once."""
+"""Placing parameters that exist elsewhere: each device gets its part, and all faults are named."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ def _is_float(x: Array | np.ndarray) -> bool:
     return DType(str(x.dtype)).is_float
 
 
-def _place(
-    backend: Backend, x: Array | np.ndarray, type: TensorType, sharding: Sharding
-) -> Array:
+def _place(backend: Backend, x: Array | np.ndarray, type: TensorType, sharding: Sharding) -> Array:
     if isinstance(x, Array):
         return backend.reshard(x if x.dtype == type.dtype else x.astype(type.dtype), sharding)
     return backend.place(type, sharding, partial(_cut, x, type.dtype.numpy))
@@ -87,4 +85,3 @@ def _place(
 def _cut(host: np.ndarray, dtype: Any, box: Box) -> np.ndarray:
     """Return a copy of a part; of a file that is mapped into memory no more than that is read."""
     return np.array(host[box], dtype)
-
