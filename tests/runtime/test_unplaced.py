@@ -462,7 +462,7 @@ def test_what_numpy_cannot_read_is_read_by_dlpack() -> None:
 
 
 def test_what_nobody_can_read_is_refused() -> None:
-    text = "values are an Unreadable that NumPy cannot read; no values; give an array of it"
+    text = "values are .*Unreadable that NumPy cannot read; no values; give an array of it"
     with pytest.raises(ml.ShapeError, match=text):
         grid().array(Unreadable())
 

@@ -53,7 +53,7 @@ def read_foreign(x: Any) -> np.ndarray | None:
     except RuntimeError:  # a tensor without values, on PyTorch's device 'meta'
         return None
     try:
-        return np.array(here)
+        return np.asarray(here).copy()
     except UNREADABLE:
         return _read_capsule(here)
 
