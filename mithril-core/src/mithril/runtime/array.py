@@ -115,7 +115,9 @@ class Kind(NamedTuple):
     @property
     def said(self) -> Kind:
         """What somebody said of the array: its type, and its sharding if it is placed."""
-        return self if self.is_placed else Kind(self.backend, self.type, _UNKNOWN, False)
+        if self.is_placed or self.sharding is None:
+            return self
+        return Kind(self.backend, self.type, _UNKNOWN, False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

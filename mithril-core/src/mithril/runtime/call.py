@@ -196,24 +196,27 @@ class Bindings(Generic[Form, Source]):
         self._last = (form, kinds, said, bound)  # these objects are known without a comparison
         return bound
 
-    def of_last_said(self, form: Form, kinds: Sequence[Kind]) -> Bound[Source] | None:
+    def of_last_said(self, form: Form, arrays: Sequence[Array]) -> Bound[Source] | None:
         """Return what the last call ran, if the same was said of the arrays of this one."""
         if self._last is None or self._last[0] != form:
             return None
-        return self._last[3] if list(kinds) == self._last[2] else None
+        _, kinds, said, bound = self._last
+        for x, before, told in zip(arrays, kinds, said, strict=True):
+            kind = x.kind
+            if kind is not before and kind != before and kind.said != told:
+                return None
+        return bound
 
-    def remember(
-        self, form: Form, said: Sequence[Kind], arrays: Sequence[Array], bound: Bound[Source]
-    ) -> None:
+    def remember(self, form: Form, arrays: Sequence[Array], bound: Bound[Source]) -> None:
         """Remember a call, so that the next one like it is recognised.
 
         Args:
             form: of the call.
-            said: what was said of the arrays.
-            arrays: they themselves, as the plan takes them.
+            arrays: as the plan takes them.
             bound: what runs.
         """
-        self._last = (form, list(map(_kind, arrays)), list(said), bound)
+        kinds = list(map(_kind, arrays))
+        self._last = (form, kinds, [kind.said for kind in kinds], bound)
 
     def find(self, form: Form, kinds: Sequence[Kind]) -> Bound[Source] | None:
         """Return what is bound for such a call, None if nothing is (any more).

@@ -118,15 +118,16 @@ class Evaluator:
         arrays += convert(given[last:], seeded or (), "gradient of output")
         if not self._planner.is_placed:
             arrays = list(map(on_whole_mesh, arrays))
-        said, bindings = [x.kind.said for x in arrays], self._planner.bindings
-        bound = bindings.of_last_said(seeded, said)
-        if bound is None:
+        bindings = self._planner.bindings
+        bound = bindings.of_last_said(seeded, arrays)
+        if bound is not None:
+            arrays = settle(arrays, bound.settled)
+        else:
             arrays[last:] = self._fit(arrays[last:], seeded or (), arrays[:first])
-            said = [x.kind.said for x in arrays]
-            bound = self.bind(seeded, said)
-        self.materialise(dict(zip(self._parameters, arrays[first:last], strict=True)), bound)
-        arrays = settle(arrays, bound.settled)
-        bindings.remember(seeded, said, arrays, bound)
+            bound = self.bind(seeded, [x.kind for x in arrays])
+            self.materialise(dict(zip(self._parameters, arrays[first:last], strict=True)), bound)
+            arrays = settle(arrays, bound.settled)
+            bindings.remember(seeded, arrays, bound)
         if isinstance(params, Parameters):  # what a user has put in is on the devices from now on
             own = zip(self._parameters, given[first:last], arrays[first:last], strict=True)
             params.update({name: x for name, was, x in own if not isinstance(was, Array)})

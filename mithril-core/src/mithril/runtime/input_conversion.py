@@ -57,15 +57,16 @@ class InputConverter:
         ]
 
     def _convert(self, x: object, what: str, name: str, spec: PartitionSpec | None) -> Array:
-        if isinstance(x, Array) and x.backend is self._backend:
-            return self._lay_out(x, spec)
+        if isinstance(x, Array) and x.kind.backend is self._backend:
+            return x if spec is None else self._lay_out(x, spec)
         if type(x) is np.ndarray:
             known = self._known.get((x.shape, x.dtype))
             if known is not None:
                 return HostArray(self._backend, known, x)
         elif self._number is not None and x is self._number[0] and type(self._number[1]) is Array:
             return self._number[1]
-        array = self._lay_out(self._backend.as_unplaced(x, f"{what} '{name}'"), spec)
+        array = self._backend.as_unplaced(x, f"{what} '{name}'")
+        array = array if spec is None else self._lay_out(array, spec)
         if type(x) is float:  # such as the 1.0 that a loop gives as the gradient of its loss
             self._number = (x, array)
         elif type(x) is np.ndarray and array.dtype.numpy == x.dtype != np.int64:
@@ -73,6 +74,6 @@ class InputConverter:
             self._known[x.shape, x.dtype] = array.type
         return array
 
-    def _lay_out(self, x: Array, spec: PartitionSpec | None) -> Array:
-        """Return an array as a spec says; an unplaced one is brought there with its plan."""
-        return self._backend.reshard(x, spec) if spec is not None and x.is_placed else x
+    def _lay_out(self, x: Array, spec: PartitionSpec) -> Array:
+        """Return an array as a spec says; an unplaced one is brought there for its plan."""
+        return self._backend.reshard(x, spec) if x.is_placed else x

@@ -97,7 +97,7 @@ def settle(arrays: Sequence[Array], wanted: Sequence[Sharding]) -> list[Array]:
     found = list(arrays)
     for position, (x, sharding) in enumerate(zip(arrays, wanted, strict=False)):
         kind = x.kind
-        if kind.is_placed or kind.sharding == sharding or kind.is_open:
+        if kind.is_placed or kind.sharding is sharding or kind.sharding == sharding:
             continue
         # One that is passed twice, and wanted in two ways, stays as it is, and copies are moved.
         if all(lies == sharding for y, lies in zip(arrays, wanted, strict=False) if y is x):
@@ -109,11 +109,16 @@ def settle(arrays: Sequence[Array], wanted: Sequence[Sharding]) -> list[Array]:
 
 def settle_one(x: Array, sharding: Sharding) -> Array:
     """Return an unplaced array after it was brought, in place, to where it is wanted."""
-    if x.kind.sharding != sharding:
-        laid = _lay_out(x, sharding)
-        x.kind, x.shards = laid.kind, laid.shards
-        if isinstance(x, HostArray):
-            x.__class__ = Array  # type: ignore[assignment]
+    if isinstance(x, HostArray):
+        backend, type, host = x.kind.backend, x.kind.type, x.shards
+        x.shards = backend.engine_on(sharding.mesh).put(
+            type, sharding, lambda box: host[box].copy()
+        )
+        x.kind = Kind(backend, type, sharding, False)
+        x.__class__ = Array  # type: ignore[assignment]
+    elif x.kind.sharding != sharding:
+        x.shards = _lay_out(x, sharding).shards
+        x.kind = Kind(x.kind.backend, x.kind.type, sharding, False)
     return x
 
 

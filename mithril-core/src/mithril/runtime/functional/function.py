@@ -136,11 +136,16 @@ class Function:
         backend = self._backend_of(leaves)
         arriving = self._form(form)
         arrays = arriving.arrays(backend, leaves)
-        said = arriving.say([x.kind for x in arrays])
-        bound = self._bindings.of_last_said(form, said) or self._bind(backend, form, said)
-        bound.interface.source.check_numbers(leaves)
-        arrays = settle(arrays, bound.settled)
-        self._bindings.remember(form, said, arrays, bound)
+        bound = self._bindings.of_last_said(form, arrays)
+        if bound is None:
+            said = arriving.say([x.kind for x in arrays])
+            bound = self._bind(backend, form, said)
+            bound.interface.source.check_numbers(leaves)
+            arrays = settle(arrays, bound.settled)
+            self._bindings.remember(form, arrays, bound)
+        else:
+            bound.interface.source.check_numbers(leaves)
+            arrays = settle(arrays, bound.settled)
         made = _run(bound, arrays)
         give_up_moved(leaves, arrays, bound.interface.donated)
         return made
