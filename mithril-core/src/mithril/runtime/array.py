@@ -16,6 +16,7 @@ from mithril.engine.shards import trim_padding
 from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
 from mithril.mesh import Box, Mesh, PartitionSpec, Sharding
+from mithril.options import Precision
 from mithril.plugins.published import suggest_attribute
 from mithril.types import DType, Scalar, Shape, TensorType
 
@@ -35,6 +36,7 @@ class ArrayBackend(Protocol):
     engine: Engine
     interop: Interop
     uneven: str
+    precision: Precision
 
     @property
     def name(self) -> str:

@@ -32,7 +32,7 @@ from mithril.runtime.placing_parameters import place_parameters
 from mithril.runtime.planner import Evaluation, Planner
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Settings
-from mithril.runtime.specification import TensorSpec, as_spec
+from mithril.runtime.specification import read_kind
 from mithril.runtime.unplaced import PendingArray
 from mithril.types import TensorType
 
@@ -246,22 +246,11 @@ class CompiledModel:
                 f"{{'{self.input_names[0]}': (8, 4)}}"
             )
         check_names(shapes, self.input_names, "input")
-        found: list[Kind] = []
-        for name in self.input_names:
-            given, wanted = _kind(shapes[name]), self.settings.in_shardings.get(name)
-            if isinstance(given, Kind) and (wanted is None or not given.is_placed):
-                found.append(given)
-                continue
-            given = given.type if isinstance(given, Kind) else given
-            spec = as_spec(given, f"input '{name}'", self.backend.precision.default)
-            if isinstance(given, TensorSpec) and spec.sharding is not None:
-                wanted = spec.sharding
-            if wanted is None:
-                found.append(Kind.of_type(self.backend, spec.type))
-                continue
-            sharding = Sharding.of(self.backend.mesh, wanted, len(spec.shape), f"input '{name}'")
-            found.append(Kind(self.backend, spec.type, sharding, self.backend.mesh.size > 1))
-        return found
+        wanted = self.settings.in_shardings
+        return [
+            read_kind(_kind(shapes[name]), wanted.get(name), self.backend, f"input '{name}'")
+            for name in self.input_names
+        ]
 
     def _as_before(self, name: str, kind: Kind) -> Kind:
         """Return how an input lies in the latest plan, if that is for the same type."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from mithril.errors import ShapeError, ShardingError
 from mithril.keywords import checked_options
-from mithril.mesh import PartitionSpec
-from mithril.runtime.array import Array
+from mithril.mesh import PartitionSpec, Sharding
+from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.types import DType, TensorType, as_dtype
 
 
@@ -75,6 +75,34 @@ def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpe
     raise ShapeError(
         f"shape of {what} is {given!r}; give a tuple of integers or ml.TensorSpec(shape, dtype)"
     )
+
+
+def read_kind(
+    given: object, wanted: PartitionSpec | None, backend: ArrayBackend, what: str
+) -> Kind:
+    """Return the kind of an input that is described by a shape, a kind, an array or a TensorSpec.
+
+    Args:
+        given: one of these.
+        wanted: how it is told to lie, unless a TensorSpec says otherwise.
+        backend: where it will be.
+        what: what it is, for messages.
+
+    Raises:
+        ShapeError: `given` is none of these.
+        MeshError: the mesh lacks an axis.
+        ShardingError: a spec is longer than the rank.
+    """
+    if isinstance(given, Kind) and (wanted is None or not given.is_placed):
+        return given
+    described = given.type if isinstance(given, Kind) else given
+    spec = as_spec(described, what, backend.precision.default)
+    if isinstance(described, TensorSpec) and spec.sharding is not None:
+        wanted = spec.sharding
+    if wanted is None:
+        return Kind.of_type(backend, spec.type)
+    sharding = Sharding.of(backend.mesh, wanted, len(spec.shape), what)
+    return Kind(backend, spec.type, sharding, backend.mesh.size > 1)
 
 
 def _is_shape(given: object) -> TypeGuard[Sequence[int]]:
