@@ -105,10 +105,16 @@ MISTAKES = {
         r"calls two layers named 'a' .* name=f'a_\{i\}' in a loop",
     ),
     "too many inputs": (lambda x: ml.Relu()(x, x), r"is called on 2 tensors .* has 1 inputs: 'in"),
-    "no input": (lambda x: ml.MultiHeadAttention(num_heads=2)(mask=x), r"without 'input'"),
+    "no input": (
+        lambda x: ml.MultiHeadAttention(num_heads=2)(mask=x),
+        r"is called without 'input'.*; it takes 'input', ",
+    ),
     "an unknown input": (lambda x: ml.Relu()(imput=x), r"no input or output 'imput'"),
     "an input twice": (lambda x: ml.Relu()(x, input=x), r"Relu\(\) gets input 'input' twice"),
-    "no tensors": (lambda x: ml.Add()(inputs=[x, "h"]), r"input 'inputs_1' of Add\(\) is a str"),
+    "no tensors": (
+        lambda x: ml.Add()(inputs=[x, "h"]),
+        r"input 'inputs_1' of Add\(\) is a str.*; call it on tensors, and on arrays",
+    ),
     "on a device": (
         ml.Linear(8, device_id=1),
         r"is called in layer 'needs' with device_id=1; give device_id to the layer",

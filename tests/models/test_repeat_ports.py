@@ -221,7 +221,8 @@ def test_nothing_need_be_carried() -> None:
 
 def test_inputs_that_a_layer_does_not_need_are_shared() -> None:
     layer = ml.Repeat(ml.MultiHeadAttention(2), 2)
-    assert (layer.input_ports, layer.optional_ports) == (("input",), ("mask",))
+    assert layer.input_ports == ("input",)
+    assert "mask" in layer.optional_ports
     x = np.random.default_rng(0).standard_normal((2, 4, D)).astype(np.float32)
     seen = np.tril(np.ones((4, 4), bool))
     made = {}

@@ -257,7 +257,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "compile without a backend": (lambda: ml.compile(mlp()), ml.BackendError, r"compile\(\) takes a backend, not None; open one"),
     "explain a number": (lambda: compiled().explain(3), ml.OptionError, r"explain\(\) takes the name of a tensor, not 3; give one, such as 'output', or none"),
     "observed by a number": (lambda: compiled().evaluate({}, {}, observe=3), ml.OptionError, r"observe=3 cannot be called; give a function of kind, axes and bytes"),
-    "option of evaluate": (lambda: compiled().evaluate({}, {}, sed=1), ml.OptionError, r"evaluate\(\) has no option 'sed'; did you mean 'seed'\?; options: 'params', 'inputs', 'output_gradients', 'seed', 'observe'$"),
+    "option of evaluate": (lambda: compiled().evaluate({}, {}, sed=1), ml.OptionError, r"evaluate\(\) has no option 'sed'; did you mean 'seed'\?; options: 'params', 'inputs', 'output_gradients', 'seed', 'observe', 'donate'$"),
     "option of randomize_params": (lambda: compiled().randomize_params(sed=1), ml.OptionError, r"randomize_params\(\) has no option 'sed'; did you mean 'seed'"),
     "option of TensorSpec": (lambda: ml.TensorSpec((2,), dtyp="int32"), ml.OptionError, r"TensorSpec has no option 'dtyp'; did you mean 'dtype'"),
     "device_mesh twice": (lambda: ml.NumpyBackend(ml.Mesh(data=2), device_mesh=(4,)), ml.OptionError, r"NumpyBackend\(\) is given 'device_mesh' by position and by name; give it once"),

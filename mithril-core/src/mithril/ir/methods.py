@@ -47,6 +47,10 @@ class Methods:
         """Return the elements held between two bounds."""
         return self._call("clip", self, min, max)
 
+    def cumprod(self, axis: int = -1, *, reverse: bool = False) -> Self:
+        """Return the running product along a dimension."""
+        return self._call("cumprod", self, axis, reverse=reverse)
+
     def cumsum(self, axis: int = -1, *, reverse: bool = False) -> Self:
         """Return the running sum along a dimension."""
         return self._call("cumsum", self, axis, reverse=reverse)
