@@ -235,7 +235,7 @@ class CompiledModel(PlanReports, Shared):
 
         >>> import mithril as ml, numpy as np
         >>> backend = ml.NumpyBackend(ml.Mesh(tensor=2))
-        >>> layer = ml.Linear(4, bias=False, sharding=ml.P("tensor", None))
+        >>> layer = ml.Linear(4, bias=False, sharding={"weight": ml.P("tensor", None)})
         >>> compiled = ml.compile(layer, backend, shapes={"input": (8, 3)})
         >>> compiled.place({"weight": np.ones((4, 3))})["weight"].addressable_shards[1].data.shape
         (2, 3)
