@@ -42,7 +42,7 @@ def test_partial_sums_are_reduced_where_it_is_said() -> None:
 
 def test_the_gradient_of_a_constrained_value_lies_so_too() -> None:
     backend = opened("numpy", x=4)
-    w = backend.array(floats(64, 64))
+    w = backend.array(floats(64, 64), sharding=P())
     x = backend.array(floats(512, 64, seed=1) / 8, sharding=P("x"))
 
     def loss(place: object) -> ml.Function:

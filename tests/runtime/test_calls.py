@@ -235,7 +235,11 @@ def test_the_engine_is_told_what_a_model_gives_up(monkeypatch: pytest.MonkeyPatc
 def test_donated_inputs_that_were_moved_are_gone_too() -> None:
     backend = line()
     _, x, *_ = evaluated(backend, "x", in_shardings=P("data"))
-    assert is_gone(x) and x.sharding.is_replicated
+    assert is_gone(x) and x.sharding.spec == P("data")
+    compiled = ml.compile(mlp(), backend, donate="x", in_shardings=P("data"))
+    placed = backend.array(X, sharding=P())
+    compiled.evaluate(compiled.randomize_params(), {"x": placed})
+    assert is_gone(placed) and placed.sharding.is_replicated
 
 
 def test_a_number_is_given_up_again_and_again() -> None:

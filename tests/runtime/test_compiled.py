@@ -184,7 +184,7 @@ def test_a_concrete_array_beats_the_annotation() -> None:
     compiled = ml.compile(model, backend)
     params = {
         "weight": backend.ones(4, 6, sharding=P(None, "data")),
-        "bias": backend.ones(4),
+        "bias": backend.ones(4, sharding=P()),
     }
     outputs = compiled.evaluate(params, {"input": backend.ones(2, 6)})
     close(outputs["output"], np.full((2, 4), 7.0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -50,6 +50,8 @@ class JaxInterop(Interop):
     def adopt(self, x: object) -> Adopted | None:
         """Return a `jax.Array` as it lies, or replicated where Mithril cannot say how it lies.
 
+        One that JAX's user has laid out over devices of the mesh is placed.
+
         Raises:
             BackendError: it is a tracer.
         """
@@ -63,10 +65,11 @@ class JaxInterop(Interop):
         type = TensorType(x.shape, as_dtype(x.dtype))
         devices = self.opened
         sharding = _sharding_of(x, devices) or self._on_part(x)
+        is_placed = sharding is not None
         if sharding is None:
             sharding = Sharding.replicated(devices.mesh, type.rank)
             x = jax.device_put(x, devices.sharding(sharding))
-        return Adopted(type, sharding, x)
+        return Adopted(type, sharding, x, is_placed)
 
     def _on_part(self, x: jax.Array) -> Sharding | None:
         """Return how an array lies on a part of the mesh that is in use, such as a stage.
@@ -117,25 +120,63 @@ def _sharding_of(x: jax.Array, devices: Devices) -> Sharding | None:
 def _flatten(array: Any) -> tuple[tuple[Any], Any]:
     if not array.is_materialised:
         array.type  # noqa: B018 - says that it has no size yet
-    return (array.shards,), array.kind
+    return (array.shards,), TreeForm((array.kind,))
 
 
-def _unflatten(array_class: Any, kind: Any, leaves: tuple[Any]) -> Any:
+@dataclass(frozen=True, eq=False)
+class TreeForm:
+    """What JAX keeps of arrays besides their values.
+
+    Forms of one type are equal however the arrays lie: a gradient that a plan has laid out goes
+    with a parameter that nobody has placed.
+
+    Args:
+        kinds: of the arrays; None for what is no array of Mithril's.
+        names: of the arrays of a mapping.
+    """
+
+    kinds: tuple[Any, ...]
+    names: tuple[str, ...] = ()
+
+    @cached_property
+    def _types(self) -> tuple[Any, ...]:
+        return self.names, tuple(kind and (kind.backend, kind.type) for kind in self.kinds)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TreeForm) and self._types == other._types
+
+    def __hash__(self) -> int:
+        return hash(self._types)
+
+
+def _unflatten(array_class: Any, form: TreeForm, leaves: tuple[Any]) -> Any:
     """Return an array of the kind; where JAX put something else in its place, of what it is.
 
     What is no array at all, such as the shape that a user mapped it to, stands for itself. Only
     what JAX and its libraries put there to mark a place keeps the array around it.
     """
-    (leaf,) = leaves
+    (leaf,), (kind,) = leaves, form.kinds
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
         held = pad_shape(kind.type.shape, kind.sharding)
         if (leaf.shape, leaf.dtype) != (held, kind.type.dtype.numpy):
-            type_, sharding, shards = kind.backend.engine.interop.adopt(leaf)
-            return array_class(kind.backend, type_, sharding, shards)
+            return array_class(kind.backend, *kind.backend.engine.interop.adopt(leaf))
+        sharding = _find_move(leaf, kind)
+        if sharding is not None:
+            return array_class(kind.backend, kind.type, sharding, leaf, kind.is_placed)
     is_mark = leaf is None or type(leaf) is object
     if is_mark or hasattr(leaf, "dtype"):
         return array_class.of_kind(kind, leaf)
     return leaf
+
+
+def _find_move(leaf: jax.Array, kind: Any) -> Sharding | None:
+    """Return how a leaf lies, if not as the array did that it took the place of."""
+    devices = kind.backend.engine_on(kind.sharding.mesh).opened
+    before = devices.sharding(kind.sharding)
+    if leaf.sharding == before or leaf.sharding.is_equivalent_to(before, leaf.ndim):
+        return None
+    sharding = _sharding_of(leaf, devices)
+    return sharding if sharding and sharding.is_even(leaf.shape) else None
 
 
 def _register_mapping(cls: type, array_class: type) -> None:
@@ -154,20 +195,19 @@ def _register_mapping(cls: type, array_class: type) -> None:
             ours = isinstance(x, array_class)
             leaves.append(_flatten(x)[0][0] if ours else x)
             kinds.append(x.kind if ours else before.get(name))
-        return leaves, (names, tuple(kinds))
+        return leaves, TreeForm(tuple(kinds), names)
 
     def with_keys(mapping: Any) -> tuple[list[Any], Any]:
         leaves, aux = flatten(mapping)
-        keys = map(jax.tree_util.DictKey, aux[0])
+        keys = map(jax.tree_util.DictKey, aux.names)
         return list(zip(keys, leaves, strict=True)), aux
 
     def unflatten(aux: Any, leaves: Any) -> Any:
-        names, kinds = aux
         made = cls(
-            (name, leaf if kind is None else _unflatten(array_class, kind, (leaf,)))
-            for name, kind, leaf in zip(names, kinds, leaves, strict=True)
+            (name, leaf if kind is None else _unflatten(array_class, TreeForm((kind,)), (leaf,)))
+            for name, kind, leaf in zip(aux.names, aux.kinds, leaves, strict=True)
         )
-        vars(made)["kinds"] = dict(zip(names, kinds, strict=True))
+        vars(made)["kinds"] = dict(zip(aux.names, aux.kinds, strict=True))
         return made
 
     jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)

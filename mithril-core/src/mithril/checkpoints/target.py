@@ -56,14 +56,18 @@ def slot_of_leaf(name: str, leaf: object, backends: list[ArrayBackend]) -> Slot:
     if framework is not None:
         return _slot_of_framework(name, leaf, found, framework)
     if isinstance(found, Array):
-        return slot_of_array(found.backend, type, found.sharding)
+        return slot_of_array(found.backend, type, found.sharding, is_placed=found.is_placed)
     is_scalar = isinstance(found, np.generic)
     return Slot("array", type, lambda read: read(whole_box(type))[() if is_scalar else ...])
 
 
-def slot_of_array(backend: ArrayBackend, type: TensorType, sharding: Sharding) -> Slot:
-    """Return the slot of an array of Mithril."""
-    return Slot("array", type, lambda read: backend.place(type, sharding, read))
+def slot_of_array(
+    backend: ArrayBackend, type: TensorType, sharding: Sharding, *, is_placed: bool
+) -> Slot:
+    """Return the slot of an array of Mithril, which is placed if the one in its place is."""
+    return Slot(
+        "array", type, lambda read: backend.place(type, sharding, read, is_placed=is_placed)
+    )
 
 
 def _slot_of_framework(
@@ -95,10 +99,11 @@ def slots_of_model(compiled: CompiledModel) -> dict[str, Slot]:
     Raises:
         PlanError: the model knows no shapes yet.
     """
-    ports = {port.name: port for port in compiled.plan.inputs}
+    shardings = compiled.shardings
+    types = {port.name: port.type for port in compiled.plan.inputs}
     return {
-        name: slot_of_array(compiled.backend, ports[name].type, ports[name].sharding)
-        for name in compiled.parameters
+        name: slot_of_array(compiled.backend, types[name], sharding, is_placed=False)
+        for name, sharding in shardings.items()
     }
 
 

@@ -217,11 +217,19 @@ ModelMethods = Mapping[str, Callable[Concatenate[ModelView[Any], ...], Any]]
 
 
 class Adopted(NamedTuple):
-    """An array of the framework as one of Mithril's."""
+    """An array of the framework as one of Mithril's.
+
+    Args:
+        type: global shape and dtype.
+        sharding: how it lies.
+        shards: the engine's handle.
+        is_placed: whether the framework's user said that it lies so; if not, a plan moves it.
+    """
 
     type: TensorType
     sharding: Sharding
     shards: Handle
+    is_placed: bool = False
 
 
 class Interop:

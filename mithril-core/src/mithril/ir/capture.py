@@ -29,7 +29,7 @@ class Converted:
 
     Args:
         array: the array.
-        is_free: whether it may lie as the plan needs it; values on the host may.
+        is_free: whether it may lie as the plan needs it; what nobody has placed may.
     """
 
     array: Typed

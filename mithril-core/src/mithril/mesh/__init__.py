@@ -1,7 +1,8 @@
 """Device meshes and shardings as plain data: who holds which part of a tensor, and nothing else."""
 
+from mithril.mesh.cuts import refine
 from mithril.mesh.mesh import MICRO, Axis, Mesh
-from mithril.mesh.refinement import carry, coarse, coarsen, common, onto, refine
+from mithril.mesh.refinement import carry, coarse, coarsen, common, onto
 from mithril.mesh.sharding import Box, Sharding, edges
 from mithril.mesh.spec import P, PartitionSpec
 

@@ -12,32 +12,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from mithril.errors import MeshError
+from mithril.mesh.cuts import refine
 from mithril.mesh.mesh import Axis, Mesh
 from mithril.mesh.sharding import Sharding
 from mithril.types import Shape
-
-Cuts = Mapping[str, Sequence[int]]
-
-
-def refine(mesh: Mesh, cuts: Cuts) -> Mesh:
-    """Return the mesh with some axes cut into factors, major first.
-
-    Args:
-        mesh: a mesh without sub-axes.
-        cuts: for an axis the sizes of its parts; their product is the size of the axis.
-
-    >>> refine(Mesh(data=2, tensor=4), {"tensor": (2, 2)})
-    Mesh(data=2, tensor.0=2, tensor.1=2)
-    """
-    axes: list[Axis] = []
-    for axis in mesh.axes:
-        sizes = [size for size in cuts.get(axis.name, ()) if size > 1]
-        if len(sizes) < 2:
-            axes.append(axis)
-            continue
-        assert math.prod(sizes) == axis.size, f"{sizes} are no factors of {axis}"
-        axes += [Axis(f"{axis.name}.{i}", size, axis.name) for i, size in enumerate(sizes)]
-    return Mesh.of_axes(axes, mesh.devices)
 
 
 def coarse(mesh: Mesh) -> Mesh:
@@ -243,8 +221,24 @@ def _same_role(sharding: Sharding, major: str, minor: str, shape: Shape) -> bool
                 return False
             before = axes[: axes.index(major)]
             held = -(-size // sharding.mesh.product(before))
-            return held % sharding.mesh.product((major, minor)) == 0
+            sizes = sharding.mesh.sizes
+            return _cut_alike(held, sizes[major], sizes[minor])
     return sharding.reduction_of(major) == sharding.reduction_of(minor)
+
+
+def _cut_alike(size: int, major: int, minor: int) -> bool:
+    """Return whether cutting twice gives the parts that cutting once gives."""
+    if size % (major * minor) == 0:
+        return True
+    block, part = -(-size // major), -(-size // (major * minor))
+    for i, j in itertools.product(range(major), range(minor)):
+        end = min((i + 1) * block, size)
+        twice = (min(i * block + j * part, end), min(i * block + (j + 1) * part, end))
+        start = (i * minor + j) * part
+        once = (min(start, size), min(start + part, size))
+        if twice != once and (twice[0] < twice[1] or once[0] < once[1]):
+            return False
+    return True
 
 
 def _join(axes: tuple[str, ...], taken: Mapping[tuple[str, ...], str]) -> tuple[str, ...]:

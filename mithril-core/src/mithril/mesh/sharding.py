@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mithril.errors import MeshError, ShapeError, ShardingError
+from mithril.errors import ShapeError, ShardingError
+from mithril.mesh.cuts import find_cuts, refine_for
 from mithril.mesh.mesh import Mesh
 from mithril.mesh.spec import PartitionSpec
 from mithril.types import Shape
@@ -58,7 +59,8 @@ class Sharding:
     def of(mesh: Mesh, spec: PartitionSpec, rank: int, what: str = "tensor") -> Sharding:
         """Return the sharding a PartitionSpec means for a tensor of some rank.
 
-        Axes of one device split nothing and are left out.
+        Axes of one device split nothing and are left out. A spec that names sub-axes means a
+        sharding on a refinement of the mesh.
 
         Raises:
             ShardingError: the spec is longer than the rank.
@@ -70,10 +72,7 @@ class Sharding:
                 f"entry per dimension"
             )
         dims = [spec.axes(dimension) for dimension in range(rank)]
-        for axes in dims:
-            for axis in axes:
-                if axis not in mesh.sizes:
-                    raise MeshError(f"{spec!r} of {what} does not fit; {mesh.lacking(axis)}")
+        mesh = refine_for(mesh, spec, what)
         kept = (tuple(axis for axis in axes if mesh.sizes[axis] > 1) for axes in dims)
         return Sharding(mesh, tuple(kept))
 
@@ -89,8 +88,13 @@ class Sharding:
 
     @property
     def spec(self) -> PartitionSpec:
-        """The split dimensions as a PartitionSpec."""
-        return PartitionSpec(*(axes[0] if len(axes) == 1 else (axes or None) for axes in self.dims))
+        """The split dimensions as a PartitionSpec; one of sub-axes knows how their axes are cut."""
+        spec = PartitionSpec(*(axes[0] if len(axes) == 1 else (axes or None) for axes in self.dims))
+        if any(axis.parent for axis in self.mesh.axes):
+            parents = {axis.parent for axis in self.mesh.axes if axis.name in self.split_axes}
+            cuts = find_cuts(self.mesh).items()
+            spec.cuts = tuple((name, sizes) for name, sizes in cuts if name in parents)
+        return spec
 
     @property
     def is_replicated(self) -> bool:

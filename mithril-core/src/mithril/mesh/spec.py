@@ -21,10 +21,12 @@ class PartitionSpec:
     ('data', 'tensor')
     """
 
-    __slots__ = ("entries",)
+    __slots__ = ("cuts", "entries")
 
     def __init__(self, *entries: Entry | list[str]) -> None:
         self.entries: tuple[Entry, ...] = tuple(_check_entry(entry) for entry in entries)
+        # How axes are cut whose sub-axes are named, where a sharding says it.
+        self.cuts: tuple[tuple[str, tuple[int, ...]], ...] = ()
         used = [axis for dimension in range(len(self)) for axis in self.axes(dimension)]
         for axis in used:
             if used.count(axis) > 1:
@@ -44,7 +46,9 @@ class PartitionSpec:
         return len(self.entries)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PartitionSpec) and self._dense() == other._dense()
+        if not isinstance(other, PartitionSpec) or self._dense() != other._dense():
+            return False
+        return not self.cuts or not other.cuts or self.cuts == other.cuts
 
     def __hash__(self) -> int:
         return hash(self._dense())

@@ -193,6 +193,16 @@ class Composition:
         return tuple(self.shown[name] for name in self.open_outputs)
 
     @cached_property
+    def main_outputs(self) -> tuple[str, ...]:
+        """Names of the outputs that the user has named, or that are the first of their layer.
+
+        The others are what a layer tells besides, such as how evenly experts are used.
+        """
+        first = {member.outputs[0][1] for member in self.members if member.outputs}
+        found = (name for name in self.open_outputs if "." not in name or name in first)
+        return tuple(self.shown[name] for name in found)
+
+    @cached_property
     def order(self) -> tuple[Member, ...]:
         """The members in an order in which each comes after those it reads from.
 

@@ -79,6 +79,18 @@ def output_names(model: Traceable) -> tuple[str, ...]:
     return component_of(model).output_ports
 
 
+def main_output_names(model: Traceable) -> tuple[str, ...]:
+    """Return the names of outputs that are not merely what a layer tells besides its result.
+
+    Raises:
+        GraphError: a lone layer takes any number of inputs, or the model has no layers.
+    """
+    component = component_of(model)
+    if isinstance(component, Layer):
+        return component.output_ports[:1]
+    return component.main_outputs
+
+
 def parameter_names(model: Traceable) -> tuple[str, ...]:
     """Return the full names of a model's parameters, in the order they were added.
 

@@ -21,17 +21,21 @@ class Constrain(Op):
     Args:
         entries: for each dimension the mesh axes that split it, major first.
         cotangent: whether the gradient shall lie so, too.
+        cuts: how axes are cut whose sub-axes are named.
     """
 
     name: ClassVar[str] = "constrain"
     has_kernel: ClassVar[bool] = False
     entries: tuple[tuple[str, ...], ...]
     cotangent: bool = True
+    cuts: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def spec(self) -> PartitionSpec:
         """The entries as a PartitionSpec."""
-        return PartitionSpec(*(axes[0] if len(axes) == 1 else axes for axes in self.entries))
+        spec = PartitionSpec(*(axes[0] if len(axes) == 1 else axes for axes in self.entries))
+        spec.cuts = self.cuts
+        return spec
 
     def infer(self, inputs: Types) -> Types:
         """Return the operand's type.
@@ -83,7 +87,7 @@ def apply_constraint(x: AnyOperand, spec: PartitionSpec, *, cotangent: bool = Tr
     P('data', None)
     """
     entries = tuple(spec.axes(dimension) for dimension in range(len(spec)))
-    return apply_one(Constrain(entries, cotangent), x)
+    return apply_one(Constrain(entries, cotangent, spec.cuts), x)
 
 
 __all__ = ["Constrain", "apply_constraint"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mithril.cost import Target
+from mithril.errors import MeshError
 from mithril.ir import Graph, Value
-from mithril.ir.rewrite import regions
+from mithril.ir.rewrite import all_nodes, regions
 from mithril.mesh import Mesh, Sharding, common, refine
+from mithril.mesh.cuts import refine_for
+from mithril.ops.constrain import Constrain
 from mithril.partition.spmd import localise
 from mithril.plan import Program, TensorReport, Whole
 from mithril.plan.proof import check_promises
@@ -119,7 +122,7 @@ def _open_candidates(
     heads, say) or where the user laid out a tensor on another factorisation of the devices.
     """
     said = (sharding for layout in layouts.values() for sharding in layout.shardings())
-    finer = common([mesh, *(sharding.mesh for sharding in said)])
+    finer = common([mesh, *(sharding.mesh for sharding in said), *_find_constrained(graph, mesh)])
     while True:
         given = find_constraints(graph, finer, layouts, pads)
         candidates = collect(graph, given)
@@ -130,6 +133,16 @@ def _open_candidates(
             finer = common([finer, *cut])
         else:
             return graph, given, candidates
+
+
+def _find_constrained(graph: Graph, mesh: Mesh) -> Iterator[Mesh]:
+    """Yield the mesh as lines of the user's code cut its axes."""
+    for node in all_nodes(graph) if mesh.size > 1 else ():
+        if isinstance(node.op, Constrain):
+            try:
+                yield refine_for(mesh, node.op.spec)
+            except MeshError as error:
+                raise MeshError(f"{error} (constrained at {node.where()})") from None
 
 
 def local_program(solution: Solution) -> Program:

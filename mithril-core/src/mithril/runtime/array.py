@@ -24,8 +24,8 @@ from mithril.runtime.sharing import refuse_pickle
 from mithril.types import DType, Scalar, Shape, TensorType
 
 _new = object.__new__
-_UNKNOWN: Any = (None, None)
-"""Type and sharding of an array without a size."""
+_UNKNOWN: Any = None
+"""Type of an array without a size, and sharding of one that may lie anywhere."""
 
 
 class ArrayBackend(Protocol):
@@ -62,8 +62,14 @@ class ArrayBackend(Protocol):
     def as_array(self, x: object, what: str) -> Array:
         """Return an array of the backend."""
 
+    def as_unplaced(self, x: object, what: str, dtype: DType | None = None) -> Array:
+        """Return an array of the backend; values of the host wait there for a plan."""
+
     def reshard(self, x: Array, sharding: PartitionSpec | Sharding) -> Array:
         """Return an array laid out otherwise on the mesh."""
+
+    def lay_out(self, x: Array, wanted: Sharding) -> Array:
+        """Return an array of the backend that lies as a plan says."""
 
     def array(self, values: object, *, dtype: object = None, sharding: Any = ...) -> Array:
         """Return an array with the given values."""
@@ -71,7 +77,9 @@ class ArrayBackend(Protocol):
     def full(self, shape: Shape, value: Scalar, *, dtype: object = None) -> Array:
         """Return an array filled with a value."""
 
-    def place(self, type: TensorType, sharding: Sharding, produce: Produce) -> Array:
+    def place(
+        self, type: TensorType, sharding: Sharding, produce: Produce, *, is_placed: bool = True
+    ) -> Array:
         """Make an array of the parts that a function returns."""
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
@@ -81,21 +89,38 @@ class ArrayBackend(Protocol):
 
 
 class Kind(NamedTuple):
-    """What a plan must know of an array; arrays that one output of a plan gives share it."""
+    """What a plan must know of an array; arrays that one output of a plan gives share it.
+
+    Only the sharding of a placed array binds a plan: somebody said it. An unplaced array is brought
+    to where a plan wants it, and its sharding is merely how it lies now.
+    """
 
     backend: ArrayBackend
     type: TensorType
     sharding: Sharding
+    is_placed: bool = True
 
     @staticmethod
     def open(backend: ArrayBackend) -> Kind:
         """Return the kind of an array without values, which may lie as a plan needs it."""
-        return Kind(backend, *_UNKNOWN)
+        return Kind(backend, _UNKNOWN, _UNKNOWN, False)
+
+    @staticmethod
+    def of_type(backend: ArrayBackend, type: TensorType) -> Kind:
+        """Return the kind of an array that may lie as a plan needs it."""
+        return Kind(backend, type, _UNKNOWN, False)
 
     @property
     def is_open(self) -> bool:
-        """Whether type and sharding are not known yet."""
+        """Whether the type is not known yet."""
         return self.type is None
+
+    @property
+    def said(self) -> Kind:
+        """What somebody said of the array: its type, and its sharding if it is placed."""
+        if self.is_placed or self.sharding is None:
+            return self
+        return Kind(self.backend, self.type, _UNKNOWN, False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,6 +145,10 @@ class Array(Operand):
     Operators and the functions of the backend run at once, each through a small cached plan, and
     keep results sharded.
 
+    An array is placed if somebody said its sharding (`sharding=`, `reshard`, `in_shardings`, an
+    annotation in the plan that it is a result of); otherwise a compiled model or function brings it
+    to where its plan wants it, once, in place.
+
     `kind` and `shards`, the engine's own handle, are what an evaluation reads of every array.
     """
 
@@ -128,9 +157,15 @@ class Array(Operand):
     shards: Handle
 
     def __init__(
-        self, backend: ArrayBackend, type: TensorType, sharding: Sharding, shards: Handle
+        self,
+        backend: ArrayBackend,
+        type: TensorType,
+        sharding: Sharding,
+        shards: Handle,
+        is_placed: bool = True,
     ) -> None:
-        self.kind = Kind(backend, type, sharding)
+        # On one device there is nothing to say.
+        self.kind = Kind(backend, type, sharding, is_placed and backend.mesh.size > 1)
         self.shards = shards
 
     @staticmethod
@@ -162,8 +197,19 @@ class Array(Operand):
 
     @property
     def sharding(self) -> Sharding:
-        """How the array lies on the mesh."""
+        """How the array lies on the mesh now."""
         return self.kind.sharding
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether somebody said how the array lies; False on one device.
+
+        >>> import mithril as ml
+        >>> backend = ml.NumpyBackend(ml.Mesh(data=2))
+        >>> backend.ones(4).is_placed, backend.ones(4, sharding=ml.P("data")).is_placed
+        (False, True)
+        """
+        return self.kind.is_placed
 
     @property
     def is_materialised(self) -> bool:
@@ -259,7 +305,8 @@ class Array(Operand):
         return self
 
     def __deepcopy__(self, memo: object) -> Array:
-        return self.backend.place(self.type, self.sharding, self._copy_part)
+        copy = self._copy_part
+        return self.backend.place(self.type, self.sharding, copy, is_placed=self.is_placed)
 
     def __reduce_ex__(self, protocol: object) -> Never:
         refuse_pickle("an array")
@@ -295,7 +342,8 @@ class Array(Operand):
         whole = self.numpy()
         rest = Sharding(self.sharding.mesh, self.sharding.dims[1:])
         for i in range(count):
-            yield self.backend.place(type, rest, partial(_part_of_row, whole, i))
+            produce = partial(_part_of_row, whole, i)
+            yield self.backend.place(type, rest, produce, is_placed=self.is_placed)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
@@ -315,8 +363,7 @@ class Array(Operand):
         return self.backend.full((), value, dtype=dtype)
 
     def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
-        is_host = isinstance(other, np.ndarray)
-        return self.backend.array(other, dtype=dtype) if is_host else None
+        return self.backend.array(other, dtype=dtype) if isinstance(other, np.ndarray) else None
 
     @property
     def _default_float(self) -> DType:
@@ -351,55 +398,3 @@ class Array(Operand):
 def _part_of_row(whole: np.ndarray, row: int, box: Box) -> np.ndarray:
     part: np.ndarray = whole[(slice(row, row + 1), *box)][0].copy()
     return part
-
-
-class PendingArray(Array):
-    """A parameter whose size is not known before the model has seen an input.
-
-    It becomes an ordinary array, in place, at the first `evaluate`. Until then `shards` holds its
-    name and the seed that its values will come from.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, backend: ArrayBackend, name: str, seed: int) -> None:
-        self.kind = Kind.open(backend)
-        self.shards = name, seed
-
-    @property
-    def is_materialised(self) -> bool:
-        """Whether the values exist."""
-        return False
-
-    @property
-    def type(self) -> TensorType:
-        """Global shape and dtype: not known yet."""
-        raise self._error()
-
-    @property
-    def sharding(self) -> Sharding:
-        """How the array lies on the mesh: not known yet."""
-        raise self._error()
-
-    @property
-    def seed(self) -> int:
-        """The seed that the values will come from."""
-        seed: int = self.shards[1]
-        return seed
-
-    def materialise(self, made: Array) -> None:
-        """Become the given array."""
-        self.kind, self.shards = made.kind, made.shards
-        self.__class__ = Array  # type: ignore[assignment]
-
-    def __deepcopy__(self, memo: object) -> PendingArray:
-        return PendingArray(self.backend, *self.shards)
-
-    def __repr__(self) -> str:
-        return f"PendingArray('{self.shards[0]}')"
-
-    def _error(self) -> BackendError:
-        return BackendError(
-            f"parameter '{self.shards[0]}' has no size yet; it is made at the first evaluate(); "
-            f"evaluate once, or pass shapes= to compile()"
-        )

@@ -1,7 +1,7 @@
 """Functions of a backend that take in what exists: values of the host, parts, foreign arrays.
 
 They take one way to say how the array lies on the mesh: `device_mesh=` and `tensor_split=`, or
-`sharding=P(…)`; without any it is replicated.
+`sharding=P(…)`; without any it is replicated and unplaced: a plan takes it to where it wants it.
 """
 
 from __future__ import annotations
@@ -63,11 +63,26 @@ class ArrayConversion:
         adopted = None if is_cut else self.adopt(values)
         if adopted is not None:
             return self._lay_out(adopted, dtype, placement)
+        host, type = self.read_host(values, dtype)
+        return self._make(type.shape, type.dtype, placement, lambda box: host[box].copy())
+
+    def read_host(self, values: object, dtype: object = None) -> tuple[np.ndarray, TensorType]:
+        """Return values on the host in the dtype they are taken in, and their type.
+
+        Args:
+            values: as `array` takes them.
+            dtype: element type; by default as `array` reads it.
+
+        Raises:
+            ShapeError: they form no array of numbers, or the dtype does not hold them.
+            BackendError: the engine has no such dtype.
+        """
         host, default = self._read(values)
         chosen = default if dtype is None else as_dtype(dtype)
         check_range(host, chosen)
+        self.check_dtype(chosen)
         host = np.asarray(host, chosen.numpy)
-        return self._make(host.shape, chosen, placement, lambda box: host[box].copy())
+        return host, TensorType(host.shape, chosen)
 
     @placing
     def from_local_shards(
@@ -121,7 +136,12 @@ class ArrayConversion:
         return self.place(type, sharding, of_boxes(local, parts, sharding, whole))
 
     def place(
-        self, type: TensorType, sharding: Sharding, produce: Callable[[Box], np.ndarray]
+        self,
+        type: TensorType,
+        sharding: Sharding,
+        produce: Callable[[Box], np.ndarray],
+        *,
+        is_placed: bool = True,
     ) -> Array:
         """Return the array whose parts a function makes.
 
@@ -129,13 +149,14 @@ class ArrayConversion:
             type: global shape and dtype.
             sharding: how it lies on the mesh.
             produce: returns the host data of a box.
+            is_placed: whether somebody said that it lies so.
 
         Raises:
             BackendError: the engine has no such dtype.
         """
         self.check_dtype(type.dtype)
         shards = self.engine.on(sharding.mesh).put(type, sharding, produce)
-        return Array(cast("Any", self), type, sharding, shards)
+        return Array(cast("Any", self), type, sharding, shards, is_placed)
 
     def check_dtype(self, dtype: DType) -> None:
         """Raise unless the engine has a dtype.
@@ -150,7 +171,10 @@ class ArrayConversion:
     def adopt(self, x: object) -> Array | None:
         """Return an array of the framework as one of this backend, None if it is none."""
         found = self.interop.adopt(x)
-        return None if found is None else Array(cast("ArrayBackend", self), *found)
+        if found is None:
+            return None
+        type, sharding, shards, is_placed = found
+        return Array(cast("ArrayBackend", self), type, sharding, shards, is_placed)
 
     def convert(self, x: Any) -> Any:
         """Return an array of NumPy or of the framework as one of this backend; others as is."""
@@ -164,7 +188,7 @@ class ArrayConversion:
     def _lay_out(self, x: Array, dtype: object, placement: PlacementOptions) -> Array:
         """Return an array in a dtype and a placement, if they are given."""
         cast_ = x if dtype is None else x.astype(as_dtype(dtype))
-        if not placement:
+        if not is_said(placement):
             return cast_
         wanted = self._sharding_of(cast_.type, placement)
         return cast("ArrayBackend", self).reshard(cast_, wanted)
@@ -175,9 +199,12 @@ class ArrayConversion:
         dtype: DType,
         placement: PlacementOptions,
         produce: Callable[[Box], np.ndarray],
+        is_placed: bool | None = None,
     ) -> Array:
         type = TensorType(shape, dtype)
-        return self.place(type, self._sharding_of(type, placement), produce)
+        sharding = self._sharding_of(type, placement)
+        said = is_said(placement) if is_placed is None else is_placed
+        return self.place(type, sharding, produce, is_placed=said)
 
     def _sharding_of(self, type: TensorType, placement: PlacementOptions) -> Sharding:
         """Return how an array shall lie.
@@ -203,3 +230,8 @@ class ArrayConversion:
 
     def _default_dtype(self, host: np.ndarray) -> DType:
         return dtype_of_values(host, self.precision.default)
+
+
+def is_said(placement: PlacementOptions) -> bool:
+    """Return whether anything says how an array shall lie."""
+    return any(option is not None for option in placement.values())

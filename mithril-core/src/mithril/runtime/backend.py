@@ -24,7 +24,7 @@ from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
 from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import list_options, open_engine
-from mithril.runtime.array import Array, Kind, PendingArray
+from mithril.runtime.array import Array, Kind
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.creation import Creation
 from mithril.runtime.functional.function import Function
@@ -34,7 +34,9 @@ from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import meet
 from mithril.runtime.sharing import Shared
 from mithril.runtime.submesh import colocate, move_to
+from mithril.runtime.unplaced import HostArray, PendingArray
 from mithril.sharding import Layout
+from mithril.types import DType
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
@@ -201,6 +203,23 @@ class Backend(Creation, Shared):
         adopted = self.adopt(x)
         return self.own(x, what) if adopted is None else adopted
 
+    def as_unplaced(self, x: object, what: str, dtype: DType | None = None) -> Array:
+        """Return an array of this backend; values of the host wait there for a plan to place them.
+
+        Args:
+            x: an array, or a number.
+            what: what it is, for messages.
+            dtype: of values of the host; by default as `array` reads them.
+
+        Raises:
+            BackendError: `x` belongs to another backend or is something else.
+        """
+        is_number = isinstance(x, np.ndarray | np.generic | bool | int | float)
+        if is_number or (self.mesh.size > 1 and self.interop.host(x) is not None):
+            host, type = self.read_host(x, dtype)
+            return HostArray(self, type, host)
+        return self.as_array(x, what)
+
     def check_precision(self, precision: Precision) -> Precision:
         """Return a precision, all of whose dtypes the engine has.
 
@@ -214,7 +233,7 @@ class Backend(Creation, Shared):
         return checked
 
     def reshard(self, x: Array, sharding: PartitionSpec | Sharding) -> Array:
-        """Return an array laid out otherwise on the mesh, by the cheapest moves.
+        """Return an array laid out otherwise on the mesh, by the cheapest moves; it is placed.
 
         Args:
             x: an array of this backend.
@@ -226,11 +245,15 @@ class Backend(Creation, Shared):
             ShardingError: parts would be uneven, and the backend has `uneven="error"`.
         """
         self.own(x, "array")
-        wanted = self._sharding_of(x.type, {"sharding": sharding})
+        return self.lay_out(x, self._sharding_of(x.type, {"sharding": sharding}))
+
+    def lay_out(self, x: Array, wanted: Sharding) -> Array:
+        """Return an array of this backend that lies as a plan says."""
         if wanted == x.sharding:
-            return x
+            is_placed = x.is_placed or self.mesh.size == 1
+            return x if is_placed else Array(self, x.type, wanted, x.shards)
         if wanted.mesh.devices != x.sharding.mesh.devices:
-            return move_to(x, wanted)
+            return move_to(x, wanted, is_placed=True)
         form = ("reshard", wanted)
         bound = self._eager.find(form, (x.kind,))
         if bound is None:
@@ -265,7 +288,10 @@ class Backend(Creation, Shared):
         operands = [builder.input(kind.type, name) for kind, name in zip(kinds, names, strict=True)]
         results = builder.apply(op, *operands)
         made = {f"result_{i}": x for i, x in enumerate(results)}
-        interface = Interface(f"op '{op.name}'", self, None, names, tuple(made))
+        is_placed = any(kind.is_placed for kind in kinds)
+        interface = Interface(
+            f"op '{op.name}'", self, None, names, tuple(made), is_placed=is_placed
+        )
         lying = _common_sharding(op, kinds)
         if lying is not None and op.name in engine.kernels:
             return Bound(engine, _plan_in_place(op, kinds, lying), interface)

@@ -49,9 +49,12 @@ class BoundModel:
         """For each parameter and float input the name of the output its gradient comes by."""
         return {name: gradient_of(name) for name in self.bound.interface.source.differentiated}
 
-    @cached_property
+    @property
     def captured(self) -> Mapping[str, Array]:
-        """Arrays that layers use from around them, by the names of the inputs they go in by."""
+        """Arrays that layers use from around them, by the names of the inputs they go in by.
+
+        They lie as this program takes them until another one is run that takes them otherwise.
+        """
         captured = self.bound.interface.source.captured
         arrays = captured.collect(self.bound.ports)
         return {item.name: x for item, x in zip(captured.arrays, arrays, strict=True)}

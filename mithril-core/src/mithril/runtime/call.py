@@ -17,6 +17,9 @@ from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.engine import Engine, Executable, Observer
 from mithril.engine.reuse import find_overwritten
 from mithril.ir import Graph
+from mithril.ir.rewrite import all_nodes
+from mithril.mesh import Sharding
+from mithril.ops.constrain import Constrain
 from mithril.plan import Plan, Port
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.donation import check_donated, give_up
@@ -40,6 +43,7 @@ class Interface(Generic[Source]):
         arguments: names of the inputs of the plan, in the order in which arrays are passed.
         results: names of the outputs that are wanted, in order.
         donated: positions of the arguments that are given up.
+        is_placed: whether somebody said how anything in the plan lies; its results are placed then.
     """
 
     caller: str
@@ -48,6 +52,7 @@ class Interface(Generic[Source]):
     arguments: tuple[str, ...]
     results: tuple[str, ...]
     donated: tuple[int, ...] = ()
+    is_placed: bool = True
 
     def donating(self, names: Collection[str]) -> Interface[Source]:
         """Return the same with the arguments of some names given up."""
@@ -86,6 +91,11 @@ class Bound(Generic[Source]):
         """For each input of the plan, the position of its array among the arguments."""
         position = {name: i for i, name in enumerate(self.interface.arguments)}
         return tuple(position[port.name] for port in self.plan.inputs)
+
+    @cached_property
+    def settled(self) -> tuple[Sharding, ...]:
+        """How each argument lies when it goes in; an unplaced one is brought there."""
+        return tuple(self.ports[name].sharding for name in self.interface.arguments)
 
     @cached_property
     def results(self) -> tuple[int, ...]:
@@ -136,7 +146,9 @@ class Bound(Generic[Source]):
     def _parts(self) -> _Parts:
         """What `run` needs, looked up once: a small step would feel each attribute."""
         ports = [self.plan.outputs[i] for i in self.results]
-        kinds = [Kind(self.interface.owner, port.type, port.sharding) for port in ports]
+        owner = self.interface.owner
+        is_placed = self.interface.is_placed and owner.mesh.size > 1
+        kinds = [Kind(owner, port.type, port.sharding, is_placed) for port in ports]
         in_order = self.results == tuple(range(len(self.plan.outputs)))
         choose = None if in_order else pick(self.results)
         return self.executable, pick(self.order), choose, kinds, bool(self.interface.donated)
@@ -164,14 +176,17 @@ def bind(
     return Bound(engine, make_plan(graph, request, Target.of(engine), options), interface)
 
 
-Known = tuple[Form, list[Kind], Bound[Source]]
+def says_sharding(graph: Graph) -> bool:
+    """Return whether a line of the user's code says how a value of a graph lies."""
+    return any(isinstance(node.op, Constrain) for node in all_nodes(graph))
 
 
 class Bindings(Generic[Form, Source]):
     """Bound plans, by the form of a call and the kinds of the arrays in it.
 
-    A loop calls with arrays of the same kinds again and again: the last call is recognised without
-    a look into the table.
+    Of an unplaced array the key has the type alone (`Kind.said`): a plan is not made twice because
+    it lies otherwise. A loop calls with arrays of the same kinds again and again: the last call is
+    recognised without a look into the table.
 
     Args:
         capacity: how many are kept; the one unused for longest goes first.
@@ -179,9 +194,10 @@ class Bindings(Generic[Form, Source]):
 
     def __init__(self, capacity: int) -> None:
         self.made = 0
-        self._known: LRUCache[tuple[Form, tuple[Kind, ...]], Known[Form, Source]]
-        self._known = LRUCache(capacity)
-        self._last: Known[Form, Source] | None = None
+        self._known: LRUCache[tuple[Form, tuple[Kind, ...]], Bound[Source]] = LRUCache(capacity)
+        self._alike: LRUCache[Any, list[tuple[tuple[Kind, ...], Bound[Source]]]]
+        self._alike = LRUCache(capacity)
+        self._last: tuple[Form, list[Kind], list[Kind], Bound[Source]] | None = None
 
     def of_last(self, form: Form, given: Sequence[Any]) -> Bound[Source] | None:
         """Return what the last call ran, if this one is alike; what is no array never is.
@@ -196,49 +212,82 @@ class Bindings(Generic[Form, Source]):
             kinds = list(map(_kind, given))
         except AttributeError:
             return None
-        if kinds != self._last[1]:
+        _, before, said, bound = self._last
+        if kinds != before:
             return None
-        bound = self._last[2]
-        self._last = (form, kinds, bound)  # the very objects are recognised without a comparison
+        self._last = (form, kinds, said, bound)  # these objects are known without a comparison
         return bound
 
-    def find(self, form: Form, kinds: Sequence[Kind]) -> Bound[Source] | None:
-        """Return what is bound for such a call, None if nothing is (any more)."""
-        known = self._known.get((form, tuple(kinds)))
-        if known is None:
+    def of_last_said(self, form: Form, arrays: Sequence[Array]) -> Bound[Source] | None:
+        """Return what the last call ran, if the same was said of the arrays of this one."""
+        if self._last is None or self._last[0] != form:
             return None
-        self._last = known
-        return known[2]
+        _, kinds, said, bound = self._last
+        for x, before, told in zip(arrays, kinds, said, strict=True):
+            kind = x.kind
+            if kind is not before and kind != before and kind.said != told:
+                return None
+        return bound
+
+    def remember(self, form: Form, arrays: Sequence[Array], bound: Bound[Source]) -> None:
+        """Remember a call, so that the next one like it is recognised.
+
+        Args:
+            form: of the call.
+            arrays: as the plan takes them.
+            bound: what runs.
+        """
+        kinds = list(map(_kind, arrays))
+        self._last = (form, kinds, [kind.said for kind in kinds], bound)
+
+    def find(self, form: Form, kinds: Sequence[Kind]) -> Bound[Source] | None:
+        """Return what is bound for such a call, None if nothing is (any more).
+
+        What was bound for unplaced arrays serves placed ones, too, that lie as its plan wants.
+        """
+        key = form, tuple(kinds)
+        bound = self._known.get(key)
+        if bound is not None:
+            return bound
+        for planned, bound in self._alike.get(_types(*key)) or ():
+            if all(map(_serves, planned, key[1], bound.settled)):
+                self._known.put(key, bound)
+                return bound
+        return None
 
     def keep(
         self, form: Form, kinds: Sequence[Kind], bound: Bound[Source], *, is_planned: bool = True
     ) -> None:
-        """Keep what was bound for such a call, and for arrays that lie as its plan wants them.
+        """Keep what was bound for such a call.
 
         Args:
             form: of the call.
-            kinds: of its arrays.
+            kinds: what is said of its arrays.
             bound: what runs.
             is_planned: whether a plan was made for it; it may be that of another form.
         """
         self.made += is_planned
-        settled = _settle(kinds, bound)
-        self._last = (form, settled, bound)
-        self._known.put((form, tuple(kinds)), self._last)
-        if settled != list(kinds) and self._known.get((form, tuple(settled))) is None:
-            self._known.put((form, tuple(settled)), self._last)
+        key = form, tuple(kinds)
+        self._known.put(key, bound)
+        if any(kind.sharding is None for kind in key[1]):
+            alike = self._alike.get(_types(*key)) or []
+            self._alike.put(_types(*key), [(key[1], bound), *alike[: ALIKE - 1]])
 
     def __len__(self) -> int:
         return len(self._known)
 
 
-def _settle(kinds: Sequence[Kind], bound: Bound[Any]) -> list[Kind]:
-    """Return kinds with everything open replaced by what the plan decided."""
-    ports = (bound.ports[name] for name in bound.interface.arguments)
-    return [
-        Kind(kind.backend, port.type, port.sharding) if kind.is_open else kind
-        for kind, port in zip(kinds, ports, strict=False)
-    ]
+ALIKE = 16
+"""How many plans for arrays of the same types are tried for arrays that lie otherwise."""
+
+
+def _types(form: Hashable, kinds: Sequence[Kind]) -> Hashable:
+    return form, tuple(kind.type for kind in kinds)
+
+
+def _serves(planned: Kind, given: Kind, settled: Sharding) -> bool:
+    """Return whether a plan takes an array: it is what was planned for, or lies as it wants."""
+    return given == planned or (planned.sharding is None and given.sharding == settled)
 
 
 def pick(keys: Sequence[str] | Sequence[int]) -> Pick:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from mithril.ir.capture import CapturedArray, Convert, Converted
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Port
 from mithril.runtime.array import Array, ArrayBackend, Kind
+from mithril.runtime.unplaced import settle
 from mithril.sharding import FREE, Layout
 from mithril.types import DType
 
@@ -19,7 +20,7 @@ from mithril.types import DType
 def convert_on(backend: ArrayBackend, user: str, default: DType | None = None) -> Convert:
     """Return what makes arrays of a backend of the values that a trace meets.
 
-    NumPy arrays may lie as the plan needs them, other arrays stay as they are.
+    Unplaced arrays go where the plan needs them; those of NumPy wait on the host for it.
 
     Args:
         backend: where they go.
@@ -28,14 +29,16 @@ def convert_on(backend: ArrayBackend, user: str, default: DType | None = None) -
     """
 
     def convert(x: object, dtype: DType | None = None) -> Converted | None:
+        what = f"array used by {user}"
         if isinstance(x, np.ndarray | np.generic):
             if dtype is None and x.dtype == np.float64:
                 dtype = default
-            return Converted(backend.array(x, dtype=dtype), is_free=True)
+            # A copy: the values are those of now, and the user may write to the array.
+            return Converted(backend.as_unplaced(x.copy(), what, dtype), is_free=True)
         array = backend.convert(x)
         if not isinstance(array, Array):
             return None
-        return Converted(backend.own(array, f"array used by {user}"), is_free=False)
+        return Converted(backend.own(array, what), is_free=not array.is_placed)
 
     return convert
 
@@ -62,25 +65,20 @@ class Captured:
     """
 
     arrays: Sequence[CapturedArray]
-    _laid_out: list[Array] | None = field(default=None, init=False)
 
     @property
     def kinds(self) -> list[Kind]:
-        """How they lie before they are moved."""
+        """How they lie now."""
         return [_array(item).kind for item in self.arrays]
 
     def collect(self, ports: Mapping[str, Port]) -> list[Array]:
-        """Return the arrays as the plan takes them; they are moved once.
+        """Return the arrays as the plan takes them; unplaced ones are brought there.
 
         Args:
             ports: what the plan takes, by name.
         """
-        if self._laid_out is None:
-            self._laid_out = [
-                x.backend.reshard(x, ports[item.name].sharding) if item.is_free else x
-                for item, x in zip(self.arrays, map(_array, self.arrays), strict=True)
-            ]
-        return self._laid_out
+        wanted = [ports[item.name].sharding for item in self.arrays]
+        return settle(list(map(_array, self.arrays)), wanted)
 
 
 def _array(captured: CapturedArray) -> Array:

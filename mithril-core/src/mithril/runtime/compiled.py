@@ -18,33 +18,33 @@ from mithril.keywords import checked_keywords, list_argument_names, refuse_unkno
 from mithril.mesh import Sharding
 from mithril.models import Layer
 from mithril.models.composition import Composition
-from mithril.models.summary import summarize
-from mithril.models.trace import input_names, output_names, parameter_names
+from mithril.models.trace import input_names, main_output_names, output_names, parameter_names
 from mithril.plan import Plan
 from mithril.plugins.published import suggest_attribute
-from mithril.report import explain, partition_map, print_collectives, print_shapes
-from mithril.runtime.array import Array, Kind, PendingArray
+from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.bound_model import BoundModel
 from mithril.runtime.evaluation import Evaluator, check_names
+from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.parameters import Parameters
-from mithril.runtime.planner import Planner
+from mithril.runtime.placing_parameters import place_parameters
+from mithril.runtime.plan_reports import PlanReports
+from mithril.runtime.planner import Evaluation, Planner
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Choice, Settings
 from mithril.runtime.sharing import Shared
-from mithril.runtime.specification import TensorSpec, as_spec
+from mithril.runtime.specification import read_kind
+from mithril.runtime.unplaced import PendingArray
 from mithril.types import TensorType
 
 Placed = tuple[TensorType, Sharding]
-OPEN: Any = (None, None)
-"""Type and sharding of what may be and lie as the plan needs it."""
 
 
 def _kind(given: object) -> object:
     return given.kind if isinstance(given, Array) else given
 
 
-class CompiledModel(Shared):
+class CompiledModel(PlanReports, Shared):
     """A model ready to run on a backend; made by `compile`."""
 
     def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
@@ -57,7 +57,8 @@ class CompiledModel(Shared):
         self.engine: Engine = (
             backend.engine.with_ranges() if settings.partition_hooks else backend.engine
         )
-        self._planner = Planner(model, backend, self.engine, settings)
+        self._shardings: ParameterShardings[Evaluation] = ParameterShardings(self.parameters)
+        self._planner = Planner(model, backend, self.engine, settings, self._shardings)
         names = (self.inputs, self.outputs, self.parameters)
         self._pure_planners: dict[tuple[tuple[str, ...], bool], Planner] = {}
         if not settings.donated:
@@ -108,7 +109,7 @@ class CompiledModel(Shared):
 
         Args:
             params: one array per parameter name; those of `randomize_params` get their size here.
-            inputs: one array per input name; NumPy arrays are replicated.
+            inputs: one array per input name; those of NumPy go where the plan wants them.
             output_gradients: the gradient of some outputs; the others count as zero.
             seed: decides the dropout masks; a forward and a backward with one seed agree. Give
                 another one at every step, `seed=step`; left out, it is 0, and a model that draws
@@ -161,7 +162,8 @@ class CompiledModel(Shared):
         """Return initial parameters, a new mapping by full name.
 
         Names are known at once. A parameter whose size depends on an input gets its values at the
-        first `evaluate`, in place. Values depend on the seed alone, not on the mesh.
+        first `evaluate`, in place. Values depend on the seed alone, not on the mesh; they lie as
+        `shardings` says, whatever was evaluated before.
 
         Args:
             seed: an integer in [0, 2**32).
@@ -170,8 +172,9 @@ class CompiledModel(Shared):
         waiting: dict[str, Array] = {
             name: PendingArray(self.backend, name, seed) for name in self.parameters
         }
-        if self._evaluator.latest is not None:
-            self._evaluator.materialise(waiting, self._evaluator.latest)
+        bound = self._shardings.decide()
+        if bound is not None:
+            self._evaluator.materialise(waiting, bound)
         return Parameters(waiting)
 
     def get_parameters(self, seed: int = 0) -> Parameters:
@@ -196,19 +199,6 @@ class CompiledModel(Shared):
         return self._planner.bindings.made
 
     @property
-    def plan(self) -> Plan:
-        """The plan that was made last.
-
-        Raises:
-            PlanError: no shapes are known yet.
-        """
-        if self._evaluator.latest is None:
-            raise PlanError(
-                "plan is not known before the shapes; evaluate once, or pass shapes= to compile()"
-            )
-        return self._evaluator.latest.plan
-
-    @property
     def captured(self) -> Mapping[str, Array]:
         """Arrays that layers use from around them, by the names of the last plan's inputs.
 
@@ -218,15 +208,62 @@ class CompiledModel(Shared):
         _ = self.plan
         return {} if self._evaluator.latest is None else BoundModel(self._evaluator.latest).captured
 
+    @property
+    def shardings(self) -> Mapping[str, Sharding]:
+        """How each parameter lies, by full name: as annotations say, and otherwise as is chosen.
+
+        That is decided for the inputs that were known first. It holds for parameters that nobody
+        placed otherwise: `randomize_params`, NumPy arrays, a loaded dict.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        return {name: sharding for name, (_, sharding) in self._find_parameters().items()}
+
+    @checked_keywords()
+    def place(self, params: Mapping[str, object]) -> Parameters:
+        """Return parameters that exist elsewhere, each laid out as `shardings` says.
+
+        Each device gets just its own part, in the dtype that the model has the parameter in.
+
+        Args:
+            params: by full name: arrays of NumPy (a memory map, say), of any backend or framework.
+
+        Raises:
+            PlanError: no shapes are known yet.
+            GraphError: names are unknown or missing, or shapes do not fit; all of them are listed.
+
+        >>> import mithril as ml, numpy as np
+        >>> backend = ml.NumpyBackend(ml.Mesh(tensor=2))
+        >>> layer = ml.Linear(4, bias=False, sharding={"weight": ml.P("tensor", None)})
+        >>> compiled = ml.compile(layer, backend, shapes={"input": (8, 3)})
+        >>> compiled.place({"weight": np.ones((4, 3))})["weight"].addressable_shards[1].data.shape
+        (2, 3)
+        """
+        return place_parameters(self.backend, params, self._find_parameters())
+
+    def _find_parameters(self) -> dict[str, Placed]:
+        """Return what each parameter is, and how it lies if nobody placed it otherwise."""
+        bound = self._shardings.decide()
+        if bound is None:
+            raise PlanError(
+                "shardings of the parameters are not known before the shapes; evaluate once, or "
+                "pass shapes= to compile()"
+            )
+        ports = (bound.ports[name] for name in self.parameters)
+        return {port.name: (port.type, port.sharding) for port in ports}
+
     def plan_for(self, shapes: Mapping[str, object], *, gradients: bool = True) -> Plan:
         """Return the plan for inputs of given shapes, without running anything.
 
         Args:
             shapes: for each input a shape, an array, or a `TensorSpec`.
-            gradients: plan the backward computation too, from all float outputs.
+            gradients: plan the backward computation too, from the scalar float outputs that are
+                named, or the first of their layer, such as a loss; from all float outputs where
+                there is none.
         """
         kinds = self._kinds(shapes)
-        seeded = self._float_outputs(self._planner, kinds) if gradients else None
+        seeded = self._losses(kinds) if gradients else None
         open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded or ()))
         return self._evaluator.bind(seeded, [*kinds, *open_]).plan
 
@@ -238,30 +275,32 @@ class CompiledModel(Shared):
                 f"{{'{self.inputs[0]}': (8, 4)}}"
             )
         check_names(shapes, self.inputs, "input", self._planner.explain_input)
-        found: list[Kind] = []
-        for name in self.inputs:
-            given, wanted = _kind(shapes[name]), self.settings.in_shardings.get(name)
-            if isinstance(given, Kind) and wanted is None:
-                found.append(given)
-                continue
-            given = given.type if isinstance(given, Kind) else given
-            spec = as_spec(given, f"input '{name}'", self.backend.precision.default)
-            if wanted is None or isinstance(given, TensorSpec):
-                wanted = spec.sharding
-            sharding = Sharding.of(self.backend.mesh, wanted, len(spec.shape), f"input '{name}'")
-            found.append(Kind(self.backend, spec.type, sharding))
-        return found
+        wanted = self.settings.in_shardings
+        return [
+            read_kind(_kind(shapes[name]), wanted.get(name), self.backend, f"input '{name}'")
+            for name in self.inputs
+        ]
 
     def _as_before(self, name: str, kind: Kind) -> Kind:
         """Return how an input lies in the latest plan, if that is for the same type."""
         latest = self._evaluator.latest
         port = None if latest is None else latest.ports[name]
         fits = port is not None and port.type == kind.type
-        return Kind(self.backend, port.type, port.sharding) if port and fits else kind
+        is_placed = self.backend.mesh.size > 1
+        return Kind(self.backend, port.type, port.sharding, is_placed) if port and fits else kind
+
+    def _losses(self, inputs: Sequence[Kind]) -> tuple[str, ...]:
+        """Return the outputs whose gradients the first evaluation is expected to give."""
+        outputs = self._planner.output_types(self._types(inputs))
+        floats = self._float_outputs(self._planner, inputs)
+        main = main_output_names(self._model)
+        return tuple(name for name in floats if name in main and not outputs[name].shape) or floats
+
+    def _types(self, inputs: Sequence[Kind]) -> tuple[tuple[str, TensorType], ...]:
+        return tuple((n, kind.type) for n, kind in zip(self.inputs, inputs, strict=True))
 
     def _float_outputs(self, planner: Planner, inputs: Sequence[Kind]) -> tuple[str, ...]:
-        types = tuple((n, kind.type) for n, kind in zip(self.inputs, inputs, strict=True))
-        outputs = planner.trace(types).graph.outputs
+        outputs = planner.trace(self._types(inputs)).graph.outputs
         return tuple(name for name in self.outputs if outputs[name].type.dtype.is_float)
 
     def program_for(
@@ -296,12 +335,15 @@ class CompiledModel(Shared):
         planner = self._pure_planner(tuple(differentiable), inference)
         inputs = list(kinds.values())
         seeded = self._float_outputs(planner, inputs) if gradients else None
-        lying = [Kind(self.backend, *(parameters or {}).get(n, OPEN)) for n in self.parameters]
-        arriving = [
-            Kind(self.backend, *(cotangents or {}).get(name, OPEN)) for name in seeded or ()
-        ]
+        lying = [self._find_kind(parameters, name) for name in self.parameters]
+        arriving = [self._find_kind(cotangents, name) for name in seeded or ()]
         bound = planner.bind(seeded, [*inputs, *lying, *arriving])
         return BoundModel(bound)
+
+    def _find_kind(self, given: Mapping[str, Placed] | None, name: str) -> Kind:
+        if given is None or name not in given:
+            return Kind.open(self.backend)
+        return Kind(self.backend, *given[name], self.backend.mesh.size > 1)
 
     def _pure_planner(self, differentiable: tuple[str, ...], inference: bool) -> Planner:
         settings = replace(
@@ -312,51 +354,10 @@ class CompiledModel(Shared):
         )
         key = settings.differentiable, settings.inference
         if key not in self._pure_planners:
-            self._pure_planners[key] = Planner(self._model, self.backend, self.engine, settings)
-        return self._pure_planners[key]
-
-    def get_partition_map(self) -> dict[str, Any]:
-        """Return which device runs which layers and holds which parameters, by the last plan.
-
-        The result is plain data: `mesh`, `stages`, `layers`, `parameters` and `devices`; see
-        `mithril.report.partition_map`.
-
-        Raises:
-            PlanError: no shapes are known yet.
-        """
-        return partition_map(self.plan, self.parameters)
-
-    def summary(self) -> str:
-        """Return the model as a table, and what the last plan makes of it, if there is one."""
-        described = (
-            summarize(self._model)
-            if isinstance(self._model, Composition)
-            else f"{self._model!r}: parameters {', '.join(self.parameters) or 'none'}"
-        )
-        if self._evaluator.latest is None:
-            return f"{described}\non {self.backend!r}; no shapes are known yet"
-        return f"{described}\n{print_shapes(self.plan, self.parameters)}"
-
-    def plan_summary(self) -> str:
-        """Return the last plan's collectives, each with its reason, and the bytes per mesh axis."""
-        return print_collectives(self.plan)
-
-    def explain(self, tensor: str | None = None) -> str:
-        """Return why the last plan has its collectives, or why one tensor lies as it does.
-
-        Args:
-            tensor: name of a parameter, input, output or layer output.
-
-        Raises:
-            OptionError: it is no name.
-            PlanError: the plan knows no tensor of that name, or no shapes are known yet.
-        """
-        if tensor is not None and not isinstance(tensor, str):
-            raise OptionError(
-                f"explain() takes the name of a tensor, not {tensor!r}; give one, such as "
-                f"'{self.outputs[0]}', or none"
+            self._pure_planners[key] = Planner(
+                self._model, self.backend, self.engine, settings, self._shardings
             )
-        return explain(self.plan, tensor)
+        return self._pure_planners[key]
 
     def __getattr__(self, name: str) -> Any:
         """Return a method that the backend's framework adds, such as `as_jax`."""

@@ -66,8 +66,9 @@ def compile(
     Args:
         model: a Model, or a single layer.
         backend: where it runs.
-        shapes: for each input a shape, an array, or a `TensorSpec`; then the plan (of outputs and
-            gradients, or of outputs alone with `inference`) is made at once.
+        shapes: for each input a shape, an array, or a `TensorSpec`; then the plan is made at once
+            that the first evaluation is expected to run: of outputs and gradients, as `plan_for`
+            makes it, or of outputs alone with `inference`.
         outputs: which values are the outputs, by name and in this order; layers, inputs and
             parameters that they do not need are left out. By default the model's.
         inference: turns dropout off.

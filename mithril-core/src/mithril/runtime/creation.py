@@ -1,9 +1,9 @@
 """Functions of a backend that make arrays from a shape alone.
 
 All of them take `dtype=` and one way to say how the array lies on the mesh: `device_mesh=` and
-`tensor_split=`, or `sharding=P(…)`; without any it is replicated, or, where it is made like another
-array, lies as that one does. Every device makes just its part. Floats are of the backend's `dtype`
-unless another one is asked for.
+`tensor_split=`, or `sharding=P(…)`; without any it is replicated and unplaced, or, where it is made
+like another array, lies as that one does. Every device makes just its part. Floats are of the
+backend's `dtype` unless another one is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from mithril.errors import BackendError, ShapeError, kind_of
 from mithril.mesh import Box
 from mithril.ops.reading import read_integer
 from mithril.runtime.array import Array
-from mithril.runtime.array_conversion import ArrayConversion, PlacementOptions, placing
+from mithril.runtime.array_conversion import (
+    ArrayConversion,
+    PlacementOptions,
+    is_said,
+    placing,
+)
 from mithril.runtime.host import check_line, check_range, read_number, read_shape
 from mithril.runtime.sampling import Key, check_seed
 from mithril.types import DType, Scalar, Shape, as_dtype, check_number
@@ -94,8 +99,10 @@ class Creation(ArrayConversion):
             raise BackendError(
                 f"full_like takes an array to be like, not {kind_of(x)}; use full(shape, …)"
             )
-        wanted: PlacementOptions = placement or {"sharding": x.sharding}
-        return self._fill(x.shape, value, x.dtype if dtype is None else dtype, wanted)
+        chosen = x.dtype if dtype is None else dtype
+        if is_said(placement):
+            return self._fill(x.shape, value, chosen, placement)
+        return self._fill(x.shape, value, chosen, {"sharding": x.sharding}, x.is_placed)
 
     @placing
     def arange(
@@ -244,7 +251,12 @@ class Creation(ArrayConversion):
         return self._make(sizes, chosen, placement, lambda box: key.integers(sizes, box, low, high))
 
     def _fill(
-        self, shape: Shape, value: Scalar, dtype: object, placement: PlacementOptions
+        self,
+        shape: Shape,
+        value: Scalar,
+        dtype: object,
+        placement: PlacementOptions,
+        is_placed: bool | None = None,
     ) -> Array:
         chosen = as_dtype(dtype or self.precision.default)
         number = read_number(value)
@@ -254,7 +266,7 @@ class Creation(ArrayConversion):
         def produce(box: Box) -> np.ndarray:
             return np.full([part.stop - part.start for part in box], scalar)
 
-        return self._make(shape, chosen, placement, produce)
+        return self._make(shape, chosen, placement, produce, is_placed)
 
     def _float_dtype(self, function: str, dtype: object) -> DType:
         chosen = as_dtype(dtype or self.precision.default)

@@ -14,7 +14,7 @@ import numpy as np
 from mithril.engine import Observer
 from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.models.trace_context import SEED
-from mithril.runtime.array import Array, Kind, PendingArray
+from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bound, Pick, pick
 from mithril.runtime.donation import give_up_moved
@@ -25,6 +25,7 @@ from mithril.runtime.planner import NOTHING, Evaluation, Planner, Seeded
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Choice, Settings, read_donated
 from mithril.runtime.submesh import on_whole_mesh
+from mithril.runtime.unplaced import PendingArray, settle
 
 Given = Mapping[str, object]
 MAPPINGS = (dict, Mapping)
@@ -78,7 +79,7 @@ class Evaluator:
         donated = NOTHING if donate == () else self._read_donated(donate)
         bound = self._planner.bindings.of_last((seeded, donated), arrays)
         if bound is None:
-            bound, arrays = self._prepare(arrays, seeded, donated)
+            bound, arrays = self._prepare(params, arrays, seeded, donated)
         evaluation = bound.interface.source
         if evaluation.captured.arrays:
             arrays = [*arrays, *evaluation.captured.collect(bound.ports)]
@@ -114,15 +115,17 @@ class Evaluator:
         initializers = bound.interface.source.traced.initializers
         for name, x in parameters.items():
             if isinstance(x, PendingArray):
-                type, sharding = bound.ports[name].type, self._planner.remember(name, bound)
-                x.materialise(
-                    initial_array(self._backend, name, type, initializers[name], sharding, x.seed)
-                )
+                port, initializer = bound.ports[name], initializers[name]
+                made = initial_array(
+                    self._backend, name, port.type, initializer, port.sharding, x.seed,
+                    is_placed=bound.interface.is_placed,
+                )  # fmt: skip
+                x.materialise(made)
 
     # ------------------------------------------------------------------ arrays of new kinds
 
     def _prepare(
-        self, given: Sequence[Any], seeded: Seeded, donated: frozenset[str]
+        self, params: Given, given: Sequence[Any], seeded: Seeded, donated: frozenset[str]
     ) -> tuple[Bound[Evaluation], list[Array]]:
         """Return what evaluates arrays like these, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
@@ -132,13 +135,20 @@ class Evaluator:
         arrays += convert(given[last:], seeded or (), "gradient of output")
         if not self._planner.is_placed:
             arrays = list(map(on_whole_mesh, arrays))
-        bound = self._planner.bindings.of_last((seeded, donated), arrays)
-        if bound is None:
+        bindings, form = self._planner.bindings, (seeded, donated)
+        bound = bindings.of_last_said(form, arrays)
+        if bound is not None:
+            arrays = settle(arrays, bound.settled)
+        else:
             arrays[last:] = self._fit(arrays[last:], seeded or (), arrays[:first])
             bound = self.bind(seeded, [x.kind for x in arrays], donated)
-            parameters = dict(zip(self._parameters, arrays[first:last], strict=True))
-            self.materialise(parameters, bound)
+            self.materialise(dict(zip(self._parameters, arrays[first:last], strict=True)), bound)
+            arrays = settle(arrays, bound.settled)
+            bindings.remember(form, arrays, bound)
         check_host_indices(bound.interface.source.index_uses, self._inputs, given)
+        if isinstance(params, Parameters):  # what a user has put in is on the devices from now on
+            own = zip(self._parameters, given[first:last], arrays[first:last], strict=True)
+            params.update({name: x for name, was, x in own if not isinstance(was, Array)})
         return bound, arrays
 
     def _seed_array(self, seed: int, bound: Bound[Evaluation]) -> Array:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mithril.errors import ShapeError
+from mithril.errors import ShapeError, kind_of
 from mithril.mesh import Box, Sharding, edges
+from mithril.runtime.dlpack import UNREADABLE, read_foreign
 from mithril.types import DType, Scalar, Shape
 
 
@@ -77,8 +78,15 @@ def on_host(values: object) -> np.ndarray:
         raise ShapeError("values are None; give a number, numbers in nested lists, or an array")
     try:
         host = np.asarray(values)
-    except ValueError as error:
-        raise ShapeError(f"values do not form an array; {error}; give equal lengths") from error
+    except UNREADABLE as error:
+        found = read_foreign(values)
+        if found is None and not isinstance(error, ValueError):
+            raise ShapeError(
+                f"values are {kind_of(values)} that NumPy cannot read; {error}; give an array of it"
+            ) from error
+        if found is None:
+            raise ShapeError(f"values do not form an array; {error}; give equal lengths") from error
+        host = found
     if host.dtype.kind not in "biufV":
         raise ShapeError(
             f"values are of type {host.dtype}, which is no dtype of Mithril; give numbers"

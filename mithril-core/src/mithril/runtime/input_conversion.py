@@ -1,8 +1,8 @@
 """What a user passes into an evaluation, as arrays of a backend, without detours.
 
 A loop passes in arrays of the same shapes and dtypes again and again. How `backend.array` reads
-them (dtype, sharding, whether values fit) is worked out for the first ones; the next ones are only
-copied, and the very number that was passed in last is not even that.
+them (dtype, whether values fit) is worked out for the first ones; the next ones are only copied,
+each device getting its part, and the very number that was passed in last is not even that.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from mithril.mesh import PartitionSpec, Sharding
+from mithril.mesh import PartitionSpec
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
+from mithril.runtime.unplaced import HostArray
 from mithril.types import TensorType
 
 EVERYWHERE: Mapping[str, PartitionSpec] = {}
@@ -29,7 +30,7 @@ class InputConverter:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[tuple[Any, ...], tuple[TensorType, Sharding]] = {}
+        self._known: dict[tuple[Any, ...], TensorType] = {}
         self._number: tuple[float, Array] | None = None
 
     def convert(
@@ -39,7 +40,7 @@ class InputConverter:
         what: str,
         specs: Mapping[str, PartitionSpec] = EVERYWHERE,
     ) -> list[Array]:
-        """Return arrays of the backend; NumPy arrays and numbers are replicated.
+        """Return arrays of the backend; values of the host wait there for their plan.
 
         Args:
             given: what was passed in.
@@ -56,23 +57,23 @@ class InputConverter:
         ]
 
     def _convert(self, x: object, what: str, name: str, spec: PartitionSpec | None) -> Array:
-        if isinstance(x, Array) and x.backend is self._backend:
-            return x if spec is None else self._backend.reshard(x, spec)
+        if isinstance(x, Array) and x.kind.backend is self._backend:
+            return x if spec is None else self._lay_out(x, spec)
         if type(x) is np.ndarray:
-            known = self._known.get((x.shape, x.dtype, spec))
+            known = self._known.get((x.shape, x.dtype))
             if known is not None:
-                shards = self._backend.engine.put(*known, lambda box: x[box].copy())
-                return Array(self._backend, *known, shards)
+                return HostArray(self._backend, known, x)
         elif self._number is not None and x is self._number[0] and type(self._number[1]) is Array:
             return self._number[1]
-        if type(x) is np.ndarray and spec is not None:
-            array = self._backend.array(x, sharding=spec)
-        else:
-            array = self._backend.as_array(x, f"{what} '{name}'")
-            array = array if spec is None else self._backend.reshard(array, spec)
+        array = self._backend.as_unplaced(x, f"{what} '{name}'")
+        array = array if spec is None else self._lay_out(array, spec)
         if type(x) is float:  # such as the 1.0 that a loop gives as the gradient of its loss
             self._number = (x, array)
         elif type(x) is np.ndarray and array.dtype.numpy == x.dtype != np.int64:
             # int64 is narrowed where its values fit: they are looked at each time.
-            self._known[x.shape, x.dtype, spec] = (array.type, array.sharding)
+            self._known[x.shape, x.dtype] = array.type
         return array
+
+    def _lay_out(self, x: Array, spec: PartitionSpec) -> Array:
+        """Return an array as a spec says; an unplaced one is brought there for its plan."""
+        return self._backend.reshard(x, spec) if x.is_placed else x

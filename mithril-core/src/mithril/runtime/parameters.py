@@ -8,7 +8,7 @@ from typing import Any, Never, Self
 
 import numpy as np
 
-from mithril.errors import ShapeError, UnknownNameError, listing, nearest
+from mithril.errors import ShapeError, UnknownNameError, kind_of, listing, nearest
 from mithril.mesh import Box, Sharding
 from mithril.models.initializers import Initializer
 from mithril.plugins.published import suggest_attribute
@@ -35,7 +35,8 @@ class Parameters(dict[str, Array]):
         )
 
     def __getattr__(self, name: str) -> Callable[[], dict[str, Any]]:
-        first = None if name.startswith("_") else next(iter(self.values()), None)
+        arrays = () if name.startswith("_") else (x for x in self.values() if isinstance(x, Array))
+        first = next(iter(arrays), None)
         if first is None:
             raise AttributeError(f"parameters have no attribute '{name}'")
         methods = first.backend.interop.array_methods
@@ -45,7 +46,8 @@ class Parameters(dict[str, Array]):
                 f"parameters on backend '{first.backend.name}' have no attribute '{name}'"
                 f"{suggest_attribute(name, ())}; there: {listing(public)}"
             )
-        return lambda: {key: getattr(x, name)() for key, x in self.items()}
+        own, backend = self, first.backend
+        return lambda: {key: getattr(backend.convert(x), name)() for key, x in own.items()}
 
     def copy(self) -> Self:
         """Return a mapping with the same arrays."""
@@ -67,11 +69,14 @@ class Parameters(dict[str, Array]):
         return made
 
     def __repr__(self) -> str:
-        rows = (
-            f"  {name}: {x.type if x.is_materialised else 'size not known yet'}"
-            for name, x in self.items()
-        )
-        return "\n".join(["Parameters", *rows])
+        return "\n".join(["Parameters", *(f"  {name}: {_show(x)}" for name, x in self.items())])
+
+
+def _show(x: object) -> str:
+    if isinstance(x, Array):
+        return str(x.type) if x.is_materialised else "size not known yet"
+    dtype, shape = getattr(x, "dtype", ""), list(getattr(x, "shape", ()))
+    return f"{dtype}{shape}, not on devices yet" if dtype else kind_of(x)
 
 
 def initial_array(
@@ -81,6 +86,8 @@ def initial_array(
     initializer: Initializer,
     sharding: Sharding,
     seed: int,
+    *,
+    is_placed: bool = True,
 ) -> Array:
     """Return the initial value of a parameter, each device drawing its own part.
 
@@ -94,6 +101,7 @@ def initial_array(
         initializer: the distribution, resolved for the shape.
         sharding: how it lies on the mesh.
         seed: any integer.
+        is_placed: whether somebody said that it lies so.
 
     Raises:
         ShapeError: an initializer of the user's own returns something of other sizes.
@@ -105,7 +113,7 @@ def initial_array(
     def draw(box: Box) -> np.ndarray:
         return _draw(initializer, name, key, type, box) if whole is None else whole[box]
 
-    return backend.place(type, sharding, draw)
+    return backend.place(type, sharding, draw, is_placed=is_placed)
 
 
 def _draw(initializer: Initializer, name: str, key: Key, type: TensorType, box: Box) -> np.ndarray:

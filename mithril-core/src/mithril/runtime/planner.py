@@ -1,20 +1,20 @@
 """From a model and the types and shardings of its arrays to plans, each made once.
 
-A plan depends on the kinds of all arguments. Where one leaves a sharding open, the annotation
-decides, or the plan itself: the array then lies where it is needed.
+A plan depends on what is said of all arguments. Where nobody has placed an array, the annotation
+decides, or the plan itself: the array then goes where it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from mithril.compiler import COMPUTED_WITH, Batch, Request, placement_of
+from mithril.compiler import Batch, Request, placement_of
 from mithril.engine import Engine
 from mithril.errors import GraphError, ShapeError, listing, nearest
-from mithril.mesh import PartitionSpec, Sharding, coarsen
+from mithril.mesh import Sharding
 from mithril.models import Layer
-from mithril.models.annotations import Annotation, resolve
 from mithril.models.composition import Composition
 from mithril.models.parameter_rules import frozen_of
 from mithril.models.placement import placement_spec_of
@@ -31,24 +31,21 @@ from mithril.models.trace_context import SEED
 from mithril.partition.pipeline import Placement
 from mithril.runtime.array import Kind
 from mithril.runtime.backend import Backend
-from mithril.runtime.call import Bindings, Bound, Interface, bind
+from mithril.runtime.call import Bindings, Bound, Interface, bind, says_sharding
 from mithril.runtime.capture import Captured, convert_on, layout_of
 from mithril.runtime.host_indices import IndexUse, find_index_uses
 from mithril.runtime.lru import LRUCache
+from mithril.runtime.model_layouts import Arguments, ModelLayouts
+from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.settings import Settings
-from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import cotangent_name, gradient_of, output_types
 from mithril.types import TensorType
 
-Placed = tuple[TensorType | None, Sharding | None]  # None: as the plan needs it
-Arguments = tuple[tuple[str, Placed], ...]
 Seeded = tuple[str, ...] | None
 NOTHING: frozenset[str] = frozenset()
 """Names of what a call gives up besides what every call does."""
 KEPT = 256
 """How many traces and plans a compiled model keeps."""
-PASSED_IN = "the array that was passed in"
-AT_REST = "at_rest"
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,8 @@ class ArgumentKinds:
     """What a plan depends on: type and sharding of every argument, by name.
 
     Args:
-        inputs: the model's inputs.
-        parameters: the model's parameters; not yet made ones may lie anywhere.
+        inputs: the model's inputs; unplaced ones may lie anywhere.
+        parameters: the model's parameters; likewise before it is decided where they lie.
         gradients: the output gradients; None for a forward plan.
     """
 
@@ -93,13 +90,19 @@ class Planner:
         backend: where it runs.
         engine: of the backend, as the settings want it.
         settings: how it is planned.
+        shardings: where the parameters lie that nobody has placed otherwise.
 
     Raises:
         ShardingError: a pattern of `model.shard` matches nothing.
     """
 
     def __init__(
-        self, model: Composition | Layer, backend: Backend, engine: Engine, settings: Settings
+        self,
+        model: Composition | Layer,
+        backend: Backend,
+        engine: Engine,
+        settings: Settings,
+        shardings: ParameterShardings[Evaluation],
     ) -> None:
         check_patterns(model)
         self._placement_spec = placement_spec_of(component_of(model))
@@ -111,7 +114,7 @@ class Planner:
         self._engine = engine
         self._settings = settings
         self._traces: LRUCache[tuple[tuple[str, TensorType], ...], Traced] = LRUCache(KEPT)
-        self._decisions: dict[tuple[str, Sharding], str] = {}
+        self.shardings = shardings
 
     @property
     def trainable(self) -> tuple[str, ...]:
@@ -157,47 +160,114 @@ class Planner:
             kinds: of inputs, parameters and these gradients, in that order.
             donated: names of the arguments that are given up, besides those of the settings.
         """
-        bound = self.bindings.find((seeded, donated), kinds)
+        said = self._say(seeded, kinds)
+        bound = self.bindings.find((seeded, donated), said)
         if bound is None and donated:
-            bound = self._bind_donating(seeded, kinds, donated)
-            self.bindings.keep((seeded, donated), kinds, bound, is_planned=False)
+            bound = self._bind_donating(seeded, said, donated)
+            self.bindings.keep((seeded, donated), said, bound, is_planned=False)
         elif bound is None:
-            bound = self._bind(self._argument_kinds(seeded, kinds))
-            self.bindings.keep((seeded, donated), kinds, bound)
+            nowhere = self._displace(said)
+            if any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
+                self.shardings.decide()
+            if any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
+                self.shardings.add(self._make(seeded, nowhere))
+            bound = self._make(seeded, said)
+            self.shardings.ask(partial(self._make, seeded, nowhere))
         return bound
 
     def _bind_donating(
-        self, seeded: Seeded, kinds: Sequence[Kind], donated: frozenset[str]
+        self, seeded: Seeded, said: Sequence[Kind], donated: frozenset[str]
     ) -> Bound[Evaluation]:
         """Return the plan of a call that gives up more: the same one, lowered anew."""
-        same = self.bind(seeded, kinds)
+        same = self.bind(seeded, said)
         names = donated | self._settings.donated
         return replace(same, interface=same.interface.donating(names))
 
-    def _argument_kinds(self, seeded: Seeded, kinds: Sequence[Kind]) -> ArgumentKinds:
+    def _make(self, seeded: Seeded, said: Sequence[Kind]) -> Bound[Evaluation]:
+        bound = self.bindings.find((seeded, NOTHING), said)
+        if bound is None:
+            bound = self._bind(self._argument_kinds(seeded, said), said)
+            self.bindings.keep((seeded, NOTHING), said, bound)
+        return bound
+
+    def _parameters_of(self, kinds: Sequence[Kind]) -> Sequence[Kind]:
+        first = len(self._input_names)
+        return kinds[first : first + len(self._parameter_names)]
+
+    def _say(self, seeded: Seeded, kinds: Sequence[Kind]) -> list[Kind]:
+        """Return what is said of arguments; a parameter where all others would lie is unplaced."""
+        said = [kind.said for kind in kinds]
+        first = len(self._input_names)
+        if any(kind.is_open for kind in said):
+            types = tuple(zip(self._input_names, (k.type for k in said[:first]), strict=True))
+            graph, outputs = self.trace(types).graph, self.output_types(types)
+            known = [graph.input(name).type for name in self._parameter_names]
+            known += [outputs[name] for name in seeded or ()]
+            said[first:] = [
+                Kind.of_type(kind.backend, type) if kind.is_open else kind
+                for kind, type in zip(said[first:], known, strict=True)
+            ]
+        for position, name in enumerate(self._parameter_names, first):
+            kind = said[position]
+            decision = self.shardings.of(name, kind.type) if kind.is_placed else None
+            if decision is not None and decision.sharding == kind.sharding:
+                said[position] = Kind.of_type(kind.backend, kind.type)
+        return said
+
+    def _displace(self, said: Sequence[Kind]) -> list[Kind]:
+        """Return kinds with all parameters unplaced."""
+        first, found = len(self._input_names), list(said)
+        for position, kind in enumerate(self._parameters_of(said), first):
+            found[position] = Kind.of_type(kind.backend, kind.type)
+        return found
+
+    def _is_undecided(self, name: str, kind: Kind) -> bool:
+        return not kind.is_placed and self.shardings.of(name, kind.type) is None
+
+    def _argument_kinds(self, seeded: Seeded, said: Sequence[Kind]) -> ArgumentKinds:
         names = (*self._input_names, *self._parameter_names, *(seeded or ()))
-        found = tuple(zip(names, ((x.type, x.sharding) for x in kinds), strict=True))
+        found = tuple(zip(names, ((x.type, x.sharding) for x in said), strict=True))
         first, last = len(self._input_names), len(self._input_names) + len(self._parameter_names)
         gradients = None if seeded is None else found[last:]
-        return ArgumentKinds(found[:first], found[first:last], gradients)
+        inputs = tuple((n, (type, self._arrive(n, type, s))) for n, (type, s) in found[:first])
+        parameters = tuple(
+            (n, (type, self._rest(n, type, s))) for n, (type, s) in found[first:last]
+        )
+        return ArgumentKinds(inputs, parameters, gradients)
 
-    def _bind(self, arguments: ArgumentKinds) -> Bound[Evaluation]:
-        types = tuple((name, type) for name, (type, _) in arguments.inputs if type is not None)
+    def _arrive(self, name: str, type: TensorType, said: Sharding | None) -> Sharding | None:
+        """Return how an input arrives: as it is placed, or as `in_shardings` say."""
+        spec = self._settings.in_shardings.get(name)
+        if said is not None or spec is None:
+            return said
+        return Sharding.of(self._backend.mesh, spec, type.rank, f"input '{name}'")
+
+    def _rest(self, name: str, type: TensorType, said: Sharding | None) -> Sharding | None:
+        """Return how a parameter arrives: as it is placed, or as it was decided, if it was."""
+        decision = self.shardings.of(name, type)
+        return decision.sharding if said is None and decision is not None else said
+
+    def _bind(self, arguments: ArgumentKinds, said: Sequence[Kind]) -> Bound[Evaluation]:
+        types = tuple((name, type) for name, (type, _) in arguments.inputs)
         traced = self.trace(types)
         _check_types(traced, arguments, self.output_types(types))
+        interface = self._interface(traced, arguments)
+        is_placed = any(kind.is_placed for kind in said) or self._says_sharding(traced)
         return bind(
             self._engine,
             traced.graph,
             self._request(traced, arguments),
-            self._interface(traced, arguments),
+            replace(interface, is_placed=is_placed),
             self._settings.plan,
         )
 
-    def remember(self, name: str, bound: Bound[Evaluation]) -> Sharding:
-        """Return the sharding a plan takes a parameter in, and remember who decided it."""
-        sharding = bound.ports[name].sharding
-        self._decisions[name, sharding] = bound.plan.specs[name].decided_by
-        return sharding
+    def _says_sharding(self, traced: Traced) -> bool:
+        """Return whether the model, or what it is compiled with, says how anything lies."""
+        settings = self._settings
+        said = (traced.annotations, traced.value_annotations, traced.at_rest)
+        asked = (settings.in_shardings, settings.out_shardings)
+        captured = (not item.is_free for item in traced.captured)
+        return any((*said, *asked, *captured, self.is_placed, says_sharding(traced.graph)))
 
     def _interface(self, traced: Traced, arguments: ArgumentKinds) -> Interface[Evaluation]:
         """Return what is passed, inputs and parameters first, and what comes out, outputs first."""
@@ -249,84 +319,18 @@ class Planner:
         )
 
     def _request(self, traced: Traced, arguments: ArgumentKinds) -> Request:
-        layouts = self._layouts(traced, arguments)
-        for name, spec in self._settings.out_shardings.items():
-            type = traced.graph.outputs[name].type
-            leaves = self._sharding(spec, type, f"output '{name}'")
-            layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
-        for name, home in self._homes(traced).items():
-            layouts[name] = replace(layouts.get(name, UNSAID), home=home)
+        layouts = ModelLayouts(self._backend.mesh, self._settings, self.shardings, traced)
         seeds = arguments.gradients
-        for name, (_, sharding) in seeds or ():
-            layouts[cotangent_name(name)] = Layout(arrives=FREE if sharding is None else sharding)
+        # Micro-batches cut what is said to arrive whole, as any input.
+        whole = self._backend.mesh if self.is_placed else None
+        captured = {item.name: layout_of(item, whole) for item in traced.captured}
         return Request(
-            layouts,
+            layouts.of(arguments.inputs, arguments.parameters, seeds or ()) | captured,
             cotangents=None if seeds is None else tuple(name for name, _ in seeds),
             differentiated=self._differentiate(traced, arguments),
             parameters=tuple(traced.parameter_names),
             placement=self._placement(traced, arguments),
-            notes=self._notes(traced),
-        )
-
-    def _layouts(self, traced: Traced, arguments: ArgumentKinds) -> dict[str, Layout]:
-        """Return the layouts of what goes in, and who decided them."""
-        layouts = {
-            name: Layout(
-                arrives=self._check(sharding, type, f"input '{name}'"), decided_by=PASSED_IN
-            )
-            for name, (type, sharding) in arguments.inputs
-            if type is not None and sharding is not None
-        }
-        for name, (_, sharding) in arguments.parameters:
-            layouts[name] = self._parameter(name, sharding, traced)
-        # Micro-batches cut what is said to arrive whole, as any input.
-        whole = self._backend.mesh if self.is_placed else None
-        return layouts | {item.name: layout_of(item, whole) for item in traced.captured}
-
-    def _parameter(self, name: str, sharding: Sharding | None, traced: Traced) -> Layout:
-        """Return the layout of a parameter: an array keeps its sharding, else annotations count."""
-        if self._backend.mesh.size > 1 and (resting := self._resting(name, sharding, traced)):
-            return resting
-        if sharding is not None:
-            type = traced.graph.input(name).type
-            arrives = self._check(sharding, type, f"parameter '{name}'")
-            who = self._decisions.get((name, sharding), PASSED_IN)
-            # A sharding that an earlier plan chose is one candidate, another one a wish.
-            computed = None if who == COMPUTED_WITH else arrives
-            return Layout(arrives, computed, decided_by=who)
-        computed = self._find_compute_sharding(name, traced)
-        if computed is None:
-            return Layout(FREE)
-        annotation = traced.annotations[name]
-        return Layout(
-            computed=computed, decided_by=f"the annotation {annotation}{annotation.place}"
-        )
-
-    def _resting(self, name: str, sharding: Sharding | None, traced: Traced) -> Layout | None:
-        """Return the layout of a parameter kept at rest; an array that lies otherwise stays so."""
-        annotation = traced.at_rest.get(name)
-        if annotation is None:
-            return None
-        resting = self._resolve_annotation(
-            annotation, traced.graph.input(name).type, name, "parameter"
-        )
-        before = "" if sharding is None else self._decisions.get((name, sharding), "")
-        if sharding not in (None, resting) and not before.startswith(AT_REST):
-            return None
-        return Layout(
-            sharding,
-            self._find_compute_sharding(name, traced),
-            rests=sharding or resting,
-            decided_by=f"{AT_REST} {annotation}{annotation.place}",
-        )
-
-    def _find_compute_sharding(self, name: str, traced: Traced) -> Sharding | None:
-        """Return what an annotation says a parameter is computed with; one device says nothing."""
-        annotation = traced.annotations.get(name)
-        if annotation is None or self._backend.mesh.size == 1:
-            return None
-        return self._resolve_annotation(
-            annotation, traced.graph.input(name).type, name, "parameter"
+            notes=(*self._notes(traced), *layouts.overrides(arguments.parameters)),
         )
 
     def _differentiate(self, traced: Traced, arguments: ArgumentKinds) -> tuple[str, ...]:
@@ -337,31 +341,6 @@ class Planner:
         names = [name for name, _ in arguments.parameters if name not in self._frozen]
         floats = (n for n in names if traced.graph.input(n).type.dtype.is_float)
         return (*floats, *self._settings.differentiable)
-
-    def _homes(self, traced: Traced) -> dict[str, Sharding]:
-        """Return where the user wants inputs and intermediate values to lie, by name."""
-        if self._backend.mesh.size == 1:
-            return {}
-        return {
-            value.name: self._resolve_annotation(annotation, value.type, value.name, "value")
-            for value, annotation in traced.value_annotations.items()
-        }
-
-    def _resolve_annotation(
-        self, annotation: Annotation, type: TensorType, name: str, kind: str
-    ) -> Sharding:
-        sharding = resolve(annotation, self._backend.mesh, type, name)
-        return self._check(coarsen(sharding, type.shape), type, f"{kind} '{name}'")
-
-    def _sharding(self, spec: PartitionSpec, type: TensorType, what: str) -> Sharding:
-        sharding = Sharding.of(self._backend.mesh, spec, type.rank, what)
-        sharding.check(type.shape, what)
-        return self._check(sharding, type, what)
-
-    def _check(self, sharding: Sharding, type: TensorType, what: str) -> Sharding:
-        if not self._settings.plan.pads:
-            sharding.check_even(type.shape, what)
-        return sharding
 
     def _notes(self, traced: Traced) -> tuple[str, ...]:
         ignored = len(traced.annotations) + len(traced.value_annotations) + len(traced.at_rest)
@@ -376,7 +355,7 @@ def _arriving(name: str, batch: tuple[int, ...], arguments: ArgumentKinds) -> Sh
     found = dict(arguments.inputs)
     if name in found:
         return found[name][1]
-    sizes = ((type, s) for type, s in found.values() if type is not None and type.shape)
+    sizes = ((type, s) for type, s in found.values() if type.shape)
     return next((s for type, s in sizes if type.shape[:1] == batch), None)
 
 
@@ -385,7 +364,7 @@ def _check_types(
 ) -> None:
     for name, (type, _) in arguments.parameters:
         expected = traced.graph.input(name).type
-        if type is not None and type != expected:
+        if type != expected:
             raise ShapeError(
                 f"parameter '{name}' is {type}; with these inputs the model needs {expected}; "
                 f"pass inputs of the size the parameters were made for, or make new parameters "
@@ -393,7 +372,7 @@ def _check_types(
             )
     for name, (type, _) in arguments.gradients or ():
         expected = outputs[name]
-        if type is not None and type != expected:
+        if type != expected:
             raise ShapeError(
                 f"gradient of output '{name}' is {type}; the output is {expected}; give one of its "
                 f"shape and dtype"

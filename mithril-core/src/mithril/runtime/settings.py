@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from mithril.compiler import PlanOptions, check_schedule
 from mithril.errors import GraphError, MeshError, OptionError, ShardingError, listing, nearest
 from mithril.mesh import Mesh, PartitionSpec
+from mithril.mesh.cuts import refine_for
 from mithril.models import Layer
 from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
@@ -173,12 +174,10 @@ def read_shardings(
             )
         if not isinstance(spec, PartitionSpec):
             raise ShardingError(f"{option} of '{name}' is {spec!r}; give a spec, such as P()")
-        for dimension in range(len(spec)):
-            for axis in spec.axes(dimension):
-                if axis not in mesh.sizes:
-                    raise MeshError(
-                        f"{option} {spec!r} of {what} '{name}' does not fit; {mesh.lacking(axis)}"
-                    )
+        try:
+            refine_for(mesh, spec, f"{what} '{name}'")
+        except MeshError as error:
+            raise MeshError(f"{option} {error}") from None
     return dict(found)
 
 

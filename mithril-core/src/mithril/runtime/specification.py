@@ -10,11 +10,9 @@ import numpy as np
 
 from mithril.errors import ShapeError, ShardingError
 from mithril.keywords import checked_options
-from mithril.mesh import PartitionSpec
-from mithril.runtime.array import Array
+from mithril.mesh import PartitionSpec, Sharding
+from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.types import DType, TensorType, as_dtype, dtype_of_values
-
-REPLICATED = PartitionSpec()
 
 
 @checked_options
@@ -25,7 +23,7 @@ class TensorSpec:
     Args:
         shape: global sizes.
         dtype: element type; the float dtype of the backend by default.
-        sharding: a PartitionSpec; replicated by default.
+        sharding: a PartitionSpec; by default nobody says it, and a plan has it where it wants.
 
     >>> TensorSpec((32, 16), sharding=PartitionSpec("data")).type
     TensorType(shape=(32, 16), dtype=<DType.float32: 'float32'>)
@@ -33,7 +31,7 @@ class TensorSpec:
 
     shape: tuple[int, ...]
     dtype: str | None = None
-    sharding: PartitionSpec = REPLICATED
+    sharding: PartitionSpec | None = None
 
     def __post_init__(self) -> None:
         if not _is_shape(self.shape):
@@ -42,7 +40,7 @@ class TensorSpec:
             )
         if self.dtype is not None:
             as_dtype(self.dtype)
-        if not isinstance(self.sharding, PartitionSpec):
+        if self.sharding is not None and not isinstance(self.sharding, PartitionSpec):
             raise ShardingError(
                 f"TensorSpec has sharding {self.sharding!r}; give a spec, such as P('data')"
             )
@@ -69,7 +67,8 @@ def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpe
     if isinstance(given, TensorType):
         return TensorSpec(given.shape, given.dtype)
     if isinstance(given, Array):
-        return TensorSpec(given.shape, given.dtype, given.sharding.spec)
+        spec = given.sharding.spec if given.is_placed else None
+        return TensorSpec(given.shape, given.dtype, spec)
     if isinstance(given, np.ndarray):
         return TensorSpec(given.shape, dtype_of_values(given, dtype))
     if _is_shape(given):
@@ -77,6 +76,34 @@ def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpe
     raise ShapeError(
         f"shape of {what} is {given!r}; give a tuple of integers or ml.TensorSpec(shape, dtype)"
     )
+
+
+def read_kind(
+    given: object, wanted: PartitionSpec | None, backend: ArrayBackend, what: str
+) -> Kind:
+    """Return the kind of an input that is described by a shape, a kind, an array or a TensorSpec.
+
+    Args:
+        given: one of these.
+        wanted: how it is told to lie, unless a TensorSpec says otherwise.
+        backend: where it will be.
+        what: what it is, for messages.
+
+    Raises:
+        ShapeError: `given` is none of these.
+        MeshError: the mesh lacks an axis.
+        ShardingError: a spec is longer than the rank.
+    """
+    if isinstance(given, Kind) and (wanted is None or not given.is_placed):
+        return given
+    described = given.type if isinstance(given, Kind) else given
+    spec = as_spec(described, what, backend.precision.default)
+    if isinstance(described, TensorSpec) and spec.sharding is not None:
+        wanted = spec.sharding
+    if wanted is None:
+        return Kind.of_type(backend, spec.type)
+    sharding = Sharding.of(backend.mesh, wanted, len(spec.shape), what)
+    return Kind(backend, spec.type, sharding, backend.mesh.size > 1)
 
 
 def _is_shape(given: object) -> TypeGuard[Sequence[int]]:

@@ -27,23 +27,25 @@ def colocate(backend: ArrayBackend, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def on_whole_mesh(x: Array) -> Array:
-    """Return an array that lies on a part of the mesh on all of it, others as they are."""
-    if not x.is_materialised or not x.sharding.mesh.devices:
+    """Return a placed array that lies on a part of the mesh on all of it, others as they are."""
+    if not x.is_placed or not x.sharding.mesh.devices:
         return x
     return move_to(x, onto(x.sharding, x.backend.mesh))
 
 
-def move_to(x: Array, sharding: Sharding) -> Array:
+def move_to(x: Array, sharding: Sharding, *, is_placed: bool | None = None) -> Array:
     """Return an array as it lies elsewhere.
 
     Args:
         x: an array.
         sharding: on other devices.
+        is_placed: whether somebody said so; by default it is placed as it was before.
     """
     if x.sharding.mesh.devices == sharding.mesh.devices:
         return x
     shards = x.backend.engine.move(x.shards, _transfer(x.type, x.sharding, sharding))
-    return Array(x.backend, x.type, sharding, shards)
+    placed = x.is_placed if is_placed is None else is_placed
+    return Array(x.backend, x.type, sharding, shards, placed)
 
 
 @lru_cache(maxsize=4096)
@@ -58,12 +60,13 @@ def placement_by(mesh: Mesh, kinds: Sequence[Kind], names: Sequence[str]) -> Pla
 
     Args:
         mesh: of the backend.
-        kinds: of the arguments.
+        kinds: what is said of the arguments.
         names: of the arguments.
     """
+    placed = [(name, kind) for name, kind in zip(names, kinds, strict=True) if kind.is_placed]
     parts = {
         kind.sharding.mesh.devices: coarse(kind.sharding.mesh)
-        for kind in kinds
+        for _, kind in placed
         if kind.sharding.mesh.devices
     }
     if not parts:
@@ -72,7 +75,7 @@ def placement_by(mesh: Mesh, kinds: Sequence[Kind], names: Sequence[str]) -> Pla
     known = tuple(Part(f"devices {', '.join(map(str, d))}", m) for d, m in parts.items())
     inputs = {
         name: number[kind.sharding.mesh.devices]
-        for name, kind in zip(names, kinds, strict=True)
+        for name, kind in placed
         if kind.sharding.mesh.devices
     }
     return Placement((*known, Part("mesh", mesh)), {}, len(known), inputs=inputs)

@@ -25,7 +25,7 @@ import numpy as np
 
 from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.ir.rewrite import regions
-from mithril.mesh import Sharding
+from mithril.mesh import MICRO, Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
@@ -170,9 +170,10 @@ class Objective:
         reduced = (sharding.drop_partial() for sharding in produced)
         goals = self._promised.get(value, ())
         found = dict.fromkeys((*produced, *reduced, *needed, *goals))
-        if given.is_free:  # an array is never a partial sum
+        if given.is_free:  # an array is never a partial sum, and exists for all micro-batches
             wished = filter(None, [given.computed])
-            found = dict.fromkeys(sharding.drop_partial() for sharding in (*found, *wished))
+            whole = (s.drop_partial() for s in (*found, *wished) if MICRO not in s.split_axes)
+            found = dict.fromkeys(whole)
         return tuple(found)
 
     def _share_homes(self) -> None:

@@ -193,15 +193,15 @@ class ModelCall:
         """Return a handle for each input of a program."""
         named = dict(zip(self.names, tensors, strict=True))
         seeded = {port: name for name, port in program.cotangents.items()}
-        found = {}
+        captured, found = program.captured, {}
         for port in program.plan.inputs:
             if port.name in seeded:
                 found[port.name] = self._slope(port, slopes.get(seeded[port.name]))
             elif port.name in self.arrays:
                 array, backend = self.arrays[port.name], self.function.compiled.backend
                 found[port.name] = backend.reshard(array, port.sharding).shards
-            elif port.name in program.captured:
-                found[port.name] = program.captured[port.name].shards
+            elif port.name in captured:
+                found[port.name] = captured[port.name].shards
             elif port.name in named:
                 is_part = port.name in self.function.compiled.parameters
                 found[port.name] = to_handle(

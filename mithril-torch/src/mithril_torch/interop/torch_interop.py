@@ -57,7 +57,7 @@ class TorchInterop(Interop):
         type = TensorType(tuple(x.shape), dtype_of(x))
         lying = sharding or Sharding.replicated(mesh, type.rank)
         shards = to_handle(self.engine, whole, type, lying, is_part=sharding is not None)
-        return Adopted(type, lying, shards)
+        return Adopted(type, lying, shards, is_placed=sharding is not None)
 
     def host(self, x: object) -> np.ndarray | None:
         """Return a tensor of the host as NumPy's."""

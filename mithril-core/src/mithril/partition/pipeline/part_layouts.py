@@ -80,8 +80,11 @@ class PartLayouts:
         computed = self._find_compute_sharding(value, mesh)
         if computed is None:
             return layout
-        if not layout.is_free:
-            layout = replace(layout, arrives=layout.arrival(mesh, value.type.rank))
+        if value.name not in self.stage_graphs.crossing:
+            arrives = layout.arrival(mesh, value.type.rank)
+            if layout.is_free:  # a whole batch arrives, split as its micro-batches are
+                arrives = _drop_time(computed)
+            layout = replace(layout, arrives=arrives)
         is_bound = layout.computed is not None and layout.binds
         binds = is_bound or value.name == self.placement.batch
         return replace(layout, computed=computed, binds=binds)
@@ -140,6 +143,12 @@ class PartLayouts:
                 if value.name == batch:
                     homes[batch] = self.time.batch(mesh, value.type.rank)
         return homes
+
+
+def _drop_time(sharding: Sharding) -> Sharding:
+    """Return how a batch lies of which each device has what it needs of all micro-batches."""
+    dims = (axes[: axes.index(MICRO)] if MICRO in axes else axes for axes in sharding.dims)
+    return Sharding(sharding.mesh, tuple(dims))
 
 
 def _check_axes(name: str, sharding: Sharding, where: str, mesh: Mesh) -> None:

@@ -46,7 +46,7 @@ class Arriving:
         return Arriving(form.leaf_names(), specs, resting, donated, function, options.uneven)
 
     def arrays(self, backend: ArrayBackend, leaves: Sequence[Any]) -> list[Array]:
-        """Return the leaves as arrays; those of NumPy are put where they shall lie.
+        """Return the leaves as arrays; values of the host wait there for a plan to place them.
 
         Raises:
             GraphError: a leaf is no array.
@@ -59,16 +59,42 @@ class Arriving:
         found = []
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, TensorSpec):
-                leaf = as_spec(leaf, self.what(position), backend.precision.default)
-                kind = Kind(backend, leaf.type, self._resolve_spec(backend, leaf, position))
+                spec = as_spec(leaf, self.what(position), backend.precision.default)
+                kind = self._kind_of_spec(backend, spec, position)
             else:
                 kind = self._as_it_lies(backend, leaf, position).kind
             resting = self.rest_sharding(backend, kind.type, position)
             found.append(kind if resting is None else Kind(backend, kind.type, resting))
         return found
 
-    def _resolve_spec(self, backend: ArrayBackend, spec: TensorSpec, position: int) -> Sharding:
-        return sharding_of(backend, spec.sharding, spec.type, self.what(position), self.uneven)
+    def _kind_of_spec(self, backend: ArrayBackend, spec: TensorSpec, position: int) -> Kind:
+        if spec.sharding is None or backend.mesh.size == 1:
+            return Kind.of_type(backend, spec.type)
+        what = self.what(position)
+        return Kind(
+            backend, spec.type, sharding_of(backend, spec.sharding, spec.type, what, self.uneven)
+        )
+
+    def say(self, kinds: Sequence[Kind]) -> list[Kind]:
+        """Return what is said of leaves; one that lies as the options say is told it by them."""
+        return [self._say(kind, position) for position, kind in enumerate(kinds)]
+
+    def _say(self, kind: Kind, position: int) -> Kind:
+        if not kind.is_placed or (self.specs[position] is None and self.resting[position] is None):
+            return kind.said
+        free = Kind.of_type(kind.backend, kind.type)
+        return free if self.arrival(free, position) == kind.sharding else kind
+
+    def arrival(self, kind: Kind, position: int) -> Sharding | None:
+        """Return how a leaf arrives: as it is placed, or told to; None where nobody says it."""
+        if kind.is_placed:
+            return kind.sharding
+        resting = self.rest_sharding(kind.backend, kind.type, position)
+        spec = self.specs[position]
+        if resting is not None or spec is None or kind.backend.mesh.size == 1:
+            return resting
+        wanted = sharding_of(kind.backend, spec, kind.type, self.what(position), self.uneven)
+        return coarsen(wanted, kind.type.shape)
 
     def rest_sharding(
         self, backend: ArrayBackend, type: TensorType, position: int
@@ -81,8 +107,10 @@ class Arriving:
         return coarsen(sharding, type.shape)
 
     def _array(self, backend: ArrayBackend, leaf: Any, position: int) -> Array:
-        """Return a leaf as an array; one that is kept at rest is brought there."""
+        """Return a leaf as an array; a placed one that is kept at rest is brought there."""
         array = self._as_it_lies(backend, leaf, position)
+        if not array.is_placed:
+            return array
         resting = self.rest_sharding(backend, array.type, position)
         return array if resting is None else backend.reshard(array, resting)
 
@@ -96,13 +124,6 @@ class Arriving:
                     f"its model; evaluate once, or pass shapes= to compile()"
                 )
             return array
-        resting = self.resting[position]
-        spec = self.specs[position] if resting is None else resting
-        if isinstance(leaf, np.ndarray | np.generic) and spec is not None:
-            if backend.mesh.size == 1:
-                return backend.array(leaf)
-            check_rank(backend, spec, np.ndim(leaf), what)
-            return backend.array(leaf, sharding=spec)
         is_host = isinstance(leaf, bool | int | float | np.ndarray | np.generic)
         if not is_host and backend.adopt(leaf) is None:
             raise GraphError(
@@ -110,21 +131,11 @@ class Arriving:
                 f"backend.array(…), or a number, or name the argument in static=… if it is a value "
                 f"of Python"
             )
-        return backend.as_array(leaf, what)
+        return backend.as_unplaced(leaf, what)
 
     def what(self, position: int) -> str:
         """Return what a leaf is called in messages."""
         return f"argument '{self.names[position]}' of function '{self.function}'"
-
-
-def check_rank(backend: ArrayBackend, spec: PartitionSpec, rank: int, what: str) -> None:
-    """Raise unless a spec fits a rank and the mesh.
-
-    Raises:
-        ShardingError: it is longer than the rank.
-        MeshError: the mesh lacks an axis.
-    """
-    Sharding.of(backend.mesh, spec, rank, what)
 
 
 def sharding_of(

@@ -12,8 +12,8 @@ from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
 from mithril.ops.constrain import apply_constraint
 from mithril.runtime.array import ArrayBackend, Kind
-from mithril.runtime.call import Bound, Interface, bind
-from mithril.runtime.capture import Captured, layout_of
+from mithril.runtime.call import Bound, Interface, bind, says_sharding
+from mithril.runtime.capture import Captured
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.arriving import Arriving, sharding_of
 from mithril.runtime.functional.options import FunctionOptions
@@ -21,7 +21,7 @@ from mithril.runtime.functional.tracing import FunctionBuilder, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, spread
 from mithril.runtime.host_indices import IndexUse, check_host_indices, find_index_uses
 from mithril.runtime.submesh import placement_by
-from mithril.sharding import UNSAID, Layout
+from mithril.sharding import FREE, UNSAID, Layout
 from mithril.types import DType, check_number
 
 Limit = tuple[int, DType, str]
@@ -108,14 +108,18 @@ def bind_function(
     ]
     captured = Captured(builder.captured_arrays)
     traced = TracedFunction(structure, captured, limits, graph)
-    arrive = [*kinds, *captured.kinds]
+    arrive = [*kinds, *(kind.said for kind in captured.kinds)]
     known = tuple(value.name for value in graph.inputs)
     request = _request(builder, graph, arriving, arrive, structure, options)
+    interface = Interface(
+        f"function '{name}'", backend, traced, known, tuple(called), arriving.donated,
+        is_placed=_says_sharding(graph, request),
+    )  # fmt: skip
     return bind(
         backend.engine.with_ranges() if options.partition_hooks else backend.engine,
         graph,
         replace(request, placement=placement_by(backend.mesh, arrive, known)),
-        Interface(f"function '{name}'", backend, traced, known, tuple(called), arriving.donated),
+        interface,
         replace(options.plan, pads=(options.uneven or backend.uneven) == "pad"),
     )
 
@@ -128,12 +132,15 @@ def _inputs(
     leaves = zip(arriving.names, arriving.specs, arriving.resting, kinds, numbers, strict=True)
     for position, (name, spec, resting, kind, is_number) in enumerate(leaves):
         tensor = builder.input(kind.type, builder.free_name(name))
-        builder.lies[tensor.value] = kind.sharding
-        if spec is not None and resting is None and backend.mesh.size > 1:
+        lies = arriving.arrival(kind, position)
+        builder.lies[tensor.value] = (
+            Layout(follows=tensor.value.name) if lies is None else Layout(leaves=lies)
+        )
+        if kind.is_placed and spec is not None and resting is None and backend.mesh.size > 1:
             wanted = sharding_of(backend, spec, kind.type, arriving.what(position), arriving.uneven)
             if wanted != kind.sharding:
                 tensor = builder.assign_name(apply_constraint(tensor, spec), name)
-                builder.lies[tensor.value] = wanted
+                builder.lies[tensor.value] = Layout(leaves=wanted)
         found.append(Number(builder, tensor.value) if is_number else tensor)
     return found
 
@@ -157,15 +164,18 @@ def _request(
         options: of the function.
     """
     backend = builder.backend
+    arrivals = [
+        arriving.arrival(kind, i) if i < len(arriving.names) else kind.sharding
+        for i, kind in enumerate(arrive)
+    ]
     layouts = {
-        value.name: Layout(arrives=kind.sharding)
-        for value, kind in zip(graph.inputs, arrive, strict=True)
+        value.name: Layout(arrives=FREE if lies is None else lies)
+        for value, lies in zip(graph.inputs, arrivals, strict=True)
     }
-    layouts |= {item.name: layout_of(item) for item in builder.captured_arrays}
     for position, spec in enumerate(arriving.resting if backend.mesh.size > 1 else ()):
         if spec is not None:
             value, wanted = graph.inputs[position], arriving.specs[position]
-            what, lies = arriving.what(position), arrive[position].sharding
+            what, lies = arriving.what(position), arrivals[position]
             layouts[value.name] = Layout(
                 arrives=lies,
                 computed=None
@@ -178,10 +188,18 @@ def _request(
     for (name, value), spec in zip(graph.outputs.items(), specs, strict=True):
         if spec is not None:
             what = f"'{name}' of function '{builder.name}'"
-            leaves = sharding_of(backend, spec, value.type, what, options.uneven)
-        elif value in builder.lies:
-            leaves = builder.lies[value]
+            leaving = Layout(leaves=sharding_of(backend, spec, value.type, what, options.uneven))
+        elif value in builder.lies and builder.lies[value].follows != value.name:
+            leaving = builder.lies[value]
         else:
             continue
-        layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
+        layouts[name] = replace(
+            layouts.get(name, UNSAID), leaves=leaving.leaves, follows=leaving.follows
+        )
     return Request(layouts)
+
+
+def _says_sharding(graph: Graph, request: Request) -> bool:
+    """Return whether anybody says how anything of a function lies."""
+    said = (sharding for layout in request.layouts.values() for sharding in layout.shardings())
+    return any(True for _ in said) or says_sharding(graph)

@@ -30,6 +30,7 @@ from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functional.tree import flatten, rebuild, spread
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
+from mithril.runtime.unplaced import settle
 
 KEPT = 512
 """How many plans a function keeps; the one unused for longest goes first."""
@@ -133,10 +134,16 @@ class Function:
         if outer is not None:
             return self._inline(outer, form, leaves)
         backend = self._backend_of(leaves)
-        arrays = self._form(form).arrays(backend, leaves)
-        bound = self._bind(backend, form, [x.kind for x in arrays])
+        arriving = self._form(form)
+        arrays = arriving.arrays(backend, leaves)
+        known = self._bindings.of_last_said(form, arrays)
+        said = () if known else arriving.say([x.kind for x in arrays])
+        bound = known or self._bind(backend, form, said)
         bound.interface.source.check_numbers(leaves)
         bound.interface.source.check_indices(leaves)
+        arrays = settle(arrays, bound.settled)
+        if known is None:
+            self._bindings.remember(form, arrays, bound)
         made = _run(bound, arrays)
         give_up_moved(leaves, arrays, bound.interface.donated)
         return made
@@ -156,7 +163,9 @@ class Function:
         leaves: list[Any] = []
         form = self._read(args, kwargs, leaves)
         backend = self._backend_of(leaves)
-        return self._bind(backend, form, self._form(form).kinds(backend, leaves)).plan
+        arriving = self._form(form)
+        kinds = arriving.say(arriving.kinds(backend, leaves))
+        return self._bind(backend, form, kinds).plan
 
     def explain(self, *args: Any, tensor: str | None = None, **kwargs: Any) -> str:
         """Return why the plan for arguments like these has its collectives.
@@ -241,6 +250,7 @@ def _run(bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
     """Return what a function returns for arrays of the kinds that were planned for."""
     traced = bound.interface.source
     captured = traced.captured
+    # Another plan may have moved what is unplaced of them.
     given = [*arrays, *captured.collect(bound.ports)] if captured.arrays else arrays
     return rebuild(traced.structure, bound.run(given))
 

@@ -19,17 +19,17 @@ from mithril.ir.op import Op
 from mithril.ir.running import running_trace, tracing
 from mithril.ir.source import user_source
 from mithril.ir.tensor import Number
-from mithril.mesh import Sharding
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.capture import convert_on
 from mithril.runtime.functional.tree import Structure, flatten
+from mithril.sharding import Layout
 from mithril.types import DType, Scalar, TensorType, as_dtype
 
 
 class FunctionBuilder(CapturingBuilder):
     """Collects what a function computes; every node knows the user's line.
 
-    `lies` says how arguments lie, and the gradients that shall lie as they do.
+    `lies` says how arguments leave, and the gradients that shall lie as they do.
 
     Args:
         backend: where the function will run.
@@ -42,7 +42,7 @@ class FunctionBuilder(CapturingBuilder):
         super().__init__(convert_on(backend, f"function '{name}'"), backend.precision.default)
         self.backend = backend
         self.name = name
-        self.lies: dict[Value, Sharding] = {}
+        self.lies: dict[Value, Layout] = {}
         self.is_done = False
 
     def here(self) -> Source | None:

@@ -1,0 +1,80 @@
+"""What a compiled model tells of the plan that was made last: the plan, tables, explanations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mithril.errors import OptionError, PlanError
+from mithril.models import Layer
+from mithril.models.composition import Composition
+from mithril.models.summary import summarize
+from mithril.plan import Plan
+from mithril.report import explain, partition_map, print_collectives, print_shapes
+from mithril.runtime.backend import Backend
+from mithril.runtime.evaluation import Evaluator
+
+
+class PlanReports:
+    """The part of `CompiledModel` that reads its latest plan."""
+
+    backend: Backend
+    outputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+    _model: Composition | Layer
+    _evaluator: Evaluator
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was made last.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        if self._evaluator.latest is None:
+            raise PlanError(
+                "plan is not known before the shapes; evaluate once, or pass shapes= to compile()"
+            )
+        return self._evaluator.latest.plan
+
+    def get_partition_map(self) -> dict[str, Any]:
+        """Return which device runs which layers and holds which parameters, by the last plan.
+
+        The result is plain data: `mesh`, `stages`, `layers`, `parameters` and `devices`; see
+        `mithril.report.partition_map`.
+
+        Raises:
+            PlanError: no shapes are known yet.
+        """
+        return partition_map(self.plan, self.parameters)
+
+    def summary(self) -> str:
+        """Return the model as a table, and what the last plan makes of it, if there is one."""
+        described = (
+            summarize(self._model)
+            if isinstance(self._model, Composition)
+            else f"{self._model!r}: parameters {', '.join(self.parameters) or 'none'}"
+        )
+        if self._evaluator.latest is None:
+            return f"{described}\non {self.backend!r}; no shapes are known yet"
+        return f"{described}\n{print_shapes(self.plan, self.parameters)}"
+
+    def plan_summary(self) -> str:
+        """Return the last plan's collectives, each with its reason, and the bytes per mesh axis."""
+        return print_collectives(self.plan)
+
+    def explain(self, tensor: str | None = None) -> str:
+        """Return why the last plan has its collectives, or why one tensor lies as it does.
+
+        Args:
+            tensor: name of a parameter, input, output or layer output.
+
+        Raises:
+            OptionError: it is no name.
+            PlanError: the plan knows no tensor of that name, or no shapes are known yet.
+        """
+        if tensor is not None and not isinstance(tensor, str):
+            raise OptionError(
+                f"explain() takes the name of a tensor, not {tensor!r}; give one, such as "
+                f"'{self.outputs[0]}', or none"
+            )
+        return explain(self.plan, tensor)
