@@ -239,7 +239,7 @@ class Layer(Component["Layer"]):
         """The layer as it is written, without how it is split."""
         name = [f"name='{self.given_name}'"] if self.given_name else []
         shown = [
-            f"{option.name}={self.config[option.name]!r}"
+            f"{option.name}={_show(self.config[option.name])}"
             for option in self.definition.options
             if self.config[option.name] != option.default
         ]
@@ -252,6 +252,11 @@ class Layer(Component["Layer"]):
         start = self.described.removesuffix(")")
         between = ", " if split and not start.endswith("(") else ""
         return f"{start}{between}{', '.join(split)})"
+
+
+def _show(value: object) -> str:
+    """Return an option as it is written; a function by its name, without an address."""
+    return getattr(value, "__name__", repr(value)) if callable(value) else repr(value)
 
 
 @overload
