@@ -97,7 +97,7 @@ def test_a_name_is_refused_or_harmless(place: str, name: str, tmp_path: Path) ->
     shapes = {input: ml.TensorSpec(X.shape, sharding=P(axis))}
     compiled = ml.compile(model, backend, shapes=shapes)
     outputs, slopes = compiled.evaluate(
-        compiled.randomize_params(), {input: X}, {compiled.output_names[0]: np.ones((4, 4), "f")}
+        compiled.randomize_params(), {input: X}, {compiled.outputs[0]: np.ones((4, 4), "f")}
     )
     assert len(outputs) == 1 and len(slopes) >= 2
     plan = compiled.plan
@@ -124,7 +124,7 @@ def plain(place: str) -> tuple[list[str], list[str]]:
     shapes = {input: ml.TensorSpec(X.shape, sharding=P(axis))}
     compiled = ml.compile(model, backend, shapes=shapes)
     compiled.evaluate(
-        compiled.randomize_params(), {input: X}, {compiled.output_names[0]: np.ones((4, 4), "f")}
+        compiled.randomize_params(), {input: X}, {compiled.outputs[0]: np.ones((4, 4), "f")}
     )
     with TemporaryDirectory() as folder:
         text = compiled.eject(Path(folder) / "step.py").read_text(encoding="utf-8")
