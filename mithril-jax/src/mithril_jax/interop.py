@@ -53,7 +53,7 @@ class JaxInterop(Interop):
         One that JAX's user has laid out over devices of the mesh is placed.
 
         Raises:
-            BackendError: it is a tracer.
+            BackendError: it is a tracer, or was deleted.
         """
         if not isinstance(x, jax.Array):
             return None
@@ -61,6 +61,11 @@ class JaxInterop(Interop):
             raise BackendError(
                 f"array {x.aval} is being traced by JAX; inside jax.jit or jax.grad use the "
                 f"function that compiled.as_jax() returns"
+            )
+        if x.is_deleted():  # XLA would end the process on several devices
+            raise BackendError(
+                f"array {x.dtype}{list(x.shape)} was donated or deleted and holds no values any "
+                f"more; use what was returned, or leave it out of donate=…"
             )
         type = TensorType(x.shape, as_dtype(x.dtype))
         devices = self.opened

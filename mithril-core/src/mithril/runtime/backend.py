@@ -249,9 +249,8 @@ class Backend(Creation, Shared):
 
     def lay_out(self, x: Array, wanted: Sharding) -> Array:
         """Return an array of this backend that lies as a plan says."""
-        if wanted == x.sharding:
-            is_placed = x.is_placed or self.mesh.size == 1
-            return x if is_placed else Array(self, x.type, wanted, x.shards)
+        if wanted == x.sharding and (x.is_placed or self.mesh.size == 1):
+            return x
         if wanted.mesh.devices != x.sharding.mesh.devices:
             return move_to(x, wanted, is_placed=True)
         form = ("reshard", wanted)

@@ -66,11 +66,11 @@ def check_donated(arrays: Sequence[Array], names: Sequence[str], donated: Sequen
         donated: positions of what is given up.
 
     Raises:
-        BackendError: one array is at two places, one of which is donated.
+        BackendError: one array, or its memory, is at two places, one of which is donated.
     """
-    given = {id(arrays[position]): position for position in donated}
+    given = {id(arrays[position].shards): position for position in donated}
     for position, array in enumerate(arrays):
-        first = given.get(id(array), position)
+        first = given.get(id(array.shards), position)
         if first != position:
             raise BackendError(
                 f"array {array.type} is donated as '{names[first]}' and also passed as "

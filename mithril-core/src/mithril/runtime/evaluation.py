@@ -82,7 +82,7 @@ class Evaluator:
             bound, arrays = self._prepare(params, arrays, seeded, donated)
         evaluation = bound.interface.source
         if evaluation.captured.arrays:
-            arrays = [*arrays, *evaluation.captured.collect(bound.ports)]
+            arrays = evaluation.captured.add_to(arrays, bound.settled)
         if evaluation.traced.uses_seed:
             arrays = [*arrays, self._seed_array(seed, bound)]
         made = bound.run(arrays, observe)

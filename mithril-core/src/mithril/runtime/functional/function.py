@@ -251,7 +251,7 @@ def _run(bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
     traced = bound.interface.source
     captured = traced.captured
     # Another plan may have moved what is unplaced of them.
-    given = [*arrays, *captured.collect(bound.ports)] if captured.arrays else arrays
+    given = captured.add_to(arrays, bound.settled) if captured.arrays else arrays
     return rebuild(traced.structure, bound.run(given))
 
 
