@@ -87,7 +87,7 @@ class Solve(MatrixOp):
         return [-(slope @ _t(outputs[0])), slope]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _rule(inputs, outputs, "rc,rk", "ck", linear=((1,),))
+        return _rule(inputs, outputs, "rc,sk", "ck", linear=((1,),))  # s: no product over r
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         plain = MatrixOp.cost(self, inputs, outputs)
@@ -127,7 +127,7 @@ class TriangularSolve(MatrixOp):
         return [read, slope]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _rule(inputs, outputs, "rc,rk", "ck", linear=((1,),))
+        return _rule(inputs, outputs, "rc,sk", "ck", linear=((1,),))  # s: no product over r
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         moved = sum(t.nbytes for t in (*inputs, *outputs))
