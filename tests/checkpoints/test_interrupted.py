@@ -56,6 +56,14 @@ def count_calls(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return len(calls)
 
 
+def test_unfinished_files_of_another_process_are_no_foreign_files(tmp_path: Path) -> None:
+    unfinished = tmp_path / ".tmpSKZz04"  # as safetensors calls them while it writes
+    unfinished.touch()
+    ml.save(tmp_path, tree_of(1))
+    check_is(1, tmp_path)
+    assert not unfinished.exists()
+
+
 @pytest.mark.parametrize("error", [InterruptedSaveError, OSError])
 @pytest.mark.parametrize("name", STEPS)
 def test_the_old_checkpoint_stays_whole_until_the_new_one_is(

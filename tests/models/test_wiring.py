@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mithril.errors import GraphError
 from mithril.models import Add, Linear, Model, Relu
@@ -55,6 +55,7 @@ def apply(model: Model, step: tuple) -> None:
 
 @settings(max_examples=scaled(400), deadline=None)
 @given(steps())
+@example([("or", {}, "", ""), ("or", {}, "", ""), ("output", {}, "relu_1.output", "")])
 def test_what_is_open_and_what_names_mean_agree_with_the_whole(done: list[tuple]) -> None:
     model = Model()
     for step in done:

@@ -22,8 +22,13 @@ from mithril.types import TensorType, as_dtype
 
 FORMAT, VERSION = "mithril-checkpoint", 1
 INDEX = "index.json"
-OWN_NAME = re.compile(r"\d{6}-\d{5}(-\d{5}\.safetensors|\.json)(\.tmp)?|index\.json\.tmp")
-"""Names of files that saves make, the index aside: number of the save, process, file."""
+OWN_NAME = re.compile(
+    r"\d{6}-\d{5}(-\d{5}\.safetensors|\.json)(\.tmp)?|index\.json\.tmp|\.tmp\w{6}"
+)
+"""Names of files that saves make, the index aside: number of the save, process, file.
+
+The last is what safetensors (0.8) calls a file that it is still writing, or could not finish.
+"""
 Edges = tuple[tuple[int, int], ...]
 """Where each dimension of a box starts and stops."""
 

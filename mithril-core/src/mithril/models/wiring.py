@@ -38,6 +38,7 @@ class Wiring:
         self._open_inputs: dict[str, None] = {}
         self._short_open_inputs: dict[str, dict[str, None]] = defaultdict(dict)
         self._short_open_outputs: dict[str, dict[str, None]] = defaultdict(dict)
+        self._titles = dict(composition.titles)
         self._titled = {title: name for name, title in composition.titles}
         for link in composition.links:
             self._index_link(link)
@@ -58,6 +59,7 @@ class Wiring:
     def say(self, **said: Any) -> None:
         """Change what is said of the model besides its members and links, by field."""
         self._said = replace(self._said, **said)
+        self._titles = dict(self._said.titles)
         self._titled = {title: name for name, title in self._said.titles}
         self._snapshot = None
 
@@ -104,7 +106,8 @@ class Wiring:
         if name in self._titled or self.has(name):
             named = self._titled.get(name, name)
             return named if named in self._open_inputs else None
-        return next(iter(self._short_open_inputs.get(name, ())), None)
+        short = self._short_open_inputs.get(name, ())
+        return next((found for found in short if found not in self._titles), None)
 
     def find_source(self, name: str) -> str | None:
         """Return the connection a user means by a name where a value is read, or None.
@@ -117,9 +120,13 @@ class Wiring:
         found = self._titled.get(name) or self._port(name, outputs=True) or self.open_input(name)
         if found is not None:
             return found
-        open_outputs = list(self._short_open_outputs.get(name, ()))
-        if len(open_outputs) == 1:
-            return open_outputs[0]
+        untitled = [
+            output
+            for output in self._short_open_outputs.get(name, ())
+            if output not in self._titles
+        ]
+        if len(untitled) == 1:
+            return untitled[0]
         return _only(name, self._short_producers.get(name, []))
 
     def find_destination(self, name: str) -> str | None:
