@@ -70,3 +70,30 @@ def test_one_array_of_jax_is_not_donated_and_needed() -> None:
     both = ml.jit(lambda a, c: a + c, donate="a", backend=backend)
     with pytest.raises(ml.BackendError, match=r"is donated as 'a' and also passed as 'c'"):
         both(theirs, theirs)
+
+
+@pytest.mark.parametrize("wanted", [("data", "data"), ("data", "tensor"), (None, "data")])
+def test_an_unplaced_array_is_not_donated_and_needed_wherever_a_plan_wants_it(
+    wanted: tuple[str | None, str | None],
+) -> None:
+    backend = ml.NumpyBackend(MESH)
+    x = backend.array(A)
+    both = ml.jit(
+        lambda a, c: a + c, donate="a", backend=backend, in_shardings=tuple(map(P, wanted))
+    )
+    with pytest.raises(ml.BackendError, match=r"is donated as 'a' and also passed as 'c'"):
+        both(x, x)
+    np.testing.assert_array_equal(x.numpy(), A)
+
+
+def test_a_compiled_model_is_no_part_of_a_traced_function() -> None:
+    backend = ml.NumpyBackend()
+    compiled = ml.compile(ml.Linear(2), backend, shapes={"input": (3, 4)})
+    params = compiled.randomize_params()
+    outer = ml.jit(lambda x: compiled.evaluate(params, {"input": x})["output"], backend=backend)
+    with pytest.raises(
+        ml.BackendError, match=r"input 'input' is a tensor of a function that is being traced; call"
+    ):
+        outer(A)
+    with pytest.raises(ml.BackendError, match=r"is a tensor of a function that is being traced"):
+        ml.jit(lambda x: backend.reshard(x, P()), backend=backend)(A)

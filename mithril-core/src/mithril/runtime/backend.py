@@ -17,7 +17,7 @@ from mithril.compiler.options import (
 )
 from mithril.engine import Engine
 from mithril.errors import BackendError, MeshError, kind_of, nearest
-from mithril.ir import Builder, Op, Operand
+from mithril.ir import Builder, Op, Operand, Tensor
 from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
@@ -178,6 +178,11 @@ class Backend(Creation, Shared):
         Raises:
             BackendError: it belongs to another backend, or is no array.
         """
+        if isinstance(x, Tensor):
+            raise BackendError(
+                f"{what} is a tensor of a function that is being traced; call the layer or model "
+                f"itself inside the function, and what runs on arrays outside of it"
+            )
         if not isinstance(x, Array):
             raise BackendError(
                 f"{what} is {kind_of(x)}, not an array of backend '{self.name}'; make one with "

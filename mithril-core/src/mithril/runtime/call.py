@@ -24,6 +24,7 @@ from mithril.plan import Plan, Port
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.donation import check_donated, give_up
 from mithril.runtime.lru import LRUCache
+from mithril.runtime.unplaced import settle
 
 Form = TypeVar("Form", bound=Hashable)
 Source = TypeVar("Source")
@@ -96,6 +97,19 @@ class Bound(Generic[Source]):
     def settled(self) -> tuple[Sharding, ...]:
         """How each argument lies when it goes in; an unplaced one is brought there."""
         return tuple(self.ports[name].sharding for name in self.interface.arguments)
+
+    def settle(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return arrays as the plan takes them; unplaced ones are brought there.
+
+        Args:
+            arrays: of the first arguments.
+
+        Raises:
+            BackendError: an array was donated before, or is donated and needed otherwise.
+        """
+        if self.interface.donated:  # before a copy hides that one is passed twice
+            check_donated(arrays, self.interface.arguments, self.interface.donated)
+        return settle(arrays, self.settled)
 
     @cached_property
     def results(self) -> tuple[int, ...]:

@@ -71,16 +71,10 @@ class Captured:
         """How they lie now."""
         return [_array(item).kind for item in self.arrays]
 
-    def add_to(self, arrays: Sequence[Array], wanted: Sequence[Sharding]) -> list[Array]:
-        """Return arguments and captured arrays as the plan takes them.
-
-        One that is both may be wanted in two ways, so they are brought there together.
-
-        Args:
-            arrays: the arguments before them.
-            wanted: how the plan takes all of them.
-        """
-        return settle([*arrays, *map(_array, self.arrays)], wanted)
+    @property
+    def held(self) -> list[Array]:
+        """The arrays themselves, in order."""
+        return list(map(_array, self.arrays))
 
     def collect(self, ports: Mapping[str, Port]) -> list[Array]:
         """Return the arrays as the plan takes them; unplaced ones are brought there.
@@ -89,7 +83,7 @@ class Captured:
             ports: what the plan takes, by name.
         """
         wanted = [ports[item.name].sharding for item in self.arrays]
-        return settle(list(map(_array, self.arrays)), wanted)
+        return settle(self.held, wanted)
 
 
 def _array(captured: CapturedArray) -> Array:

@@ -25,7 +25,7 @@ from mithril.runtime.planner import NOTHING, Evaluation, Planner, Seeded
 from mithril.runtime.sampling import check_seed
 from mithril.runtime.settings import Choice, Settings, read_donated
 from mithril.runtime.submesh import on_whole_mesh
-from mithril.runtime.unplaced import PendingArray, settle
+from mithril.runtime.unplaced import PendingArray
 
 Given = Mapping[str, object]
 MAPPINGS = (dict, Mapping)
@@ -82,7 +82,7 @@ class Evaluator:
             bound, arrays = self._prepare(params, arrays, seeded, donated)
         evaluation = bound.interface.source
         if evaluation.captured.arrays:
-            arrays = evaluation.captured.add_to(arrays, bound.settled)
+            arrays = bound.settle([*arrays, *evaluation.captured.held])
         if evaluation.traced.uses_seed:
             arrays = [*arrays, self._seed_array(seed, bound)]
         made = bound.run(arrays, observe)
@@ -138,12 +138,12 @@ class Evaluator:
         bindings, form = self._planner.bindings, (seeded, donated)
         bound = bindings.of_last_said(form, arrays)
         if bound is not None:
-            arrays = settle(arrays, bound.settled)
+            arrays = bound.settle(arrays)
         else:
             arrays[last:] = self._fit(arrays[last:], seeded or (), arrays[:first])
             bound = self.bind(seeded, [x.kind for x in arrays], donated)
             self.materialise(dict(zip(self._parameters, arrays[first:last], strict=True)), bound)
-            arrays = settle(arrays, bound.settled)
+            arrays = bound.settle(arrays)
             bindings.remember(form, arrays, bound)
         check_host_indices(bound.interface.source.index_uses, self._inputs, given)
         if isinstance(params, Parameters):  # what a user has put in is on the devices from now on

@@ -30,7 +30,6 @@ from mithril.runtime.functional.tracing import lift
 from mithril.runtime.functional.tree import flatten, rebuild, spread
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
-from mithril.runtime.unplaced import settle
 
 KEPT = 512
 """How many plans a function keeps; the one unused for longest goes first."""
@@ -141,7 +140,7 @@ class Function:
         bound = known or self._bind(backend, form, said)
         bound.interface.source.check_numbers(leaves)
         bound.interface.source.check_indices(leaves)
-        arrays = settle(arrays, bound.settled)
+        arrays = bound.settle(arrays)
         if known is None:
             self._bindings.remember(form, arrays, bound)
         made = _run(bound, arrays)
@@ -250,8 +249,8 @@ def _run(bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
     """Return what a function returns for arrays of the kinds that were planned for."""
     traced = bound.interface.source
     captured = traced.captured
-    # Another plan may have moved what is unplaced of them.
-    given = captured.add_to(arrays, bound.settled) if captured.arrays else arrays
+    # Another plan may have moved what is unplaced of them, and one may be an argument, too.
+    given = bound.settle([*arrays, *captured.held]) if captured.arrays else arrays
     return rebuild(traced.structure, bound.run(given))
 
 
