@@ -13,7 +13,6 @@ from mithril.engine.numpy_engine import NumpyEngine
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh
 from mithril.plan import Plan
-from mithril.transform.precision import contracts
 from mithril.types import DType
 
 from tests.tolerances import DIFFERENCES, TOLERANCE
@@ -76,7 +75,7 @@ def operand_dtypes(plan: Plan) -> dict[bool, set[str]]:
     for node in plan.stages[0].program.graph.nodes:
         types, results = [v.type for v in node.inputs], [v.type for v in node.outputs]
         floats = {str(t.dtype) for t in types if t.dtype.is_float}
-        if contracts(node.op, types, results):
+        if node.op.contracts(types, results):
             found[True] |= floats
         elif node.op.name in ("relu", "gelu", "add") and node.phase == "forward":
             found[False] |= floats
@@ -120,7 +119,7 @@ def test_every_option_has_its_effect(
     forward = [n for n in compiled.plan.stages[0].program.graph.nodes if n.phase == "forward"]
     for node in forward:
         types, results = [v.type for v in node.inputs], [v.type for v in node.outputs]
-        if contracts(node.op, types, results):
+        if node.op.contracts(types, results):
             assert {t.dtype for t in types if t.dtype.is_float} == {computed}
     assert outputs["loss"].dtype == ("float64" if passed == "float64" else "float32")
 

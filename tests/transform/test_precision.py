@@ -9,7 +9,6 @@ from mithril.ir.verify import verify
 from mithril.ops import Cast, Einsum
 from mithril.options import Precision
 from mithril.transform import eliminate_dead, mix
-from mithril.transform.precision import contracts
 from mithril.types import DType, TensorType, as_dtype
 
 from tests.ops.cases import CASES, Case
@@ -101,7 +100,7 @@ def test_linear_algebra_is_what_contracts_two_float_operands(case: Case) -> None
     types = [TensorType(array.shape, as_dtype(array.dtype)) for array in case.arrays]
     is_outer = isinstance(case.op, Einsum) and not contracted(case.op)
     expected = case.op.name in LINEAR_ALGEBRA and not is_outer
-    assert contracts(case.op, types, case.op.infer(types)) == expected
+    assert case.op.contracts(types, case.op.infer(types)) == expected
 
 
 def contracted(op: Einsum) -> set[str]:

@@ -13,7 +13,7 @@ from mithril.engine import Engine
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.mesh import Mesh, Sharding
-from mithril.plan import Program, Whole
+from mithril.plan import Execution, Program, Whole
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
@@ -56,6 +56,16 @@ class JaxEngine(Engine):
     def platform(self) -> str:
         """`cpu`, `gpu` or `tpu`."""
         return self.opened.platform
+
+    @property
+    def device_kind(self) -> str:
+        """What JAX calls the kind of device: `TPU v4`, `NVIDIA H100 80GB HBM3`, `cpu`."""
+        return str(self.opened.flat[0].device_kind)
+
+    @property
+    def execution(self) -> Execution:
+        """XLA fuses, and on accelerators runs collectives beside other work."""
+        return Execution(fuses=True, overlaps=self.platform != "cpu")
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from mithril.engine.transport import Transport
 from mithril.errors import BackendError
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, Sharding
-from mithril.plan import Plan, Program
+from mithril.plan import Execution, Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
@@ -99,6 +99,16 @@ class MLXEngine(Engine):
     def platform(self) -> str:
         """`cpu` or `gpu`."""
         return "gpu" if self.device == mx.gpu else "cpu"
+
+    @property
+    def device_kind(self) -> str:
+        """What Metal calls the device, `Apple M2 Ultra`, or `cpu`."""
+        return str(mx.device_info()["device_name"]) if self.device == mx.gpu else "cpu"
+
+    @property
+    def execution(self) -> Execution:
+        """A kernel an op, one device after the other where one process has all."""
+        return Execution(fuses=is_compiled(self.options.jit, self.device), in_turn=self.job is None)
 
     @property
     def devices(self) -> tuple[str, ...]:

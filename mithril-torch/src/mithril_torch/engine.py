@@ -20,7 +20,7 @@ from mithril.engine.protocol import Produce
 from mithril.engine.reuse import reuse_donated
 from mithril.errors import BackendError
 from mithril.mesh import Mesh, Sharding
-from mithril.plan import Plan, Program
+from mithril.plan import Execution, Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
@@ -115,6 +115,17 @@ class TorchEngine(Engine):
     def platform(self) -> str:
         """`cpu` or `gpu`."""
         return "gpu" if self.device == "cuda" else "cpu"
+
+    @property
+    def device_kind(self) -> str:
+        """What CUDA calls the device, or `cpu`."""
+        return torch.cuda.get_device_name(0) if self.device == "cuda" else "cpu"
+
+    @property
+    def execution(self) -> Execution:
+        """A kernel an op, unless the program is compiled; collectives go on beside others."""
+        in_turn = isinstance(self.executor, LockstepExecutor)
+        return Execution(fuses=self.codegen.compiled, overlaps=not in_turn, in_turn=in_turn)
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ A device that sends m messages, b bytes in all, needs m alpha + b beta seconds. 
 collective knows m and b, by the formulas of Thakur, Rabenseifner and Gropp, "Optimization of
 Collective Communication Operations in MPICH" (2005): recursive doubling and halving, whose start-up
 grows with the logarithm of the group and whose bytes are the least possible; pairwise exchange for
-all_to_all.
+all_to_all. Where only neighbours are linked, as in a torus, it is rings. A group that crosses
+several levels of links is priced by the outermost, over which all its bytes go at the worst.
 """
 
 from __future__ import annotations
@@ -52,26 +53,28 @@ def transfer_seconds(transfer: Transfer, hardware: Hardware) -> float:
         hardware: the profile to price with.
     """
     seconds: dict[int, float] = defaultdict(float)
-    link = hardware.link(transfer.source.mesh)
-    for calls, receiver in _messages(transfer, hardware):
+    for calls, sender, receiver in _messages(transfer, hardware):
+        link = hardware.link_between((sender, receiver))
         seconds[receiver] += sum(_seconds(call, link) for call in calls)
     return max(seconds.values(), default=0.0)
 
 
 def describe_relay(transfer: Transfer, hardware: Hardware) -> str:
     """Return in words what is sent where devices in between pass it on; empty where none does."""
-    ways = [calls for calls, _ in _messages(transfer, hardware)]
+    ways = [calls for calls, *_ in _messages(transfer, hardware)]
     longest = max(ways, key=len, default=())
     if len(longest) < 2:
         return ""
     return f"{len(longest)} sends one after another, {longest[0].bytes} bytes each"
 
 
-def _messages(transfer: Transfer, hardware: Hardware) -> Sequence[tuple[tuple[Call, ...], int]]:
-    """Return the sends that bring each piece to its receiver, and that receiver."""
+def _messages(
+    transfer: Transfer, hardware: Hardware
+) -> Sequence[tuple[tuple[Call, ...], int, int]]:
+    """Return the sends that bring each piece to its receiver, its sender, and that receiver."""
     transport, itemsize = hardware.transport, transfer.type.dtype.itemsize
     return [
-        ((Call(SEND, piece.size * itemsize, 2),) * hops, piece.receiver)
+        ((Call(SEND, piece.size * itemsize, 2),) * hops, piece.sender, piece.receiver)
         for piece in transfer.chunks
         if piece.sender != piece.receiver
         for hops in [1 if transport is None else len(transport.route(piece.sender, piece.receiver))]
@@ -79,12 +82,15 @@ def _messages(transfer: Transfer, hardware: Hardware) -> Sequence[tuple[tuple[Ca
 
 
 def _seconds(call: Call, link: Link) -> float:
-    traffic = (
-        Traffic(1, call.bytes)
-        if call.kind == SEND
-        else class_of(call.kind).traffic(call.bytes, call.group)
-    )
+    traffic = _find_traffic(call, link.is_torus)
     return traffic.messages * link.latency + traffic.bytes / link.bandwidth
+
+
+def _find_traffic(call: Call, is_torus: bool) -> Traffic:
+    if call.kind == SEND:
+        return Traffic(1, call.bytes)
+    kind = class_of(call.kind)
+    return (kind.torus_traffic if is_torus else kind.traffic)(call.bytes, call.group)
 
 
 def describe_emulation(

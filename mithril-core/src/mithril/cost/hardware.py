@@ -1,19 +1,28 @@
-"""Hardware profiles: the few numbers that price a plan.
+"""Hardware: the numbers of a device and of the links between devices that price a plan.
 
-`PROFILES` has all there are, by platform. A platform without one is planned with the numbers of
-simulated devices, so that there is a plan at all; the profile then says whom it does not describe,
-the plan keeps that (`Plan.pricing`), and no times are shown.
+Profiles are data files (`mithril.cost.profiles`). A platform without one is planned with the
+numbers of simulated devices, so that there is a plan at all; the profile then says whom it does not
+describe, the plan keeps that (`Plan.pricing`), and no times are shown.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from mithril.engine import Engine
 from mithril.engine.transport import Transport
 from mithril.mesh import Mesh
-from mithril.plan import Pricing
+from mithril.plan import Execution, Pricing
+from mithril.types import DType
+
+Rate = tuple[tuple[float, float], ...]
+"""Floating-point operations per second by the size of a product in such operations, rising.
+
+One point is a constant rate; between points it is interpolated over the logarithm of the size.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +32,40 @@ class Link:
     Args:
         latency: seconds to start one message (alpha).
         bandwidth: bytes per second a device sends (1 / beta).
+        is_torus: whether only neighbours are linked, so that what goes further passes others.
     """
 
     latency: float
     bandwidth: float
+    is_torus: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Devices that are linked alike: those of a node, the nodes of a pod.
+
+    Args:
+        name: `node`, `pod`.
+        devices: how many devices in flat order it links, a multiple of those of the level before;
+            None for any number.
+        latency: seconds to start one message.
+        bandwidth: bytes per second a device sends.
+        full_duplex: whether it receives as much at the same time; the bandwidth is shared if not.
+        topology: `switch`, where any two are linked, or `torus`, where neighbours are.
+    """
+
+    name: str
+    devices: int | None
+    latency: float
+    bandwidth: float
+    full_duplex: bool = True
+    topology: str = "switch"
+
+    @property
+    def link(self) -> Link:
+        """What a message costs on it."""
+        bandwidth = self.bandwidth if self.full_duplex else self.bandwidth / 2
+        return Link(self.latency, bandwidth, self.topology == "torus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,62 +74,103 @@ class Hardware:
 
     Args:
         name: of the profile, for reports.
-        latency: seconds to start one message.
-        bandwidth: bytes per second a device sends.
-        flops: floating-point operations per second of one device.
+        rates: floating-point operations per second of a product, by dtype.
+        vector_rate: the same of everything else.
+        memory_bandwidth: bytes per second between a device and its memory.
+        levels: of links, the innermost first.
+        kernel_seconds: what starting one kernel costs.
+        memory_bytes: what a device can hold; None where that is not known.
         transport: what carries the data, if it lacks some collectives.
+        execution: how programs run on it.
         unknown_platform: the platform that is planned with this profile though no profile describes
             it; empty where the profile is its own.
     """
 
     name: str
-    latency: float
-    bandwidth: float
-    flops: float
-    transport: Transport | None = None
+    rates: Mapping[DType, Rate]
+    vector_rate: float
+    memory_bandwidth: float
+    levels: tuple[Level, ...]
+    kernel_seconds: float = 0.0
+    memory_bytes: int | None = None
+    transport: Transport | None = field(default=None, repr=False)
+    execution: Execution = field(default_factory=Execution)
     unknown_platform: str = ""
 
     @property
     def pricing(self) -> Pricing:
         """What a plan says of the profile."""
-        return Pricing(self.name, self.unknown_platform)
+        return Pricing(self.name, self.unknown_platform, self.execution)
 
-    def link(self, mesh: Mesh, axes: Sequence[str] = ()) -> Link:
-        """Return what a message costs that goes over mesh axes: the same over all of them.
+    def rate(self, dtype: DType, flops: float = math.inf) -> float:
+        """Return the operations per second of a product.
 
         Args:
-            mesh: the devices.
-            axes: the axes it goes over; none for what is sent to another stage.
+            dtype: of its operands; one that no figure is known of runs as float32.
+            flops: its size; by default it is large.
 
-        >>> SIMULATED.link(Mesh(data=2, tensor=4), ["tensor"])
-        Link(latency=1e-07, bandwidth=1000000000.0)
+        >>> SIMULATED.rate(DType.float32)
+        1000000000.0
         """
-        return Link(self.latency, self.bandwidth)
+        points = self.rates.get(dtype) or self.rates[DType.float32]
+        at = bisect_left(points, (flops,))
+        if at == 0 or at == len(points):
+            return points[min(at, len(points) - 1)][1]
+        (small, slow), (large, fast) = points[at - 1], points[at]
+        share = math.log(flops / small) / math.log(large / small)
+        return slow + share * (fast - slow)
+
+    def link(self, mesh: Mesh, axes: Sequence[str] = ()) -> Link:
+        """Return what a message costs that goes over mesh axes: that of the level they cross.
+
+        Args:
+            mesh: the devices; in flat order, the last axis varies fastest.
+            axes: the axes it goes over; none for what may go anywhere in the mesh.
+
+        >>> node, pod = Level("node", 4, 1e-6, 1e11), Level("pod", None, 1e-5, 1e10)
+        >>> mine = replace(SIMULATED, levels=(node, pod))
+        >>> mesh = Mesh(data=2, tensor=4)
+        >>> mine.link(mesh, ["tensor"]).bandwidth, mine.link(mesh, ["data"]).bandwidth
+        (100000000000.0, 10000000000.0)
+        """
+        if len(self.levels) == 1:
+            return self.levels[0].link
+        sizes = tuple(level.devices for level in self.levels)
+        return self.levels[_find_level(sizes, mesh, tuple(axes))].link
+
+    def link_between(self, devices: Sequence[int]) -> Link:
+        """Return what a message costs that goes between devices of any two.
+
+        Args:
+            devices: flat indices in the whole mesh.
+        """
+        sizes = [level.devices for level in self.levels]
+        return self.levels[_level_within(sizes, devices)].link
 
 
-SIMULATED = Hardware("simulated", latency=1e-7, bandwidth=1e9, flops=1e9)
+@lru_cache(maxsize=4096)
+def _find_level(sizes: tuple[int | None, ...], mesh: Mesh, axes: tuple[str, ...]) -> int:
+    """Return the first level that links all devices of every group over some axes."""
+    groups = mesh.groups(axes or mesh.names)
+    members = ([mesh.in_whole(device) for device in group] for group in groups)
+    return max(_level_within(sizes, group) for group in members)
+
+
+def _level_within(sizes: Sequence[int | None], devices: Sequence[int]) -> int:
+    """Return the first level that links some devices; the last one links all there are."""
+    first, last = min(devices), max(devices)
+    inside = (n for n, size in enumerate(sizes) if size is None or first // size == last // size)
+    return next(inside, len(sizes) - 1)
+
+
+SIMULATED = Hardware(
+    "simulated",
+    rates={DType.float32: ((1.0, 1e9),)},
+    vector_rate=1e9,
+    memory_bandwidth=math.inf,
+    levels=(Level("any", None, latency=1e-7, bandwidth=1e9),),
+)
 """The profile of simulated devices; golden plans are pinned to it."""
-
-PROFILES: Mapping[str, Hardware] = {"simulated": SIMULATED}
-"""Profiles by platform (see `Engine.platform`)."""
-
-
-def hardware_of(platform: str) -> Hardware:
-    """Return the profile of a platform; that of simulated devices, saying so, where none is known.
-
-    >>> hardware_of("simulated").bandwidth
-    1000000000.0
-    >>> hardware_of("gpu").pricing
-    Pricing(profile='simulated', unknown_platform='gpu')
-    """
-    if platform in PROFILES:
-        return PROFILES[platform]
-    return replace(SIMULATED, unknown_platform=platform)
-
-
-def hardware_under(engine: Engine) -> Hardware:
-    """Return the profile of an engine's platform, with what carries its data."""
-    return replace(hardware_of(engine.platform), transport=engine.transport)
 
 
 def hardware_within(hardware: Hardware, devices: tuple[int, ...]) -> Hardware:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mithril.cost.hardware import SIMULATED, Hardware, hardware_under, hardware_within
+from mithril.cost.hardware import SIMULATED, Hardware, hardware_within
+from mithril.cost.profiles import find_hardware
 from mithril.engine import Engine, KernelNames
 from mithril.mesh import Mesh
 from mithril.ops.collective import collectives
@@ -32,7 +33,7 @@ class Target:
     def of(engine: Engine) -> Target:
         """Return the target that an engine is."""
         return Target(
-            engine.name, engine.mesh, engine.kernels, engine.capabilities, hardware_under(engine)
+            engine.name, engine.mesh, engine.kernels, engine.capabilities, find_hardware(engine)
         )
 
     @property

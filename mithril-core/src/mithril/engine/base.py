@@ -26,7 +26,7 @@ from mithril.engine.transport import Transport
 from mithril.errors import BackendError, OptionError
 from mithril.mesh import Mesh, Sharding, coarse
 from mithril.ops.collective import collectives
-from mithril.plan import Plan, Program, Whole
+from mithril.plan import Execution, Plan, Program, Whole
 from mithril.plan.timetable import Index, Timetable, Transfer
 from mithril.types import DType, TensorType
 
@@ -102,6 +102,19 @@ class Engine(ABC):
             dtype: one that is not of `dtypes`.
         """
         return "use dtype='float32'"
+
+    @property
+    def device_kind(self) -> str:
+        """What a device calls itself, by which its profile is found: `NVIDIA H100 80GB HBM3`.
+
+        By default the platform.
+        """
+        return self.platform
+
+    @property
+    def execution(self) -> Execution:
+        """How programs run, as far as their time and memory depend on it."""
+        return Execution()
 
     @property
     def transport(self) -> Transport | None:

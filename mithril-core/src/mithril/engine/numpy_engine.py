@@ -16,7 +16,7 @@ from mithril.engine.protocol import Produce
 from mithril.engine.reuse import reuse_donated
 from mithril.engine.shards import host_shards
 from mithril.mesh import Mesh, Sharding
-from mithril.plan import Program
+from mithril.plan import Execution, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import TensorType
 
@@ -40,6 +40,11 @@ class NumpyEngine(Engine):
     def platform(self) -> str:
         """`simulated`."""
         return "simulated"
+
+    @property
+    def execution(self) -> Execution:
+        """A kernel an op, one device after the other."""
+        return Execution(in_turn=True)
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -109,6 +109,8 @@ class Op:
     name: ClassVar[str] = ""
     is_collective: ClassVar[bool] = False
     """Whether devices exchange data in it, or begin to."""
+    is_view: ClassVar[bool] = False
+    """Whether its result may be other strides over the memory of its first operand."""
     has_kernel: ClassVar[bool] = True
     """Whether engines run it; one without kernel is gone from local programs (see `plain`)."""
     indices: ClassVar[tuple[int, ...]] = ()
@@ -139,6 +141,16 @@ class Op:
         """Return the work; by default one operation per result element."""
         flops = sum(output.size for output in outputs)
         return Cost(flops, sum(t.nbytes for t in (*inputs, *outputs)))
+
+    def contracts(self, inputs: Types, outputs: Types) -> bool:
+        """Return whether it is linear algebra: sums over a factor that two float operands share."""
+        floats = [position for position, t in enumerate(inputs) if t.dtype.is_float]
+        if len(floats) < 2:
+            return False
+        rule = self.rule(inputs, outputs)
+        kept = {factor for dims in rule.results for dim in dims for factor in dim}
+        held = [{factor for dim in rule.operands[i] for factor in dim} - kept for i in floats]
+        return any(a & b for i, a in enumerate(held) for b in held[:i])
 
     def expand(self, inputs: Tensors) -> Tensors | None:
         """Return the results computed from smaller ops, or None for a primitive."""

@@ -83,6 +83,16 @@ class Collective(Op):
         """
         raise NotImplementedError
 
+    @classmethod
+    def torus_traffic(cls, nbytes: float, group: int) -> Traffic:
+        """Return the same where only neighbours are linked: by rings, whose bytes are as few.
+
+        Args:
+            nbytes: as `count_bytes` counts them.
+            group: devices that take part.
+        """
+        return Traffic(group - 1, cls.traffic(nbytes, group).bytes)
+
     def check(self, group: int) -> str:
         """Return what is wrong with it in a group of this size; empty where it fits."""
         del group
@@ -112,6 +122,10 @@ class AllReduce(Collective):
         """Return that of a reduce_scatter and an all_gather."""
         once = _halving(nbytes, group)
         return Traffic(2 * once.messages, 2 * once.bytes)
+
+    @classmethod
+    def torus_traffic(cls, nbytes: float, group: int) -> Traffic:
+        return Traffic(2 * (group - 1), cls.traffic(nbytes, group).bytes)
 
 
 @register
@@ -191,6 +205,11 @@ class AllToAll(Collective):
         """Return that of pairwise exchange."""
         return Traffic(group - 1, (group - 1) / group * nbytes)
 
+    @classmethod
+    def torus_traffic(cls, nbytes: float, group: int) -> Traffic:
+        """Return that of a ring, both ways round: a byte passes a quarter of it on average."""
+        return Traffic(group - 1, cls.traffic(nbytes, group).bytes * max(1.0, group / 4))
+
     def check(self, group: int) -> str:
         return _count_fault(self.count, group)
 
@@ -218,6 +237,11 @@ class Permute(Collective):
     @classmethod
     def traffic(cls, nbytes: float, group: int) -> Traffic:
         return Traffic(1, nbytes)
+
+    @classmethod
+    def torus_traffic(cls, nbytes: float, group: int) -> Traffic:
+        """Return that of partners who are neighbours."""
+        return cls.traffic(nbytes, group)
 
     def check(self, group: int) -> str:
         senders, receivers = ([pair[end] for pair in self.pairs] for end in (0, 1))

@@ -35,6 +35,7 @@ class Reshape(Movement):
     """
 
     name: ClassVar[str] = "reshape"
+    is_view: ClassVar[bool] = True
     shape: Shape
 
     def infer(self, inputs: Types) -> Types:
@@ -128,6 +129,7 @@ class Transpose(Movement):
     """The dimensions in another order: result dimension i is operand dimension order[i]."""
 
     name: ClassVar[str] = "transpose"
+    is_view: ClassVar[bool] = True
     order: tuple[int, ...]
 
     def infer(self, inputs: Types) -> Types:
@@ -153,6 +155,7 @@ class Broadcast(Movement):
     """The operand repeated to a larger shape, aligned at the right as in NumPy."""
 
     name: ClassVar[str] = "broadcast"
+    is_view: ClassVar[bool] = True
     shape: Shape
 
     def infer(self, inputs: Types) -> Types:

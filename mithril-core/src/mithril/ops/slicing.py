@@ -30,6 +30,7 @@ class Slice(Movement):
     """
 
     name: ClassVar[str] = "slice"
+    is_view: ClassVar[bool] = True
     start: tuple[int, ...]
     stop: tuple[int, ...]
     step: tuple[int, ...]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from mithril.ir import Graph, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import SEND
+from mithril.plan.execution import Execution
 from mithril.plan.printer import collective_lines, port_lines, stage_lines
 from mithril.plan.program import Collective, Port, Program, Stage, bytes_by_axis
 from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
@@ -40,10 +41,12 @@ class Pricing:
         profile: name of the hardware profile.
         unknown_platform: the platform of the devices if no profile describes it, else empty. Then
             the profile is of other devices, and its times say nothing of these.
+        execution: how the engine runs programs.
     """
 
     profile: str
     unknown_platform: str = ""
+    execution: Execution = field(default_factory=Execution)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

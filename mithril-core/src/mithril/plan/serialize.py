@@ -17,6 +17,7 @@ from mithril.ir.serialize import (
     type_out,
 )
 from mithril.mesh import Axis, Mesh, Sharding
+from mithril.plan.execution import Execution
 from mithril.plan.plan import Plan, Pricing, TensorReport
 from mithril.plan.program import Port, Program, Stage
 from mithril.plan.schedule import Action, read_table
@@ -79,7 +80,7 @@ def _plan_in(content: Json) -> Plan:
         timetable = run_once(program.inputs, program.outputs)
     else:
         timetable = _timetable_in(table)
-    pricing = None if content["pricing"] is None else Pricing(**content["pricing"])
+    pricing = None if content["pricing"] is None else _pricing_in(content["pricing"])
     return Plan(mesh, stages, timetable, specs, tuple(content["notes"]), pricing=pricing)
 
 
@@ -216,3 +217,7 @@ def _sharding_in(item: Json) -> Sharding:
     for axis in (*sharding.split_axes, *(axis for axis, _ in partial)):
         mesh.require(axis)
     return sharding
+
+
+def _pricing_in(content: Json) -> Pricing:
+    return Pricing(**{**content, "execution": Execution(**content["execution"])})

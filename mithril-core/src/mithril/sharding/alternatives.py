@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mithril.cost import product_dtype
 from mithril.errors import PlanError
 from mithril.ir import Alternative, Node, Value
 from mithril.mesh import Sharding
@@ -67,7 +68,9 @@ def _compare(node: Node, choice: Choice) -> tuple[Alternative, ...]:
 def _price(node: Node, option: Option, choice: Choice) -> float | None:
     """Return the seconds of an option where it stands, None when it cannot stand there."""
     resharder = choice.resharder
-    total = work_seconds(node, choice.rules[node], option, resharder)
+    types = [[value.type for value in values] for values in (node.inputs, node.outputs)]
+    product = product_dtype(node.op, *types)
+    total = work_seconds(node, choice.rules[node], option, product, resharder)
     try:
         for start, goal, value in _moves(node, option, choice):
             path = resharder.path(start, goal, value.type)

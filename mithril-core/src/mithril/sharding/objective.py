@@ -13,7 +13,8 @@ is the sum of
 
 A home makes tables of two variables of what would otherwise be one of the maker and all users, and
 is why a value that many need alike is moved once. Each term is one table, and `eliminate` minimises
-their sum. Work is flops / (flops per second * parts) and the collectives that an op issues itself.
+their sum. Work is what a device takes by the roofline model, and the collectives that an op issues
+itself.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from mithril.cost import product_dtype
 from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import MICRO, Sharding
@@ -116,8 +118,10 @@ class Objective:
 
     def _price_options(self, node: Node, options: Sequence[Option], times: int) -> np.ndarray:
         rule, prices = self._candidates.rules[node], []
+        types = [[value.type for value in values] for values in (node.inputs, node.outputs)]
+        product = product_dtype(node.op, *types)
         for option in options:
-            seconds = times * work_seconds(node, rule, option, self._resharder)
+            seconds = times * work_seconds(node, rule, option, product, self._resharder)
             tie = LINEAR_TIE * len(option.linear)
             prices.append(round(seconds * PICOSECONDS) * PRICE_UNIT + tie)
         return np.array(prices)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from mithril import cost
 from mithril.ir import Builder, Group, Node, Op, Rule, Tensor, Types, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import Permute
@@ -40,11 +41,23 @@ def exchanges(node: Node, rule: Rule, option: Option) -> tuple[Exchange, ...]:
     return _run_trial(node.op, operands, results, tuple(rule.sizes.items()), parts)
 
 
-def work_seconds(node: Node, rule: Rule, option: Option, resharder: Resharder) -> float:
-    """Return the predicted seconds of a node, and of the collectives that it issues itself."""
+def work_seconds(
+    node: Node, rule: Rule, option: Option, product: DType | None, resharder: Resharder
+) -> float:
+    """Return the predicted seconds of a node, and of the collectives that it issues itself.
+
+    Args:
+        node: of the graph on whole tensors.
+        rule: its sharding rule.
+        option: how it runs.
+        product: the dtype of its operands if it is a product of tensors.
+        resharder: prices collectives, and its hardware the work.
+    """
     parts = option.results[0].mesh.product(option.factors)
+    inputs, outputs = _local(node.inputs, option.operands), _local(node.outputs, option.results)
+    flops, nbytes = node.cost().flops / parts, node.op.cost(inputs, outputs).bytes
     issued = exchanges(node, rule, option)
-    return node.cost().flops / resharder.hardware.flops / parts + sum(
+    return cost.work_seconds(node.op, flops, nbytes, product, resharder.hardware) + sum(
         resharder.collective_seconds(e.kind, e.bytes, e.axes) for e in issued
     )
 

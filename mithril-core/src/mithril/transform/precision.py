@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 
-from mithril.ir import Builder, Graph, Node, Op, Tensor, Tensors, Types, Value
+from mithril.ir import Builder, Graph, Node, Tensor, Tensors, Types, Value
 from mithril.ir.rewrite import inline
 from mithril.ops import Cast, cast
 from mithril.options import Precision
@@ -118,7 +118,7 @@ class _Mixer:
         floats = {value.type.dtype for value in node.inputs if value.type.dtype.is_float}
         mixed = self._precision.compute != self._precision.activations
         return (
-            mixed and floats == {self._precision.activations} and contracts(node.op, *_types(node))
+            mixed and floats == {self._precision.activations} and node.op.contracts(*_types(node))
         )
 
     def _cast(self, tensor: Tensor, dtype: DType) -> Tensor:
@@ -161,17 +161,6 @@ def _with_wide_scalars(graph: Graph, activations: DType) -> Graph:
 
     outputs = {name: wide(value) for name, value in graph.outputs.items()}
     return replace(graph, outputs=outputs)
-
-
-def contracts(op: Op, inputs: Types, outputs: Types) -> bool:
-    """Return whether an op is linear algebra: sums over a factor that two float operands share."""
-    floats = [position for position, t in enumerate(inputs) if t.dtype.is_float]
-    if len(floats) < 2:
-        return False
-    rule = op.rule(inputs, outputs)
-    kept = {factor for dims in rule.results for dim in dims for factor in dim}
-    held = [{factor for dim in rule.operands[i] for factor in dim} - kept for i in floats]
-    return any(a & b for i, a in enumerate(held) for b in held[:i])
 
 
 def _types(node: Node) -> tuple[Types, Types]:

@@ -1,0 +1,78 @@
+"""Time of an op: the roofline model over its operations and the bytes it reads and writes.
+
+Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
+Architectures" (2009): an op is bound by arithmetic or by memory, whichever takes longer. What an
+engine fuses into its neighbours reads and writes nothing of its own.
+"""
+
+from __future__ import annotations
+
+from mithril.cost.hardware import Hardware
+from mithril.ir import Op
+from mithril.ir.op import Types
+from mithril.ops.elementwise import Elementwise
+from mithril.plan import Execution
+from mithril.types import DType
+
+
+def op_seconds(op: Op, inputs: Types, outputs: Types, hardware: Hardware) -> float:
+    """Return the predicted seconds of an op on one device, without what it exchanges.
+
+    Args:
+        op: what runs; not one with bodies.
+        inputs: types of the local operands.
+        outputs: types of the local results.
+        hardware: the profile to price with.
+
+    >>> from mithril.cost import SIMULATED
+    >>> from mithril.ops.functions import Exp
+    >>> from mithril.types import TensorType
+    >>> x = TensorType((1000,), DType.float32)
+    >>> op_seconds(Exp(), [x], [x], SIMULATED)
+    8e-06
+    """
+    work = op.cost(inputs, outputs)
+    product = product_dtype(op, inputs, outputs)
+    return work_seconds(op, work.flops, work.bytes, product, hardware)
+
+
+def work_seconds(
+    op: Op, flops: float, nbytes: float, product: DType | None, hardware: Hardware
+) -> float:
+    """Return the predicted seconds of an op whose work is known.
+
+    Args:
+        op: what runs.
+        flops: its operations on the device.
+        nbytes: what it reads and writes there.
+        product: the dtype of its operands if it is a product of tensors (see `product_dtype`).
+        hardware: the profile to price with.
+    """
+    if op.is_collective or is_free(op, hardware.execution):
+        return 0.0
+    if is_fused(op, hardware.execution):
+        return flops / hardware.vector_rate
+    return kernel_seconds(flops, nbytes, product, hardware)
+
+
+def kernel_seconds(flops: float, nbytes: float, product: DType | None, hardware: Hardware) -> float:
+    """Return the predicted seconds of one kernel; arguments are those of `work_seconds`."""
+    rate = hardware.vector_rate if product is None else hardware.rate(product, flops)
+    return hardware.kernel_seconds + max(flops / rate, nbytes / hardware.memory_bandwidth)
+
+
+def is_free(op: Op, execution: Execution) -> bool:
+    """Return whether an engine does nothing for an op: it is another view of the same memory."""
+    return op.is_view and execution.has_views
+
+
+def is_fused(op: Op, execution: Execution) -> bool:
+    """Return whether an op is a part of the kernels of its neighbours."""
+    return isinstance(op, Elementwise) and execution.fuses
+
+
+def product_dtype(op: Op, inputs: Types, outputs: Types) -> DType | None:
+    """Return the dtype of the operands of a product of tensors; None for any other op."""
+    if not op.contracts(inputs, outputs):
+        return None
+    return next(type.dtype for type in inputs if type.dtype.is_float)
