@@ -1,5 +1,6 @@
 """What work and communication cost, as plain formulas over hardware profiles."""
 
+from mithril.cost.analysis import HardwareAnalyst
 from mithril.cost.communication import (
     collective_seconds,
     describe_emulation,
@@ -12,12 +13,15 @@ from mithril.cost.hardware import (
     Level,
     Link,
 )
-from mithril.cost.profiles import find_hardware
+from mithril.cost.memory import PlanMemory, predict_memory
+from mithril.cost.plan_timeline import PlanTimeline, predict_timeline
+from mithril.cost.profiles import as_hardware, find_hardware
 from mithril.cost.target import Target
 from mithril.cost.work import kernel_seconds, op_seconds, product_dtype, work_seconds
 
 __all__ = [
-    "SIMULATED", "Hardware", "Level", "Link", "Target", "collective_seconds", "describe_emulation",
-    "describe_relay", "find_hardware", "kernel_seconds", "op_seconds", "product_dtype",
-    "transfer_seconds", "work_seconds",
+    "SIMULATED", "Hardware", "HardwareAnalyst", "Level", "Link", "PlanMemory", "PlanTimeline",
+    "Target", "as_hardware", "collective_seconds", "describe_emulation", "describe_relay",
+    "find_hardware", "kernel_seconds", "op_seconds", "predict_memory", "predict_timeline",
+    "product_dtype", "transfer_seconds", "work_seconds",
 ]  # fmt: skip

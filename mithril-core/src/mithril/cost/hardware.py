@@ -97,6 +97,10 @@ class Hardware:
     execution: Execution = field(default_factory=Execution)
     unknown_platform: str = ""
 
+    def on(self, other: Hardware) -> Hardware:
+        """Return this profile with what carries the data, and how programs run, on another."""
+        return replace(self, transport=other.transport, execution=other.execution)
+
     @property
     def pricing(self) -> Pricing:
         """What a plan says of the profile."""

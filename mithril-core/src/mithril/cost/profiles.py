@@ -20,3 +20,14 @@ def find_hardware(engine: Engine) -> Hardware:
     known = PROFILES.get(engine.device_kind)
     found = known or replace(SIMULATED, unknown_platform=engine.platform)
     return replace(found, transport=engine.transport, execution=engine.execution)
+
+
+def as_hardware(given: Hardware | str) -> Hardware:
+    """Return a profile, or that of a name.
+
+    Raises:
+        OptionError: no profile has the name.
+    """
+    if isinstance(given, Hardware):
+        return given
+    raise NotImplementedError("SKELETON: helper 'hardware' builds Hardware.load")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mithril.cost import Target
+from mithril.cost import HardwareAnalyst, Target
 from mithril.errors import PlanError
 from mithril.ir import Graph
 from mithril.mesh import Sharding
@@ -104,7 +104,11 @@ def partition(
     """
     placement = placement or Placement.whole(target.mesh)
     task = _Task(graph, layouts, placement, target, pads)
-    return replace(_partition_in_time(task), pricing=target.hardware.pricing)
+    return replace(
+        _partition_in_time(task),
+        pricing=target.hardware.pricing,
+        analyst=HardwareAnalyst(target.hardware),
+    )
 
 
 def _partition_in_time(task: _Task) -> Plan:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
+from mithril.errors import PlanError
 from mithril.ir import Graph, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import SEND
@@ -18,6 +20,9 @@ from mithril.plan.printer import collective_lines, port_lines, stage_lines
 from mithril.plan.program import Collective, Port, Program, Stage, bytes_by_axis
 from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
 from mithril.types import TensorType
+
+if TYPE_CHECKING:
+    from mithril.cost import Hardware, PlanMemory, PlanTimeline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +36,18 @@ class Whole:
 
     graph: Graph
     homes: Mapping[Value, Sharding]
+
+
+class Analyst(Protocol):
+    """Reads memory and time off plans; `mithril.cost` has it, which knows hardware."""
+
+    def predict_memory(self, plan: Plan, hardware: Hardware | str | None) -> PlanMemory:
+        """Return what `Plan.memory` returns."""
+        ...
+
+    def predict_timeline(self, plan: Plan, hardware: Hardware | str | None) -> PlanTimeline:
+        """Return what `Plan.timeline` returns."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +78,7 @@ class Plan:
         notes: facts a reader of the plan should know, such as ignored annotations.
         whole: the same on whole tensors, for an engine that leaves collectives to its compiler.
         pricing: what priced the choices in it, if there were any.
+        analyst: reads memory and time off it.
     """
 
     mesh: Mesh
@@ -70,6 +88,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     whole: Whole | None = None
     pricing: Pricing | None = None
+    analyst: Analyst | None = field(default=None, repr=False)
 
     @staticmethod
     def of_program(
@@ -132,6 +151,39 @@ class Plan:
         What is sent between stages is under `send`.
         """
         return bytes_by_axis(self.collectives())
+
+    def memory(self, hardware: Hardware | str | None = None) -> PlanMemory:
+        """Return what each device holds while the plan runs, and the most it holds at once.
+
+        Args:
+            hardware: a profile, or the name of one; by default that which priced the plan.
+
+        Raises:
+            OptionError: no profile has the name.
+            PlanError: the plan was made without prices.
+        """
+        return self._analyst.predict_memory(self, hardware)
+
+    def timeline(self, hardware: Hardware | str | None = None) -> PlanTimeline:
+        """Return when each device computes and communicates while the plan runs.
+
+        Args:
+            hardware: a profile, or the name of one; by default that which priced the plan.
+
+        Raises:
+            OptionError: no profile has the name.
+            PlanError: the plan was made without prices, or no profile describes its devices.
+        """
+        return self._analyst.predict_timeline(self, hardware)
+
+    @property
+    def _analyst(self) -> Analyst:
+        if self.analyst is None:
+            raise PlanError(
+                "plan has no hardware profile: it was read from a file, or is of one op; use "
+                "mithril.cost.predict_memory(plan, hardware) or predict_timeline(plan, hardware)"
+            )
+        return self.analyst
 
     def __str__(self) -> str:
         lines = [f"plan on {self.mesh!r}, {self.mesh.size} devices", *port_lines(self.timetable)]
