@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -112,6 +113,33 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
+class Calibration:
+    """How and where the figures of a profile were measured.
+
+    Args:
+        date: when.
+        backend: on which backend.
+        device_kind: what the devices call themselves.
+        devices: how many computed at the same time.
+        machine: the processor and its cores, which devices of the kind `cpu` do not name.
+        fuses: whether the backend ran chains of elementwise ops as one kernel.
+        in_turn: whether the devices computed one after the other.
+        versions: of packages, by name.
+        errors: by what was fitted, the root mean square of relative residuals.
+    """
+
+    date: date
+    backend: str
+    device_kind: str
+    devices: int
+    machine: str
+    fuses: bool
+    in_turn: bool
+    versions: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Hardware:
     """Speed of one device and of the links between devices.
 
@@ -119,7 +147,10 @@ class Hardware:
         name: of the profile, for reports.
         rates: floating-point operations per second of a product, by dtype.
         vector_rate: the same of everything else.
-        memory_bandwidth: bytes per second between a device and its memory.
+        memory_bandwidth: bytes per second between a device and its memory, of what is large.
+        bandwidths: the same by the bytes of a kernel, rising in them, where caches make a
+            difference; empty where it is always that.
+        op_rates: operations per second of ops by name that have a rate of their own.
         levels: of links, the innermost first.
         kernel_seconds: what starting one kernel costs.
         memory_bytes: what a device can hold; None where that is not known.
@@ -128,6 +159,8 @@ class Hardware:
         unknown_platform: the platform that is planned with this profile though no profile describes
             it; empty where the profile is its own.
         origin: where the profile comes from: a package, or the path of a file.
+        calibration: how and where its figures were measured; None where it was not made by
+            `mithril calibrate`.
 
     Raises:
         OptionError: a figure is none that a device can have.
@@ -140,10 +173,13 @@ class Hardware:
     levels: tuple[Level, ...]
     kernel_seconds: float = 0.0
     memory_bytes: int | None = None
+    bandwidths: Rate = ()
+    op_rates: Mapping[str, float] = field(default_factory=dict)
     transport: Transport | None = field(default=None, repr=False)
     execution: Execution = field(default_factory=Execution)
     unknown_platform: str = ""
     origin: str = field(default="", compare=False)
+    calibration: Calibration | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _check("device", "vector_rate", self.vector_rate)
@@ -154,7 +190,11 @@ class Hardware:
         if DType.float32 not in self.rates:
             raise OptionError("device has no rate of float32; give one, which others fall back on")
         for dtype, points in self.rates.items():
-            _check_rate(dtype, points)
+            _check_rate(f"rate of {dtype}", points)
+        if self.bandwidths:
+            _check_rate("memory_bandwidth", self.bandwidths)
+        for name, rate in self.op_rates.items():
+            _check(f"op '{name}'", "operations a second", rate)
         _check_levels(self.levels)
 
     @staticmethod
@@ -195,13 +235,15 @@ class Hardware:
         >>> Hardware.load("simulated").rate(DType.float32)
         1000000000.0
         """
-        points = self.rates.get(dtype) or self.rates[DType.float32]
-        at = bisect_left(points, (flops,))
-        if at == 0 or at == len(points):
-            return points[min(at, len(points) - 1)][1]
-        (small, slow), (large, fast) = points[at - 1], points[at]
-        share = math.log(flops / small) / math.log(large / small)
-        return slow + share * (fast - slow)
+        return _interpolate(self.rates.get(dtype) or self.rates[DType.float32], flops)
+
+    def bandwidth(self, nbytes: float) -> float:
+        """Return the bytes per second between a device and its memory.
+
+        Args:
+            nbytes: what a kernel reads and writes; what is small may stay in caches.
+        """
+        return _interpolate(self.bandwidths, nbytes) if self.bandwidths else self.memory_bandwidth
 
     def link(self, mesh: Mesh, axes: Sequence[str] = (), kind: str = "") -> Link:
         """Return what a message costs that goes over mesh axes: that of the level they cross.
@@ -230,6 +272,15 @@ class Hardware:
         """
         sizes = [level.devices for level in self.levels]
         return self.levels[_level_within(sizes, devices)].link_of(SEND)
+
+
+def _interpolate(points: Rate, size: float) -> float:
+    at = bisect_left(points, (size,))
+    if at == 0 or at == len(points):
+        return points[min(at, len(points) - 1)][1]
+    (small, slow), (large, fast) = points[at - 1], points[at]
+    share = math.log(size / small) / math.log(large / small)
+    return slow + share * (fast - slow)
 
 
 @lru_cache(maxsize=4096)
@@ -262,14 +313,14 @@ def _check(
         raise OptionError(f"{what} has {figure} {number!r}; give a finite number {bound}")
 
 
-def _check_rate(dtype: DType, points: Rate) -> None:
+def _check_rate(what: str, points: Rate) -> None:
     if not points:
-        raise OptionError(f"rate of {dtype} has no points; give a size and a rate")
+        raise OptionError(f"{what} has no points; give a size and a rate")
     for size, rate in points:
-        _check(f"rate of {dtype}", "size", size)
-        _check(f"rate of {dtype}", "operations a second", rate)
+        _check(what, "size", size)
+        _check(what, "rate", rate)
     if any(a[0] >= b[0] for a, b in pairwise(points)):
-        raise OptionError(f"rate of {dtype} has sizes that do not rise; sort its points by size")
+        raise OptionError(f"{what} has sizes that do not rise; sort its points by size")
 
 
 def _check_levels(levels: Sequence[Level]) -> None:

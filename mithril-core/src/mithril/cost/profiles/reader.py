@@ -24,14 +24,16 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-from mithril.cost.hardware import Hardware, Level, Link, Rate
+from mithril.cost.hardware import Calibration, Hardware, Level, Link, Rate
 from mithril.cost.profiles.units import BANDWIDTH, BYTES, RATE, TIME, WORK, Dimension
 from mithril.errors import MithrilError, OptionError, kind_of, listing, nearest
+from mithril.ir import registry
 from mithril.types import DType
 
 FORMAT = 1
@@ -39,7 +41,7 @@ FORMAT = 1
 UNLIMITED = "unlimited"
 KEYS = (
     "format", "name", "summary", "matches", "memory", "memory_bandwidth", "kernel_time",
-    "vector_rate", "rates", "levels", "sources",
+    "vector_rate", "rates", "op_rates", "levels", "sources", "calibration",
 )  # fmt: skip
 LEVEL_KEYS = ("name", "devices", "latency", "bandwidth", "full_duplex", "topology", "collectives")
 LINK_KEYS = ("latency", "bandwidth")
@@ -112,15 +114,19 @@ class _Reader:
         self._check_keys(content, KEYS, "")
         self.given = self._texts(content.get("sources", {}), "sources")
         try:
+            bandwidths = self._bandwidths(content)
             hardware = Hardware(
                 name=self._text(content.get("name", name), "name"),
                 rates=self._rates(self._need(content, "rates", "a table of dtypes")),
                 vector_rate=self._figure(content, "vector_rate", RATE),
-                memory_bandwidth=self._figure(content, "memory_bandwidth", BANDWIDTH),
+                memory_bandwidth=bandwidths[-1][1],
+                bandwidths=bandwidths if len(bandwidths) > 1 else (),
+                op_rates=self._op_rates(content.get("op_rates", {})),
                 levels=self._levels(self._need(content, "levels", "[[levels]]")),
                 kernel_seconds=self._figure(content, "kernel_time", TIME),
                 memory_bytes=self._memory(content),
                 origin=self.origin,
+                calibration=self._calibration(content.get("calibration")),
             )
         except MithrilError as error:
             text = str(error)
@@ -183,6 +189,33 @@ class _Reader:
     def _memory(self, content: Mapping[str, Any]) -> int | None:
         return round(self._figure(content, "memory", BYTES)) if "memory" in content else None
 
+    def _bandwidths(self, content: Mapping[str, Any]) -> Rate:
+        given = self._unwrap(content.get("memory_bandwidth"), "memory_bandwidth")
+        if isinstance(given, list):
+            return self._points(given, "memory_bandwidth", BYTES, BANDWIDTH)
+        return ((1.0, self._figure(content, "memory_bandwidth", BANDWIDTH)),)
+
+    def _op_rates(self, content: object) -> dict[str, float]:
+        table = self._table(content, "op_rates")
+        self._check_keys(table, sorted(registry()), "op_rates.")
+        return {name: self._figure(table, name, RATE, "op_rates.") for name in table}
+
+    def _calibration(self, content: object) -> Calibration | None:
+        if content is None:
+            return None
+        table = self._table(content, "calibration")
+        known = [item.name for item in fields(Calibration)]
+        self._check_keys(table, known, "calibration.")
+        for key in known:
+            self._need(table, key, "what `mithril calibrate` writes", "calibration.")
+        try:
+            found = {**table, "date": date.fromisoformat(table["date"])}
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                f"{self.what} has calibration.date {table['date']!r}; write YYYY-MM-DD"
+            ) from error
+        return Calibration(**found)
+
     def _rates(self, content: object) -> dict[DType, Rate]:
         known = [dtype.value for dtype in DType]
         table = self._table(content, "rates")
@@ -194,11 +227,16 @@ class _Reader:
         what = f"{self.what}: rates.{key}"
         if not isinstance(given, list):
             return ((1.0, RATE.read(given, what)),)
+        return self._points(given, f"rates.{key}", WORK, RATE)
+
+    def _points(self, given: list[Any], key: str, size: Dimension, rate: Dimension) -> Rate:
+        what = f"{self.what}: {key}"
         if not given or any(not isinstance(p, list) or len(p) != 2 for p in given):
             raise OptionError(
-                f"{what} has no pairs of a size and a rate; write [['1 GFLOP', '20 TFLOP/s'], …]"
+                f"{what} has no pairs of a size and a rate; write "
+                f"[['{size.example}', '{rate.example}'], …]"
             )
-        return tuple((WORK.read(size, what), RATE.read(rate, what)) for size, rate in given)
+        return tuple((size.read(s, what), rate.read(r, what)) for s, r in given)
 
     def _levels(self, content: object) -> tuple[Level, ...]:
         tables = self._list(content, "levels")
@@ -255,20 +293,31 @@ def write_content(profile: Profile) -> dict[str, object]:
         "summary": profile.summary,
         "matches": list(profile.matches),
         **memory,
-        "memory_bandwidth": _write_bandwidth(hardware.memory_bandwidth),
+        "memory_bandwidth": _write_points(hardware.bandwidths, BYTES, BANDWIDTH)
+        or _write_bandwidth(hardware.memory_bandwidth),
         "kernel_time": TIME.write(hardware.kernel_seconds),
         "vector_rate": RATE.write(hardware.vector_rate),
-        "rates": {dtype.value: _write_rate(rate) for dtype, rate in hardware.rates.items()},
+        "rates": {
+            dtype.value: _write_points(rate, WORK, RATE) for dtype, rate in hardware.rates.items()
+        },
+        "op_rates": {name: RATE.write(rate) for name, rate in hardware.op_rates.items()},
         "levels": [_write_level(level) for level in hardware.levels],
+        **_write_calibration(hardware.calibration),
     }
+
+
+def _write_calibration(found: Calibration | None) -> dict[str, object]:
+    if found is None:
+        return {}
+    return {"calibration": {**asdict(found), "date": found.date.isoformat()}}
 
 
 def _write_bandwidth(number: float) -> str:
     return UNLIMITED if number == math.inf else BANDWIDTH.write(number)
 
 
-def _write_rate(points: Iterable[tuple[float, float]]) -> list[list[str]]:
-    return [[WORK.write(size), RATE.write(rate)] for size, rate in points]
+def _write_points(points: Rate, size: Dimension, rate: Dimension) -> list[list[str]]:
+    return [[size.write(at), rate.write(value)] for at, value in points]
 
 
 def _write_link(link: Link | Level) -> dict[str, object]:
