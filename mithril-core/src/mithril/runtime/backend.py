@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from mithril.compiler.options import (
     read_precision,
     refuse_later,
 )
+from mithril.cost import Hardware, as_hardware, find_hardware
 from mithril.engine import Engine
 from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
@@ -55,6 +57,7 @@ def open_backend(
     compute_dtype: object = None,
     activation_dtype: object = None,
     precision: Precision | None = None,
+    hardware: Hardware | str | Path | None = None,
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -73,6 +76,9 @@ def open_backend(
         compute_dtype: the dtype of the operands of linear algebra.
         activation_dtype: the dtype of values between layers.
         precision: these dtypes in one; instead of them.
+        hardware: what the devices are taken to be where choices are priced: a name that `mithril
+            hardware` shows, the path of a TOML file, or a Hardware. By default what they call
+            themselves, calibrated where `mithril calibrate` was run.
         options: the backend's own options.
 
     Raises:
@@ -96,8 +102,9 @@ def open_backend(
     )
     policy = check_uneven(uneven)
     mesh = read_mesh(device_mesh, mesh_axis_names)
+    profile = None if hardware is None else as_hardware(hardware)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
-    return Backend(engine, policy, dtypes)
+    return Backend(engine, policy, dtypes, profile)
 
 
 def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None) -> Mesh:
@@ -134,11 +141,16 @@ class Backend(Creation, Shared):
     functions: ClassVar[tuple[str, ...]] = EAGER
 
     def __init__(
-        self, engine: Engine, uneven: str = "pad", precision: Precision = AS_THEY_COME
+        self,
+        engine: Engine,
+        uneven: str = "pad",
+        precision: Precision = AS_THEY_COME,
+        hardware: Hardware | None = None,
     ) -> None:
         super().__init__()
         self.engine = engine
         self.uneven = uneven
+        self.hardware = find_hardware(engine, hardware)
         self.precision = self.check_precision(precision)
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)

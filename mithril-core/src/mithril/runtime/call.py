@@ -187,7 +187,8 @@ def bind(
     Raises:
         MithrilError: as `make_plan` does.
     """
-    return Bound(engine, make_plan(graph, request, Target.of(engine), options), interface)
+    target = Target.of(engine, interface.owner.hardware)
+    return Bound(engine, make_plan(graph, request, target, options), interface)
 
 
 def says_sharding(graph: Graph) -> bool:
