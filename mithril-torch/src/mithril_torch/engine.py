@@ -134,6 +134,7 @@ class TorchEngine(Engine):
             adds_in_product=not in_turn,
             reduces_in_place=is_written,
             adds_in_place=is_written,
+            joins_parts=not in_turn,
             workspaces=WORKSPACES if self.device == "cpu" else (),
         )
 

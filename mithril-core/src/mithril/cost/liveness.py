@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from mithril.cost.inside import count_workspace
 from mithril.cost.storages import Storage, Storages
 from mithril.ir import Graph, Node, Phase, Repeat
 from mithril.plan import Execution
@@ -114,7 +115,6 @@ class _Sweep:
         self._how = parent.execution
         self._storages = storages
         self._graph = storages.graph
-        self._workspaces = dict(self._how.workspaces)
         self._holdings = {number: owned[number] for number in owned}
         self._borrowed = len(self._graph.inputs)
         self._find_deaths()
@@ -212,16 +212,15 @@ class _Sweep:
 
     def _count_inside(self, node: Node) -> int:
         """Return the bytes that a node needs besides operands and results while it runs."""
-        if not node.op.bodies and node.op.name not in self._workspaces:
-            return 0
+        if not node.op.bodies:
+            return count_workspace(node, self._how, self._storages.strides)
         return sum(holding.bytes for holding in self._list_inside(node))
 
     def _list_inside(self, node: Node) -> list[Holding]:
-        factor = self._workspaces.get(node.op.name)
-        if factor is not None:
-            largest = max(value.type.nbytes for value in (*node.inputs, *node.outputs))
-            name, nbytes = f"workspace of {node.op.name}", int(factor * largest)
-            return [Holding(name, node.scope, TEMPORARIES, nbytes)]
+        if not node.op.bodies:
+            size = count_workspace(node, self._how, self._storages.strides)
+            kind = COLLECTIVES if node.op.is_collective else TEMPORARIES
+            return [Holding(f"workspace of {node.op.name}", node.scope, kind, size)] if size else []
         found: list[Holding] = []
         for body in node.op.bodies:
             found += self._parent.measure_body(body).alive

@@ -64,7 +64,7 @@ class Storages:
     all: list[Storage] = field(default_factory=list)
     of: dict[Value, Storage] = field(default_factory=dict)
     sites: dict[Node, int] = field(default_factory=dict)  # where the kernel of a node runs
-    _strides: dict[Value, Strides] = field(default_factory=dict)
+    strides: dict[Value, Strides] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.uses: Uses = self.graph.uses()
@@ -113,12 +113,12 @@ class Storages:
         x, result = node.inputs[0], node.outputs[0]
         if x not in self.of or result in self._unmade:
             return False
-        strides = self._strides.get(x) or in_order(x.type.shape)
+        strides = self.strides.get(x) or in_order(x.type.shape)
         found = view(node.op, x.type, strides, result.type)
         if found is None:
             return False
         self.of[result] = self.of[x]
-        self._strides[result] = found
+        self.strides[result] = found
         return True
 
     def _place_reduction(self, node: Node, position: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from mithril.ir import Op
+from mithril.ops.collective import TakeShard
 from mithril.ops.shape import Broadcast, Reshape, Transpose
 from mithril.ops.slicing import Slice
 from mithril.types import Shape, TensorType
@@ -49,13 +50,21 @@ def view(op: Op, x: TensorType, strides: Strides, result: TensorType) -> Strides
         new = len(result.shape) - len(x.shape)
         grown = zip(x.shape, strides, result.shape[new:], strict=True)
         return (0,) * new + tuple(s if size == wide else 0 for size, s, wide in grown)
+    if isinstance(op, TakeShard):
+        return strides
     if isinstance(op, Reshape):
-        return _reshape(x.shape, strides, result.shape)
+        return lay_out(x.shape, strides, result.shape)
     return None
 
 
-def _reshape(shape: Shape, strides: Strides, wanted: Shape) -> Strides | None:
-    """Return strides for another shape, by joining dimensions that lie behind one another."""
+def lay_out(shape: Shape, strides: Strides, wanted: Shape) -> Strides | None:
+    """Return strides for the same elements in another shape; None if that takes a copy.
+
+    Args:
+        shape: sizes of the dimensions.
+        strides: their strides.
+        wanted: other sizes of as many elements.
+    """
     if 0 in shape:
         return in_order(wanted)
     joined: list[tuple[int, int]] = []  # size and stride, dimensions of size 1 left out

@@ -25,6 +25,8 @@ class Execution:
             made where nobody else reads them.
         adds_in_place: whether a sum that nobody in the program reads grows in the memory of an input
             that nobody else needs.
+        joins_parts: whether what is exchanged along another dimension than the first is copied before
+            or after, so that the parts of devices lie behind one another.
         workspaces: what kernels take while they run besides operands and results, as multiples of
             the largest of these, by op name.
     """
@@ -37,4 +39,5 @@ class Execution:
     adds_in_product: bool = False
     reduces_in_place: bool = False
     adds_in_place: bool = False
+    joins_parts: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
