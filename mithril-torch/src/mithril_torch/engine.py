@@ -30,6 +30,7 @@ from mithril_torch.executors.lockstep import LockstepExecutor
 from mithril_torch.executors.workers import WorkersExecutor
 from mithril_torch.interop.torch_interop import TorchInterop
 from mithril_torch.kernels.callable import kernels_on
+from mithril_torch.kernels.workspaces import WORKSPACES
 from mithril_torch.launch.distributed import Job, job_of, join
 from mithril_torch.options import TorchOptions
 from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
@@ -124,8 +125,18 @@ class TorchEngine(Engine):
     @property
     def execution(self) -> Execution:
         """A kernel an op, unless the program is compiled; collectives go on beside others."""
-        in_turn = isinstance(self.executor, LockstepExecutor)
-        return Execution(fuses=self.codegen.compiled, overlaps=not in_turn, in_turn=in_turn)
+        in_turn, compiled = isinstance(self.executor, LockstepExecutor), self.codegen.compiled
+        is_written = not in_turn and not compiled  # as text, in which sums grow in place
+        return Execution(
+            fuses=compiled,
+            overlaps=not in_turn,
+            in_turn=in_turn,
+            adds_in_product=not in_turn,
+            reduces_in_place=is_written,
+            adds_in_place=is_written,
+            joins_parts=not in_turn,
+            workspaces=WORKSPACES if self.device == "cpu" else (),
+        )
 
     @property
     def devices(self) -> tuple[str, ...]:

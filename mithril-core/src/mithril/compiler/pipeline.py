@@ -71,7 +71,7 @@ def make_plan(
     >>> [row.kind for row in plan.collectives()]
     ['all_gather']
     """
-    options = options or PlanOptions()
+    options, parameters = options or PlanOptions(), request.parameters
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
     plan = partition(graph, request.layouts, target, request.placement, pads=options.pads)
@@ -81,6 +81,7 @@ def make_plan(
             replace(stage, program=_finish(stage.program, target, options)) for stage in plan.stages
         ),
         notes=(*request.notes, *plan.notes),
+        parameters=parameters,
     )
     for check in CHECKS:
         check(plan, request, target, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mithril.cost.hardware import Hardware
@@ -21,9 +22,11 @@ class HardwareAnalyst:
 
     hardware: Hardware
 
-    def predict_memory(self, plan: Plan, hardware: Hardware | str | None) -> PlanMemory:
+    def predict_memory(
+        self, plan: Plan, hardware: Hardware | str | None, donated: Collection[str]
+    ) -> PlanMemory:
         """Return what each device holds while the plan runs; see `Plan.memory`."""
-        return predict_memory(plan, self._choose(hardware))
+        return predict_memory(plan, self._choose(hardware), donated)
 
     def predict_timeline(self, plan: Plan, hardware: Hardware | str | None) -> PlanTimeline:
         """Return when each device computes and communicates; see `Plan.timeline`."""

@@ -1,18 +1,186 @@
-"""SKELETON: helper 'memory' builds this."""
+"""Memory: what each device holds while a plan runs, and the most it holds at once.
+
+It is read off the plan's own programs and its timetable, by liveness (`cost.liveness`): nothing is
+run, and no framework is asked. Devices that do the same are gone through once.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from mithril.cost.hardware import Hardware
+from mithril.cost.liveness import Holding
+from mithril.cost.plan_liveness import Replay, group_devices
 from mithril.plan import Plan
+
+PARTS = (
+    "parameters", "gradients", "optimizer", "inputs", "outputs", "activations", "temporaries",
+    "collectives",
+)  # fmt: skip
+SHOWN = 10
+"""How many of the things that are in memory a table names."""
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What some devices, which are alike, hold while a plan runs.
+
+    Args:
+        devices: their flat indices.
+        peak: the most bytes each of them holds at once.
+        parts: the bytes of each kind of thing at that moment: `parameters`, `gradients`,
+            `optimizer`, `inputs`, `outputs`, `activations` kept for the backward, `temporaries` and
+            buffers of `collectives`.
+        at: the op that runs then, and its layer.
+        alive: what is in memory then, largest first.
+        curve: bytes after each node, in the order in which programs run; a loop is one node, and
+            where the plan has several programs each is gone through as often as it runs.
+    """
+
+    devices: tuple[int, ...]
+    peak: int
+    parts: Mapping[str, int]
+    at: str
+    alive: tuple[Holding, ...]
+    curve: tuple[int, ...]
+
+    def __str__(self) -> str:
+        whose = _describe_devices(self.devices)
+        lines = [f"{whose}: {format_bytes(self.peak)} at most, at {self.at}"]
+        parts = ((part, self.parts[part]) for part in PARTS if self.parts[part])
+        lines.append("  " + ", ".join(f"{part} {format_bytes(size)}" for part, size in parts))
+        for holding in self.alive[:SHOWN]:
+            where = f" ({holding.scope})" if holding.scope else ""
+            size = format_bytes(holding.bytes)
+            lines.append(f"  {size:>11}  {holding.kind:<11}  {holding.name}{where}")
+        rest = self.alive[SHOWN:]
+        if rest:
+            size = format_bytes(sum(holding.bytes for holding in rest))
+            lines.append(f"  {size:>11}  in {len(rest)} more")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanMemory:
-    """SKELETON."""
+    """What each device holds while a plan runs.
+
+    Args:
+        rows: devices that are alike, with what they hold.
+        capacity: what a device can hold, in bytes; None where that is not known.
+        profile: name of the hardware profile that says so.
+    """
+
+    rows: tuple[DeviceMemory, ...]
+    capacity: int | None
+    profile: str
+
+    def of(self, device: int) -> DeviceMemory:
+        """Return what a device holds.
+
+        Args:
+            device: its flat index.
+
+        Raises:
+            IndexError: there is no such device.
+        """
+        for row in self.rows:
+            if device in row.devices:
+                return row
+        count = sum(len(row.devices) for row in self.rows)
+        raise IndexError(f"plan has no device {device}; it has {count}; give one from 0")
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that any device holds at once."""
+        return max((row.peak for row in self.rows), default=0)
+
+    @property
+    def fullest(self) -> DeviceMemory:
+        """The devices that hold the most."""
+        return max(self.rows, key=lambda row: row.peak)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether every device can hold what it needs; None where that is not known."""
+        return None if self.capacity is None else self.peak <= self.capacity
+
+    def by_device(self) -> list[dict[str, int]]:
+        """Return for each device a dict of bytes: `total`, and each part at the peak.
+
+        >>> import mithril as ml
+        >>> backend = ml.NumpyBackend(ml.Mesh(data=2))
+        >>> compiled = ml.compile(ml.Linear(4), backend, shapes={"input": (8, 3)}, inference=True)
+        >>> usage = compiled.plan.memory().by_device()
+        >>> len(usage), usage[0]["parameters"], usage[0]["inputs"]
+        (2, 64, 96)
+        """
+        found = {
+            device: {"total": row.peak, **row.parts} for row in self.rows for device in row.devices
+        }
+        return [dict(found[device]) for device in sorted(found)]
+
+    def __str__(self) -> str:
+        if self.capacity is None:
+            room = f"of devices of profile '{self.profile}' it is not known what they can hold"
+        else:
+            state = "fits into" if self.fits else "does not fit into"
+            room = f"{state} {format_bytes(self.capacity)} of a device of profile '{self.profile}'"
+        head = f"memory: {format_bytes(self.peak)} on a device; {room}"
+        return "\n".join([head, *map(str, self.rows)])
 
 
-def predict_memory(plan: Plan, hardware: Hardware) -> PlanMemory:
-    """SKELETON."""
-    raise NotImplementedError
+def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()) -> PlanMemory:
+    """Return what each device holds while a plan runs.
+
+    Args:
+        plan: what runs.
+        hardware: how programs run, and what a device can hold.
+        donated: names of inputs that are given up, in whose memory results may be made.
+
+    >>> import mithril as ml
+    >>> from mithril.cost import SIMULATED, predict_memory
+    >>> layer = ml.Linear(4, bias=False)
+    >>> compiled = ml.compile(layer, ml.NumpyBackend(), shapes={"input": (8, 3)}, inference=True)
+    >>> print(predict_memory(compiled.plan, SIMULATED))  # doctest: +NORMALIZE_WHITESPACE
+    memory: 272 bytes on a device; of devices of profile 'simulated' it is not known what they can hold
+    device 0: 272 bytes at most, at einsum
+      parameters 48 bytes, inputs 96 bytes, outputs 128 bytes
+        128 bytes  outputs      output
+         96 bytes  inputs       input
+         48 bytes  parameters   weight
+    """  # noqa: E501
+    replay = Replay(plan, hardware.execution, frozenset(donated))
+    rows = []
+    for devices in group_devices(plan):
+        found = replay.run(devices[0])
+        alive = sorted(found.alive, key=lambda holding: -holding.bytes)
+        sizes = Counter(dict.fromkeys(PARTS, 0))
+        for holding in alive:
+            sizes[holding.kind] += holding.bytes
+        at, curve = found.at, tuple(found.curve)
+        rows.append(DeviceMemory(devices, found.peak, dict(sizes), at, tuple(alive), curve))
+    return PlanMemory(tuple(rows), hardware.memory_bytes, hardware.name)
+
+
+def format_bytes(count: int) -> str:
+    """Return a number of bytes as people read it.
+
+    >>> format_bytes(1000), format_bytes(3 * 2**30), format_bytes(1_500_000)
+    ('1000 bytes', '3.00 GiB', '1.43 MiB')
+    """
+    for size, unit in _UNITS:
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} bytes"
+
+
+def _describe_devices(devices: tuple[int, ...]) -> str:
+    if len(devices) == 1:
+        return f"device {devices[0]}"
+    if devices == tuple(range(devices[0], devices[-1] + 1)):
+        return f"devices {devices[0]} to {devices[-1]}"
+    shown = ", ".join(map(str, devices[:4]))
+    return f"devices {shown}" + (f", … ({len(devices)})" if len(devices) > 4 else "")

@@ -291,6 +291,7 @@ class TakeShard(Op):
     """Part number `index` of `count` equal parts along a dimension; operands (x, index)."""
 
     name: ClassVar[str] = "take_shard"
+    is_view: ClassVar[bool] = True
     dimension: int
     count: int
 

@@ -17,9 +17,27 @@ class Execution:
         overlaps: whether a collective goes on beside other work until its result is needed.
         in_turn: whether the devices of a process compute one after the other on one processor, as
             simulated ones do; a step then takes the time of all of them together.
+        lays_out: whether the memory of a program is laid out before it runs, so that its inputs and
+            outputs are there from start to end; otherwise a result gets memory when it is made, and
+            what nobody needs any more is let go of at once.
+        adds_in_product: whether a product of matrices and the vector added to it are one kernel.
+        reduces_in_place: whether an all_reduce takes place in one buffer, in which its operands are
+            made where nobody else reads them.
+        adds_in_place: whether a sum that nobody in the program reads grows in the memory of an input
+            that nobody else needs.
+        joins_parts: whether what is exchanged along another dimension than the first is copied before
+            or after, so that the parts of devices lie behind one another.
+        workspaces: what kernels take while they run besides operands and results, as multiples of
+            the largest of these, by op name.
     """
 
     fuses: bool = False
     has_views: bool = True
     overlaps: bool = False
     in_turn: bool = False
+    lays_out: bool = False
+    adds_in_product: bool = False
+    reduces_in_place: bool = False
+    adds_in_place: bool = False
+    joins_parts: bool = False
+    workspaces: tuple[tuple[str, float], ...] = ()

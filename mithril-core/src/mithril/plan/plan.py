@@ -7,7 +7,7 @@ of a model that is not placed has one stage, which runs once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,7 +41,9 @@ class Whole:
 class Analyst(Protocol):
     """Reads memory and time off plans; `mithril.cost` has it, which knows hardware."""
 
-    def predict_memory(self, plan: Plan, hardware: Hardware | str | None) -> PlanMemory:
+    def predict_memory(
+        self, plan: Plan, hardware: Hardware | str | None, donated: Collection[str]
+    ) -> PlanMemory:
         """Return what `Plan.memory` returns."""
         ...
 
@@ -79,6 +81,7 @@ class Plan:
         whole: the same on whole tensors, for an engine that leaves collectives to its compiler.
         pricing: what priced the choices in it, if there were any.
         analyst: reads memory and time off it.
+        parameters: names of the inputs that are parameters of a model.
     """
 
     mesh: Mesh
@@ -89,6 +92,7 @@ class Plan:
     whole: Whole | None = None
     pricing: Pricing | None = None
     analyst: Analyst | None = field(default=None, repr=False)
+    parameters: tuple[str, ...] = ()
 
     @staticmethod
     def of_program(
@@ -152,17 +156,20 @@ class Plan:
         """
         return bytes_by_axis(self.collectives())
 
-    def memory(self, hardware: Hardware | str | None = None) -> PlanMemory:
+    def memory(
+        self, hardware: Hardware | str | None = None, *, donated: Collection[str] = ()
+    ) -> PlanMemory:
         """Return what each device holds while the plan runs, and the most it holds at once.
 
         Args:
             hardware: a profile, or the name of one; by default that which priced the plan.
+            donated: names of inputs that are given up, in whose memory results may be made.
 
         Raises:
             OptionError: no profile has the name.
             PlanError: the plan was made without prices.
         """
-        return self._analyst.predict_memory(self, hardware)
+        return self._analyst.predict_memory(self, hardware, donated)
 
     def timeline(self, hardware: Hardware | str | None = None) -> PlanTimeline:
         """Return when each device computes and communicates while the plan runs.

@@ -62,6 +62,7 @@ def _plan_out(plan: Plan) -> Json:
             for name, report in plan.specs.items()
         },
         "notes": list(plan.notes),
+        "parameters": list(plan.parameters),
         "pricing": None if plan.pricing is None else asdict(plan.pricing),
         "timetable": None if plan.only_stage else _timetable_out(plan.timetable),
     }
@@ -81,7 +82,15 @@ def _plan_in(content: Json) -> Plan:
     else:
         timetable = _timetable_in(table)
     pricing = None if content["pricing"] is None else _pricing_in(content["pricing"])
-    return Plan(mesh, stages, timetable, specs, tuple(content["notes"]), pricing=pricing)
+    return Plan(
+        mesh,
+        stages,
+        timetable,
+        specs,
+        tuple(content["notes"]),
+        pricing=pricing,
+        parameters=tuple(content["parameters"]),
+    )
 
 
 def _stage_in(item: Json) -> Stage:
@@ -220,4 +229,6 @@ def _sharding_in(item: Json) -> Sharding:
 
 
 def _pricing_in(content: Json) -> Pricing:
-    return Pricing(**{**content, "execution": Execution(**content["execution"])})
+    execution = content["execution"]
+    workspaces = tuple((name, factor) for name, factor in execution["workspaces"])
+    return Pricing(**{**content, "execution": Execution(**{**execution, "workspaces": workspaces})})

@@ -1,0 +1,254 @@
+"""Liveness: what a local program has in memory before, while and after each of its nodes runs.
+
+A storage lives from the node that makes it to the last one that needs it. While an iteration of a
+loop runs there are, besides what its body needs, the carries and the slices of stacks that the
+iteration before has made; stacks are there from start to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from mithril.cost.inside import count_workspace
+from mithril.cost.storages import Storage, Storages
+from mithril.ir import Graph, Node, Phase, Repeat
+from mithril.plan import Execution
+
+ACTIVATIONS, COLLECTIVES, TEMPORARIES = "activations", "collectives", "temporaries"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Memory that something takes.
+
+    Args:
+        name: of a parameter or tensor, or the op that made it.
+        scope: layer path of the op.
+        kind: one of the parts of `DeviceMemory`.
+        bytes: how much, padding included.
+    """
+
+    name: str
+    scope: str
+    kind: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphMemory:
+    """What a graph takes while it runs, without the inputs that its caller keeps.
+
+    Args:
+        peak: the most bytes at once.
+        at: the node that runs then; None if it is the start.
+        alive: what is there then.
+        curve: bytes after each node.
+        results: for each output the number of its storage: below the number of inputs, that of the
+            input in whose memory it lies.
+        made: the storages of results that are no inputs, by number.
+    """
+
+    peak: int
+    at: Node | None
+    alive: tuple[Holding, ...]
+    curve: tuple[int, ...]
+    results: tuple[int, ...]
+    made: Mapping[int, Holding]
+
+
+@dataclass(eq=False)
+class Liveness:
+    """Reads memory off graphs; the body of a loop is gone through once.
+
+    Args:
+        execution: how the engine runs programs.
+    """
+
+    execution: Execution
+    _bodies: dict[int, tuple[Graph, GraphMemory]] = field(default_factory=dict)
+
+    def measure(
+        self,
+        graph: Graph,
+        kinds: Mapping[str, str] | None = None,
+        owned: Mapping[int, Holding] | None = None,
+        free: Collection[int] = (),
+    ) -> GraphMemory:
+        """Return what a graph takes.
+
+        Args:
+            graph: a local one.
+            kinds: what outputs are, by name, where that is more than how they are used.
+            owned: by position, inputs that the graph lets go of where they are last used.
+            free: positions of inputs in whose memory outputs may be made.
+        """
+        storages = Storages(graph, self.execution, {graph.inputs[position] for position in free})
+        return _Sweep(self, storages, kinds or {}, owned or {}).run()
+
+    def measure_body(self, body: Graph) -> GraphMemory:
+        """Return what one iteration of a loop takes."""
+        known = self._bodies.get(id(body))
+        if known is None:
+            known = self._bodies[id(body)] = body, self.measure(body)
+        return known[1]
+
+
+class _Sweep:
+    """Goes through one graph from its first node to its last.
+
+    Args:
+        parent: knows the bodies of loops.
+        storages: of the graph.
+        kinds: what outputs are, by name.
+        owned: inputs that the graph lets go of.
+    """
+
+    def __init__(
+        self,
+        parent: Liveness,
+        storages: Storages,
+        kinds: Mapping[str, str],
+        owned: Mapping[int, Holding],
+    ) -> None:
+        self._parent = parent
+        self._how = parent.execution
+        self._storages = storages
+        self._graph = storages.graph
+        self._holdings = {number: owned[number] for number in owned}
+        self._borrowed = len(self._graph.inputs)
+        self._find_deaths()
+        self._name(kinds)
+
+    def run(self) -> GraphMemory:
+        births, deaths = self._by_position()
+        live = sum(storage.bytes for storage in births[0])
+        peak, at, curve = live, -1, []
+        for position, node in enumerate(self._graph.nodes):
+            live += sum(storage.bytes for storage in births[position + 1])
+            during = live + self._count_inside(node)
+            if during > peak:
+                peak, at = during, position
+            live -= sum(storage.bytes for storage in deaths[position])
+            curve.append(live)
+        outputs = [self._storages.of[value] for value in self._graph.outputs.values()]
+        return GraphMemory(
+            peak,
+            self._graph.nodes[at] if at >= 0 else None,
+            tuple(self._list_alive(at)),
+            tuple(curve),
+            tuple(storage.number for storage in outputs),
+            {s.number: self._holdings[s.number] for s in outputs if s.number >= self._borrowed},
+        )
+
+    # ---------------------------------------------------------------- from when to when
+
+    def _find_deaths(self) -> None:
+        """Find out until when each storage is needed."""
+        graph, sites, of = self._graph, self._storages.sites, self._storages.of
+        end = len(graph.nodes)
+        for storage in self._storages.all[: self._borrowed]:
+            storage.death = end  # of an input that nobody reads, too
+        seen = set()
+        for node in graph.nodes:
+            until = sites[node]
+            if self._how.overlaps and node.op.is_collective:
+                until = self._find_wait(node)
+            for value in node.inputs:
+                storage = of.get(value)
+                if storage is None:
+                    continue
+                is_first = storage.number < self._borrowed and storage not in seen
+                storage.death = until if is_first else max(storage.death, until)
+                seen.add(storage)
+        for value in graph.outputs.values():
+            of[value].death = end
+            if self._how.lays_out and of[value].number >= self._borrowed:
+                of[value].birth = -1
+
+    def _find_wait(self, node: Node) -> int:
+        """Return the position of the first node that needs what a collective makes."""
+        sites, uses = self._storages.sites, self._storages.uses
+        users = (sites[user] for value in node.outputs for user, _ in uses.get(value, ()))
+        return min(users, default=len(self._graph.nodes))
+
+    def _by_position(self) -> tuple[list[list[Storage]], list[list[Storage]]]:
+        """Return what is there from the start and from each node on, and what each ends."""
+        count = len(self._graph.nodes)
+        births: list[list[Storage]] = [[] for _ in range(count + 1)]
+        deaths: list[list[Storage]] = [[] for _ in range(count + 1)]
+        for storage in self._storages.all:
+            if storage.number >= self._borrowed or storage.number in self._holdings:
+                births[storage.birth + 1].append(storage)
+                deaths[storage.death].append(storage)
+        return births, deaths
+
+    # ---------------------------------------------------------------- what it is
+
+    def _name(self, kinds: Mapping[str, str]) -> None:
+        """Find out what each storage is for."""
+        crossing = {
+            self._storages.of[value].number
+            for node in self._graph.nodes
+            if node.phase == Phase.backward
+            for value in node.inputs
+            if value in self._storages.of
+        }
+        for storage in self._storages.all[self._borrowed :]:
+            node, kind = storage.node, TEMPORARIES
+            if node is not None and node.op.is_collective:
+                kind = COLLECTIVES
+            if node is not None and node.phase == Phase.forward and storage.number in crossing:
+                kind = ACTIVATIONS
+            scope = node.scope if node else ""
+            self._holdings[storage.number] = Holding(storage.name, scope, kind, storage.bytes)
+        for name, value in self._graph.outputs.items():
+            storage = self._storages.of[value]
+            if name in kinds and storage.number >= self._borrowed:
+                scope = self._holdings[storage.number].scope
+                self._holdings[storage.number] = Holding(name, scope, kinds[name], storage.bytes)
+
+    # ---------------------------------------------------------------- what a node takes inside
+
+    def _count_inside(self, node: Node) -> int:
+        """Return the bytes that a node needs besides operands and results while it runs."""
+        if not node.op.bodies:
+            return count_workspace(node, self._how, self._storages.strides)
+        return sum(holding.bytes for holding in self._list_inside(node))
+
+    def _list_inside(self, node: Node) -> list[Holding]:
+        if not node.op.bodies:
+            size = count_workspace(node, self._how, self._storages.strides)
+            kind = COLLECTIVES if node.op.is_collective else TEMPORARIES
+            return [Holding(f"workspace of {node.op.name}", node.scope, kind, size)] if size else []
+        found: list[Holding] = []
+        for body in node.op.bodies:
+            found += self._parent.measure_body(body).alive
+            if isinstance(node.op, Repeat) and node.op.count > 1 and not self._how.lays_out:
+                found += self._list_handed_on(node, node.op)
+        return found
+
+    def _list_handed_on(self, node: Node, op: Repeat) -> list[Holding]:
+        """Return slices of stacks that the iteration before the one that runs has made."""
+        memory = self._parent.measure_body(op.body)
+        carries = set(memory.results[: op.carried])
+        found = []
+        for number in dict.fromkeys(memory.results[op.carried :]):
+            if number in memory.made and number not in carries:
+                found.append(memory.made[number])
+            elif number < op.carried:
+                value = op.body.inputs[number]
+                found.append(Holding(value.name, node.scope, TEMPORARIES, value.type.nbytes))
+        return found
+
+    def _list_alive(self, position: int) -> list[Holding]:
+        """Return what is there while a node runs."""
+        found = [
+            self._holdings[storage.number]
+            for storage in self._storages.all
+            if storage.number in self._holdings and storage.birth <= position <= storage.death
+        ]
+        return found + (self._list_inside(self._graph.nodes[position]) if position >= 0 else [])
+
+
+__all__ = ["ACTIVATIONS", "COLLECTIVES", "TEMPORARIES", "GraphMemory", "Holding", "Liveness"]

@@ -1,0 +1,336 @@
+"""Liveness of a whole plan: its stages in the order of the timetable, as one device sees them.
+
+Values that stages hand on, micro-batches in flight among them, lie in slots between runs. A slot is
+let go of when nobody needs it any more; the stage that reads it last may do so as soon as it has
+read it, where the engine frees memory while a program runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mithril.cost.liveness import (
+    ACTIVATIONS,
+    COLLECTIVES,
+    TEMPORARIES,
+    GraphMemory,
+    Holding,
+    Liveness,
+)
+from mithril.ir import Node, Phase
+from mithril.mesh import Sharding
+from mithril.mesh.sharding import edges
+from mithril.plan import Execution, Plan
+from mithril.plan.timetable import Run, Send, Transfer
+from mithril.types import TensorType
+
+GRADIENT, ACCUMULATOR = "gradients.", " accumulator"
+"""How names of gradients start, and those of sums over micro-batches end."""
+
+
+@dataclass(slots=True)
+class DeviceLiveness:
+    """What one device holds while a plan runs.
+
+    Args:
+        peak: the most bytes at once.
+        at: the op that runs then, and its layer.
+        alive: what is there then.
+        curve: bytes after each node.
+    """
+
+    peak: int = 0
+    at: str = "the start"
+    alive: tuple[Holding, ...] = ()
+    curve: list[int] = field(default_factory=list)
+
+
+def group_devices(plan: Plan) -> list[tuple[int, ...]]:
+    """Return the devices of a plan in groups that run and receive the same."""
+    meshes: dict[tuple[int, ...], int] = {}
+    for stage in plan.stages:
+        meshes.setdefault(stage.devices, len(meshes))
+    for transfer in plan.timetable.transfers:
+        for sharding in (transfer.source, transfer.target):
+            meshes.setdefault(sharding.mesh.flat, len(meshes))
+    for port in (*plan.inputs, *plan.outputs):
+        meshes.setdefault(port.sharding.mesh.flat, len(meshes))
+    roles: dict[int, list[int]] = {device: [] for device in range(plan.mesh.size)}
+    for devices, number in meshes.items():
+        for device in devices:
+            roles[device].append(number)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for device, role in roles.items():
+        groups.setdefault(tuple(role), []).append(device)
+    return [tuple(devices) for devices in groups.values()]
+
+
+@dataclass(eq=False)
+class Replay:
+    """Goes through the timetable of a plan for one device after another.
+
+    Args:
+        plan: what runs.
+        execution: how the engine runs programs.
+        donated: names of the plan's inputs that are given up.
+    """
+
+    plan: Plan
+    execution: Execution
+    donated: frozenset[str] = frozenset()
+    _known: dict[tuple[int, frozenset[int]], GraphMemory] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._liveness = Liveness(self.execution)
+
+    def run(self, device: int) -> DeviceLiveness:
+        """Return what a device holds."""
+        return _Walk(self, device).run()
+
+    def measure(self, stage: int, owned: Mapping[int, Holding]) -> GraphMemory:
+        """Return what a run of a stage takes.
+
+        Args:
+            stage: which.
+            owned: by position, inputs that nobody needs after it.
+        """
+        key = stage, frozenset(owned)
+        known = self._known.get(key)
+        if known is None:
+            graph = self.plan.stages[stage].program.graph
+            kinds = {name: self.kind_of_output(name) for name in graph.outputs}
+            kinds = {name: kind for name, kind in kinds.items() if kind}
+            known = self._liveness.measure(graph, kinds, owned, self._find_free(stage))
+            self._known[key] = known
+        return known
+
+    def _find_free(self, stage: int) -> Sequence[int]:
+        """Return the inputs of a stage in whose memory its outputs may be made."""
+        if not self.plan.timetable.runs_once:
+            return self.plan.timetable.find_donatable(stage)
+        inputs = self.plan.stages[stage].program.inputs
+        return [i for i, port in enumerate(inputs) if port.name in self.donated]
+
+    def kind_of_input(self, name: str) -> str:
+        """Return what an input of the plan is."""
+        return "parameters" if name in self._parameters else "inputs"
+
+    def kind_of_output(self, name: str) -> str:
+        """Return what an output of the plan is; nothing for what stages hand on."""
+        if name not in self._made:
+            return ""
+        is_gradient = name.startswith(GRADIENT) and name.removeprefix(GRADIENT) in self._parameters
+        return "gradients" if is_gradient else "outputs"
+
+    @cached_property
+    def _parameters(self) -> frozenset[str]:
+        return frozenset(self.plan.parameters)
+
+    @cached_property
+    def _made(self) -> frozenset[str]:
+        return frozenset(port.name for port in self.plan.outputs)
+
+    @cached_property
+    def slots(self) -> Mapping[int, tuple[str, str]]:
+        """Name and kind of what lies in each slot, by those who read it."""
+        table = self.plan.timetable
+        found: dict[int, tuple[str, str]] = {}
+        for step in reversed(table.steps):
+            if isinstance(step, Send):
+                transfer = table.transfers[step.transfer]
+                found[step.source] = transfer.cause.value, COLLECTIVES
+                continue
+            stage = self.plan.stages[step.stage]
+            is_backward = step.stage in self._backward
+            for port, slot in zip(stage.program.inputs, step.inputs, strict=True):
+                name = port.name.removesuffix(ACCUMULATOR)
+                kind = self.kind_of_output(name) if name != port.name else ""
+                kind = kind or (ACTIVATIONS if is_backward else TEMPORARIES)
+                if found.get(slot, ("", ""))[1] != ACTIVATIONS:
+                    found[slot] = name, kind
+        for port, slot in zip(table.outputs, table.made, strict=True):
+            found[slot] = port.name, self.kind_of_output(port.name)
+        return found
+
+    @cached_property
+    def _backward(self) -> frozenset[int]:
+        """The stages that compute gradients."""
+        return frozenset(
+            number
+            for number, stage in enumerate(self.plan.stages)
+            if any(node.phase == Phase.backward for node in stage.program.graph.nodes)
+        )
+
+
+class _Walk:
+    """One device goes through a timetable.
+
+    Args:
+        replay: what all devices have in common.
+        device: its flat index.
+    """
+
+    def __init__(self, replay: Replay, device: int) -> None:
+        self._replay = replay
+        self._plan = replay.plan
+        self._table = replay.plan.timetable
+        self._device = device
+        self._slots: dict[int, _Held] = {}
+        self._users: Counter[_Held] = Counter()  # how many slots a thing in memory lies in
+        self._live = 0
+        self._found = DeviceLiveness()
+        self._stages = [device in set(stage.devices) for stage in self._plan.stages]
+        self._steps = [n for n, step in enumerate(self._table.steps) if self._is_mine(step)]
+        self._dead = self._find_last_uses()
+
+    def run(self) -> DeviceLiveness:
+        """Return what the device holds."""
+        table = self._table
+        for port, slot in zip(table.inputs, table.given, strict=True):
+            if self._has(port.sharding):
+                kind = self._replay.kind_of_input(port.name)
+                self._put(slot, _Held(port.name, kind, local_bytes(port.type, port.sharding)))
+        self._note(self._live, None, "", [])
+        for position in self._steps:
+            step, dead = table.steps[position], self._dead[position]
+            if isinstance(step, Run):
+                self._run(step, dead)
+            else:
+                self._send(step)
+            for slot in dead:
+                self._drop(slot)
+            self._found.curve.append(self._live)
+        return self._found
+
+    # ---------------------------------------------------------------- steps
+
+    def _run(self, step: Run, dead: Sequence[int]) -> None:
+        given = [self._slots.get(slot, _NOTHING) for slot in step.inputs]
+        owned = {} if self._replay.execution.lays_out else self._find_owned(given, step, dead)
+        memory = self._replay.measure(step.stage, owned)
+        base = self._live - sum(holding.bytes for holding in owned.values())
+        if base + memory.peak > self._found.peak:
+            mine = {given[position] for position in owned}
+            others = [held.holding for held in self._users if held not in mine]
+            stage = self._plan.stages[step.stage].name
+            label = f" of {step.action} ({stage})" if step.action else ""
+            self._note(base + memory.peak, memory.at, label, [*others, *memory.alive])
+        self._found.curve += [base + size for size in memory.curve[:-1]]
+        made: dict[int, _Held] = dict(enumerate(given))
+        for slot, number in zip(step.outputs, memory.results, strict=True):
+            if number not in made:
+                holding = memory.made[number]
+                name, kind = self._replay.slots.get(slot, (holding.name, holding.kind))
+                made[number] = _Held(name, kind, holding.bytes, holding.scope)
+            self._put(slot, made[number])
+
+    def _find_owned(
+        self, given: Sequence[_Held], step: Run, dead: Sequence[int]
+    ) -> dict[int, Holding]:
+        """Return the inputs that nobody needs after a run, by position."""
+        leaving = Counter(self._slots[slot] for slot in dead if slot in self._slots)
+        first = {held: position for position, held in reversed(list(enumerate(given)))}
+        return {
+            position: held.holding
+            for held, position in first.items()
+            if held is not _NOTHING and leaving[held] == self._users[held]
+        }
+
+    def _send(self, step: Send) -> None:
+        transfer = self._table.transfers[step.transfer]
+        if not self._has(transfer.target):
+            return
+        source = self._slots.get(step.source)
+        if source is not None and _stays(transfer, self._device):
+            self._put(step.target, source)
+            return
+        name, kind = self._replay.slots.get(step.target, (transfer.cause.value, COLLECTIVES))
+        size = local_bytes(transfer.arriving, transfer.target)
+        self._put(step.target, _Held(name, kind, size, transfer.scope))
+        label = f"send of '{transfer.cause.value}'"
+        self._note(self._live, None, label, [held.holding for held in self._users])
+
+    def _note(self, size: int, node: Node | None, label: str, alive: list[Holding]) -> None:
+        """Remember a moment if more is held than before."""
+        if size <= self._found.peak:
+            return
+        self._found.peak, self._found.alive = size, tuple(alive) or self._all()
+        where = f"{node.op.name}{f' in {node.scope}' if node.scope else ''}" if node else ""
+        self._found.at = f"{where}{label}".strip() or "the start"
+
+    def _all(self) -> tuple[Holding, ...]:
+        return tuple(held.holding for held in self._users)
+
+    # ---------------------------------------------------------------- slots
+
+    def _put(self, slot: int, held: _Held) -> None:
+        self._drop(slot)
+        self._slots[slot] = held
+        if held is not _NOTHING and not self._users[held]:
+            self._live += held.bytes
+        self._users[held] += 1
+
+    def _drop(self, slot: int) -> None:
+        held = self._slots.pop(slot, _NOTHING)
+        if held is _NOTHING:
+            return
+        self._users[held] -= 1
+        if not self._users[held]:
+            del self._users[held]
+            self._live -= held.bytes
+
+    def _find_last_uses(self) -> dict[int, list[int]]:
+        """Return for each step of the device the slots that it does not need after it."""
+        table = self._table
+        kept, found = {*table.given, *table.made}, {}
+        for position in reversed(self._steps):
+            used = table.steps[position].slots
+            found[position] = [slot for slot in dict.fromkeys(used) if slot not in kept]
+            kept.update(used)
+        return found
+
+    def _is_mine(self, step: Run | Send) -> bool:
+        if isinstance(step, Run):
+            return self._stages[step.stage]
+        transfer = self._table.transfers[step.transfer]
+        return self._has(transfer.source) or self._has(transfer.target)
+
+    def _has(self, sharding: Sharding) -> bool:
+        """Return whether the device is one of a mesh."""
+        return not sharding.mesh.devices or self._device in sharding.mesh.devices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """Something in memory between runs, as `Holding` has it."""
+
+    name: str
+    kind: str
+    bytes: int
+    scope: str = ""
+
+    @property
+    def holding(self) -> Holding:
+        return Holding(self.name, self.scope, self.kind, self.bytes)
+
+
+_NOTHING = _Held("", TEMPORARIES, 0)
+"""What lies in a slot of numbers that are made once, such as that of a micro-batch."""
+
+
+def local_bytes(type: TensorType, sharding: Sharding) -> int:
+    """Return the bytes that a device holds of a tensor, padding included."""
+    return type.with_shape(sharding.local_shape(type.shape)).nbytes
+
+
+def _stays(transfer: Transfer, device: int) -> bool:
+    """Return whether what a device needs is a part of what it has: it is not copied then."""
+    places = [sharding.mesh.flat.index(device) for sharding in (transfer.source, transfer.target)]
+    held = edges(transfer.source.box(places[0], transfer.type.shape))
+    needed = list(edges(transfer.target.box(places[1], transfer.arriving.shape)))
+    if transfer.offset and needed:
+        needed[0] = (needed[0][0] + transfer.offset, needed[0][1] + transfer.offset)
+    return all(a <= c and d <= b for (a, b), (c, d) in zip(held, needed, strict=True))

@@ -1,0 +1,192 @@
+"""Storages: which values of a local program share memory, and which are never in memory.
+
+Views share the memory of what they were made of. A value inside a chain that an engine runs as one
+kernel has none: what the chain reads is needed until its last kernel runs. A sum may grow in the
+memory of an input that nobody else needs, and an all_reduce may take place where its operands were
+made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mithril.cost.strides import Strides, in_order, view
+from mithril.ir import Graph, Node, Phase, Value
+from mithril.ir.start import Start, Wait
+from mithril.ops.arithmetic import Add
+from mithril.ops.collective import AllReduce
+from mithril.ops.control import After
+from mithril.ops.dynamic_slicing import DynamicUpdateSlice
+from mithril.ops.elementwise import Elementwise
+from mithril.ops.linalg import Einsum
+from mithril.ops.reduce import Reduction
+from mithril.ops.shape import Movement
+from mithril.plan import Execution
+
+Uses = Mapping[Value, Sequence[tuple[Node, int]]]
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """Memory of one value, or of several that share it.
+
+    Args:
+        number: among those of the graph; those of its inputs come first.
+        bytes: how much.
+        name: of the first value in it, or of the op that makes that.
+        node: the node that makes that; None for an input.
+        birth: position of the node from which on it is there; -1 for from the start.
+        death: position of the last node that needs it.
+    """
+
+    number: int
+    bytes: int
+    name: str
+    node: Node | None = None
+    birth: int = -1
+    death: int = -1
+
+
+@dataclass(eq=False)
+class Storages:
+    """The storages of a graph.
+
+    Args:
+        graph: a local one.
+        execution: how the engine runs programs.
+        free: inputs in whose memory results may be made.
+    """
+
+    graph: Graph
+    execution: Execution
+    free: Collection[Value] = ()
+    all: list[Storage] = field(default_factory=list)
+    of: dict[Value, Storage] = field(default_factory=dict)
+    sites: dict[Node, int] = field(default_factory=dict)  # where the kernel of a node runs
+    strides: dict[Value, Strides] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.uses: Uses = self.graph.uses()
+        self.outputs = frozenset(self.graph.outputs.values())
+        self._unmade = frozenset(_find_unmade(self))
+        self._find_sites()
+        for value in self.graph.inputs:
+            self._add(value, value.name or "input", None, -1)
+        for position, node in enumerate(self.graph.nodes):
+            self._place(node, position)
+
+    def _find_sites(self) -> None:
+        for position in range(len(self.graph.nodes) - 1, -1, -1):
+            node = self.graph.nodes[position]
+            self.sites[node] = position
+            if node.outputs and node.outputs[0] in self._unmade:
+                self.sites[node] = max(self.sites[user] for user, _ in self.uses[node.outputs[0]])
+
+    def _place(self, node: Node, position: int) -> None:
+        """Give the results of a node their storages."""
+        how = self.execution
+        target = self.find_grown(node)
+        if isinstance(node.op, Wait):
+            for old, new in zip(node.inputs, node.outputs, strict=True):
+                self.of[new] = self.of[old]
+        elif isinstance(node.op, After) and node.inputs[0] in self.of:
+            self.of[node.outputs[0]] = self.of[node.inputs[0]]
+        elif target is not None:
+            self.of[node.outputs[0]] = self.of[target]
+        elif how.reduces_in_place and isinstance(_begun(node), AllReduce):
+            self._place_reduction(node, position)
+        elif not (node.op.is_view and how.has_views and self._place_view(node)):
+            for value in node.outputs:
+                if value not in self._unmade:
+                    cause = node.cause.value if node.cause else ""
+                    self._add(value, value.name or cause or node.op.name, node, position)
+
+    def _add(self, value: Value, name: str, node: Node | None, birth: int) -> Storage:
+        storage = Storage(len(self.all), value.type.nbytes, name, node, birth, birth)
+        self.all.append(storage)
+        self.of[value] = storage
+        return storage
+
+    def _place_view(self, node: Node) -> bool:
+        """Let the result of a node share the memory of its operand, if strides can say it."""
+        x, result = node.inputs[0], node.outputs[0]
+        if x not in self.of or result in self._unmade:
+            return False
+        strides = self.strides.get(x) or in_order(x.type.shape)
+        found = view(node.op, x.type, strides, result.type)
+        if found is None:
+            return False
+        self.of[result] = self.of[x]
+        self.strides[result] = found
+        return True
+
+    def _place_reduction(self, node: Node, position: int) -> None:
+        """Let results lie where operands were made, in one buffer that is there from the first."""
+        alone = {x for x in node.inputs if self._can_be_made_in_buffer(x)}
+        start = min([self.of[x].birth for x in alone], default=position)
+        for old, new in zip(node.inputs, node.outputs, strict=True):
+            storage = self.of[old] if old in alone else self._add(new, new.name, node, position)
+            self.of[new] = storage
+            storage.birth, storage.node = start, node
+            storage.name = new.name or (node.cause.value if node.cause else node.op.name)
+
+    def _can_be_made_in_buffer(self, x: Value) -> bool:
+        maker = self.of[x].node if x in self.of else None
+        if maker is None or len(self.uses[x]) > 1 or x in self.outputs or x not in maker.outputs:
+            return False
+        return len(maker.outputs) == 1 and not maker.op.is_collective and not maker.op.bodies
+
+
+    def find_grown(self, node: Node) -> Value | None:
+        """Return the operand in whose memory the result of a node is made, if it is."""
+        if isinstance(node.op, DynamicUpdateSlice):
+            x = node.inputs[0]
+            is_free = self.execution.lays_out and x in self.free and len(self.uses[x]) == 1
+            return x if node.op.in_place or is_free else None
+        if not self.execution.adds_in_place or not isinstance(node.op, Add):
+            return None
+        (result,) = node.outputs
+        fits = (x for x in node.inputs if x in self.free and x.type == result.type)
+        once = (x for x in fits if len(self.uses[x]) == 1 and x not in self.outputs)
+        return next(once, None) if result in self.outputs else None
+
+
+def _begun(node: Node) -> object:
+    return node.op.collective if isinstance(node.op, Start) else node.op
+
+
+# ------------------------------------------------------------------ values that are never made
+
+
+def _find_unmade(storages: Storages) -> Iterator[Value]:
+    """Yield the values inside the kernels of an engine."""
+    how, uses = storages.execution, storages.uses
+    for node in storages.graph.nodes:
+        if len(node.outputs) != 1 or node.outputs[0] in storages.outputs:
+            continue
+        users = [user for user, _ in uses.get(node.outputs[0], ())]
+        if len(users) != 1:
+            continue
+        if how.adds_in_product and isinstance(node.op, Einsum) and _adds(storages, users[0], node):
+            yield node.outputs[0]
+        if how.fuses and _is_fusible(node) and _takes_in(users[0]):
+            yield node.outputs[0]
+
+
+def _adds(storages: Storages, node: Node, product: Node) -> bool:
+    """Return whether a node adds a vector to a product, or adds the product to what it is given."""
+    if not isinstance(node.op, Add):
+        return False
+    (x,) = product.outputs
+    others = [other for other in node.inputs if other is not x]
+    is_vector = len(others) == 1 and others[0].type.rank == 1 < x.type.rank
+    return is_vector or storages.find_grown(node) in others
+
+
+def _is_fusible(node: Node) -> bool:
+    return isinstance(node.op, Elementwise | Movement)
+
+
+def _takes_in(node: Node) -> bool:
+    return isinstance(node.op, Elementwise | Movement | Reduction)

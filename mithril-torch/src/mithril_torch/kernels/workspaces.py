@@ -1,0 +1,18 @@
+"""What kernels on CPU take while they run, besides operands and results.
+
+Multiples of the largest of these, as PyTorch's own profiler counts them
+(`tests/torch/test_memory.py`). Convolutions lay out images anew for oneDNN.
+"""
+
+from __future__ import annotations
+
+from mithril import ops
+
+WORKSPACES: tuple[tuple[str, float], ...] = (
+    (ops.Convolution.name, 1.0),
+    (ops.ConvolutionInputGradient.name, 2.0),
+    (ops.ConvolutionWeightGradient.name, 2.0),
+    (ops.CrossEntropy.name, 1.0),
+    (ops.CrossEntropyGradient.name, 2.0),
+    (ops.Where.name, 2.0),
+)
