@@ -79,11 +79,14 @@ class Hardware:
         memory_bandwidth: bytes per second between a device and its memory.
         levels: of links, the innermost first.
         kernel_seconds: what starting one kernel costs.
+        call_seconds: what starting a program costs besides.
         memory_bytes: what a device can hold; None where that is not known.
         transport: what carries the data, if it lacks some collectives.
         execution: how programs run on it.
         unknown_platform: the platform that is planned with this profile though no profile describes
             it; empty where the profile is its own.
+        shared: the figures of one device while several are at work on the same processor, by how
+            many they are.
     """
 
     name: str
@@ -92,14 +95,49 @@ class Hardware:
     memory_bandwidth: float
     levels: tuple[Level, ...]
     kernel_seconds: float = 0.0
+    call_seconds: float = 0.0
     memory_bytes: int | None = None
     transport: Transport | None = field(default=None, repr=False)
     execution: Execution = field(default_factory=Execution)
     unknown_platform: str = ""
+    shared: tuple[tuple[int, Hardware], ...] = field(default=(), repr=False)
 
     def on(self, other: Hardware) -> Hardware:
-        """Return this profile with what carries the data, and how programs run, on another."""
-        return replace(self, transport=other.transport, execution=other.execution)
+        """Return this profile with what carries the data, and how programs run, on another.
+
+        Its devices are real ones: each has a processor of its own.
+        """
+        execution = replace(other.execution, in_turn=False, devices_per_processor=1)
+        return replace(self, transport=other.transport, execution=execution)
+
+    def serving(self, devices: int) -> Hardware:
+        """Return the profile of one device while several are at work on the same processor.
+
+        That is what was measured then. Where nothing was, the devices share the processor evenly.
+
+        Args:
+            devices: how many there are.
+
+        >>> SIMULATED.serving(4).rate(DType.float32)
+        250000000.0
+        """
+        known = ((count, figures) for count, figures in self.shared if count <= devices)
+        measured, figures = max(known, key=lambda item: item[0], default=(1, self))
+        part = measured / devices
+        rates = {d: tuple((n, r * part) for n, r in rate) for d, rate in figures.rates.items()}
+        return replace(
+            figures,
+            name=self.name,
+            rates=rates,
+            vector_rate=figures.vector_rate * part,
+            memory_bandwidth=figures.memory_bandwidth * part,
+            kernel_seconds=figures.kernel_seconds / part,
+            memory_bytes=self.memory_bytes,
+            transport=self.transport,
+            execution=self.execution,
+            unknown_platform=self.unknown_platform,
+            shared=self.shared,
+        )
 
     @property
     def pricing(self) -> Pricing:

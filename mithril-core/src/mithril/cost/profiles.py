@@ -19,7 +19,9 @@ def find_hardware(engine: Engine) -> Hardware:
     """
     known = PROFILES.get(engine.device_kind)
     found = known or replace(SIMULATED, unknown_platform=engine.platform)
-    return replace(found, transport=engine.transport, execution=engine.execution)
+    execution = engine.execution
+    found = replace(found, transport=engine.transport, execution=execution)
+    return found.serving(execution.devices_per_processor)
 
 
 def as_hardware(given: Hardware | str) -> Hardware:
