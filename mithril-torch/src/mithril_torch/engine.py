@@ -123,9 +123,19 @@ class TorchEngine(Engine):
 
     @property
     def execution(self) -> Execution:
-        """A kernel an op, unless the program is compiled; collectives go on beside others."""
+        """A kernel an op, unless the program is compiled; collectives go on beside others.
+
+        The processes of a machine share its cores.
+        """
         in_turn = isinstance(self.executor, LockstepExecutor)
-        return Execution(fuses=self.codegen.compiled, overlaps=not in_turn, in_turn=in_turn)
+        here = self.job.local_size if self.job else self.mesh.size
+        return Execution(
+            fuses=self.codegen.compiled,
+            overlaps=not in_turn,
+            in_turn=in_turn,
+            devices_per_processor=1 if in_turn or self.device == "cuda" else here,
+            fuses_bias=True,
+        )
 
     @property
     def devices(self) -> tuple[str, ...]:

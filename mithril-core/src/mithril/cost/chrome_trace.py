@@ -12,9 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mithril.cost.events import COMMUNICATION, COMPUTE, TRANSFER, Event
+from mithril.cost.events import COMMUNICATION, COMPUTE, RECEIVED, SENT, Event
 
-THREADS = {COMPUTE: 0, COMMUNICATION: 1, TRANSFER: 2}
+THREADS = {COMPUTE: 0, COMMUNICATION: 1, SENT: 2, RECEIVED: 3}
 
 
 def write_trace(

@@ -1,7 +1,7 @@
 """Events of a device: what it computes and communicates, from when to when.
 
-A loop is simulated for one iteration and a stage for one micro-batch; events are kept like that, and
-come into being one by one where somebody goes through them.
+A loop is simulated for one iteration and a stage for one micro-batch; events are kept like that,
+and come into being one by one where somebody goes through them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, overload
 
-COMPUTE, COMMUNICATION, TRANSFER = "compute", "communication", "transfer"
+COMPUTE, COMMUNICATION = "compute", "communication"
+SENT, RECEIVED = "send", "receive"
 """The streams of a device: what is in one is done one after the other.
 
-Collectives are in the second, and what is sent between stages in the third.
+Kernels are in the first, collectives in the second. What goes to other stages, and what comes from
+them, is in the other two: links carry data both ways at once.
 """
 
 
@@ -25,7 +27,7 @@ class Event:
         name: the ops of a kernel, or a collective and its axes.
         scope: the user's layer path.
         phase: forward or backward.
-        stream: `compute`, `communication` or `transfer`.
+        stream: `compute`, `communication`, `send` or `receive`.
         start: seconds from the start of the step.
         end: likewise.
         kind: the op that makes the result, or the kind of the collective.
@@ -131,6 +133,4 @@ def _unroll(items: Sequence[Item], shift: float, microbatch: int | None) -> Iter
 
 
 def _count(items: Sequence[Item]) -> int:
-    return sum(
-        1 if isinstance(item, Event) else item.count * _count(item.items) for item in items
-    )
+    return sum(1 if isinstance(item, Event) else item.count * _count(item.items) for item in items)

@@ -11,7 +11,7 @@ A view is no kernel: whoever reads it reads the memory below, of which a broadca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mithril.cost.hardware import Hardware
@@ -115,7 +115,7 @@ class _Grouping:
         self._outputs = set(graph.outputs.values())
         self._makers = graph.producers()
         self.lasts: dict[Node, set[Node]] = {}
-        self._with_bias: set[Node] = set()
+        self._biased = dict(self._find_biased(graph)) if execution.fuses_bias else {}
         for node in reversed(graph.nodes):
             self.lasts[node] = self._find_lasts(node)
 
@@ -136,7 +136,7 @@ class _Grouping:
         users = {user for value in node.outputs for user, _ in self._uses.get(value, ())}
         if not users or node.op.bodies or node.op.is_collective:
             return {node}
-        if self._outputs.intersection(node.outputs):
+        if self._outputs.intersection(node.outputs) or node in self._biased:
             return {node}
         found = set[Node]().union(*(self.lasts[user] for user in users))
         is_one = len(found) == 1 or self._is_cheap(node)
@@ -144,32 +144,25 @@ class _Grouping:
 
     def _takes(self, user: Node, node: Node) -> bool:
         """Return whether the kernels of a user compute what a node does, too."""
-        is_own = user in self.lasts[user]
-        if self._execution.fuses_bias and is_own and self._adds_bias(user, node):
-            self._with_bias.add(user)
-            return True
-        if not self._execution.fuses or user in self._with_bias:
+        if user in self._biased:
+            return self._biased[user] is node
+        if not self._execution.fuses:
             return False
         if not (self._is_passed(node) or is_fused(node.op, self._execution)):
             return False
         if self._is_passed(user):  # a view on the way
-            return not is_own
+            return user not in self.lasts[user]
         return is_fused(user.op, self._execution) or isinstance(user.op, Reduction)
 
     def _is_passed(self, node: Node) -> bool:
         return node.op.is_view and self._execution.has_views
 
     def _border_bytes(self, nodes: Sequence[Node]) -> int:
-        inside = set(nodes)
+        """Return what a kernel reads, and what its last node writes: others have their copies."""
         made = {value for node in nodes for value in node.outputs}
         read = {value for node in nodes for value in node.inputs} - made
-        left = (
-            value
-            for value in made
-            if value in self._outputs
-            or any(user not in inside for user, _ in self._uses.get(value, ()))
-        )
-        return sum(map(self._read_bytes, read)) + sum(value.type.nbytes for value in left)
+        written = sum(value.type.nbytes for value in nodes[-1].outputs)
+        return sum(map(self._read_bytes, read)) + written
 
     def _read_bytes(self, value: Value) -> int:
         """Return the bytes that are in memory of a value, which may be a view."""
@@ -183,9 +176,16 @@ class _Grouping:
         """Return whether compilers rather compute a value again than keep it."""
         return self._costs.of(node)[0].flops <= sum(value.type.size for value in node.outputs)
 
-    def _adds_bias(self, user: Node, node: Node) -> bool:
-        """Return whether a user adds a vector to a product that a node makes."""
-        if not isinstance(user.op, Add) or self._costs.of(node)[1] is None:
-            return False
-        others = [value for value in user.inputs if value not in node.outputs]
-        return len(others) == 1 and others[0].type.rank == 1
+    def _find_biased(self, graph: Graph) -> Iterator[tuple[Node, Node]]:
+        """Yield the nodes that add a vector to a product nobody else needs, and the product."""
+        for node in graph.nodes:
+            if not isinstance(node.op, Add):
+                continue
+            for x, other in (node.inputs, node.inputs[::-1]):
+                maker = self._makers.get(x)
+                is_own = x not in self._outputs and len(self._uses[x]) == 1
+                if maker is None or not is_own or other.type.rank != 1 or maker.op.bodies:
+                    continue
+                if not maker.op.is_collective and self._costs.of(maker)[1] is not None:
+                    yield node, maker
+                    break

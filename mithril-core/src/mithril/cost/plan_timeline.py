@@ -134,7 +134,7 @@ def predict_timeline(plan: Plan, hardware: Hardware) -> PlanTimeline:
         bubble=0.0 if hardware.execution.in_turn else _find_bubble(simulated, hardware, size),
         exposed={key: exposed.get(key, 0.0) for key in communication},
         communication=communication,
-        layers=simulated.layers,
+        layers=dict(simulated.layers),
         critical_path=tuple(simulated.path),
         profile=hardware.name,
     )

@@ -3,20 +3,20 @@
 Devices that run the same stages are equal, and one of them stands for all. The steps of the
 timetable are gone through in their order. A run starts when the device has done the one before and
 its operands are there; a stage that communicates starts on all of its devices at once. A transfer
-starts when the value is made and neither side sends or receives anything else; it goes on beside
-what either computes. Where the devices of a process compute in turn, all steps of all devices come
-one after the other.
+starts when the value is made, and the one side sends nothing else and the other receives nothing
+else; it goes on beside what either computes. Where the devices of a process compute in turn, all
+steps of all devices come one after the other.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mithril.cost.communication import transfer_seconds
-from mithril.cost.events import TRANSFER, Event, Occurrence
+from mithril.cost.events import RECEIVED, SENT, Event, Occurrence
 from mithril.cost.hardware import Hardware
 from mithril.cost.kernels import OpCosts
 from mithril.cost.streams import (
@@ -35,6 +35,29 @@ Arrival = tuple[float, Link]
 CALL = "call"
 
 
+class Line:
+    """One way of the links of a device: what goes over it, one after the other."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[float, float]] = []  # from when to when, in order
+
+    def find_room(self, start: float, seconds: float) -> float:
+        """Return from when on it is free for so long, at the earliest from `start`."""
+        for begun, ended in self.list_after(start):
+            if begun - start >= seconds:
+                break
+            start = max(start, ended)
+        return start
+
+    def take(self, start: float, end: float) -> None:
+        """Send something from when to when."""
+        insort(self._taken, (start, end))
+
+    def list_after(self, start: float) -> list[tuple[float, float]]:
+        """Return what ends later than that."""
+        return self._taken[bisect_right(self._taken, start, key=lambda one: one[1]) :]
+
+
 @dataclass(eq=False)
 class Row:
     """Equal devices, and what one of them has done.
@@ -43,7 +66,7 @@ class Row:
         devices: flat indices.
         now: when it has done its work so far.
         link: the last of it.
-        transfers: from when to when it sends or receives something, in order.
+        lines: those it sends over and receives over, by stream.
         totals: sums over what it does.
         occurrences: what it does.
     """
@@ -51,30 +74,19 @@ class Row:
     devices: tuple[int, ...]
     now: float
     link: Link
-    transfers: list[tuple[float, float]] = field(default_factory=list)
+    lines: Mapping[str, Line] = field(default_factory=lambda: {SENT: Line(), RECEIVED: Line()})
     totals: Totals = field(default_factory=Totals)
     occurrences: list[Occurrence] = field(default_factory=list)
 
     def wait(self, until: float) -> None:
-        """Let time go on; what is sent in the meantime is exposed."""
-        if until <= self.now:
-            return
-        first = bisect_left(self.transfers, self.now, key=lambda one: one[1])
-        for start, end in self.transfers[first:]:
-            if start >= until:
-                break
+        """Let time go on; what is sent or received in the meantime is exposed."""
+        taken = [one for line in self.lines.values() for one in line.list_after(self.now)]
+        for start, end in sorted(taken):
             exposed = min(end, until) - max(start, self.now)
-            self.totals.exposed[SEND] += exposed  # type: ignore[assignment]
-        self.now = until
-
-    def find_room(self, start: float, seconds: float) -> float:
-        """Return from when on nothing else is sent for so long, at the earliest from `start`."""
-        first = bisect_left(self.transfers, start, key=lambda one: one[1])
-        for begun, ended in self.transfers[first:]:
-            if begun - start >= seconds:
-                break
-            start = max(start, ended)
-        return start
+            if exposed > 0:
+                self.totals.exposed[SEND] += exposed
+                self.now = min(end, until)
+        self.now = max(self.now, until)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,6 +138,7 @@ class _PlanSimulation:
             simulate_program(price_program(stage.program, hardware, costs)) for stage in plan.stages
         ]
         self._there: dict[int, Arrival] = {}
+        self._lines: dict[int, Sequence[tuple[Row, str]]] = {}
         self._transfer_seconds: dict[int, float] = {}
         self._layers = Totals()
 
@@ -151,26 +164,25 @@ class _PlanSimulation:
         """Send a value from the devices of a stage to those of another."""
         transfer = self._plan.timetable.transfers[step.transfer]
         made = self._there.get(step.source, self._begin)
-        rows = {id(row): row for row in map(self._row_of.__getitem__, transfer.devices)}.values()
-        self._there[step.target] = made
-        if not rows:
+        lines = self._find_lines(step.transfer, transfer)
+        if not lines:
+            self._there[step.target] = made
             return
-        seconds = self._find_seconds(step.transfer, transfer)
+        seconds = self._transfer_seconds[step.transfer]
         others = [(row.now, row.link) for row in self._rows] if self._in_turn else []
         ready, before = _last([made, *others])
-        start = _find_room(list(rows), ready, seconds)
+        start = _find_room([row.lines[stream] for row, stream in lines], ready, seconds)
         end = start + seconds
-        link = Link([(SEND, end - ready)], before)
+        self._there[step.target] = end, Link([(SEND, end - ready)], before)
         microbatch = None if step.action is None else step.action.microbatch
-        event = _make_event(transfer, seconds)
-        for row in rows:
-            insort(row.transfers, (start, end))
-            row.totals.communication[SEND] += seconds  # type: ignore[assignment]
+        for row, stream in lines:
+            row.lines[stream].take(start, end)
+            row.totals.communication[SEND] += seconds
+            event = _make_event(transfer, seconds, stream)
             row.occurrences.append(Occurrence([event], start, microbatch))
             if self._in_turn:
                 row.wait(end)
-                row.link = link
-        self._there[step.target] = end, link
+                row.link = self._there[step.target][1]
 
     def finish(self) -> SimulatedPlan:
         """Wait for everything."""
@@ -181,10 +193,16 @@ class _PlanSimulation:
             row.occurrences.sort(key=lambda occurrence: occurrence.start)
         return SimulatedPlan(self._rows, seconds, link.trace(), self._layers.layers)
 
-    def _find_seconds(self, number: int, transfer: Transfer) -> float:
-        if number not in self._transfer_seconds:
+    def _find_lines(self, number: int, transfer: Transfer) -> Sequence[tuple[Row, str]]:
+        """Return over which lines a transfer goes."""
+        if number not in self._lines:
+            crossing = [chunk for chunk in transfer.chunks if chunk.sender != chunk.receiver]
+            ends = {(chunk.sender, SENT) for chunk in crossing}
+            ends |= {(chunk.receiver, RECEIVED) for chunk in crossing}
+            lines = {(self._row_of[device], stream) for device, stream in ends}
+            self._lines[number] = sorted(lines, key=lambda one: (one[0].devices, one[1]))
             self._transfer_seconds[number] = transfer_seconds(transfer, self._hardware)
-        return self._transfer_seconds[number]
+        return self._lines[number]
 
 
 def list_rows(plan: Plan) -> list[tuple[int, ...]]:
@@ -199,18 +217,18 @@ def list_rows(plan: Plan) -> list[tuple[int, ...]]:
     return [tuple(devices) for devices in rows.values()]
 
 
-def _find_room(rows: Sequence[Row], start: float, seconds: float) -> float:
-    """Return from when on none of some devices sends anything for so long."""
-    later = max(row.find_room(start, seconds) for row in rows)
-    return start if later == start else _find_room(rows, later, seconds)
+def _find_room(lines: Sequence[Line], start: float, seconds: float) -> float:
+    """Return from when on all of some lines are free for so long."""
+    later = max(line.find_room(start, seconds) for line in lines)
+    return start if later == start else _find_room(lines, later, seconds)
 
 
 def _last(arrivals: Sequence[Arrival]) -> Arrival:
     return max(arrivals, key=lambda arrival: arrival[0])
 
 
-def _make_event(transfer: Transfer, seconds: float) -> Event:
+def _make_event(transfer: Transfer, seconds: float, stream: str) -> Event:
     return Event(
-        f"{SEND} {transfer.cause.value}", transfer.scope, transfer.phase, TRANSFER, 0.0, seconds,
+        f"{SEND} {transfer.cause.value}", transfer.scope, transfer.phase, stream, 0.0, seconds,
         SEND, (), transfer.bytes,
     )  # fmt: skip

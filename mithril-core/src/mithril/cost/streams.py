@@ -12,7 +12,7 @@ are not simulated again.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +31,10 @@ Path = list[tuple[str, float]]
 """What followed on what, with the seconds that it took."""
 
 
+def _start_sums() -> dict[str, float]:
+    return defaultdict(float)
+
+
 @dataclass(eq=False)
 class Totals:
     """Sums over what a device does.
@@ -43,9 +47,9 @@ class Totals:
     """
 
     compute: float = 0.0
-    layers: Counter[str] = field(default_factory=Counter)
-    communication: Counter[str] = field(default_factory=Counter)
-    exposed: Counter[str] = field(default_factory=Counter)
+    layers: dict[str, float] = field(default_factory=_start_sums)
+    communication: dict[str, float] = field(default_factory=_start_sums)
+    exposed: dict[str, float] = field(default_factory=_start_sums)
 
     def add(self, other: Totals, times: float = 1) -> None:
         """Add what happens so many times."""
@@ -56,7 +60,7 @@ class Totals:
             (self.exposed, other.exposed),
         ):
             for key, seconds in more.items():
-                own[key] += seconds * times  # type: ignore[assignment]
+                own[key] += seconds * times
 
 
 @dataclass(slots=True, eq=False)
@@ -168,9 +172,7 @@ class _Pricing:
         node = kernel.nodes[-1]
         seconds = kernel.seconds(self._hardware) * self._rounds
         name, kind = "+".join(part.op.name for part in kernel.nodes), node.op.name
-        event = Event(
-            name, node.scope, node.phase, COMPUTE, 0.0, seconds, kind, bytes=kernel.bytes
-        )
+        event = Event(name, node.scope, node.phase, COMPUTE, 0.0, seconds, kind, bytes=kernel.bytes)
         return Step(seconds, needs, event)
 
     def _exchange(self, node: Node, needs: tuple[Value, ...]) -> Step:
@@ -179,9 +181,7 @@ class _Pricing:
         kind, axes, nbytes = describe_collective(node, self._mesh)
         seconds = collective_seconds(kind, nbytes, op.axes, self._mesh, self._hardware)
         name = f"{kind} over {'+'.join(axes)}"
-        event = Event(
-            name, node.scope, node.phase, COMMUNICATION, 0.0, seconds, kind, axes, nbytes
-        )
+        event = Event(name, node.scope, node.phase, COMMUNICATION, 0.0, seconds, kind, axes, nbytes)
         return Step(seconds, needs, event, node.outputs)
 
 
@@ -263,7 +263,7 @@ class _Simulation:
         self.items.append(event.shift(self.now, None))
         self.now += seconds
         self.totals.compute += seconds
-        self.totals.layers[name] += seconds  # type: ignore[assignment]
+        self.totals.layers[name] += seconds
         self.link = Link([(name, seconds)], self.link)
 
     def _exchange(self, step: Step) -> tuple[float, Link]:
@@ -277,7 +277,7 @@ class _Simulation:
         self._exchanged, self._last_exchange = end, link
         self._on_their_way.append((start, end, key))
         self.items.append(event.shift(start, None))
-        self.totals.communication[key] += step.seconds  # type: ignore[assignment]
+        self.totals.communication[key] += step.seconds
         return end, link
 
     def _wait(self, end: float, link: Link) -> None:
@@ -288,7 +288,7 @@ class _Simulation:
         for begun, ended, key in self._on_their_way:
             seconds = min(ended, end) - max(begun, self.now)
             if seconds > 0:
-                self.totals.exposed[key] += seconds  # type: ignore[assignment]
+                self.totals.exposed[key] += seconds
         self.now, self.link = end, link
 
     def _repeat(self, step: Step) -> None:
