@@ -70,15 +70,25 @@ def test_a_faulty_profile_is_refused_when_it_is_asked_for(install: Install, tmp_
         f"'900 GB/s'; mend or remove it, or give the path of another"
     )
     (row,) = [entry for entry in list_profiles() if entry.name == "npu-7"]
-    assert (row.package, row.profile, "give bytes a second" in row.fault) == ("acme-cards", None, True)
+    assert (row.package, row.profile, "give bytes a second" in row.fault) == (
+        "acme-cards",
+        None,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
         ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
-        (HOOK.format("7"), "BackendError: mithril_hardware returned an int; return a list of paths"),
-        (HOOK.format("[7]"), "BackendError: mithril_hardware offers an int; return a list of paths"),
+        (
+            HOOK.format("7"),
+            "BackendError: mithril_hardware returned an int; return a list of paths",
+        ),
+        (
+            HOOK.format("[7]"),
+            "BackendError: mithril_hardware offers an int; return a list of paths",
+        ),
     ],
 )
 def test_a_plugin_that_cannot_be_asked_is_named_beside_the_profile_that_is_missed(
@@ -91,7 +101,9 @@ def test_a_plugin_that_cannot_be_asked_is_named_beside_the_profile_that_is_misse
 
 
 def test_a_profile_has_the_name_of_its_file(install: Install, tmp_path: Path) -> None:
-    install("cards", offer(tmp_path, "npu-7.toml", text=CARD.replace("format", "name = 'npu'\nformat")))
+    install(
+        "cards", offer(tmp_path, "npu-7.toml", text=CARD.replace("format", "name = 'npu'\nformat"))
+    )
     assert "has the name 'npu'; name it as its file, 'npu-7'" in refusal("npu-7")
 
 

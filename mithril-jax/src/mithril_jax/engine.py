@@ -64,8 +64,17 @@ class JaxEngine(Engine):
 
     @property
     def execution(self) -> Execution:
-        """XLA fuses, and on accelerators runs collectives beside other work."""
-        return Execution(fuses=True, overlaps=self.platform != "cpu")
+        """XLA fuses, and on accelerators runs collectives beside other work.
+
+        The CPU devices of a process share its threads.
+        """
+        is_cpu = self.platform == "cpu"
+        return Execution(
+            fuses=True,
+            overlaps=not is_cpu,
+            devices_per_processor=len(self.local_devices) if is_cpu else 1,
+            adds_in_product=self.platform == "gpu",
+        )
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -153,6 +153,7 @@ class Hardware:
         op_rates: operations per second of ops by name that have a rate of their own.
         levels: of links, the innermost first.
         kernel_seconds: what starting one kernel costs.
+        call_seconds: what starting a program costs besides.
         memory_bytes: what a device can hold; None where that is not known.
         transport: what carries the data, if it lacks some collectives.
         execution: how programs run on it.
@@ -161,6 +162,8 @@ class Hardware:
         origin: where the profile comes from: a package, or the path of a file.
         calibration: how and where its figures were measured; None where it was not made by
             `mithril calibrate`.
+        shared: the figures of one device while several are at work on the same processor, by how
+            many they are.
 
     Raises:
         OptionError: a figure is none that a device can have.
@@ -172,12 +175,14 @@ class Hardware:
     memory_bandwidth: float
     levels: tuple[Level, ...]
     kernel_seconds: float = 0.0
+    call_seconds: float = 0.0
     memory_bytes: int | None = None
     bandwidths: Rate = ()
     op_rates: Mapping[str, float] = field(default_factory=dict)
     transport: Transport | None = field(default=None, repr=False)
     execution: Execution = field(default_factory=Execution)
     unknown_platform: str = ""
+    shared: tuple[tuple[int, Hardware], ...] = field(default=(), repr=False)
     origin: str = field(default="", compare=False)
     calibration: Calibration | None = field(default=None, compare=False, repr=False)
 
@@ -217,8 +222,45 @@ class Hardware:
         return load_hardware(which)
 
     def on(self, other: Hardware) -> Hardware:
-        """Return this profile with what carries the data, and how programs run, on another."""
-        return replace(self, transport=other.transport, execution=other.execution)
+        """Return this profile with what carries the data, and how programs run, on another.
+
+        Its devices are real ones: each has a processor of its own.
+        """
+        execution = replace(other.execution, in_turn=False, devices_per_processor=1)
+        return replace(self, transport=other.transport, execution=execution)
+
+    def serving(self, devices: int) -> Hardware:
+        """Return the profile of one device while several are at work on the same processor.
+
+        That is what was measured then. Where nothing was, the devices share the processor evenly.
+
+        Args:
+            devices: how many there are.
+
+        >>> SIMULATED.serving(4).rate(DType.float32)
+        250000000.0
+        """
+        known = ((count, figures) for count, figures in self.shared if count <= devices)
+        measured, figures = max(known, key=lambda item: item[0], default=(1, self))
+        part = measured / devices
+        rates = {dtype: _scale(rate, part) for dtype, rate in figures.rates.items()}
+        return replace(
+            figures,
+            name=self.name,
+            rates=rates,
+            vector_rate=figures.vector_rate * part,
+            op_rates={name: rate * part for name, rate in figures.op_rates.items()},
+            memory_bandwidth=figures.memory_bandwidth * part,
+            bandwidths=_scale(figures.bandwidths, part),
+            kernel_seconds=figures.kernel_seconds / part,
+            memory_bytes=self.memory_bytes,
+            transport=self.transport,
+            execution=self.execution,
+            unknown_platform=self.unknown_platform,
+            shared=self.shared,
+            origin=self.origin,
+            calibration=self.calibration,
+        )
 
     @property
     def pricing(self) -> Pricing:
@@ -281,6 +323,10 @@ def _interpolate(points: Rate, size: float) -> float:
     (small, slow), (large, fast) = points[at - 1], points[at]
     share = math.log(size / small) / math.log(large / small)
     return slow + share * (fast - slow)
+
+
+def _scale(rate: Rate, part: float) -> Rate:
+    return tuple((size, figure * part) for size, figure in rate)
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mithril.cost.strides import Strides, in_order, view
-from mithril.ir import Graph, Node, Phase, Value
+from mithril.ir import Graph, Node, Value
 from mithril.ir.start import Start, Wait
 from mithril.ops.arithmetic import Add
 from mithril.ops.collective import AllReduce
@@ -136,7 +136,6 @@ class Storages:
         if maker is None or len(self.uses[x]) > 1 or x in self.outputs or x not in maker.outputs:
             return False
         return len(maker.outputs) == 1 and not maker.op.is_collective and not maker.op.bodies
-
 
     def find_grown(self, node: Node) -> Value | None:
         """Return the operand in whose memory the result of a node is made, if it is."""

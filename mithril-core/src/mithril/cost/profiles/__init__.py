@@ -76,7 +76,10 @@ def find_hardware(engine: Engine, given: Hardware | str | Path | None = None) ->
         OptionError: no profile has the name, or the file holds none.
     """
     found = _find_matching(engine) if given is None else as_hardware(given)
-    return replace(found, transport=engine.transport, execution=engine.execution)
+    here = replace(found, transport=engine.transport, execution=engine.execution)
+    if given is not None and found.calibration is None:
+        return found.on(here)  # devices that are elsewhere
+    return here.serving(engine.execution.devices_per_processor)
 
 
 def _find_matching(engine: Engine) -> Hardware:
