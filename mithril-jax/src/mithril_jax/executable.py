@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from mithril.engine import Observer
 from mithril.mesh import Sharding
-from mithril.plan import Program
+from mithril.plan import Issued, Program
 from mithril.types import DType, TensorType
 
 from mithril_jax import hlo
@@ -79,12 +79,12 @@ class JaxExecutable:
         if self._is_capped and results:
             self._wait_for_earlier(results[0])
         if observe is not None:
-            for row in self.collectives(inputs):
-                observe(*row)
+            for issued in self.collectives(inputs):
+                observe(issued)
         return results
 
-    def collectives(self, inputs: Sequence[jax.Array]) -> list[hlo.Row]:
-        """Return kind, mesh axes and bytes of every collective, as XLA compiled them; see `hlo`."""
+    def collectives(self, inputs: Sequence[jax.Array]) -> list[Issued]:
+        """Return every collective, as XLA compiled them; see `hlo`."""
         text = self._compile(inputs).as_text()
         return hlo.collectives(text or "", self.program.mesh, self.program.graph)
 

@@ -12,10 +12,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from mithril.ir import Graph
+from mithril.ir import Graph, Node, Phase
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh
 from mithril.ops import collective as ops
+from mithril.plan import Issued
+from mithril.plan.issued import Row
 
 PERMUTE = "collective-permute"
 KINDS = {kind.replace("_", "-"): kind for kind in ops.collectives()} | {PERMUTE: ops.Permute.name}
@@ -23,9 +25,11 @@ KINDS = {kind.replace("_", "-"): kind for kind in ops.collectives()} | {PERMUTE:
 UNNAMED = ("?",)
 """Stands for groups of devices that no axes of the mesh describe, as XLA's partitioner may form."""
 Axes = tuple[str, ...]
-Row = tuple[str, Axes, int]
+FindNode = Callable[[str, str], Node | None]
+"""Takes the kind of a collective and the `op_name` that XLA keeps of it."""
 Groups = frozenset[frozenset[int]]
 
+_PHASES = frozenset(phase.value for phase in Phase)
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*)$")
 _COLLECTIVE = re.compile(r"^(.*?) (" + "|".join(KINDS) + r")(?:-start)?\((.*?)\)(.*)$")
@@ -36,12 +40,13 @@ _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _BITS = re.compile(r"\d+")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
-def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Row]:
-    """Return kind, mesh axes and bytes of every operand of every collective that a program runs.
+def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Issued]:
+    """Return every operand of every collective that a program runs, with the node it stands for.
 
-    Bytes are counted as `mithril.ir.Collective.bytes` counts them.
+    Bytes are counted as `mithril.plan.Collective.bytes` counts them.
 
     Args:
         text: the optimised HLO, as `jitted.lower(…).compile().as_text()` gives it.
@@ -59,7 +64,7 @@ def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Row]:
         pairs = _parse_lists(rest)
         return permutes.get(frozenset(map(tuple, pairs))) or _find_permute_axes(pairs, mesh)
 
-    return list(_rows(computations, entry, mesh, axes_of))
+    return list(_rows(computations, entry, mesh, axes_of, _node_finder(graph)))
 
 
 def _rows(
@@ -67,19 +72,51 @@ def _rows(
     name: str,
     mesh: Mesh,
     axes_of: Callable[[str, str], Axes],
-) -> Iterator[Row]:
+    find_node: FindNode,
+) -> Iterator[Issued]:
     for line in computations[name]:
         match = _COLLECTIVE.match(line)
         if match:
             result, kind, _, rest = match.groups()
             axes = axes_of(kind, rest)
             named = mesh.join_axes(axes) if axes else UNNAMED
-            yield from _operands(KINDS[kind], result, named, mesh.product(axes))
+            node = find_node(KINDS[kind], read_op_name(line))
+            for row in _operands(KINDS[kind], result, named, mesh.product(axes)):
+                yield Issued(*row, node)
             continue
         trips = _TRIPS.search(line)
         for called in _list_called_computations(line):
             for _ in range(int(trips.group(1)) if trips else 1):
-                yield from _rows(computations, called, mesh, axes_of)
+                yield from _rows(computations, called, mesh, axes_of, find_node)
+
+
+def read_op_name(line: str) -> str:
+    """Return the `op_name` that XLA keeps of an instruction; empty where it has none."""
+    found = _OP_NAME.search(line)
+    return found.group(1) if found else ""
+
+
+def read_scope(op_name: str) -> tuple[str, str]:
+    """Return phase and layer of an `op_name`, the innermost if it stands in several.
+
+    >>> read_scope("jit(local)/forward/up/dot_general")
+    ('forward', 'up')
+    """
+    parts = op_name.split("/")
+    for at in range(len(parts) - 2, -1, -1):
+        if parts[at] in _PHASES:
+            return parts[at], parts[at + 1]
+    return "", ""
+
+
+def _node_finder(graph: Graph | None) -> FindNode:
+    """Return what finds the collective of a kind that a plan has in a phase and layer."""
+    known: dict[tuple[str, str, str], Node] = {}
+    for node in all_nodes(graph) if graph is not None else ():
+        op = ops.collective_of(node.op)
+        if op is not None:
+            known.setdefault((op.name, node.phase.value, node.scope or node.op.name), node)
+    return lambda kind, op_name: known.get((kind, *read_scope(op_name)))
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
@@ -104,7 +141,7 @@ def _list_called_computations(line: str) -> list[str]:
     return [*_CALLED.findall(line), *listed]
 
 
-def _operands(kind: str, result: str, axes: tuple[str, ...], devices: int) -> Iterator[Row]:
+def _operands(kind: str, result: str, axes: Axes, devices: int) -> Iterator[Row]:
     shapes = _SHAPE.findall(result)
     times = devices if kind == ops.ReduceScatter.name else 1
     if kind == ops.AllToAll.name and len(shapes) > 1:  # one piece for each device of the group

@@ -147,7 +147,7 @@ def graph_function(
         known: dict[Value, Any] = dict(zip(graph.inputs, inputs, strict=True))
         for node, step, earlier in steps:
             operands = [known[value] for value in node.inputs]
-            with jax.named_scope(node.scope or node.op.name):
+            with jax.named_scope(f"{node.phase.value}/{node.scope or node.op.name}"):
                 if earlier is not None:
                     operands[0] = after(operands[0], known[earlier], flag)
                 results = step(operands, flag)
