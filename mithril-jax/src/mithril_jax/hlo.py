@@ -64,7 +64,7 @@ def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Issue
         pairs = _parse_lists(rest)
         return permutes.get(frozenset(map(tuple, pairs))) or _find_permute_axes(pairs, mesh)
 
-    return list(_rows(computations, entry, mesh, axes_of, _node_finder(graph)))
+    return list(_rows(computations, entry, mesh, axes_of, make_node_finder(graph)))
 
 
 def _rows(
@@ -109,7 +109,7 @@ def read_scope(op_name: str) -> tuple[str, str]:
     return "", ""
 
 
-def _node_finder(graph: Graph | None) -> FindNode:
+def make_node_finder(graph: Graph | None) -> FindNode:
     """Return what finds the collective of a kind that a plan has in a phase and layer."""
     known: dict[tuple[str, str, str], Node] = {}
     for node in all_nodes(graph) if graph is not None else ():

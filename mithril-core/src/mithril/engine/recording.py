@@ -8,9 +8,9 @@ phase, or one exchange of data. They tell a `Recorder`, which is an observer to 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -114,6 +114,10 @@ class Recorder:
         spans: when segments ran.
         memory: what was in use.
         paused: seconds that belong to no run, such as those of compiling a program.
+        start: when the run began, on the clock of `time.perf_counter`.
+        end: when it was over.
+        deferred: what the engine's profiler knows what to do with when the profile ends.
+        marks: how often the time was taken in it.
     """
 
     def __init__(self, counts_memory: bool = False) -> None:
@@ -121,8 +125,10 @@ class Recorder:
         self.issued: list[Issued] = []
         self.spans: list[Span] = []
         self.memory: list[MemoryUse] = []
-        self.paused = 0.0
+        self.paused = self.start = self.end = 0.0
         self.tally: Tally | None = None
+        self.deferred: list[Any] = []
+        self.marks = 0
         self._stamps: list[tuple[Segment | None, float]] = []
 
     def __call__(self, issued: Issued) -> None:
@@ -145,9 +151,22 @@ class Recorder:
             devices: those that the segments ran for.
         """
         stamps, self._stamps = self._stamps, []
+        self.marks += len(stamps)
         for (segment, start), (_, end) in zip(stamps, stamps[1:], strict=False):
             if segment is not None:
                 self.spans.append(Span(segment, devices, start, end))
+
+    def set_seconds(self, seconds: Mapping[int, Sequence[float]]) -> None:
+        """Say how long exchanges took, once that is known.
+
+        Args:
+            seconds: by the identity of a node or transfer, how long each device took for each run
+                of it; the average counts.
+        """
+        for number, issued in enumerate(self.issued):
+            found = seconds.get(id(issued.origin))
+            if found:
+                self.issued[number] = replace(issued, seconds=sum(found) / len(found))
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -211,6 +230,10 @@ class ArrayTally:
         return most
 
 
+MARKS = 256
+"""So many are made to see what one costs."""
+
+
 class EngineProfiler:
     """What an engine keeps open while a profile is; by default there is nothing to do.
 
@@ -223,6 +246,14 @@ class EngineProfiler:
         Raises:
             BackendError: it cannot be, for instance as somebody else is recording.
         """
+
+    def measure_mark(self) -> float:
+        """Return the seconds that a mark costs within a run; NaN where that is not known."""
+        recorder, segment = Recorder(), Segment("")
+        start = perf_counter()
+        for _ in range(MARKS):
+            recorder.mark(segment)
+        return (perf_counter() - start) / MARKS
 
     def close(self, recorders: Sequence[Recorder]) -> None:
         """End, and fill what was recorded into the recorders of the runs, in their order."""

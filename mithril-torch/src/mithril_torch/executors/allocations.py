@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from mithril.errors import BackendError
 from torch._C._profiler import RecordScope, _ExperimentalConfig
-from torch.autograd import (
-    ProfilerConfig,
-    ProfilerState,
-    _disable_profiler,
-    _enable_profiler,
-    _prepare_profiler,
-    _profiler_enabled,
-)
 from torch.profiler import ProfilerActivity
 
+_PROFILER: Any = torch.autograd  # whose types do not say what it exports
 MEMORY = "[memory]"
 """The name of the events that PyTorch's profiler has for allocations."""
 LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -47,7 +41,7 @@ def count_allocations(
         yield peak
         peak.append(torch.cuda.max_memory_allocated())
         return
-    if _profiler_enabled():
+    if _PROFILER._profiler_enabled():
         raise BackendError(
             "memory cannot be counted while torch.profiler runs; pass profile_memory=False, or end "
             "that profile first"
@@ -57,7 +51,7 @@ def count_allocations(
     try:
         yield peak
     finally:
-        result = _disable_profiler()
+        result = _PROFILER._disable_profiler()
     now = most = 0
     for event in result.events():
         if event.name() == MEMORY:
@@ -68,14 +62,15 @@ def count_allocations(
 
 def _start() -> None:
     """Have PyTorch's profiler tell of allocations and of nothing else, without a word."""
-    config = ProfilerConfig(
-        ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig()
+    state = _PROFILER.ProfilerState.KINETO
+    config = _PROFILER.ProfilerConfig(
+        state, False, True, False, False, False, _ExperimentalConfig()
     )
     before = os.environ.get(LOG_LEVEL)
     os.environ[LOG_LEVEL] = before or QUIET  # it is read when the profiler is first used
     try:
-        _prepare_profiler(config, {ProfilerActivity.CPU})
-        _enable_profiler(config, {ProfilerActivity.CPU}, {RecordScope.USER_SCOPE})
+        _PROFILER._prepare_profiler(config, {ProfilerActivity.CPU})
+        _PROFILER._enable_profiler(config, {ProfilerActivity.CPU}, {RecordScope.USER_SCOPE})
     finally:
         if before is None:
             del os.environ[LOG_LEVEL]

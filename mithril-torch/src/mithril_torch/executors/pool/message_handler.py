@@ -187,13 +187,13 @@ class MessageHandler:
         """Run a program, and return also the times at its marks and the most memory in use."""
         self.stamps.clear()
         device = self.device.type
-        is_counted = kind.endswith("memory")
-        with count_allocations(device, inputs) if is_counted else nullcontext([]) as peak:
+        counting = count_allocations(device, inputs) if kind.endswith("memory") else nullcontext()
+        with counting as peak:
             outputs = self.programs[name](inputs)
             if device == "cuda":
                 torch.cuda.synchronize()
             self.stamps += (0, perf_counter())
-        return outputs, {"stamps": list(self.stamps), "peak": peak}
+        return outputs, {"stamps": list(self.stamps), "peak": peak or []}
 
     def _fetch(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         for number, start in header["fetch"][self.rank]:
