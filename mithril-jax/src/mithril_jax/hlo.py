@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from mithril.ir import Graph, Node, Phase
-from mithril.ir.rewrite import all_nodes
+from mithril.ir.rewrite import all_nodes, regions
+from mithril.ir.start import join_starts
 from mithril.mesh import Mesh
 from mithril.ops import collective as ops
 from mithril.plan import Issued
@@ -29,6 +30,8 @@ FindNode = Callable[[str, str], Node | None]
 """Takes the kind of a collective and the `op_name` that XLA keeps of it."""
 Groups = frozenset[frozenset[int]]
 
+OUTSIDE = "~"
+"""What the name of an op outside all layers begins with, where a layer's path would stand."""
 _PHASES = frozenset(phase.value for phase in Phase)
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*)$")
@@ -80,9 +83,12 @@ def _rows(
             result, kind, _, rest = match.groups()
             axes = axes_of(kind, rest)
             named = mesh.join_axes(axes) if axes else UNNAMED
-            node = find_node(KINDS[kind], read_op_name(line))
-            for row in _operands(KINDS[kind], result, named, mesh.product(axes)):
-                yield Issued(*row, node)
+            operands = list(_operands(KINDS[kind], result, named, mesh.product(axes)))
+            names = split_op_name(read_op_name(line))
+            if len(names) != len(operands):
+                names = names[:1] * len(operands)
+            for row, name in zip(operands, names, strict=True):
+                yield Issued(*row, find_node(KINDS[kind], name))
             continue
         trips = _TRIPS.search(line)
         for called in _list_called_computations(line):
@@ -96,27 +102,45 @@ def read_op_name(line: str) -> str:
     return found.group(1) if found else ""
 
 
+def split_op_name(op_name: str) -> list[str]:
+    """Return the names of what XLA has merged, one for each operand, or the one that there is.
+
+    >>> split_op_name("jit(f)/(forward/end/3/psum:backward/~all_reduce/7/psum)")
+    ['forward/end/3/psum', 'backward/~all_reduce/7/psum']
+    """
+    head, opened, rest = op_name.rpartition("/(")
+    return rest.removesuffix(")").split(":") if opened and ":" in rest else [op_name]
+
+
 def read_scope(op_name: str) -> tuple[str, str]:
     """Return phase and layer of an `op_name`, the innermost if it stands in several.
 
-    >>> read_scope("jit(local)/forward/up/dot_general")
-    ('forward', 'up')
+    >>> read_scope("jit(local)/forward/up/dot_general"), read_scope("jit(f)/backward/~add/add")
+    (('forward', 'up'), ('backward', ''))
     """
-    parts = op_name.split("/")
-    for at in range(len(parts) - 2, -1, -1):
+    phase, scope, _ = _read_place(op_name)
+    return phase, scope
+
+
+def _read_place(op_name: str) -> tuple[str, str, str]:
+    """Return phase, layer, and what follows: of a collective, its number."""
+    parts = [*op_name.split("/"), ""]
+    for at in range(len(parts) - 3, -1, -1):
         if parts[at] in _PHASES:
-            return parts[at], parts[at + 1]
-    return "", ""
+            scope = parts[at + 1]
+            return parts[at], "" if scope.startswith(OUTSIDE) else scope, parts[at + 2]
+    return "", "", ""
 
 
 def make_node_finder(graph: Graph | None) -> FindNode:
-    """Return what finds the collective of a kind that a plan has in a phase and layer."""
-    known: dict[tuple[str, str, str], Node] = {}
-    for node in all_nodes(graph) if graph is not None else ():
-        op = ops.collective_of(node.op)
-        if op is not None:
-            known.setdefault((op.name, node.phase.value, node.scope or node.op.name), node)
-    return lambda kind, op_name: known.get((kind, *read_scope(op_name)))
+    """Return what finds the collective of a kind that a plan has under an `op_name`."""
+    known: dict[tuple[str, str, str, str], Node] = {}
+    for region in regions(join_starts(graph)) if graph is not None else ():
+        for number, node in enumerate(region.graph.nodes):
+            if (op := ops.collective_of(node.op)) is not None:
+                key = op.name, node.phase.value, node.scope, str(number)
+                known.setdefault(key, node)
+    return lambda kind, op_name: known.get((kind, *_read_place(op_name)))
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:

@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 from mithril.engine import EngineProfiler, Observer, Recorder
-from mithril.engine.recording import MemoryUse, Segment, Span
+from mithril.engine.recording import MemoryUse, Segment, Span, segment_of
 from mithril.errors import BackendError
 from mithril.ir import Phase
 from mithril.plan import Program
@@ -128,9 +128,7 @@ def read_shares(text: str, program: Program) -> dict[str, list[Share]]:
         kind = hlo.KINDS.get(opcode.removesuffix("-start").removesuffix("-done"))
         own = hlo.read_scope(hlo.read_op_name(line))
         if kind is not None:
-            node = find_node(kind, hlo.read_op_name(line))
-            issued = Issued(kind, (), 0) if node is None else issue_node(node, program.mesh)
-            found[name] = [(Segment(kind, own[1], _phase(own[0]), issued), 1.0)]
+            found[name] = list(_share_collective(kind, line, find_node, program))
             continue
         called = _CALLS.search(line)
         scopes = inside.get(called.group(1), Counter()) if called else Counter[tuple[str, str]]()
@@ -142,6 +140,20 @@ def read_shares(text: str, program: Program) -> dict[str, list[Share]]:
             for (phase, scope), count in scopes.items()
         ]
     return found
+
+
+def _share_collective(
+    kind: str, line: str, find_node: hlo.FindNode, program: Program
+) -> Iterator[Share]:
+    """Yield what a collective of XLA stands for; it may be several of the plan, merged."""
+    nodes = [find_node(kind, name) for name in hlo.split_op_name(hlo.read_op_name(line))]
+    known = {node: issue_node(node, program.mesh) for node in nodes if node is not None}
+    if not known:
+        yield Segment(kind, issued=Issued(kind, (), 0)), 1.0
+        return
+    total = sum(issued.bytes for issued in known.values()) or 1
+    for node, issued in known.items():
+        yield segment_of(node, issued), issued.bytes / total
 
 
 def _count_elements(result: str) -> int:

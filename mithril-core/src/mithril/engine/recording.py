@@ -152,9 +152,14 @@ class Recorder:
         """
         stamps, self._stamps = self._stamps, []
         self.marks += len(stamps)
+        seconds: dict[int, list[float]] = {}
         for (segment, start), (_, end) in zip(stamps, stamps[1:], strict=False):
             if segment is not None:
                 self.spans.append(Span(segment, devices, start, end))
+                if segment.issued is not None:
+                    found = seconds.setdefault(id(segment.issued.origin), [])
+                    found.append(self.spans[-1].seconds)
+        self.set_seconds(seconds)
 
     def set_seconds(self, seconds: Mapping[int, Sequence[float]]) -> None:
         """Say how long exchanges took, once that is known.

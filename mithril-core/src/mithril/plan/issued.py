@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from mithril.ir import Cause, Node, Phase
@@ -90,11 +91,13 @@ class Issued:
         if not isinstance(self.origin, Node) or len(parts) != len(self.origin.inputs):
             return {self.scope: self.bytes}
         sizes = [value.type.nbytes for value in self.origin.inputs]
+        # A compiler may carry out a bucket in pieces: of each, every layer has its part.
+        ends = [self.bytes * end // sum(sizes) for end in accumulate(sizes, initial=0)]
         found: dict[str, int] = {}
-        for part, size in zip(parts, sizes, strict=True):
+        for part, (start, stop) in zip(parts, pairwise(ends), strict=True):
             layer = part.removeprefix("gradients.").rpartition(".")[0]
-            found[layer] = found.get(layer, 0) + size
-        return found if sum(sizes) == self.bytes else {self.scope: self.bytes}
+            found[layer] = found.get(layer, 0) + stop - start
+        return found
 
 
 def issue_node(node: Node, mesh: Mesh) -> Issued:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mithril.ir import Node
 from mithril.ir.rewrite import all_nodes
+from mithril.ir.start import join_starts
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllReduce, Permute, collective_of
 from mithril.plan import Issued, Plan, Transfer
@@ -64,16 +65,18 @@ def build_device_graph(mesh: Mesh, runs: Iterable[tuple[Plan, Iterable[Issued]]]
             seen.add(id(plan))
             meshes.update(_find_meshes(plan))
         for one, times in Counter(issued).items():
-            _add(matrix, one, times, plan.mesh, meshes)
+            mesh = plan.stages[0].program.mesh if len(plan.stages) == 1 else plan.mesh
+            _add(matrix, one, times, mesh, meshes)
     return DeviceGraph(mesh, matrix)
 
 
 def _find_meshes(plan: Plan) -> dict[Node, Mesh]:
-    """Return the mesh of each collective of a plan."""
+    """Return the mesh of each collective of a plan, as it is and as engines join its parts."""
     return {
         node: stage.program.mesh
         for stage in plan.stages
-        for node in all_nodes(stage.program.graph)
+        for graph in (stage.program.graph, join_starts(stage.program.graph))
+        for node in all_nodes(graph)
         if node.op.is_collective
     }
 

@@ -52,6 +52,7 @@ def record(
         untimed: what is exchanged, for a program that has no marks.
     """
     alone = len(stamps) == 1
+    recorder.marks += max((len(noted) // 2 for _, noted in stamps), default=0)
     for rank, noted in stamps:
         found = list(_spans(rank, segments, noted))
         recorder.spans += (span for span, _ in found)
