@@ -270,7 +270,7 @@ def test_executed_collectives_are_the_plan() -> None:
         compiled.randomize_params(),
         {"tokens": tokens, "target": tokens},
         {"loss": backend.ones()},
-        observe=lambda *row: executed.append(row),
+        observe=lambda told: executed.append(told.row),
     )
     rows = [(row.kind, row.axes, row.bytes) for row in compiled.plan.collectives()]
     assert executed == rows

@@ -87,7 +87,7 @@ def test_an_observer_sees_collectives_and_changes_nothing(engine: Engine) -> Non
         return builder.apply(Permute(("a",), ((0, 1),)), total)
 
     x, seen = np.float32([[1, 2], [3, 4]]), list[Row]()
-    for observe in ((), (lambda *row: seen.append(row),), ()):
+    for observe in ((), (lambda told: seen.append(told.row),), ()):
         ((first, second),) = run(engine, written, x, *observe)
         np.testing.assert_array_equal([first, second], [[[0, 0]], [[4, 6]]])
     assert seen == [("all_reduce", ("a",), 8), ("permute", ("a",), 8)]

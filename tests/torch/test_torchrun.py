@@ -323,7 +323,7 @@ placed = {name: backend.array(x, sharding=P("data")) for name, x in inputs.items
 for _ in range(2):
     seen = []
     outputs, slopes = compiled.evaluate(
-        params, placed, {"loss": 1.0}, observe=lambda *row: seen.append(row)
+        params, placed, {"loss": 1.0}, observe=lambda told: seen.append(told.row)
     )
     params = {name: x - 0.5 * slopes[name] for name, x in params.items()}
     wanted, own = alone.evaluate(expected, inputs, {"loss": 1.0})

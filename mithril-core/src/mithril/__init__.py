@@ -33,12 +33,14 @@ if TYPE_CHECKING:
         Array,
         Backend,
         CompiledModel,
+        Profile,
         TensorSpec,
         compile,
         is_main,
         open_backend,
         process_count,
         process_index,
+        profile,
     )
     from mithril.runtime.functional import (
         Function,
@@ -63,8 +65,8 @@ _HOMES = {
     "mithril.ops.custom": ("define_op",),
     "mithril.options": ("PipelineOptions", "Precision"),
     "mithril.runtime": (
-        "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "is_main", "open_backend",
-        "process_count", "process_index",
+        "Array", "Backend", "CompiledModel", "Profile", "TensorSpec", "compile", "is_main",
+        "open_backend", "process_count", "process_index", "profile",
     ),
     "mithril.runtime.functional": (
         "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
@@ -86,13 +88,13 @@ __all__ = [
     "MLXBackend", "MatMul", "MaxPool1d", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
     "MeshError", "Mish", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal",
     "NumpyBackend", "Ones", "OptionError", "Orthogonal", "P", "PartitionSpec", "Pipeline",
-    "PipelineOptions", "PlanError", "PositionalEncoding", "Precision", "QuantileLoss", "RMSNorm",
-    "Relu", "Repeat", "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid", "Silu",
-    "Softmax", "Softplus", "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "Transpose",
-    "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__",
+    "PipelineOptions", "PlanError", "PositionalEncoding", "Precision", "Profile", "QuantileLoss",
+    "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid",
+    "Silu", "Softmax", "Softplus", "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend",
+    "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__",
     "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "is_main", "jit",
     "layer", "layer_path", "load", "numpy", "open_backend", "parameter", "process_count",
-    "process_index", "reshard", "save", "scan", "section", "seed", "value_and_grad",
+    "process_index", "profile", "reshard", "save", "scan", "section", "seed", "value_and_grad",
 ]  # fmt: skip
 
 

@@ -232,6 +232,15 @@ class TorchEngine(Engine):
     def _transfers(self) -> dict[tuple[object, ...], Executable]:
         return {}
 
+    def measuring(self) -> Self:
+        """Return this engine with programs that say how long their segments take.
+
+        What `torch.compile` makes of a program has no segments: it is timed as a whole.
+        """
+        is_timed = not self.codegen.compiled
+        codegen = replace(self.codegen, timed=is_timed)
+        return replace(self, codegen=codegen, executor=self.executor.measuring())
+
     def with_ranges(self) -> Self:
         """Return this engine with programs whose layers stand in ranges of PyTorch's profiler.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from mithril.compiler.options import (
     refuse_later,
 )
 from mithril.cost import Hardware, as_hardware, find_hardware
-from mithril.engine import Engine
+from mithril.engine import Engine, Observer
 from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
+from mithril.ir.source import Source
 from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
@@ -39,6 +40,18 @@ from mithril.runtime.submesh import colocate, move_to
 from mithril.runtime.unplaced import HostArray, PendingArray
 from mithril.sharding import Layout
 from mithril.types import DType
+
+
+class OpenProfile(Protocol):
+    """A profile whose block has not ended (`mithril.runtime.profiling`): it runs what is run."""
+
+    @property
+    def place(self) -> Source | None:
+        """The user's line that opened it."""
+
+    def run(self, bound: Any, given: Sequence[Any], observe: Observer | None) -> list[Any]:
+        """Run a bound plan and measure it."""
+
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
@@ -154,6 +167,7 @@ class Backend(Creation, Shared):
         self.precision = self.check_precision(precision)
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
+        self.open_profile: OpenProfile | None = None
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
         meet(self)
