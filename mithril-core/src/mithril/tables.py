@@ -31,7 +31,7 @@ class Table:
         title: what it shows.
         columns: heads of the columns.
         rows: the cells of each row, as many as there are columns.
-        colors: the background of each cell as `#rrggbb`, or an empty text; left out if none has one.
+        colors: the background of each cell as `#rrggbb`, or an empty text; empty if none has one.
         notes: lines below it.
     """
 

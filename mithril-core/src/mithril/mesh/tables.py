@@ -83,19 +83,22 @@ def tabulate_boxes(title: str, rank: int, boxes: Boxes, notes: tuple[str, ...] =
         return _list_boxes(title, full, notes)
     numbers = {box: number for number, box in enumerate(full)}
     places = {tuple(box[d] for d in axes): box for box in full}
-    axis_of_lines, axis_of_columns = [*[None] * (2 - len(axes)), *axes]
-    lines = [()] if axis_of_lines is None else [(span,) for span in spans[axis_of_lines]]
-    columns = [()] if axis_of_columns is None else [(span,) for span in spans[axis_of_columns]]
+    lines, columns = [_list_places(spans, axis) for axis in (axes[:-1], axes[-1:])]
 
     def cell(i: int, j: int) -> tuple[str, str]:
-        box = places[(*lines[i], *columns[j])]
+        box = places[lines[i] + columns[j]]
         return list_numbers(sorted(full[box])), color_of(numbers[box])
 
-    down = "" if axis_of_lines is None else f"dimension {axis_of_lines}"
-    across = "whole" if axis_of_columns is None else f"dimension {axis_of_columns}"
+    names = [f"dimension {axis}" for axis in axes]
+    corner = name_axes("".join(names[:-1]), "".join(names[-1:]) or "all")
     lines_shown = [show_box(line) or "devices" for line in lines]
     columns_shown = [show_box(column) for column in columns]
-    return make_grid(title, name_axes(down, across), lines_shown, columns_shown, cell, notes)
+    return make_grid(title, corner, lines_shown, columns_shown, cell, notes)
+
+
+def _list_places(spans: Sequence[Sequence[Span]], axis: Sequence[int]) -> list[tuple[Span, ...]]:
+    """Return the places along a dimension; along none there is one, which has no span."""
+    return [(span,) for d in axis for span in spans[d]] or [()]
 
 
 def _list_boxes(title: str, boxes: Boxes, notes: tuple[str, ...]) -> Table:

@@ -71,10 +71,10 @@ def tabulate_array(x: Printed) -> Table:
     """Return which devices hold which part of an array, and the values of a small one."""
     sharding = x.sharding
     title = f"Array {x.type} {sharding.describe()} on {sharding.mesh!r}"
-    notes = f"each device holds {sharding.local_shape(x.shape)}",
+    notes = [f"each device holds {sharding.local_shape(x.shape)}"]
     if x.size <= SHOWN and x.is_addressable and x.shards is not None:
-        notes = (*notes, print_values(x, x.list_holders()))
-    return tabulate_boxes(title, len(x.shape), sharding.find_holders(x.shape), notes)
+        notes.append(print_values(x, x.list_holders()))
+    return tabulate_boxes(title, len(x.shape), sharding.find_holders(x.shape), tuple(notes))
 
 
 def print_values(x: Printed, devices: Iterable[int]) -> str:

@@ -7,10 +7,14 @@ else. Devices that are equal are drawn once, so that 512 of them can be read.
 
 >>> import mithril as ml
 >>> ml.visualize.sharding(ml.NumpyBackend(ml.Mesh(data=2)).ones(4, sharding=ml.P("data")))
-     Array float32[4] P('data') on
-           Mesh(data=2)
-┌─────────┬──────────────┬──────────────┐
-│         │ dimension 0: │ dimension 0: │
+Array float32[4] P('data') on Mesh(data=2)
+┌───────────────┬─────┬─────┐
+│ dimension 0 → │ 0:2 │ 2:4 │
+├───────────────┼─────┼─────┤
+│ devices       │ 0   │ 1   │
+└───────────────┴─────┴─────┘
+each device holds (2,)
+[1., 1., 1., 1.]
 """
 
 from mithril.visualize.communication import plot_communication_graph, print_communication_graph

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 GROUPS, PRINTED = 64, 8
 """Of more devices, groups are drawn, or printed."""
-WIDTHS = 0.8, 4.0
+WIDTHS = 0.4, 4.0
 """Of the thinnest and the thickest arrow, in points."""
+ARROWS = 24
+"""Of more arrows all are thinner."""
 
 
 class Graph(Protocol):
@@ -66,7 +68,9 @@ def plot_communication_graph(
         return save(figure, path)
     side = max(3.5, height)
     figure = make_figure(width + side, side + 0.3)
-    figure.suptitle(f"{mesh!r}", fontsize=FONT + 2, x=0.01, ha="left")
+    figure.suptitle(
+        f"{count} devices" if mesh is None else repr(mesh), fontsize=FONT + 2, x=0.01, ha="left"
+    )
     left, right = figure.subplots(1, 2, width_ratios=[side, width])
     _draw_arrows(left, matrix)
     draw_heat(right, heat)
@@ -87,18 +91,18 @@ def print_communication_graph(graph: Graph, device_mesh: MeshLike | None = None)
     >>> from mithril.report import DeviceGraph
     >>> print_communication_graph(DeviceGraph(np.array([[0, 2048], [10, 0]])))
     communication: 2.01 KiB in all, from each device (row) to each device (column)
-    ┌──────┬───────┬──────────┐
-    │ from │ to 0  │ to 1     │
-    ├──────┼───────┼──────────┤
-    │ 0    │       │ 2 KiB    │
-    │ 1    │ 10 B  │          │
-    └──────┴───────┴──────────┘
+    ┌─────────────┬──────┬───────┐
+    │ from ↓ to → │ 0    │ 1     │
+    ├─────────────┼──────┼───────┤
+    │ 0           │      │ 2 KiB │
+    │ 1           │ 10 B │       │
+    └─────────────┴──────┴───────┘
     """
-    matrix, mesh = _read(graph, device_mesh)
+    matrix, _ = _read(graph, device_mesh)
     print_table(_make_heat(matrix, PRINTED).tabulate())
 
 
-def _read(graph: Graph, device_mesh: MeshLike | None) -> tuple[np.ndarray, Mesh]:
+def _read(graph: Graph, device_mesh: MeshLike | None) -> tuple[np.ndarray, Mesh | None]:
     matrix = np.asarray(getattr(graph, "matrix", None))
     is_square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] > 0
     if not is_square or matrix.dtype.kind not in "iuf" or not np.all(matrix >= 0):
@@ -107,8 +111,8 @@ def _read(graph: Graph, device_mesh: MeshLike | None) -> tuple[np.ndarray, Mesh]
             "profile.communication_graph() returns"
         )
     count = len(matrix)
-    mesh = Mesh({"device": count}) if device_mesh is None else as_mesh(device_mesh)
-    if mesh.size != count:
+    mesh = None if device_mesh is None else as_mesh(device_mesh)
+    if mesh is not None and mesh.size != count:
         raise MeshError(
             f"communication graph is of {count} devices, not of the {mesh.size} of device_mesh "
             f"{device_mesh!r}; give the mesh it was made for, or leave device_mesh out"
@@ -138,10 +142,12 @@ def _make_heat(matrix: np.ndarray, most: int) -> Heat:
 
 
 def _draw_arrows(axes: Axes, matrix: np.ndarray) -> None:
-    """Draw the devices on a circle, with an arrow for each pair, the thicker the more it carries."""
+    """Draw the devices on a circle; an arrow is the thicker the more it carries."""
     from matplotlib.patches import FancyArrowPatch
 
     count, most = len(matrix), float(matrix.max())
+    crossing = int(np.count_nonzero(matrix) - np.count_nonzero(np.diagonal(matrix)))
+    thinnest, thickest = WIDTHS[0], WIDTHS[1] * min(1.0, ARROWS / max(crossing, 1))
     angles = [math.pi / 2 - 2 * math.pi * at / count for at in range(count)]
     places = [(math.cos(angle), math.sin(angle)) for angle in angles]
     for (sender, receiver), carried in np.ndenumerate(matrix):
@@ -155,7 +161,7 @@ def _draw_arrows(axes: Axes, matrix: np.ndarray) -> None:
                 mutation_scale=10,
                 shrinkA=12,
                 shrinkB=12,
-                linewidth=WIDTHS[0] + (WIDTHS[1] - WIDTHS[0]) * share,
+                linewidth=max(thinnest, thickest * share),
                 color=shade(0.35 + 0.6 * share),
             )
             axes.add_patch(arrow)

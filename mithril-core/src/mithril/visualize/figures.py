@@ -101,9 +101,8 @@ def _draw_cell(
     left, top, width = place
     if color:
         axes.add_patch(Rectangle((left, top), width, LINE, facecolor=color, edgecolor="white"))
-    paint = {"color": text_color(color)} if color else {}
+    paint = {"color": text_color(color)} if color else None
     weight = "bold" if is_head else "normal"
     axes.text(
-        left + 0.1, top + LINE / 2, text, fontsize=FONT, va="center", weight=weight, **paint
+        left + 0.1, top + LINE / 2, text, fontsize=FONT, va="center", weight=weight, fontdict=paint
     )  # fmt: skip
-

@@ -11,7 +11,6 @@ import numpy as np
 from mithril.mesh.tables import name_axes
 from mithril.tables import Table, make_grid, shade, text_color
 from mithril.visualize.figures import CHARACTER, FONT, LINE, PathLike, make_figure, save
-
 from mithril.visualize.units import Unit
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Heat:
     @property
     def is_written(self) -> bool:
         """Whether there are so few numbers that they are written into a figure."""
-        return max(self.values.shape) <= CELLS
+        return all(count <= CELLS for count in self.values.shape)
 
     def tabulate(self) -> Table:
         """Return it as a table; rows and columns in the middle of many are left out."""

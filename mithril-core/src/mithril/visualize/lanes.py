@@ -5,6 +5,7 @@ Timelines and schedules are drawn by them, and printed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -92,8 +93,10 @@ def plot_lanes(lanes: Lanes, path: PathLike | None) -> Figure:
     width = max(lanes.inches, len(lanes.title) * CHARACTER * 1.2)
     figure = make_figure(width + heads + 0.6, len(shown) * HEIGHT + 1.5)
     axes = figure.add_subplot()
+    scale = width / (lanes.end or 1)
+    labelled = _find_labelled(lanes, scale)
     for position, (_, bars) in enumerate(shown):
-        _draw_row(axes, position, bars, lanes, width)
+        _draw_row(axes, position, bars, lanes, labelled, scale)
     axes.set(xlim=(0, lanes.end or 1), ylim=(len(shown) - 0.5, -0.5))
     axes.set_yticks(range(len(shown)), [name for name, _ in shown], fontsize=FONT)
     axes.tick_params(axis="x", labelsize=FONT)
@@ -107,7 +110,14 @@ def plot_lanes(lanes: Lanes, path: PathLike | None) -> Figure:
     return save(figure, path)
 
 
-def _draw_row(axes: Axes, position: int, bars: Sequence[Bar], lanes: Lanes, width: float) -> None:
+def _draw_row(
+    axes: Axes,
+    position: int,
+    bars: Sequence[Bar],
+    lanes: Lanes,
+    labelled: set[str],
+    scale: float,
+) -> None:
     for kind in lanes.kinds():
         spans = [(bar.start, bar.end - bar.start) for bar in bars if bar.kind == kind]
         if spans:
@@ -116,12 +126,24 @@ def _draw_row(axes: Axes, position: int, bars: Sequence[Bar], lanes: Lanes, widt
                 linewidth=0.4,
             )  # fmt: skip
     for bar in bars:
-        room = (bar.end - bar.start) / (lanes.end or 1) * width
-        if bar.label and len(bar.label) * CHARACTER < room:
+        if bar.kind in labelled and _fits(bar, scale):
             middle, color = (bar.start + bar.end) / 2, text_color(lanes.colors[bar.kind])
             axes.text(
                 middle, position, bar.label, ha="center", va="center", fontsize=FONT, color=color
             )
+
+
+def _find_labelled(lanes: Lanes, scale: float) -> set[str]:
+    """Return the kinds of bars of which most have room for their labels."""
+    bars = [bar for row in lanes.rows for bar in row]
+    total = Counter(bar.kind for bar in bars)
+    fitting = Counter(bar.kind for bar in bars if bar.label and _fits(bar, scale))
+    return {kind for kind in total if 2 * fitting[kind] >= total[kind]}
+
+
+def _fits(bar: Bar, scale: float) -> bool:
+    """Whether a label has room in its bar; the scale is inches in a unit of time."""
+    return len(bar.label) * CHARACTER < (bar.end - bar.start) * scale
 
 
 def _add_legend(figure: Figure, lanes: Lanes) -> None:
@@ -141,9 +163,7 @@ def print_lanes(lanes: Lanes) -> None:
     heads = max((len(name) for name, _ in shown), default=1) + 1
     columns = max(make_console().width - heads - 1, NARROWEST)
     lines = [Text(lanes.title, "bold")]
-    lines += [
-        Text(name.ljust(heads)) + _print_row(bars, lanes, columns) for name, bars in shown
-    ]
+    lines += [Text(name.ljust(heads)) + _print_row(bars, lanes, columns) for name, bars in shown]
     lines.append(Text(f"{'':{heads}}0{'':{columns - 2 - len(_end(lanes))}} {_end(lanes)}"))
     keys = Text("")
     for kind in lanes.kinds():

@@ -152,6 +152,8 @@ def _draw_peaks(axes: Axes, rows: Sequence[DeviceMemoryLike], memory: MemoryLike
 
 
 def _draw_curves(axes: Axes, rows: Sequence[DeviceMemoryLike], memory: MemoryLike) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     size, unit = choose_unit(memory.peak, BYTES)
     fullest = sorted(rows, key=lambda row: -row.peak)[:CURVES]
     for row in sorted(fullest, key=lambda row: row.devices):
@@ -163,7 +165,7 @@ def _draw_curves(axes: Axes, rows: Sequence[DeviceMemoryLike], memory: MemoryLik
         where = max(range(len(top.curve)), key=lambda at: top.curve[at])
         axes.plot([where], [top.curve[where] / size], "o", color="black", markersize=4)
     axes.set_ylim(bottom=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _draw_capacity(axes.axhline, memory, size)
     axes.set_xlabel(f"nodes that have run; the peak is at {top.at}", fontsize=FONT)
     axes.set_ylabel(f"{unit} on a device", fontsize=FONT)

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mithril.errors import OptionError, kind_of
 from mithril.mesh import Mesh, Sharding
 from mithril.mesh.mesh import Axis
-from mithril.mesh.tables import Span
+from mithril.mesh.tables import Span, name_axes
 from mithril.tables import (
     COLUMNS,
     PALETTE,
     Table,
     color_of,
-    describe_devices,
     list_numbers,
     make_grid,
     shade,
@@ -65,9 +65,7 @@ def plot_partition_map(
     return plot_table(_tabulate(partition_map, device_mesh), path)
 
 
-def print_partition_map(
-    partition_map: PartitionMap, device_mesh: MeshLike | None = None
-) -> None:
+def print_partition_map(partition_map: PartitionMap, device_mesh: MeshLike | None = None) -> None:
     """Print which devices run which layers and hold which part of each parameter.
 
     Args:
@@ -84,7 +82,14 @@ def print_partition_map(
     >>> backend = ml.NumpyBackend(ml.Mesh(tensor=2))
     >>> compiled = ml.compile(model, backend, shapes={"input": (2, 4)})
     >>> print_partition_map(compiled.get_partition_map(), device_mesh=(2,))
-    partition map of Mesh(tensor=2), 64 to 96 bytes of parameters on a device
+    partition map of Mesh(tensor=2), 80 B of parameters on a device
+    ┌────────────────────────────────┬──────────┬──────────┐
+    │ layer or parameter ↓ devices → │ 0        │ 1        │
+    ├────────────────────────────────┼──────────┼──────────┤
+    │ up                             │ runs     │ runs     │
+    │ up.weight                      │ [0:4, :] │ [4:8, :] │
+    │ up.bias                        │ [0:4]    │ [4:8]    │
+    └────────────────────────────────┴──────────┴──────────┘
     """
     print_table(_tabulate(partition_map, device_mesh))
 
@@ -100,17 +105,18 @@ def _tabulate(partition_map: PartitionMap, device_mesh: MeshLike | None) -> Tabl
 
 
 class _Parameter:
-    """A parameter of a map: its sharding, and the parts that devices hold."""
+    """A parameter of a map: its shape, and the parts that devices hold."""
 
     def __init__(self, name: str, entry: Mapping[str, Any]) -> None:
-        axes = [Axis(axis, size) for axis, size in entry["axes"].items()]
-        mesh = Mesh.of_axes(axes, entry["devices"])
         self.name = name
         self.shape = tuple(entry["shape"])
-        sharding = Sharding(mesh, tuple(tuple(dim) for dim in entry["split"]))
-        parts = sharding.find_holders(self.shape)
-        self._boxes = {device: box for box, devices in parts.items() for device in devices}
-        self.numbers = {box: number for number, box in enumerate(parts)}
+        self._boxes = _find_boxes(
+            tuple(entry["axes"].items()),
+            tuple(entry["devices"]),
+            tuple(tuple(axes) for axes in entry["split"]),
+            self.shape,
+        )
+        self.numbers = {box: at for at, box in enumerate(dict.fromkeys(self._boxes.values()))}
 
     def box_of(self, device: int) -> Box | None:
         """Return the part that a device holds, or None."""
@@ -122,16 +128,49 @@ class _Parameter:
         return None if box is None else tuple(stop - start for start, stop in box)
 
 
+@lru_cache(maxsize=1024)
+def _find_boxes(
+    axes: tuple[tuple[str, int], ...],
+    devices: tuple[int, ...],
+    split: tuple[tuple[str, ...], ...],
+    shape: tuple[int, ...],
+) -> Mapping[int, Box]:
+    """Return the part of a tensor that each device holds, those without elements left out."""
+    mesh = Mesh.of_axes([Axis(name, size) for name, size in axes], devices)
+    parts = Sharding(mesh, split).find_holders(shape)
+    full = {box: held for box, held in parts.items() if all(start < stop for start, stop in box)}
+    return {device: box for box, held in full.items() for device in held}
+
+
 class _Map:
-    """A partition map that was read: layers by the first part of their path, and parameters."""
+    """A partition map that was read: the devices of its layers, and its parameters."""
 
     def __init__(self, given: PartitionMap) -> None:
         self.mesh = Mesh(given["mesh"])
         self.parameters = [_Parameter(name, entry) for name, entry in given["parameters"].items()]
-        self.layers: dict[str, set[int]] = {}
-        for path, entry in given["layers"].items():
-            self.layers.setdefault(path.partition(".")[0], set()).update(entry["devices"])
+        layers = {path: frozenset(entry["devices"]) for path, entry in given["layers"].items()}
+        self.layers = dict(_find_common(layers, 1))
         self.bytes = [entry["bytes"] for entry in given["devices"].values()]
+
+
+def _find_common(
+    layers: Mapping[str, frozenset[int]], depth: int
+) -> Iterator[tuple[str, frozenset[int]]]:
+    """Yield layers and their devices; a layer stands for those inside that run where it does.
+
+    Args:
+        layers: devices by path.
+        depth: parts of a path that are looked at.
+    """
+    inside: dict[str, dict[str, frozenset[int]]] = {}
+    for path, devices in layers.items():
+        inside.setdefault(".".join(path.split(".")[:depth]), {})[path] = devices
+    for prefix, found in inside.items():
+        places = set(found.values())
+        if len(places) == 1 or list(found) == [prefix]:
+            yield prefix, frozenset().union(*places)
+        else:
+            yield from _find_common({p: d for p, d in found.items() if p != prefix}, depth + 1)
 
 
 def _read(given: object) -> _Map:
@@ -171,21 +210,23 @@ def _fill(
     rows += _join([(p.name, tuple(show(p, device) for device in firsts)) for p in read.parameters])
     least, most = format_bytes(min(read.bytes)), format_bytes(max(read.bytes))
     each = most if least == most else f"{least} to {most}"
-    notes = () if show is _show_part else (
-        "of a parameter that is split, each device of a column holds a part of its own",
+    notes = (
+        ()
+        if show is _show_part
+        else ("of a parameter that is split, each device of a column holds a part of its own",)
     )
     return make_grid(
         f"partition map of {read.mesh!r}, {each} of parameters on a device",
-        "layer or parameter",
+        name_axes("layer or parameter", "devices"),
         [name for name, _ in rows],
-        [describe_devices(group) for group in groups],
+        [list_numbers(group) for group in groups],
         lambda i, j: rows[i][1][j],
         notes,
         most=ROWS,
     )
 
 
-def _show_runs(devices: set[int], firsts: Sequence[int]) -> tuple[Cell, ...]:
+def _show_runs(devices: frozenset[int], firsts: Sequence[int]) -> tuple[Cell, ...]:
     return tuple(("runs", RUNS) if device in devices else ("", "") for device in firsts)
 
 
@@ -226,8 +267,7 @@ def _join_names(names: Sequence[str]) -> str:
     'block_{0-2}.up'
     """
     between = NUMBER.split(names[0])
-    numbers = [sorted(set(map(int, found))) for found in zip(*map(NUMBER.findall, names))]
-    shown = [
-        str(found[0]) if len(found) == 1 else f"{{{list_numbers(found)}}}" for found in numbers
-    ]
+    found = [NUMBER.findall(name) for name in names]
+    numbers = [sorted(set(map(int, column))) for column in zip(*found, strict=True)]
+    shown = [str(n[0]) if len(n) == 1 else f"{{{list_numbers(n)}}}" for n in numbers]
     return "".join(text + number for text, number in zip(between, [*shown, ""], strict=True))

@@ -33,7 +33,7 @@ INCHES = 0.36
 
 def plot_schedule(
     schedule: Schedule | Plan,
-    costs: Costs | Sequence[Costs] = Costs(),
+    costs: Costs | Sequence[Costs] | None = None,
     *,
     path: PathLike | None = None,
 ) -> Figure:
@@ -50,10 +50,10 @@ def plot_schedule(
         PlanError: the plan has no schedule, its devices wait for each other for ever, or not every
             stage has costs.
     """
-    return plot_lanes(_make_lanes(schedule, costs), path)
+    return plot_lanes(_make_lanes(_simulate(schedule, costs)), path)
 
 
-def print_schedule(schedule: Schedule | Plan, costs: Costs | Sequence[Costs] = Costs()) -> None:
+def print_schedule(schedule: Schedule | Plan, costs: Costs | Sequence[Costs] | None = None) -> None:
     """Print when each device of a pipeline works on which micro-batch, as `mithril schedule` does.
 
     Args:
@@ -68,10 +68,10 @@ def print_schedule(schedule: Schedule | Plan, costs: Costs | Sequence[Costs] = C
     >>> from mithril.plan.schedule import read_table
     >>> print_schedule(read_table("mine", ["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"]))
     mine: 2 devices, 2 micro-batches, bubble 33.3 %, activations of at most 2 micro-batches
-      0 F0 F1    B0··· B1···
+      0 F0 F1       B0···    B1···
       1    F0 B0··· F1 B1···
     """
-    title, *rows = draw(simulate(_find_schedule(schedule), costs)).splitlines()
+    title, *rows = draw(_simulate(schedule, costs)).splitlines()
     lines = [Text(row) for row in rows]
     for line in lines:
         for work, kind in KINDS.items():
@@ -79,8 +79,11 @@ def print_schedule(schedule: Schedule | Plan, costs: Costs | Sequence[Costs] = C
     print_lines([Text(title, "bold"), *lines])
 
 
-def _make_lanes(schedule: object, costs: Costs | Sequence[Costs]) -> Lanes:
-    timeline = simulate(_find_schedule(schedule), costs)
+def _simulate(schedule: object, costs: Costs | Sequence[Costs] | None) -> Timeline:
+    return simulate(_find_schedule(schedule), Costs() if costs is None else costs)
+
+
+def _make_lanes(timeline: Timeline) -> Lanes:
     made = timeline.schedule
     shortest = min(
         (end - timeline.starts[a] for a, end in timeline.ends.items() if end > timeline.starts[a]),

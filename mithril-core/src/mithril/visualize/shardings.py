@@ -31,12 +31,12 @@ def sharding(x: Array) -> None:
     >>> backend = ml.NumpyBackend(ml.Mesh(data=2, tensor=2))
     >>> sharding(backend.ones(4, 6, sharding=ml.P("data", "tensor")))
     Array float32[4, 6] P('data', 'tensor') on Mesh(data=2, tensor=2)
-    ┌─────────────┬──────────────────┬──────────────────┐
-    │ dimension 0 │ dimension 1: 0:3 │ dimension 1: 3:6 │
-    ├─────────────┼──────────────────┼──────────────────┤
-    │ 0:2         │ 0                │ 1                │
-    │ 2:4         │ 2                │ 3                │
-    └─────────────┴──────────────────┴──────────────────┘
+    ┌─────────────────────────────┬─────┬─────┐
+    │ dimension 0 ↓ dimension 1 → │ 0:3 │ 3:6 │
+    ├─────────────────────────────┼─────┼─────┤
+    │ 0:2                         │ 0   │ 1   │
+    │ 2:4                         │ 2   │ 3   │
+    └─────────────────────────────┴─────┴─────┘
     each device holds (2, 3)
     """
     print_table(_tabulate(x))

@@ -173,11 +173,13 @@ def _join(events: Sequence[EventLike], seconds: float, size: float) -> Iterator[
     for event in events:
         start, end = event.start / size, event.end / size
         kind, label = _kind(event), _label(event)
-        if bar is not None and (bar.kind, bar.label) == (kind, label):
-            if start - bar.end <= CLOSE * seconds / size:
-                bar = Bar(bar.start, end, label, kind)
-                continue
-        if bar is not None:
+        if bar is None:
+            bar = Bar(start, end, label, kind)
+            continue
+        is_close = start - bar.end <= CLOSE * seconds / size
+        if is_close and (bar.kind, bar.label) == (kind, label):
+            start = bar.start
+        else:
             yield bar
         bar = Bar(start, end, label, kind)
     if bar is not None:

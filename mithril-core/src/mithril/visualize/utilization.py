@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mithril.errors import MeshError, OptionError
+from mithril.errors import OptionError
 from mithril.mesh import Mesh
 from mithril.mesh.tables import locate
 from mithril.visualize.figures import PathLike
@@ -41,9 +41,7 @@ def plot_device_utilization(
     return plot_heat(_read(utilization, device_mesh), path)
 
 
-def print_device_utilization(
-    utilization: ArrayLike, device_mesh: MeshLike | None = None
-) -> None:
+def print_device_utilization(utilization: ArrayLike, device_mesh: MeshLike | None = None) -> None:
     """Print how busy each device is; neighbouring equal rows are one.
 
     Args:
@@ -56,11 +54,11 @@ def print_device_utilization(
 
     >>> print_device_utilization([[0.5, 0.25], [0.5, 0.25]], device_mesh=(2, 2))
     device utilization: mean 38 %, least 25 % on device 1
-    ┌──────┬─────────┬─────────┐
-XX
-    ├──────┼─────────┼─────────┤
-    │ 0-1  │ 50 %    │ 25 %    │
-    └──────┴─────────┴─────────┘
+    ┌────────────────┬──────┬──────┐
+    │ data ↓ model → │ 0    │ 1    │
+    ├────────────────┼──────┼──────┤
+    │ 0-1            │ 50 % │ 25 % │
+    └────────────────┴──────┴──────┘
     """
     print_table(_read(utilization, device_mesh).tabulate())
 
