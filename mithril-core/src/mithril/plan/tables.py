@@ -19,8 +19,8 @@ def tabulate_parts(
         timetable: of the plan.
         collectives: of all stages, and what is sent between them.
     """
-    yield tabulate_ports("takes", timetable.inputs)
-    yield tabulate_ports("makes", timetable.outputs)
+    yield tabulate_ports("inputs", timetable.inputs)
+    yield tabulate_ports("outputs", timetable.outputs)
     if len(stages) > 1:
         yield _tabulate_stages(stages, timetable)
     yield tabulate_collectives(collectives)
@@ -39,7 +39,7 @@ def tabulate_ports(title: str, ports: Sequence[Port]) -> Table:
         for port in ports
     ]
     heads = ("name", "type", "sharding", "each device holds", "where")
-    return Table(f"{title} {len(rows)} tensors", heads, shorten(rows))
+    return Table(f"{title}: {len(rows)}", heads, shorten(rows))
 
 
 def _tabulate_stages(stages: Sequence[Stage], timetable: Timetable) -> Table:
@@ -56,7 +56,7 @@ def _tabulate_stages(stages: Sequence[Stage], timetable: Timetable) -> Table:
     schedule = timetable.schedule
     notes = () if schedule is None else (f"schedule {schedule.name}",)
     heads = ("stage", "nodes", "where", "runs")
-    return Table(f"{len(rows)} stages", heads, shorten(rows), notes=notes)
+    return Table(f"stages: {len(rows)}", heads, shorten(rows), notes=notes)
 
 
 def tabulate_collectives(collectives: Iterable[Collective]) -> Table:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from mithril.errors import OptionError, kind_of
+from mithril.errors import MithrilError, OptionError
 from mithril.mesh import Mesh, Sharding
 from mithril.mesh.mesh import Axis
 from mithril.mesh.tables import Span, name_axes
@@ -176,10 +176,10 @@ def _find_common(
 def _read(given: object) -> _Map:
     try:
         return _Map(given)  # type: ignore[arg-type]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, MithrilError) as error:
         raise OptionError(
-            f"partition map is {kind_of(given)} that lacks {error}; give what "
-            f"compiled.get_partition_map() returns"
+            f"partition map cannot be read ({type(error).__name__}: {error}); give what "
+            f"compiled.get_partition_map() returns, as it is or read from JSON"
         ) from error
 
 
