@@ -95,6 +95,7 @@ __all__ = [
     "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "is_main", "jit",
     "layer", "layer_path", "load", "numpy", "open_backend", "parameter", "process_count",
     "process_index", "profile", "reshard", "save", "scan", "section", "seed", "value_and_grad",
+    "visualize",
 ]  # fmt: skip
 
 
@@ -103,8 +104,8 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("mithril-core")
-    if name == "numpy":
-        return import_module("mithril.numpy")
+    if name in ("numpy", "visualize"):
+        return import_module(f"mithril.{name}")
     if name not in __all__:
         from mithril.errors import nearest
 

@@ -19,7 +19,9 @@ from mithril.plan.execution import Execution
 from mithril.plan.issued import Issued, Row
 from mithril.plan.printer import collective_lines, port_lines, stage_lines
 from mithril.plan.program import Collective, Port, Program, Stage, bytes_by_axis
+from mithril.plan.tables import tabulate_parts
 from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
+from mithril.tables import render_html
 from mithril.types import TensorType
 
 if TYPE_CHECKING:
@@ -198,6 +200,10 @@ class Plan:
                 "mithril.cost.predict_memory(plan, hardware) or predict_timeline(plan, hardware)"
             )
         return self.analyst
+
+    def _repr_html_(self) -> str:
+        parts = tabulate_parts(self.stages, self.timetable, self.collectives())
+        return render_html([replace(self.mesh.tabulate(), title=f"plan on {self.mesh!r}"), *parts])
 
     def __str__(self) -> str:
         lines = [f"plan on {self.mesh!r}, {self.mesh.size} devices", *port_lines(self.timetable)]

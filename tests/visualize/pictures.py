@@ -1,0 +1,122 @@
+"""What pictures are made of in tests: timelines and memories by hand, and what a figure shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mithril as ml
+from mithril import P
+
+
+@dataclass(frozen=True)
+class Event:
+    start: float
+    end: float
+    stream: str = "compute"
+    phase: str = "forward"
+    scope: str = "block.up"
+    kind: str = "einsum"
+    axes: tuple[str, ...] = ()
+    microbatch: int | None = None
+    name: str = "x"
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class DeviceTimeline:
+    devices: tuple[int, ...]
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class PlanTimeline:
+    rows: tuple[DeviceTimeline, ...]
+    seconds: float
+    utilization: float = 0.4
+    bubble: float = 0.25
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    devices: tuple[int, ...]
+    parts: dict[str, int]
+    curve: tuple[int, ...]
+    at: str = "einsum (up)"
+    alive: tuple[Any, ...] = ()
+
+    @property
+    def peak(self) -> int:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class PlanMemory:
+    rows: tuple[DeviceMemory, ...]
+    capacity: int | None = None
+    peak: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak", max(row.peak for row in self.rows))
+
+
+def texts(figure: Any) -> list[str]:
+    """Return every text of a figure that is not empty, titles, labels and legends included."""
+    import matplotlib.text
+
+    found = [item.get_text() for item in figure.findobj(matplotlib.text.Text)]
+    return [text for text in found if text]
+
+
+def find_overlaps(figure: Any) -> list[tuple[str, str]]:
+    """Return pairs of texts of which one covers more than a sliver of the other."""
+    import matplotlib.text
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    hidden = {label for axes in figure.axes for label in _find_outside(axes)}
+    shown = [
+        (item.get_text(), item.get_window_extent(renderer))
+        for item in figure.findobj(matplotlib.text.Text)
+        if item.get_text().strip() and item.get_visible() and item not in hidden
+    ]
+    return [
+        (name, other)
+        for position, (name, box) in enumerate(shown)
+        for other, its in shown[position + 1 :]
+        if min(box.x1, its.x1) - max(box.x0, its.x0) > 1
+        and min(box.y1, its.y1) - max(box.y0, its.y0) > 2
+    ]
+
+
+def _find_outside(axes: Any) -> list[Any]:
+    """Return the labels of ticks that are not drawn, as they lie outside of the axes."""
+    return [
+        label
+        for axis in (axes.xaxis, axes.yaxis)
+        for tick in axis.get_major_ticks()
+        for label in (tick.label1, tick.label2)
+        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+    ]
+
+
+def cells(figure: Any) -> int:
+    """Return how many coloured cells the figure of a table has."""
+    return len(figure.axes[0].patches)
+
+
+def mlp() -> ml.Model:
+    model = ml.Model()
+    model |= ml.Linear(64, name="up", sharding={"weight": P("tensor", None)})(
+        input="input", output="h"
+    )
+    model += ml.Relu()
+    model += ml.Linear(16, name="down", sharding={"weight": P(None, "tensor")})(output="output")
+    return model
+
+
+def compile_mlp(mesh: ml.Mesh, shape: Sequence[int] = (8, 32)) -> ml.CompiledModel:
+    return ml.compile(mlp(), ml.NumpyBackend(mesh), shapes={"input": tuple(shape)})
