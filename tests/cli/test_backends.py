@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugin_packages import FAULTY, environment, installed, mithril, python
+from tests.profiles import quick
 
 NUMPY = version("numpy")
 
@@ -172,6 +173,7 @@ assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
 
 
 class TestInfo:
+    @quick(lambda name: name != "numpy")
     @pytest.mark.parametrize("name", ["numpy", "tpu-sim"])
     def test_it_opens_the_backend(self, name: str, packages: Path) -> None:
         done = mithril("backends", "info", name, path=packages)
@@ -207,6 +209,7 @@ class TestInfo:
             "mithril backends info fpga"
         )
 
+    @quick(lambda name: name == "quantum")
     @pytest.mark.parametrize(
         ("name", "text"),
         [

@@ -8,6 +8,7 @@ import pytest
 from mithril import P, models
 
 from tests.models.layer_cases import CASES, Case
+from tests.profiles import first_of_each, quick
 from tests.tolerances import DIFFERENCES, TOLERANCE
 
 Arrays = dict[str, np.ndarray]
@@ -36,6 +37,13 @@ def cotangents(case: Case, outputs: Arrays, dtype: str) -> Arrays:
 def parameters(compiled: ml.CompiledModel, dtype: str) -> Arrays:
     made = compiled.randomize_params(0)
     return {n: random(v.shape, 20 + i, dtype) / 2 for i, (n, v) in enumerate(made.items())}
+
+
+FIRST = first_of_each(CASES, lambda case: type(case.layer))
+
+
+def is_first_of_its_layer(case: Case) -> bool:
+    return any(case is first for first in FIRST)
 
 
 def test_every_layer_has_a_case() -> None:
@@ -117,6 +125,7 @@ def agree(found: Arrays, expected: Arrays) -> None:
         np.testing.assert_allclose(found[name], value, rtol=rtol, atol=atol, err_msg=name)
 
 
+@quick(is_first_of_its_layer)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_batch_over_devices_equals_one_device(case: Case) -> None:
     expected = on(case, None)
@@ -140,6 +149,7 @@ SPLIT = [
 ]
 
 
+@quick(is_first_of_its_layer)
 @pytest.mark.parametrize(("case", "spec"), SPLIT, ids=str)
 def test_split_weights_equal_one_device(case: Case, spec: P) -> None:
     agree(on(case, ml.Mesh(data=2, tensor=2), spec), on(case, None))

@@ -9,7 +9,8 @@ import pytest
 from mithril.engine.kernels import KERNELS
 from mithril.ir import Op, registry
 
-from tests.ops.cases import CASES
+from tests.ops.cases import CASES, is_first_of_its_op
+from tests.profiles import quick
 
 OPS = sorted(registry().items())
 # These appear only in local programs: never differentiated, never partitioned.
@@ -42,6 +43,7 @@ def test_op_is_documented_by_a_sentence(name: str, op: type[Op]) -> None:
     assert not first.startswith(op.__name__ + "("), "the docstring is the one dataclass writes"
 
 
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_cost_counts_at_least_the_results(case) -> None:
     from tests.ops.evaluate import type_of
@@ -55,6 +57,7 @@ def test_cost_counts_at_least_the_results(case) -> None:
     assert cost.bytes >= sum(t.nbytes for t in outputs)
 
 
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_attributes_print_and_compare(case) -> None:
     assert str(case.op).startswith(case.op.name)

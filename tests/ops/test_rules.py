@@ -11,9 +11,10 @@ import pytest
 from mithril import ops
 from mithril.ir import Rule, registry
 
-from tests.ops.cases import CASES, X, floats
+from tests.ops.cases import CASES, X, floats, is_first_of_its_op
 from tests.ops.evaluate import apply, assert_close, coarsest, type_of
 from tests.ops.sharded import check_rule
+from tests.profiles import quick
 
 
 def rule_of(case) -> Rule:
@@ -40,11 +41,13 @@ def test_rule_describes_the_dimensions(case) -> None:
     assert all(len(set(group)) == len(group) for group in rule.linear)
 
 
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize(("case", "factor"), SPLITS, ids=str)
 def test_one_split_factor(case, factor: str) -> None:
     check_rule(case.op, case.arrays, [factor])
 
 
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize(("case", "first", "second"), PAIRS, ids=str)
 def test_two_split_factors(case, first: str, second: str) -> None:
     check_rule(case.op, case.arrays, [first, second])
