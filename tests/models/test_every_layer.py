@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from mithril import P, models
 
-from tests.models.layer_cases import CASES, Case
-from tests.profiles import first_of_each, quick
+from tests.models.layer_cases import CASES, Case, is_first_of_its_layer
+from tests.profiles import quick
 from tests.tolerances import DIFFERENCES, TOLERANCE
 
 Arrays = dict[str, np.ndarray]
@@ -37,13 +37,6 @@ def cotangents(case: Case, outputs: Arrays, dtype: str) -> Arrays:
 def parameters(compiled: ml.CompiledModel, dtype: str) -> Arrays:
     made = compiled.randomize_params(0)
     return {n: random(v.shape, 20 + i, dtype) / 2 for i, (n, v) in enumerate(made.items())}
-
-
-FIRST = first_of_each(CASES, lambda case: type(case.layer))
-
-
-def is_first_of_its_layer(case: Case) -> bool:
-    return any(case is first for first in FIRST)
 
 
 def test_every_layer_has_a_case() -> None:

@@ -27,6 +27,7 @@ PAIRS = [(c, *pair) for c in CASES for pair in itertools.combinations(rule_of(c)
 GROUPS = [(case, group) for case in CASES for group in rule_of(case).linear]
 
 
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_rule_describes_the_dimensions(case) -> None:
     rule = rule_of(case)
@@ -53,6 +54,8 @@ def test_two_split_factors(case, first: str, second: str) -> None:
     check_rule(case.op, case.arrays, [first, second])
 
 
+# All groups: tests/ops/test_every_spec.py.
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize(("case", "group"), GROUPS, ids=str)
 def test_linear_group(case, group: tuple[int, ...]) -> None:
     """f(a + b) = f(a) + f(b) for the operands of a group, the others fixed."""
