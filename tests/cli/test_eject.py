@@ -138,7 +138,7 @@ class TestFiles:
 
 
 class TestRefusals:
-    @quick(lambda target, arguments: target != "model" and not arguments)
+    @quick(lambda target, arguments: (target, arguments) == ("planned", ()))
     @pytest.mark.parametrize(
         ("target", "arguments", "text"),
         [
