@@ -43,6 +43,7 @@ def test_a_batch_over_an_uneven_number_of_devices(backend: str, case: Case) -> N
     agree(results(case, opened(backend, data=3)), on(case, None))
 
 
+@quick(lambda backend, spec: backend != "jax" or spec == P("tensor"))
 @quick(in_quick)
 @pytest.mark.parametrize(("case", "spec"), SPLIT, ids=str)
 def test_split_weights(backend: str, case: Case, spec: P) -> None:
