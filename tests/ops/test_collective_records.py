@@ -49,6 +49,7 @@ def test_bytes_are_counted_by_the_operand_or_the_result(
     assert held == 96
     assert collective.to_counted_bytes(held, 2) == expected
 
+
 (LINK,) = (level.link for level in SIMULATED.levels)
 
 
