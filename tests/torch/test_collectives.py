@@ -49,6 +49,7 @@ def run(engine: Engine, written: Written, x: np.ndarray, *observe: Callable[...,
     ]
 
 
+@quick(lambda engine: engine != "compiled")
 def test_a_value_may_be_reduced_twice_at_once(engine: Engine) -> None:
     def written(builder: Builder, x: Tensor) -> Sequence[Tensor]:
         (square,) = builder.apply(Multiply(), x, x)
@@ -81,6 +82,7 @@ def test_integers_are_reduced_in_their_own_type(engine: Engine, dtype: str) -> N
             np.testing.assert_array_equal(part, half)
 
 
+@quick(lambda engine: engine != "compiled")
 def test_an_observer_sees_collectives_and_changes_nothing(engine: Engine) -> None:
     def written(builder: Builder, x: Tensor) -> Sequence[Tensor]:
         (total,) = builder.apply(AllReduce(("a",), "sum"), x)
