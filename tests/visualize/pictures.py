@@ -3,62 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import mithril as ml
 from mithril import P
+from mithril.cost.events import Event
+from mithril.cost.memory import PARTS, DeviceMemory
+from mithril.cost.plan_timeline import DeviceTimeline, PlanTimeline
 
 
-@dataclass(frozen=True)
-class Event:
-    start: float
-    end: float
-    stream: str = "compute"
-    phase: str = "forward"
-    scope: str = "block.up"
-    kind: str = "einsum"
-    axes: tuple[str, ...] = ()
-    microbatch: int | None = None
-    name: str = "x"
-    bytes: int = 0
+def event(start: float, end: float, **said: Any) -> Event:
+    """Return an event, of the forward of a layer unless something else is said."""
+    usual = {"name": "x", "scope": "block.up", "phase": "forward", "stream": "compute"}
+    return Event(**{**usual, "kind": "einsum", **said}, start=start, end=end)
 
 
-@dataclass(frozen=True)
-class DeviceTimeline:
-    devices: tuple[int, ...]
-    events: tuple[Event, ...]
+def make_timeline(seconds: float, *rows: DeviceTimeline) -> PlanTimeline:
+    return PlanTimeline(rows, seconds, 1, 0.4, 0.25, {}, {}, {}, (), "mine")
 
 
-@dataclass(frozen=True)
-class PlanTimeline:
-    rows: tuple[DeviceTimeline, ...]
-    seconds: float
-    utilization: float = 0.4
-    bubble: float = 0.25
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    devices: tuple[int, ...]
-    parts: dict[str, int]
-    curve: tuple[int, ...]
-    at: str = "einsum (up)"
-    alive: tuple[Any, ...] = ()
-
-    @property
-    def peak(self) -> int:
-        return sum(self.parts.values())
-
-
-@dataclass(frozen=True)
-class PlanMemory:
-    rows: tuple[DeviceMemory, ...]
-    capacity: int | None = None
-    peak: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "peak", max(row.peak for row in self.rows))
+def hold(devices: tuple[int, ...], curve: tuple[int, ...], **parts: int) -> DeviceMemory:
+    """Return what devices hold, by kind."""
+    peak = sum(parts.values())
+    every = {**dict.fromkeys(PARTS, 0), **parts}
+    return DeviceMemory(devices, peak, every, "einsum (up)", (), curve)
 
 
 def texts(figure: Any) -> list[str]:

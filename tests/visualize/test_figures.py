@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from mithril import P, visualize
+from mithril.cost import PlanMemory
+from mithril.cost.plan_timeline import DeviceTimeline
 from mithril.cost.timeline import Costs
 from mithril.errors import MeshError, OptionError, PlanError
 from mithril.partition.schedule import make
@@ -20,47 +22,46 @@ from mithril.plan.schedule import read_table
 from mithril.report import DeviceGraph
 
 from tests.visualize.pictures import (
-    DeviceMemory,
-    DeviceTimeline,
-    Event,
-    PlanMemory,
-    PlanTimeline,
     cells,
     compile_mlp,
+    event,
     find_overlaps,
+    hold,
+    make_timeline,
     texts,
 )
 
 GRID = ml.Mesh(data=2, tensor=2)
 LARGE = ml.Mesh(data=64, tensor=8)
 
-STEP = PlanTimeline(
-    (
-        DeviceTimeline(
-            tuple(range(512)),
-            (
-                Event(0.0, 0.002),
-                Event(0.002, 0.003, scope="block.down"),
-                Event(0.003, 0.004, "communication", kind="all_reduce", axes=("tensor",)),
-                Event(0.004, 0.008, phase="backward"),
-                Event(0.008, 0.010, "communication", "backward", kind="send"),
-            ),
+STEP = make_timeline(
+    0.010,
+    DeviceTimeline(
+        tuple(range(512)),
+        (
+            event(0.0, 0.002),
+            event(0.002, 0.003, scope="block.down"),
+            event(0.003, 0.004, stream="communication", kind="all_reduce", axes=("tensor",)),
+            event(0.004, 0.008, phase="backward"),
+            event(0.008, 0.010, stream="send", kind="send", phase="backward"),
         ),
     ),
-    0.010,
 )
 HELD = PlanMemory(
     (
-        DeviceMemory((0, 1), {"parameters": 2**20, "activations": 2**21}, (2**20, 3 * 2**20)),
-        DeviceMemory((2, 3), {"parameters": 2**20}, (2**20, 2**20, 0)),
+        hold((0, 1), (2**20, 3 * 2**20), parameters=2**20, activations=2**21),
+        hold((2, 3), (2**20, 2**20, 0), parameters=2**20),
     ),
     4 * 2**20,
+    "mine",
 )
-RING = DeviceGraph(np.roll(np.diag([1000] * 4), 1, axis=1))
 
 
-def ring(count: int) -> DeviceGraph:
-    return DeviceGraph(np.roll(np.diag([1000] * count), 1, axis=1))
+def ring(mesh: ml.Mesh) -> DeviceGraph:
+    return DeviceGraph(mesh, np.roll(np.diag([1000] * mesh.size), 1, axis=1))
+
+
+RING = ring(GRID)
 
 
 def sharded() -> ml.Array:
@@ -80,7 +81,7 @@ PICTURES: dict[str, Any] = {
         np.linspace(0, 1, 512).reshape(64, 8), LARGE
     ),
     "communication": lambda: visualize.plot_communication_graph(RING, device_mesh=(2, 2)),
-    "large communication": lambda: visualize.plot_communication_graph(ring(512), LARGE),
+    "large communication": lambda: visualize.plot_communication_graph(ring(LARGE), LARGE),
     "timeline": lambda: visualize.plot_timeline(STEP),
     "memory": lambda: visualize.plot_memory(HELD),
     "schedule": lambda: visualize.plot_schedule(make("1f1b", 4, 8, 1)),
@@ -190,11 +191,11 @@ def test_communication_of_few_devices_has_arrows_and_a_matrix() -> None:
     arrows, matrix, _ = figure.axes
     assert len(arrows.patches) == 4
     np.testing.assert_array_equal(matrix.get_images()[0].get_array(), RING.matrix)
-    assert {"Mesh(data=2, model=2)", "1000 B", "from", "to"} <= set(texts(figure))
+    assert {"Mesh(data=2, tensor=2)", "1000 B", "from", "to"} <= set(texts(figure))
 
 
 def test_communication_of_many_devices_is_joined_and_complete() -> None:
-    figure = visualize.plot_communication_graph(ring(512), device_mesh=LARGE)
+    figure = visualize.plot_communication_graph(ring(LARGE), device_mesh=LARGE)
     (image,) = figure.axes[0].get_images()
     assert image.get_array().shape == (64, 64)
     shown = "".join(texts(figure))
@@ -216,16 +217,28 @@ def test_a_timeline_has_a_lane_for_each_stream() -> None:
     assert sorted(spans) == [(0, 3), (3, 4), (4, 8), (8, 10)]
     shown = set(texts(figure))
     assert {"devices 0-511, compute", "devices 0-511, communication", "time in ms"} <= shown
-    assert {"forward", "backward", "tensor (collectives)", "send (to other stages)"} <= shown
-    assert "timeline of a step: 10 ms on 512 devices, utilization 40 %, bubble 25 %" in shown
+    assert {"forward", "backward", "over tensor", "send", "devices 0-511, send"} <= shown
+    what = "step of 10 ms on 512 devices, predicted with profile 'mine'"
+    assert f"{what}: utilization 40 %, bubble 25 %" in shown
+
+
+def test_the_timeline_of_a_plan_is_drawn() -> None:
+    timeline = compile_mlp(GRID).plan.timeline("h100-sxm")
+    figure = visualize.plot_timeline(timeline)
+    ends = [p.vertices.max(0)[0] for c in figure.axes[0].collections for p in c.get_paths()]
+    last = max(event.end for row in timeline.rows for event in row.events)
+    assert max(ends) == pytest.approx(last * 1e6)  # in µs
+    assert {"devices 0-3, compute", "devices 0-3, communication", "time in µs"} <= set(
+        texts(figure)
+    )
+    assert find_overlaps(figure) == []
 
 
 def test_of_many_stages_some_lanes_are_left_out() -> None:
-    rows = tuple(DeviceTimeline((at,), (Event(0.0, 1e-3),)) for at in range(64))
-    figure = visualize.plot_timeline(PlanTimeline(rows, 1e-3))
-    shown = texts(figure)
-    assert "… 97 more" in shown
-    assert {"device 0, compute", "device 63, communication"} <= set(shown)
+    rows = [DeviceTimeline((at,), (event(0.0, 1e-3),)) for at in range(64)]
+    shown = texts(visualize.plot_timeline(make_timeline(1e-3, *rows)))
+    assert "… 33 more" in shown
+    assert {"device 0, compute", "device 63, compute"} <= set(shown)
 
 
 def test_bars_of_memory_add_up_to_the_peak() -> None:
@@ -236,11 +249,24 @@ def test_bars_of_memory_add_up_to_the_peak() -> None:
     assert [len(line.get_xdata()) for line in curves.lines[:2]] == [2, 3]
     shown = set(texts(figure))
     assert {"devices 0-1", "devices 2-3", "MiB at the peak", "a device holds 4 MiB"} <= shown
-    assert "memory of 4 devices: at most 3 MiB of 4 MiB on a device" in shown
+    assert (
+        "memory of 4 devices, predicted with profile 'mine': at most 3 MiB of 4 MiB on a device"
+        in shown
+    )
+
+
+def test_the_memory_of_a_plan_is_drawn() -> None:
+    memory = compile_mlp(GRID).plan.memory("h100-sxm")
+    figure = visualize.plot_memory(memory)
+    peaks, curves = figure.axes
+    ends = [patch.get_x() + patch.get_width() for patch in peaks.patches]
+    assert max(ends) * 2**10 == pytest.approx(memory.peak)  # in KiB
+    assert len(curves.lines[0].get_xdata()) == len(memory.rows[0].curve)
+    assert find_overlaps(figure) == []
 
 
 def test_a_capacity_far_above_the_peak_is_said_in_the_title_alone() -> None:
-    figure = visualize.plot_memory(PlanMemory(HELD.rows, 2**40))
+    figure = visualize.plot_memory(PlanMemory(HELD.rows, 2**40, "mine"))
     assert "a device holds 1 TiB" not in texts(figure)
     assert any("of 1 TiB" in text for text in texts(figure))
 
@@ -360,7 +386,9 @@ def test_the_utilization_of_another_mesh_is_refused() -> None:
 
 
 def test_the_graph_of_another_mesh_is_refused() -> None:
-    with pytest.raises(MeshError, match="communication graph is of 4 devices, not of the 8"):
+    with pytest.raises(
+        MeshError, match=r"communication graph is of Mesh\(data=2, tensor=2\), not of \(4, 2\)"
+    ):
         visualize.plot_communication_graph(RING, device_mesh=(4, 2))
 
 
@@ -381,15 +409,11 @@ def test_shares_of_time_lie_between_0_and_1(given: Any) -> None:
         visualize.plot_device_utilization(given)
 
 
-@pytest.mark.parametrize("given", [None, DeviceGraph(np.ones((2, 3))), DeviceGraph(-np.eye(2))])
-def test_what_is_no_graph_is_refused(given: Any) -> None:
-    with pytest.raises(OptionError, match="communication graph has no square matrix of bytes"):
-        visualize.plot_communication_graph(given)
-
-
 def test_what_is_no_timeline_no_memory_no_schedule_no_array_is_refused() -> None:
     with pytest.raises(OptionError, match=r"a timeline is drawn of what plan.timeline\(\) returns"):
         visualize.plot_timeline(3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"a communication graph is drawn of what .* not of None"):
+        visualize.plot_communication_graph(None)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"memory is drawn of what plan.memory\(\) returns"):
         visualize.plot_memory([])  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="a schedule is drawn of a Schedule or a Plan, not of"):

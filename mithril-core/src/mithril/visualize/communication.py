@@ -7,16 +7,17 @@ diagonal.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mithril.errors import MeshError, OptionError
+from mithril.errors import OptionError, kind_of
 from mithril.mesh import Mesh
+from mithril.report import DeviceGraph
 from mithril.tables import list_numbers, shade
 from mithril.visualize.figures import FONT, PathLike, make_figure, save
 from mithril.visualize.heat import CELLS, Heat, draw_heat, measure_heat
-from mithril.visualize.meshes import MeshLike, as_mesh
+from mithril.visualize.meshes import MeshLike, match_mesh
 from mithril.visualize.terminal import print_table
 from mithril.visualize.units import BYTES, choose_unit, format_bytes
 
@@ -32,16 +33,8 @@ ARROWS = 24
 """Of more arrows all are thinner."""
 
 
-class Graph(Protocol):
-    """What sends how much to what, such as `mithril.report.DeviceGraph`."""
-
-    @property
-    def matrix(self) -> np.ndarray:
-        """Bytes that each device (row) gives each other one (column)."""
-
-
 def plot_communication_graph(
-    graph: Graph,
+    graph: DeviceGraph,
     device_mesh: MeshLike | None = None,
     *,
     path: PathLike | None = None,
@@ -50,13 +43,13 @@ def plot_communication_graph(
 
     Args:
         graph: such as `profile.communication_graph()`.
-        device_mesh: the mesh, or its shape, that the devices are of.
+        device_mesh: the mesh, or its shape, that the graph has to be of.
         path: where to save the figure; the ending says in which format.
 
     Raises:
         OptionError: it is no such graph; matplotlib is not installed, or the path cannot be
             written.
-        MeshError: the mesh has another number of devices.
+        MeshError: the graph is of another mesh.
     """
     matrix, mesh = _read(graph, device_mesh)
     heat = _make_heat(matrix, GROUPS)
@@ -68,28 +61,25 @@ def plot_communication_graph(
         return save(figure, path)
     side = max(3.5, height)
     figure = make_figure(width + side, side + 0.3)
-    figure.suptitle(
-        f"{count} devices" if mesh is None else repr(mesh), fontsize=FONT + 2, x=0.01, ha="left"
-    )
+    figure.suptitle(repr(mesh), fontsize=FONT + 2, x=0.01, ha="left")
     left, right = figure.subplots(1, 2, width_ratios=[side, width])
     _draw_arrows(left, matrix)
     draw_heat(right, heat)
     return save(figure, path)
 
 
-def print_communication_graph(graph: Graph, device_mesh: MeshLike | None = None) -> None:
+def print_communication_graph(graph: DeviceGraph, device_mesh: MeshLike | None = None) -> None:
     """Print how many bytes go from device to device.
 
     Args:
         graph: such as `profile.communication_graph()`.
-        device_mesh: the mesh, or its shape, that the devices are of.
+        device_mesh: the mesh, or its shape, that the graph has to be of.
 
     Raises:
         OptionError: it is no such graph.
-        MeshError: the mesh has another number of devices.
+        MeshError: the graph is of another mesh.
 
-    >>> from mithril.report import DeviceGraph
-    >>> print_communication_graph(DeviceGraph(np.array([[0, 2048], [10, 0]])))
+    >>> print_communication_graph(DeviceGraph(Mesh(data=2), np.array([[0, 2048], [10, 0]])))
     communication: 2.01 KiB in all, from each device (row) to each device (column)
     ┌─────────────┬──────┬───────┐
     │ from ↓ to → │ 0    │ 1     │
@@ -102,22 +92,14 @@ def print_communication_graph(graph: Graph, device_mesh: MeshLike | None = None)
     print_table(_make_heat(matrix, PRINTED).tabulate())
 
 
-def _read(graph: Graph, device_mesh: MeshLike | None) -> tuple[np.ndarray, Mesh | None]:
-    matrix = np.asarray(getattr(graph, "matrix", None))
-    is_square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] > 0
-    if not is_square or matrix.dtype.kind not in "iuf" or not np.all(matrix >= 0):
+def _read(graph: DeviceGraph, device_mesh: MeshLike | None) -> tuple[np.ndarray, Mesh]:
+    if not isinstance(graph, DeviceGraph):
         raise OptionError(
-            "communication graph has no square matrix of bytes of at least 0; give what "
-            "profile.communication_graph() returns"
+            f"a communication graph is drawn of what profile.communication_graph() returns, not of "
+            f"{kind_of(graph)}; make one with ml.profile(backend)"
         )
-    count = len(matrix)
-    mesh = None if device_mesh is None else as_mesh(device_mesh)
-    if mesh is not None and mesh.size != count:
-        raise MeshError(
-            f"communication graph is of {count} devices, not of the {mesh.size} of device_mesh "
-            f"{device_mesh!r}; give the mesh it was made for, or leave device_mesh out"
-        )
-    return matrix.astype(np.float64), mesh
+    mesh = match_mesh("communication graph", graph.mesh, device_mesh, is_named=True)
+    return graph.matrix.astype(np.float64), mesh
 
 
 def _make_heat(matrix: np.ndarray, most: int) -> Heat:

@@ -167,7 +167,7 @@ def print_lanes(lanes: Lanes) -> None:
     lines.append(Text(f"{'':{heads}}0{'':{columns - 2 - len(_end(lanes))}} {_end(lanes)}"))
     keys = Text("")
     for kind in lanes.kinds():
-        keys += Text(f" {kind[0]} ", style_of(lanes.colors[kind])) + Text(f" {kind}  ")
+        keys += Text(f" {_letter(kind)} ", style_of(lanes.colors[kind])) + Text(f" {kind}  ")
     print_lines([*lines, Text(lanes.axis), keys])
 
 
@@ -186,8 +186,21 @@ def _print_row(bars: Sequence[Bar], lanes: Lanes, columns: int) -> Text:
         for at in range(first, last + 1):
             covered = min(bar.end, (at + 1) * unit) - max(bar.start, at * unit)
             if covered >= most[at]:
-                most[at], letters[at], styles[at] = covered, bar.kind[0], lanes.colors[bar.kind]
+                most[at], letters[at], styles[at] = (
+                    covered,
+                    _letter(bar.kind),
+                    lanes.colors[bar.kind],
+                )
     row = Text()
     for letter, color in zip(letters, styles, strict=True):
         row.append(letter, style_of(color))
     return row
+
+
+def _letter(kind: str) -> str:
+    """Return what stands for a kind in the terminal.
+
+    >>> _letter("forward"), _letter("over data")
+    ('f', 'd')
+    """
+    return kind.rpartition(" ")[2][0]

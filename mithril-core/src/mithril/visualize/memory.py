@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from mithril.cost.memory import PARTS, DeviceMemory, PlanMemory
 from mithril.errors import OptionError, kind_of
 from mithril.tables import PALETTE, Table, describe_devices, pick, shorten
 from mithril.visualize.figures import CHARACTER, FONT, LINE, PathLike, make_figure, save
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PARTS = (
-    "parameters", "gradients", "optimizer", "inputs", "outputs", "activations", "temporaries",
-    "collectives",
-)  # fmt: skip
 COLORS = dict(zip(PARTS, PALETTE, strict=False))
 BARS, CURVES = 24, 8
 """How many groups of devices are drawn: the first and the last, and those that hold most."""
@@ -26,47 +23,7 @@ SEEN = 4
 """Times the peak; a capacity above that is said in the title alone."""
 
 
-class DeviceMemoryLike(Protocol):
-    """What a picture asks of the memory of devices that are alike."""
-
-    @property
-    def devices(self) -> tuple[int, ...]:
-        """Flat indices."""
-
-    @property
-    def peak(self) -> int:
-        """Bytes."""
-
-    @property
-    def parts(self) -> Mapping[str, int]:
-        """Bytes of each kind at the peak."""
-
-    @property
-    def at(self) -> str:
-        """The op and layer of the peak."""
-
-    @property
-    def curve(self) -> Sequence[int]:
-        """Bytes after each node."""
-
-
-class MemoryLike(Protocol):
-    """What a picture asks of the memory of a plan; see `mithril.cost.PlanMemory`."""
-
-    @property
-    def rows(self) -> Sequence[DeviceMemoryLike]:
-        """Devices that are alike share a row."""
-
-    @property
-    def peak(self) -> int:
-        """Bytes of the fullest device."""
-
-    @property
-    def capacity(self) -> int | None:
-        """Bytes that a device can hold, where that is known."""
-
-
-def plot_memory(memory: MemoryLike, *, path: PathLike | None = None) -> Figure:
+def plot_memory(memory: PlanMemory, *, path: PathLike | None = None) -> Figure:
     """Return what devices hold at their peak, by kind, and how much they hold over time.
 
     Devices that hold the same share a bar and a curve.
@@ -93,7 +50,7 @@ def plot_memory(memory: MemoryLike, *, path: PathLike | None = None) -> Figure:
     return save(figure, path)
 
 
-def print_memory(memory: MemoryLike) -> None:
+def print_memory(memory: PlanMemory) -> None:
     """Print what devices hold at their peak, by kind; devices that hold the same share a row.
 
     Args:
@@ -117,25 +74,26 @@ def print_memory(memory: MemoryLike) -> None:
 
 
 def _check(memory: object) -> None:
-    if not getattr(memory, "rows", None) or not hasattr(memory, "capacity"):
+    if not isinstance(memory, PlanMemory):
         raise OptionError(
             f"memory is drawn of what plan.memory() returns, not of {kind_of(memory)}; give "
             f"compiled.plan.memory()"
         )
 
 
-def _title(memory: MemoryLike) -> str:
+def _title(memory: PlanMemory) -> str:
     count = sum(len(row.devices) for row in memory.rows)
     room = "" if memory.capacity is None else f" of {format_bytes(memory.capacity)}"
-    return f"memory of {count} devices: at most {format_bytes(memory.peak)}{room} on a device"
+    most = f"at most {format_bytes(memory.peak)}{room} on a device"
+    return f"memory of {count} devices, predicted with profile '{memory.profile}': {most}"
 
 
-def _kinds(rows: Sequence[DeviceMemoryLike]) -> list[str]:
+def _kinds(rows: Sequence[DeviceMemory]) -> list[str]:
     """Return the kinds of things that some device holds, in the order in which they are drawn."""
     return [kind for kind in PARTS if any(row.parts.get(kind) for row in rows)]
 
 
-def _draw_peaks(axes: Axes, rows: Sequence[DeviceMemoryLike], memory: MemoryLike) -> None:
+def _draw_peaks(axes: Axes, rows: Sequence[DeviceMemory], memory: PlanMemory) -> None:
     size, unit = choose_unit(memory.peak, BYTES)
     starts = [0.0] * len(rows)
     for kind in _kinds(rows):
@@ -151,7 +109,7 @@ def _draw_peaks(axes: Axes, rows: Sequence[DeviceMemoryLike], memory: MemoryLike
     )  # fmt: skip
 
 
-def _draw_curves(axes: Axes, rows: Sequence[DeviceMemoryLike], memory: MemoryLike) -> None:
+def _draw_curves(axes: Axes, rows: Sequence[DeviceMemory], memory: PlanMemory) -> None:
     from matplotlib.ticker import MaxNLocator
 
     size, unit = choose_unit(memory.peak, BYTES)
@@ -174,7 +132,7 @@ def _draw_curves(axes: Axes, rows: Sequence[DeviceMemoryLike], memory: MemoryLik
     )  # fmt: skip
 
 
-def _draw_capacity(draw: Callable[..., object], memory: MemoryLike, size: float) -> None:
+def _draw_capacity(draw: Callable[..., object], memory: PlanMemory, size: float) -> None:
     """Draw a line where a device is full, if that is near enough to be seen beside the rest."""
     if memory.capacity is not None and memory.capacity <= SEEN * memory.peak:
         label = f"a device holds {format_bytes(memory.capacity)}"
