@@ -58,17 +58,17 @@ def plan(
         gradients,
         {"--mesh": mesh, "--shapes": shapes},
     )
-    found = predict(compiled.plan, compiled.inputs, profile.on(PLANNED))
+    found = predict(compiled.plan, compiled.inputs, profile.on(compiled.backend.hardware))
     if html is not None:
         html.write_text(render_page(found, target), encoding="utf-8")
     typer.echo(_as_json(found) if as_json else str(found))
 
 
 def _open_backend(mesh: str, hardware: str) -> Backend:
-    import mithril as ml
-    from mithril.runtime.planning import open_for_planning
+    from mithril.mesh import Mesh
+    from mithril.runtime.planned import plan_backend
 
-    return open_for_planning(ml.Mesh(read_mesh(mesh) if mesh else None), hardware)
+    return plan_backend(Mesh(read_mesh(mesh) if mesh else None), hardware)
 
 
 def _as_json(found: Prediction) -> str:

@@ -116,7 +116,9 @@ def _key(row: Collective) -> tuple[object, ...]:
 
 
 def _compare_tensors(before: Plan, after: Plan) -> Iterator[Moved]:
-    for name in dict.fromkeys((*before.specs, *after.specs)):
+    """Yield what lies otherwise, those first that both plans have."""
+    both = [name for name in before.specs if name in after.specs]
+    for name in dict.fromkeys((*both, *before.specs, *after.specs)):
         old, new = _describe(before, name), _describe(after, name)
         if old != new:
             yield Moved(name, old, new)
@@ -171,11 +173,11 @@ def _lines(found: Difference) -> Iterator[str]:
     yield from (f"  {change.name}: {_change(change, '.0f')}" for change in found.bytes)
     yield f"memory of the fullest device: {_change(found.memory, '.0f')} bytes"
     before, after = found.profiles
-    with_profile = f"with profile '{before}'" if before == after else f"'{before}' and '{after}'"
+    profiles = f"profile '{before}'" if before == after else f"profiles '{before}' and '{after}'"
     if found.seconds.before is None or found.seconds.after is None:
         yield "step: no time is predicted, since no profile here describes the devices of both"
     else:
-        yield f"step: {_change(found.seconds, '.3g')} seconds predicted {with_profile}"
+        yield f"step: {_change(found.seconds, '.3g')} seconds predicted with {profiles}"
 
 
 def _moved_line(moved: Moved) -> str:
