@@ -39,7 +39,8 @@ STEP = make_timeline(
     DeviceTimeline(
         tuple(range(512)),
         (
-            event(0.0, 0.002),
+            event(0.0, 0.001),
+            event(0.001, 0.002, kind="add"),
             event(0.002, 0.003, scope="block.down"),
             event(0.003, 0.004, stream="communication", kind="all_reduce", axes=("tensor",)),
             event(0.004, 0.008, phase="backward"),
@@ -214,7 +215,7 @@ def test_a_timeline_has_a_lane_for_each_stream() -> None:
         )
     ]
     # Two events of a layer that follow each other are one bar; times are in ms.
-    assert sorted(spans) == [(0, 3), (3, 4), (4, 8), (8, 10)]
+    assert sorted(spans) == [(0, 2), (2, 3), (3, 4), (4, 8), (8, 10)]
     shown = set(texts(figure))
     assert {"devices 0-511, compute", "devices 0-511, communication", "time in ms"} <= shown
     assert {"forward", "backward", "over tensor", "send", "devices 0-511, send"} <= shown
@@ -232,6 +233,15 @@ def test_the_timeline_of_a_plan_is_drawn() -> None:
         texts(figure)
     )
     assert find_overlaps(figure) == []
+
+
+def test_bars_name_the_layers_that_can_be_told_apart() -> None:
+    scopes = [f"gpt.block{n}.{part}" for n in range(6) for part in ("attn", "mlp")]
+    events = [event(n / 12, (n + 1) / 12, scope=scope) for n, scope in enumerate([*scopes, "loss"])]
+    figure = visualize.plot_timeline(make_timeline(13 / 12, DeviceTimeline((0,), tuple(events))))
+    shown = set(texts(figure))
+    assert {"loss", *(f"block{n}" for n in range(6))} <= shown
+    assert not {"gpt", "attn"} & shown
 
 
 def test_of_many_stages_some_lanes_are_left_out() -> None:

@@ -24,6 +24,7 @@ MOST = 32
 """Lanes of a picture; of more, those in the middle are left out."""
 HEIGHT = 0.32
 """Of a lane, in inches."""
+PART = "·"
 NARROWEST = 60
 """Characters of time in the terminal, at least."""
 
@@ -168,6 +169,7 @@ def print_lanes(lanes: Lanes) -> None:
     keys = Text("")
     for kind in lanes.kinds():
         keys += Text(f" {_letter(kind)} ", style_of(lanes.colors[kind])) + Text(f" {kind}  ")
+    keys += Text(f"{PART} less than half of the time")
     print_lines([*lines, Text(lanes.axis), keys])
 
 
@@ -176,24 +178,25 @@ def _end(lanes: Lanes) -> str:
 
 
 def _print_row(bars: Sequence[Bar], lanes: Lanes, columns: int) -> Text:
-    """Return a row: at each place the first letter of the kind that takes most of its time."""
+    """Return a row: at each place the letter of what takes most of its time, or a point.
+
+    A point is where something happens for less than half of the time.
+    """
     unit = (lanes.end or 1) / columns
-    letters, styles = [" "] * columns, [""] * columns
-    most = [0.5 * unit] * columns
+    covered: list[dict[str, float]] = [{} for _ in range(columns)]
     for bar in bars:
         first = min(int(bar.start / unit), columns - 1)
         last = min(int(bar.end / unit), columns - 1)
         for at in range(first, last + 1):
-            covered = min(bar.end, (at + 1) * unit) - max(bar.start, at * unit)
-            if covered >= most[at]:
-                most[at], letters[at], styles[at] = (
-                    covered,
-                    _letter(bar.kind),
-                    lanes.colors[bar.kind],
-                )
+            inside = min(bar.end, (at + 1) * unit) - max(bar.start, at * unit)
+            covered[at][bar.kind] = covered[at].get(bar.kind, 0.0) + max(inside, 0.0)
     row = Text()
-    for letter, color in zip(letters, styles, strict=True):
-        row.append(letter, style_of(color))
+    for found in covered:
+        kind, _ = max(found.items(), key=lambda item: item[1], default=("", 0))
+        if sum(found.values()) >= unit / 2:
+            row.append(_letter(kind), style_of(lanes.colors[kind]))
+        else:
+            row.append(PART if kind else " ", lanes.colors.get(kind, ""))
     return row
 
 
