@@ -72,7 +72,7 @@ class Lanes:
         """When the last bar ends."""
         return max((bar.end for row in self.rows for bar in row), default=0.0)
 
-    def shown(self) -> list[tuple[str, Sequence[Bar]]]:
+    def list_shown(self) -> list[tuple[str, Sequence[Bar]]]:
         """Return the lanes that are shown; one of the others says how many are left out."""
         chosen = pick(len(self.rows), MOST)
         missing = len(self.rows) - len(chosen) + 1
@@ -89,7 +89,7 @@ class Lanes:
 
 def plot_lanes(lanes: Lanes, path: PathLike | None) -> Figure:
     """Return bars in rows as a figure, with a legend, saved if there is a path."""
-    shown = lanes.shown()
+    shown = lanes.list_shown()
     heads = max((len(name) for name, _ in shown), default=1) * CHARACTER
     width = max(lanes.inches, len(lanes.title) * CHARACTER * 1.2)
     figure = make_figure(width + heads + 0.6, len(shown) * HEIGHT + 1.5)
@@ -160,7 +160,7 @@ def _add_legend(figure: Figure, lanes: Lanes) -> None:
 
 def print_lanes(lanes: Lanes) -> None:
     """Print bars in rows, a character for a part of the time, and what the colours mean."""
-    shown = lanes.shown()
+    shown = lanes.list_shown()
     heads = max((len(name) for name, _ in shown), default=1) + 1
     columns = max(make_console().width - heads - 1, NARROWEST)
     lines = [Text(lanes.title, "bold")]
