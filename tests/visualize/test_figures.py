@@ -435,3 +435,43 @@ def test_what_is_no_timeline_no_memory_no_schedule_no_array_is_refused() -> None
 def test_a_plan_without_a_schedule_is_refused() -> None:
     with pytest.raises(PlanError, match="plan has no pipeline schedule to draw"):
         visualize.plot_schedule(compile_mlp(GRID).plan)
+
+
+# ------------------------------------------------------------------ as the guides use them
+
+
+def test_what_a_profile_measured_is_drawn_for_the_mesh_of_the_guides() -> None:
+    backend = ml.NumpyBackend(device_mesh=(4, 2))
+    model = ml.Model()
+    model += ml.Linear(8, name="up", sharding={"weight": P("model", None)})
+    model += ml.Linear(8, name="down", sharding={"weight": P(None, "model")})
+    compiled = ml.compile(model, backend)
+    inputs = {"input": backend.randn(32, 16, device_mesh=(4, 2), tensor_split=(0, None))}
+    with ml.profile(backend) as profile:
+        compiled.evaluate(compiled.randomize_params(), inputs)
+    busy, graph = profile.device_utilization_map(), profile.communication_graph()
+
+    figure = visualize.plot_device_utilization(busy, device_mesh=(4, 2))
+    shown = figure.axes[0].get_images()[0].get_array()
+    assert shown.shape[1] == 2
+    assert busy.shape == (4, 2)
+    figure = visualize.plot_communication_graph(graph, device_mesh=(4, 2))
+    np.testing.assert_array_equal(figure.axes[1].get_images()[0].get_array(), graph.matrix)
+    # The sum over `model` goes between neighbours: once to be added up, once as the result.
+    (row,) = compiled.plan.collectives()
+    assert graph.matrix[0, 1] == row.bytes
+    assert np.count_nonzero(graph.matrix) == len(figure.axes[0].patches) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["JaxBackend", "TorchBackend", "MLXBackend"])
+def test_every_backend_shows_its_arrays_alike(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = getattr(ml, name)(GRID)
+    x = backend.ones(4, 6, sharding=P("data", "tensor"))
+    visualize.sharding(x)
+    found = capsys.readouterr().out
+    visualize.sharding(sharded())
+    assert capsys.readouterr().out == found
+    assert x._repr_html_() == sharded()._repr_html_()
