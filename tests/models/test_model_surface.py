@@ -319,30 +319,6 @@ def test_a_model_wired_backwards_or_by_connect_is_the_same() -> None:
         backward |= ml.Relu()(input="h300", output="h0")
 
 
-def nested(depth: int) -> ml.Model:
-    model = ml.Model()
-    model += ml.Linear(4)
-    for _ in range(depth - 1):
-        outer = ml.Model()
-        outer += model
-        model = outer
-    return model
-
-
-def test_models_nested_too_deeply_are_refused_and_less_deep_ones_run() -> None:
-    with pytest.raises(
-        ml.GraphError,
-        match=r"model holds models nested 200 deep \(.*\), and 200 is the most with the one around "
-        r"it; add layers to one model instead, or use ml.Repeat",
-    ):
-        nested(3000)
-    model = nested(200)
-    compiled = ml.compile(model, ml.NumpyBackend())
-    outputs = compiled.evaluate(compiled.randomize_params(), {"input": X})
-    assert outputs["output"].shape == (4, 4)
-    assert len(str(model).splitlines()) == 202
-
-
 # ------------------------------------------------------------------ names of the package
 
 

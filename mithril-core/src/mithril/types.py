@@ -20,6 +20,8 @@ from mithril.errors import ShapeError, listing, nearest
 
 Shape = tuple[int, ...]
 Scalar = bool | int | float
+MOST_DIMENSIONS = 64
+"""Of a tensor: as many as NumPy and PyTorch have."""
 
 
 class DType(StrEnum):
@@ -160,6 +162,13 @@ class TensorType:
 
     shape: Shape
     dtype: DType
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MOST_DIMENSIONS:
+            raise ShapeError(
+                f"a tensor of {self.dtype} would have {len(self.shape)} dimensions, and "
+                f"{MOST_DIMENSIONS} is the most; merge some with reshape"
+            )
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -18,6 +18,9 @@ from mithril.ir.operand import Operand
 from mithril.ir.source import Source
 from mithril.types import DType, Scalar, TensorType
 
+MOST_AROUND = 32
+"""Bodies in each other; passes call themselves for each, and frameworks do a dozen times."""
+
 
 class Tensor(Operand):
     """A value of a graph being built, with Python's operators."""
@@ -35,7 +38,9 @@ class Tensor(Operand):
 
     def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Tensor, ...]:
         builders = [self.builder, *(x.builder for x in operands if isinstance(x, Tensor))]
-        builder = max(builders, key=depth)  # that of the innermost loop body
+        builder = max(
+            builders, key=lambda builder: builder.depth
+        )  # that of the innermost loop body
         results = builder.apply(op, *map(builder.own, operands))
         if all(x.is_number for x in operands):
             return tuple(Number(builder, result.value) for result in results)
@@ -143,6 +148,9 @@ class Builder:
     Args:
         inside: for the body of a loop, the builder of what is around it; the body may use its
             tensors, which become inputs of the body (`captured`).
+
+    Raises:
+        GraphError: there are too many around it.
     """
 
     kind = "layer"
@@ -151,10 +159,18 @@ class Builder:
     """The float dtype of what is made of Python numbers alone."""
     records = True
     """Whether a graph comes out of it; if not, bodies of loops are just called."""
+    depth = 0
+    """How many traces there are around it."""
 
     def __init__(self, inside: Builder | None = None) -> None:
         self.inside = inside
         if inside is not None:
+            self.depth = inside.depth + 1
+            if self.depth > MOST_AROUND:
+                raise GraphError(
+                    f"loops, gradients and checkpoints are nested {self.depth} deep"
+                    f"{inside.place()}, and {MOST_AROUND} is the most; make one of several"
+                )
             self.kind = inside.kind
             self.default_float = inside.default_float
         self._captured: dict[Value, tuple[Tensor, Tensor]] = {}
@@ -354,8 +370,3 @@ class _Stamp:
         self.source = source
         self.phase = phase
         self.cause = cause
-
-
-def depth(builder: Builder) -> int:
-    """Return how many traces there are around a trace."""
-    return 0 if builder.inside is None else 1 + depth(builder.inside)

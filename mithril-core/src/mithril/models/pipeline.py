@@ -10,7 +10,7 @@ import numpy as np
 from mithril.errors import OptionError
 from mithril.ir.source import at, user_source
 from mithril.keywords import list_argument_names, refuse_unknown
-from mithril.models.component import Names
+from mithril.models.component import Names, check_depth
 from mithril.models.composition import Composition, Link, Member
 from mithril.models.layer import Layer
 from mithril.models.model import Model
@@ -52,6 +52,7 @@ class Pipeline(Model):
     Raises:
         OptionError: there is no stage, a stage has no input, two inputs would get one name, or an
             option has a wrong value.
+        GraphError: models and layers are nested too deep in a stage.
 
     >>> from mithril.models import Linear, Relu
     >>> Pipeline([Linear(8), Relu(), Linear(2)], microbatch_size=4)
@@ -98,6 +99,7 @@ class Pipeline(Model):
             _dimension(stage_to_mesh_dim),
             source,
         )
+        check_depth("Pipeline", max(component.depth for component in components), source)
         members, links = _chain(components, source)
         self._wiring = Wiring(
             Composition(

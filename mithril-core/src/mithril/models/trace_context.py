@@ -15,6 +15,7 @@ from typing import Any
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.ir import Builder, Source, Tensor, Value
 from mithril.ir.running import is_within, running_trace, tracing
+from mithril.models.component import MOST_NESTED
 from mithril.models.initializer_options import as_initializer
 from mithril.models.initializers import Initializer
 from mithril.models.unknown import UnknownBuilder, UnknownTensor
@@ -120,6 +121,7 @@ class LayerScope:
         parts: the layers and models that it called, by name.
         of_parts: the parameters of these, by name.
         initializers: how its parameters start, where the user says so.
+        depth: how many layers call each other up to it, itself included.
     """
 
     trace: Trace
@@ -133,6 +135,7 @@ class LayerScope:
     used: dict[str, Tensor] = field(default_factory=dict)
     parts: dict[str, Any] = field(default_factory=dict)
     of_parts: dict[str, None] = field(default_factory=dict)
+    depth: int = 1
 
 
 _current: ContextVar[LayerScope] = ContextVar("mithril_layer")
@@ -248,7 +251,18 @@ def section(name: str) -> Iterator[None]:
 
 @contextmanager
 def inside(scope: LayerScope) -> Iterator[None]:
-    """Make a layer the one being traced."""
+    """Make a layer the one being traced.
+
+    Raises:
+        GraphError: too many layers call each other up to it.
+    """
+    around = _current.get(None)
+    scope.depth = 1 if around is None else around.depth + 1
+    if scope.depth > MOST_NESTED:
+        raise GraphError(
+            f"layers call each other {scope.depth} deep, and {MOST_NESTED} is the most; "
+            f"end the calls of a layer that calls itself, or call some in a loop"
+        )
     token, builder, running = _current.set(scope), scope.trace.builder, running_trace()
     if running is not None and is_within(running, builder):
         builder = running  # the body of a loop in a layer

@@ -145,14 +145,16 @@ def broadcast_shape(shapes: Sequence[Shape], what: str) -> Shape:
     Raises:
         ShapeError: sizes differ and none of them is 1.
     """
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
+    rank = max(map(len, shapes), default=0)
+    aligned = zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True)
+    wanted = [{size for size in sizes if size != 1} or {1} for sizes in aligned]
+    if any(len(sizes) > 1 for sizes in wanted):
         shown = " and ".join(str(shape) for shape in shapes)
         raise ShapeError(
             f"op '{what}' cannot broadcast shapes {shown}; sizes must be equal or 1, aligned at "
             f"the right"
-        ) from None
+        )
+    return tuple(sizes.pop() for sizes in wanted)
 
 
 def sum_to(x: AnyOperand, shape: Shape) -> AnyOperand:

@@ -1,7 +1,8 @@
 """CompiledModel: a snapshot of a model on a backend, planned once per input signature.
 
-What an evaluation needs (types and shardings of inputs, parameters and output gradients) is its
-signature. The first evaluation of a signature plans and lowers; later ones only run.
+What is said of an evaluation (types of inputs, parameters and output gradients, and the shardings
+of those that somebody placed) is its signature. The first evaluation of a signature plans and
+lowers; later ones only run.
 """
 
 from __future__ import annotations
