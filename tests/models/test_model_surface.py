@@ -10,6 +10,8 @@ import pytest
 from mithril import P
 from mithril.models.slips import is_slip
 
+from tests.tolerances import TOLERANCE
+
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 TARGET = np.zeros((4, 2), np.float32)
 
@@ -201,6 +203,31 @@ def test_outputs_of_a_lone_layer_and_of_a_pipeline() -> None:
     assert compiled.inputs == ("x",)
     found = compiled.evaluate(compiled.randomize_params(), {"x": X})["y"]
     assert found.shape == (4, 2)
+
+
+@pytest.mark.parametrize("mesh", [{}, {"pipeline": 2}, {"pipeline": 2, "data": 2}], ids=str)
+@pytest.mark.parametrize("kind", ["Pipeline", "stage", "Repeat in stages"])
+def test_outputs_of_an_early_stage_leave_later_ones_idle(kind: str, mesh: dict[str, int]) -> None:
+    model: ml.Model
+    if kind == "Pipeline":
+        model = ml.Pipeline([ml.Linear(4, name="up"), ml.Linear(4)])
+    else:
+        model = ml.Model()
+        model |= ml.Linear(4, name="up")(input="input", output="stage_0")
+        model += ml.Repeat(ml.Linear(4), 2, name="rest") if "Repeat" in kind else ml.Linear(4)
+        model.stage("up", 0)
+        model.stage("rest" if "Repeat" in kind else "linear_0", (0, 1) if "Repeat" in kind else 1)
+    early = "stage_0"
+    compiled = ml.compile(model, ml.NumpyBackend(ml.Mesh(**mesh)), outputs=[early])
+    params = compiled.randomize_params(seed=1)
+    outputs, gradients = compiled.evaluate(params, {"input": X}, output_gradients={early: X[:, :4]})
+    weight, bias = (params[name].numpy() for name in compiled.parameters[:2])
+    np.testing.assert_allclose(outputs[early].numpy(), X @ weight.T + bias, *TOLERANCE["float32"])
+    np.testing.assert_allclose(
+        gradients[compiled.parameters[0]].numpy(), X[:, :4].T @ X, *TOLERANCE["float32"]
+    )
+    assert list(compiled.shardings) == list(compiled.parameters) == list(params)
+    assert all(not gradients[name].numpy().any() for name in compiled.parameters[2:])
 
 
 @pytest.mark.parametrize(

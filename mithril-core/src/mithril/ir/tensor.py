@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
+import numpy as np
+
 from mithril.errors import GraphError, MithrilError
 from mithril.ir.graph import Cause, Graph, Node, Phase, Value
 from mithril.ir.op import Op
@@ -114,6 +116,13 @@ class Tensor(Operand):
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
         self.numpy()
 
+    def __array_function__(
+        self, function: object, types: object, arguments: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        if function in _OF_SHAPE:
+            return _OF_SHAPE[function](*arguments, **options)
+        self.numpy()  # or NumPy would call methods of ours with options of its own
+
     def __iter__(self) -> Iterator[Self]:
         raise GraphError(
             f"traced tensor {self.type} is not iterated over; the loop would be unrolled; use "
@@ -122,6 +131,16 @@ class Tensor(Operand):
 
     def __repr__(self) -> str:
         return f"Tensor({self.value.name or '?'}: {self.type})"
+
+
+_OF_SHAPE: Mapping[object, Callable[..., Any]] = {
+    np.shape: lambda a: a.shape,
+    np.ndim: lambda a: a.ndim,
+    np.size: lambda a, axis=None: (
+        a.size if axis is None else np.size(np.broadcast_to(0, a.shape), axis)
+    ),
+}
+"""Functions of NumPy that need no values."""
 
 
 class Number(Tensor):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mithril.errors import ShapeError
+from mithril.errors import ShapeError, kind_of
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule, elementwise_rule
@@ -269,7 +269,7 @@ def _example(values: object) -> Scalar:
 def _scalar(like: Any, value: object, dtype: DType) -> Any:
     if not isinstance(value, Scalar):
         raise ShapeError(
-            f"cannot compute with {type(value).__name__} here; pass a Python number or an array of "
+            f"cannot compute with {kind_of(value)} here; pass a Python number or an array of "
             f"the same backend, such as backend.array(…)"
         )
     return like._constant(value, dtype)
