@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         r"of 'fc.weight' drew values of type <U1; return an array of numbers",
     ),
     "a function of the shape alone": (
-        initialize({"*": lambda shape: np.zeros(shape)}), ml.OptionError,
+        initialize({"*": lambda shape: np.zeros(shape) + 1}), ml.OptionError,
         r"of '\*' \(.*\) is a function of \(shape\), and is called with 3 arguments: key, shape and "
         r"box; take these",
     ),

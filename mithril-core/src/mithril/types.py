@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -128,6 +129,19 @@ def promote(left: DType, right: DType) -> DType:
         f"dtypes {left} and {right} do not mix; the array API standard promotes within one kind "
         f"only; cast one side{example}"
     )
+
+
+def to_python(value: Any) -> Any:
+    """Return a scalar of NumPy as a number of Python, in tuples and lists too; all else as it is.
+
+    >>> to_python((np.int64(3), np.float32(0.5), np.True_, "same"))
+    (3, 0.5, True, 'same')
+    """
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
+    if type(value) in (tuple, list) and any(isinstance(x, np.generic) for x in value):
+        return type(value)(map(to_python, value))
+    return value
 
 
 def check_number(value: Scalar, dtype: DType, what: str = "number") -> None:

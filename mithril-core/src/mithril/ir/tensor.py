@@ -121,7 +121,7 @@ class Tensor(Operand):
     ) -> Any:
         if function in _OF_SHAPE:
             return _OF_SHAPE[function](*arguments, **options)
-        self.numpy()  # or NumPy would call methods of ours with options of its own
+        return self.numpy()  # or NumPy would call methods of ours with options of its own
 
     def __iter__(self) -> Iterator[Self]:
         raise GraphError(

@@ -50,6 +50,7 @@ from mithril.models.initializer_options import read_initializers
 from mithril.models.initializers import Initializer
 from mithril.models.layer_class import function_of
 from mithril.models.trace_context import LayerScope, inside
+from mithril.types import to_python
 
 
 class Layer(Component["Layer"]):
@@ -368,7 +369,8 @@ def _refuse_unknown(definition: Definition, known: set[str], options: Mapping[st
         )
 
 
-def _device_id(layer: str, value: object) -> int | None:
+def _device_id(layer: str, value: Any) -> int | None:
+    value = to_python(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     raise OptionError(

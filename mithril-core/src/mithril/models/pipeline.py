@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from mithril.errors import OptionError
 from mithril.ir.source import at, user_source
 from mithril.keywords import list_argument_names, refuse_unknown
@@ -16,6 +14,7 @@ from mithril.models.layer import Layer
 from mithril.models.model import Model
 from mithril.models.stages import Pipelined
 from mithril.models.wiring import Wiring
+from mithril.types import to_python
 
 
 class Pipeline(Model):
@@ -213,14 +212,16 @@ def _match_ports(ports: Sequence[str], before: Names) -> dict[str, str]:
 
 
 def _positive(option: str, value: object) -> int | None:
+    value = to_python(value)
     if value is None:
         return None
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:
-        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
     raise OptionError(f"Pipeline option {option} is {value!r}; give a positive integer")
 
 
 def _assignment(value: object, stages: int) -> tuple[int, ...] | None:
+    value = to_python(value)
     if value is None:
         return None
     if not isinstance(value, Sequence) or not all(
@@ -266,6 +267,7 @@ def _flags(value: object, mesh: object) -> tuple[bool, ...] | None:
 
 
 def _dimension(value: object) -> int | None:
+    value = to_python(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise OptionError(f"Pipeline option stage_to_mesh_dim is {value!r}; give a mesh dimension")

@@ -6,7 +6,7 @@ held in a context variable, so a layer is written as if it were an ordinary func
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -294,6 +294,22 @@ def _tensor(
     if scope.own_prefix != scope.prefix:
         trace.aliases[scope.own_prefix + local] = name
     return found.tensor
+
+
+def mark_parts() -> Callable[[], None]:
+    """Return what makes the layer being traced forget the parts that it calls from now on.
+
+    For a function that is called again, for the same results in other dtypes.
+    """
+    scope = find_traced_layer()
+    if scope is None:
+        return lambda: None
+    parts, values = dict(scope.parts), dict(scope.trace.parts)
+
+    def forget() -> None:
+        scope.parts, scope.trace.parts = parts, values
+
+    return forget
 
 
 def find_traced_layer() -> LayerScope | None:

@@ -31,7 +31,7 @@ from mithril.runtime.parameters import Parameters
 from mithril.runtime.placing_parameters import place_parameters
 from mithril.runtime.plan_reports import PlanReports
 from mithril.runtime.planner import Evaluation, Planner
-from mithril.runtime.sampling import check_seed
+from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings
 from mithril.runtime.sharing import Shared
 from mithril.runtime.specification import read_kind
@@ -169,7 +169,7 @@ class CompiledModel(PlanReports, Shared):
         Args:
             seed: an integer in [0, 2**32).
         """
-        check_seed(seed)
+        seed = read_seed(seed)
         waiting: dict[str, Array] = {
             name: PendingArray(self.backend, name, seed) for name in self.parameters
         }

@@ -114,6 +114,8 @@ def _default_carry(block: Composition | Layer, stacked: Sequence[str]) -> dict[s
         GraphError: the block has several inputs or outputs.
     """
     inputs = [port for port in block.input_ports if port not in stacked]
+    if not inputs and stacked:
+        return {}
     outputs = block.output_ports
     main = "output" if "output" in outputs else outputs[-1]
     if len(inputs) != 1 or (main != "output" and len(outputs) != 1):
@@ -227,7 +229,8 @@ class Repeat(Layer):
         block: a Model or layer.
         count: number of repetitions.
         carry: from inputs of the block to the outputs they become, of the same shape and dtype.
-            By default its one input becomes its one output, or the one called `output`.
+            By default its one input becomes its one output, or the one called `output`; nothing
+            is carried if all inputs are stacked.
         stacked: inputs of the block that are given as stacks, [count, ...].
         name: what the layer is called; counted (`repeat_0`) by default.
         options: how parameters are kept, as for every layer.
