@@ -103,6 +103,8 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     # types
     (lambda: as_dtype("flaot32"), ShapeError, "dtype 'flaot32' is not supported; known: 'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32', 'uint64', 'bfloat16', 'float16', 'float32', 'float64'; did you mean 'float32'?"),
     (lambda: promote(I32, F32), ShapeError, "dtypes int32 and float32 do not mix; the array API standard promotes within one kind only; cast one side, such as x.astype('float32')"),
+    (calls(lambda x: x[0.5:2], f(4)), ShapeError, "cannot slice from 0.5 to 2 in steps of None; give integers, or dynamic_slice for a start that is computed"),
+    (calls(lambda x: ops.stack([x, None]), f(2)), ShapeError, "cannot stack None; give tensors of one shape"),
     # elementwise
     (infers(ops.Add(), f(2), i(2)), ShapeError, "op 'add' meets dtypes float32, int32; cast one side"),
     (infers(ops.Exp(), i(2)), ShapeError, "op 'exp' needs a float dtype, not int32; cast it first"),

@@ -79,7 +79,10 @@ def as_dtype(value: object) -> DType:
     """
     if isinstance(value, DType):
         return value
-    name = value if isinstance(value, str) else np.dtype(value).name  # type: ignore[call-overload]
+    try:
+        name = value if isinstance(value, str) else np.dtype(value).name  # type: ignore[call-overload]
+    except (TypeError, ValueError):  # what NumPy knows no dtype for
+        name = str(value)
     try:
         return DType(name)
     except ValueError:
