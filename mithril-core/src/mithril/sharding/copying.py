@@ -92,18 +92,21 @@ def find_copying(
     """
     may: ByAxis = {}
     must: ByAxis = {}
-    repeated = list(_list_repeated(around))
     for axis in around.mesh.axes:
         if axis.size > 1 and axis.name != MICRO:
-            come = _find_coming(around, axis.name, coming)
-            able = (n for n in around.nodes if around.factors[n].get(axis.name))
-            rest = frozenset(n for n in able if n not in come)
-            wanted = (value for value, lies in going if lies.dimension_of(axis.name) is not None)
-            unsplit = rest - _find_going(around, rest, wanted)
-            must[axis.name] = _find_statistics(around, axis.name, repeated, unsplit, come)
-            moved = _find_moved(around, axis.name, repeated)
-            may[axis.name] = unsplit - must[axis.name] | moved | _find_before_heads(around, axis)
+            may[axis.name] = _find_before_heads(around, axis)
+            if _is_contested(around, axis.name):
+                wanted = [value for value, lies in going if lies.dimension_of(axis.name) is not None]
+                unsplit, statistics = _find_unsplit(around, axis.name, coming, wanted)
+                may[axis.name] |= unsplit
+                must[axis.name] = statistics
     return may, must
+
+
+def _is_contested(around: Surroundings, axis: str) -> bool:
+    """Whether a node has to split a factor over an axis, and values around it another one."""
+    asked = ((around.factors[n], factors) for n, factors in around.forced.items())
+    return any(not set(all_[axis]) <= set(one[axis]) for all_, one in asked if axis in one)
 
 
 # ------------------------------------------------------------------ heads fewer than devices
@@ -163,6 +166,19 @@ def _list_sources(around: Surroundings, place: Place) -> Iterator[Place]:
 
 
 # ------------------------------------------------------------------ what nobody splits
+
+
+def _find_unsplit(
+    around: Surroundings, axis: str, coming: Sequence[Value], wanted: Sequence[Value]
+) -> tuple[frozenset[Node], frozenset[Node]]:
+    """Return the nodes that nobody splits, or that need not, and those that are statistics."""
+    come = _find_coming(around, axis, coming)
+    able = (n for n in around.nodes if around.factors[n].get(axis))
+    rest = frozenset(n for n in able if n not in come)
+    rest -= _find_going(around, rest, wanted)
+    repeated = list(_list_repeated(around))
+    statistics = _find_statistics(around, axis, repeated, rest, come)
+    return rest - statistics | _find_moved(around, axis, repeated), statistics
 
 
 def _find_statistics(
