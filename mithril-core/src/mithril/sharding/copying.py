@@ -1,18 +1,20 @@
 """Which nodes may compute copies over an axis, though a single factor is their candidate there.
 
-A single candidate is taken as the user's intent and has to be split. Two kinds of nodes have one
-without that anybody meant them:
+A single candidate is taken as the user's intent and has to be split. These nodes have one without
+that anybody meant them:
 
 * Heads fewer than the devices of an axis. Two key heads cannot be split over four devices: the axis
   is cut in two, its major part splits the heads, and over the minor part a device has a part of a
   head, of which somebody gathers the whole, or it has a copy. A weight whose rows are split over
-  the whole axis leads to the first, where gathering the smaller weight, or keeping copies of it, may
-  be cheaper. The walk goes back from where heads are split off, over the dimension that becomes
-  heads, to the parameters; whatever takes a value on the way is found.
+  the whole axis leads to the first; to gather the smaller weight, or to keep copies of it, may be
+  cheaper. The walk goes back from where heads are split off, over the dimension that becomes heads,
+  to the parameters; whatever takes a value on the way is found.
 * What nobody splits. A factor is a candidate of all that it is linked with, also beyond a product
   that has to split something else: the sequence of what is computed from logits split over the
   vocabulary, because the activations below come split over it. Nothing there comes split, or has to
   leave so.
+* What only changes the shape of a value that is then repeated along another candidate, as targets
+  are along the vocabulary: it is whole where that one is split, so it is gathered once, before.
 
 Prices decide, except for a statistic: what nobody splits, and what goes back to values that are
 split in a dimension that it lacks, as the largest logit of each row. It is needed whole there, and
@@ -23,7 +25,6 @@ whole.
 from __future__ import annotations
 
 import math
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -96,7 +97,9 @@ def find_copying(
         if axis.size > 1 and axis.name != MICRO:
             may[axis.name] = _find_before_heads(around, axis)
             if _is_contested(around, axis.name):
-                wanted = [value for value, lies in going if lies.dimension_of(axis.name) is not None]
+                wanted = [
+                    value for value, lies in going if lies.dimension_of(axis.name) is not None
+                ]
                 unsplit, statistics = _find_unsplit(around, axis.name, coming, wanted)
                 may[axis.name] |= unsplit
                 must[axis.name] = statistics
@@ -200,7 +203,12 @@ def _find_moved(around: Surroundings, axis: str, repeated: Sequence[Repeated]) -
         for node, value, along in repeated
         if not along.isdisjoint(around.factors[node].get(axis, ()))
     )
-    return _walk_back(around, axis, values, lambda node: not node.cost().flops)
+    return _walk_back(
+        around,
+        axis,
+        values,
+        lambda node: not node.cost().flops and axis not in around.forced.get(node, {}),
+    )
 
 
 def _walk_back(
@@ -211,11 +219,15 @@ def _walk_back(
     while work:
         value = work.pop()
         for node, _, is_result in around.touching.get(value, ()):
-            is_single = len(around.factors[node].get(axis, ())) == 1
-            if is_result and is_single and node not in found and admits(node):
+            if is_result and node not in found and _has_one(around, node, axis) and admits(node):
                 found.add(node)
                 work += node.inputs
     return frozenset(found)
+
+
+def _has_one(around: Surroundings, node: Node, axis: str) -> bool:
+    """Whether a node has a single candidate, and not in place of another factor."""
+    return len(around.factors[node].get(axis, ())) == 1 and not around.rules[node].proposes
 
 
 def _list_repeated(around: Surroundings) -> Iterator[Repeated]:
@@ -253,7 +265,7 @@ def _find_coming(
                 here = tuple([comes.get(value, NOWHERE) for value in node.inputs])
                 key = (id(rule), able, here)  # equal nodes share a rule
                 if key not in known:
-                    known[key] = _step(rule, able, here)
+                    known[key] = _advance(rule, able, here)
                 taken, made = known[key]
                 if taken:
                     found[node] = taken
@@ -262,13 +274,13 @@ def _find_coming(
         is_new = False
         for link in around.joints:
             before = comes.get(link.target, NOWHERE)
-            dims = {d + link.shift() for d in comes.get(link.source, NOWHERE)} - {-1}
-            comes[link.target] = before | dims
+            inside = {d + link.shift() for d in comes.get(link.source, NOWHERE)} - {-1}
+            comes[link.target] = before | inside
             is_new |= comes[link.target] != before
     return found
 
 
-def _step(rule: Rule, able: Sequence[str], here: Sequence[Dims]) -> Step:
+def _advance(rule: Rule, able: Sequence[str], here: Sequence[Dims]) -> Step:
     """Return the factors that a node splits of operands that come split, and the results' dims."""
     taken = frozenset(
         factor
