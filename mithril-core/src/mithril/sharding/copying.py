@@ -7,8 +7,8 @@ that anybody meant them:
   is cut in two, its major part splits the heads, and over the minor part a device has a part of a
   head, of which somebody gathers the whole, or it has a copy. A weight whose rows are split over
   the whole axis leads to the first; to gather the smaller weight, or to keep copies of it, may be
-  cheaper. The walk goes back from where heads are split off, over the dimension that becomes heads,
-  to the parameters; whatever takes a value on the way is found.
+  cheaper. The walk goes back from an op that takes few heads for many, over the dimension that
+  became heads, to the parameters; whatever takes a value on the way is found.
 * What nobody splits. A factor is a candidate of all that it is linked with, also beyond a product
   that has to split something else: the sequence of what is computed from logits split over the
   vocabulary, because the activations below come split over it. Nothing there comes split, or has to
@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.ir import Node, Rule, Value
-from mithril.ir.rule import FactorDims
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
 from mithril.sharding.regions import Link
 
@@ -116,7 +115,7 @@ def _is_contested(around: Surroundings, axis: str) -> bool:
 
 
 def _find_before_heads(around: Surroundings, axis: Axis) -> frozenset[Node]:
-    """Return the nodes from parameters to where heads are split off that are too few."""
+    """Return the nodes between parameters and what takes heads that are too few."""
     parts = [part for part in around.mesh.axes if part.origin == axis.origin]
     majors = parts[: parts.index(axis)]
     if not majors:
@@ -137,23 +136,21 @@ def _find_before_heads(around: Surroundings, axis: Axis) -> frozenset[Node]:
 def _list_crowded(
     around: Surroundings, node: Node, majors: Sequence[Axis], axis: Axis
 ) -> Iterator[Place]:
-    """Yield the operands' dimensions that a node parts into heads, too few for an axis."""
-    rule = around.rules[node]
+    """Yield the operands' dimensions of heads that serve groups of others and are too few.
+
+    A node that takes them splits the heads over the major part, and the heads of a group over this
+    one: of those the operand has one for all.
+    """
+    rule, factors = around.rules[node], around.factors[node]
+    able = factors.get(axis.name, ())
+    groups = {dim[0]: dim[1] for dims in rule.results for dim in dims if len(dim) > 1}
     for value, dims in zip(node.inputs, rule.operands, strict=True):
+        own = {factor for dim in dims for factor in dim}
         for dimension, dim in enumerate(dims):
-            if len(dim) > 1 and _splits_off(dim, rule.results):
-                found = around.factors[node]
-                taken = [major.size for major in majors if dim[0] in found.get(major.name, ())]
+            if len(dim) == 1 and groups.get(dim[0]) in set(able) - own:
+                taken = [major.size for major in majors if dim[0] in factors.get(major.name, ())]
                 if taken and rule.sizes[dim[0]] % math.prod((*taken, axis.size)):
                     yield value, dimension
-
-
-def _splits_off(dim: Sequence[str], results: Sequence[FactorDims]) -> bool:
-    """Whether the major factor has a dimension of its own in a result that keeps the others."""
-    return any(
-        (dim[0],) in result and all(any(f in other for other in result) for f in dim)
-        for result in results
-    )
 
 
 def _list_sources(around: Surroundings, place: Place) -> Iterator[Place]:
