@@ -195,6 +195,24 @@ def sum_by_layer(runs: Iterable[ProfiledRun]) -> dict[str, list[float]]:
     return dict(seconds)
 
 
+def sum_by_axes(runs: Iterable[ProfiledRun], devices: int) -> dict[str, tuple[float, float]]:
+    """Return by mesh axes the seconds of communication, and those in which nothing else was done.
+
+    Args:
+        runs: of which.
+        devices: how many, over which they are averaged.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for run in runs:
+        for span in run.spans:
+            issued = span.segment.issued
+            if issued is not None:
+                key, own = "+".join(issued.axes) or issued.kind, len(span.devices) / devices
+                took, exposed = found.get(key, (0.0, 0.0))
+                found[key] = took + span.seconds * own, exposed + span.exposed * own
+    return found
+
+
 def merge_memory(found: Iterable[MemoryUse]) -> tuple[MemoryUse, ...]:
     """Return the most of each device, or of devices together."""
     most: dict[tuple[int, ...], MemoryUse] = {}
@@ -239,5 +257,6 @@ def _unite(spans: Iterable[Span]) -> float:
 
 
 __all__ = [
-    "DeviceFigures", "ProfileFigures", "ProfiledRun", "group_runs", "merge_memory", "sum_by_layer",
+    "DeviceFigures", "ProfileFigures", "ProfiledRun", "group_runs", "merge_memory", "sum_by_axes",
+    "sum_by_layer",
 ]  # fmt: skip

@@ -191,7 +191,8 @@ class Profile:
         engine, shown = self._backend.engine, self._shown
         runs = []
         for caller, plan, recorder in self._runs:
-            spans = recorder.spans if shown.compute else []
+            kept = {"compute": shown.compute, "communication": shown.communication}
+            spans = [span for span in recorder.spans if kept[span.segment.stream]]
             issued = recorder.issued if shown.communication else []
             runs.append(
                 ProfiledRun(
