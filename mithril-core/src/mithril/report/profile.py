@@ -1,7 +1,8 @@
 """Figures of a profile: what was measured of runs, by layer, by collective and by device.
 
-Seconds of a layer are those in which a device worked, on average over the devices. Bytes are
-counted as plans count them: those that each device moves.
+Seconds of a layer are those in which a device worked, on average over the devices that have it;
+where one processor works for all devices in turn, those in which it worked for all of them. Bytes
+are counted as plans count them: those that each device moves.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class ProfileFigures:
     @cached_property
     def layers(self) -> dict[str, dict[str, float]]:
         """What `Profile.layers` returns."""
-        seconds = sum_by_layer(self.runs)
+        seconds = sum_by_layer(self.runs, self.in_turn)
         total = sum(map(sum, seconds.values())) or 1.0
         rows = sorted(seconds.items(), key=lambda item: -sum(item[1]))
         return {
@@ -176,8 +177,14 @@ class ProfileFigures:
         return merge_memory(use for run in self.runs for use in run.memory)
 
 
-def sum_by_layer(runs: Iterable[ProfiledRun]) -> dict[str, list[float]]:
-    """Return by layer the seconds of computing forward and backward, on average over devices."""
+def sum_by_layer(runs: Iterable[ProfiledRun], in_turn: bool) -> dict[str, list[float]]:
+    """Return by layer the seconds of computing forward and backward.
+
+    Args:
+        runs: of which.
+        in_turn: whether devices work in turn; then it is the time of all, otherwise the average
+            over the devices that have the layer.
+    """
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for run in runs:
         devices: defaultdict[str, set[int]] = defaultdict(set)
@@ -186,12 +193,11 @@ def sum_by_layer(runs: Iterable[ProfiledRun]) -> dict[str, list[float]]:
             segment = span.segment
             if segment.stream == "compute":
                 devices[segment.scope].update(span.devices)
-                found[segment.scope][segment.phase == "backward"] += span.seconds * len(
-                    span.devices
-                )
+                took = span.end - span.start if in_turn else span.seconds * len(span.devices)
+                found[segment.scope][segment.phase == "backward"] += took
         for layer, phases in found.items():
-            for phase, all_devices in enumerate(phases):
-                seconds[layer][phase] += all_devices / len(devices[layer])
+            for phase, took in enumerate(phases):
+                seconds[layer][phase] += took / (1 if in_turn else len(devices[layer]))
     return dict(seconds)
 
 

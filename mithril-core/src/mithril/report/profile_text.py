@@ -82,7 +82,7 @@ def write_summary(figures: ProfileFigures, shown: Shown) -> str:
         HEAD,
     ]
     for same in plans[:PLANS]:
-        lines += _describe_plan(same, shown, len(figures.here))
+        lines += _describe_plan(same, shown, figures)
     if rest := plans[PLANS:]:
         runs = [run for same in rest for run in same]
         label = f"{_count(len(runs), 'run')} of {_count(len(rest), 'other plan')}"
@@ -93,7 +93,9 @@ def write_summary(figures: ProfileFigures, shown: Shown) -> str:
     return "\n".join(lines)
 
 
-def _describe_plan(runs: Sequence[ProfiledRun], shown: Shown, devices: int) -> Iterator[str]:
+def _describe_plan(
+    runs: Sequence[ProfiledRun], shown: Shown, figures: ProfileFigures
+) -> Iterator[str]:
     """Yield lines of a run of a plan, on average."""
     count, predicted = len(runs), predict(runs[0].plan)
     timeline = None if predicted is None else predicted.timeline
@@ -103,9 +105,9 @@ def _describe_plan(runs: Sequence[ProfiledRun], shown: Shown, devices: int) -> I
     if shown.memory:
         yield from _describe_memory(runs, None if predicted is None else predicted.memory)
     if shown.communication:
-        yield from _describe_collectives(runs, timeline, devices)
+        yield from _describe_collectives(runs, timeline, len(figures.here))
     if shown.compute:
-        yield from _describe_layers(runs, timeline)
+        yield from _describe_layers(runs, timeline, figures.in_turn)
 
 
 def _describe_memory(runs: Sequence[ProfiledRun], predicted: PlanMemory | None) -> Iterator[str]:
@@ -146,8 +148,11 @@ def _describe_collectives(
         yield compare("    of which exposed", exposed / len(runs), exposed_too, seconds)
 
 
-def _describe_layers(runs: Sequence[ProfiledRun], timeline: PlanTimeline | None) -> Iterator[str]:
-    found = {layer: sum(both) / len(runs) for layer, both in sum_by_layer(runs).items()}
+def _describe_layers(
+    runs: Sequence[ProfiledRun], timeline: PlanTimeline | None, in_turn: bool
+) -> Iterator[str]:
+    by_layer = sum_by_layer(runs, in_turn)
+    found = {layer: sum(both) / len(runs) for layer, both in by_layer.items()}
     rows = sorted(found.items(), key=lambda item: -item[1])
     for layer, took in rows[:LAYERS]:
         expected = None if timeline is None else timeline.layers.get(layer)

@@ -279,8 +279,9 @@ class Profile:
         """Return the time of computing by layer path, the longest first.
 
         Returns:
-            For each layer `seconds` of all runs on average over the devices, their `share` of the
-            whole, and `forward` and `backward` seconds. What belongs to no layer is under ''.
+            For each layer `seconds` of all runs, on average over the devices that have it, or of
+            all together where they work in turn; their `share` of the whole; `forward` and
+            `backward` seconds. What belongs to no layer is under ''.
 
         Raises:
             BackendError: the block has not ended.
