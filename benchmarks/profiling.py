@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--width", choices=SIZES, default="256")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--calls", type=int, default=3, help="steps of a profile")
+    parser.add_argument("--calls", type=int, default=5, help="steps of a profile")
     given = parser.parse_args()
     settle("benchmarks.profiling", BLOCKS_KEPT if given.backend in ("torch", "mlx") else None)
     sizes, vocabulary = SIZES[given.width], VOCABULARIES[given.width]

@@ -28,7 +28,8 @@ class ProfiledRun:
         caller: what ran, such as `jit(step)`.
         plan: its plan.
         start: seconds on the clock of `time.perf_counter`.
-        seconds: how long it took.
+        end: likewise.
+        seconds: how long it took, without what belongs to no run, such as compiling a program.
         issued: collectives and messages that it carried out.
         spans: when its segments ran.
         memory: what was in use.
@@ -37,6 +38,7 @@ class ProfiledRun:
     caller: str
     plan: Plan
     start: float
+    end: float
     seconds: float
     issued: tuple[Issued, ...]
     spans: tuple[Span, ...]

@@ -147,6 +147,8 @@ class Profile:
         end = perf_counter()
         with self._lock:
             self._backend.open_profile = None
+            for *_, recorder in self._runs:
+                recorder.finish()
             self._engine_profiler.close([recorder for *_, recorder in self._runs])
         self._beside += perf_counter() - end
         figures = self._collect(end - self._begun)
@@ -182,8 +184,10 @@ class Profile:
             self._counted.add(id(bound.plan))
             self._runs.append((bound.interface.caller, bound.plan, recorder))
             self._beside += recorder.start - before + recorder.paused
-        for issued in recorder.issued if observe is not None else ():
-            observe(issued)  # type: ignore[misc]  # it is not None
+        if observe is not None:
+            recorder.finish()
+            for issued in recorder.issued:
+                observe(issued)
         return made
 
     def _collect(self, took: float) -> ProfileFigures:
@@ -196,7 +200,8 @@ class Profile:
             issued = recorder.issued if shown.communication else []
             runs.append(
                 ProfiledRun(
-                    caller, plan, recorder.start, recorder.end - recorder.start - recorder.paused,
+                    caller, plan, recorder.start, recorder.end,
+                    recorder.end - recorder.start - recorder.paused,
                     tuple(issued), tuple(spans), tuple(recorder.memory),
                 )
             )  # fmt: skip
