@@ -17,12 +17,10 @@ from mithril.ops.collective import (
     AllGather,
     AllReduce,
     AllToAll,
-    Collective,
     Permute,
     ReduceScatter,
     class_of,
 )
-from mithril.ops.shape import Concatenate
 from mithril.ops.slicing import Slice
 
 SIZES = (1 << 8, 1 << 12, 1 << 15, 1 << 18, 1 << 20)
@@ -65,9 +63,7 @@ def measure_levels(
         single = links.get("permute") or next(iter(links.values()))
         links[SEND] = single
         whole = None if devices == mesh.size else devices
-        levels.append(
-            Level(axis, whole, single.latency, single.bandwidth, collectives=links)
-        )
+        levels.append(Level(axis, whole, single.latency, single.bandwidth, collectives=links))
     return tuple(levels), errors
 
 
@@ -81,13 +77,15 @@ def measure_kind(timer: Timer, kind: str, axis: str) -> Line:
     group = timer.engine.mesh.product([axis])
     points = []
     for size in SIZES:
-        types = [make_type(max(size // group, 1) * group)]
+        held = make_type(max(size // group, 1) * group)
+        part = make_type(held.size // group)
+        operand = part if kind == AllGather.name else held
         # What keeps the chain going costs time, too: it is measured without the collective.
         chains = (_make_chain(kind, axis, group, runs) for runs in (True, False))
-        with_it, without = (timer.quickly(0.5).measure(c, types, False) for c in chains)
+        with_it, without = (timer.quickly(0.5).measure(c, [operand], False) for c in chains)
         share = timer.engine.mesh.size if timer.engine.execution.in_turn else 1
         seconds = max(with_it - without, with_it / 4) / share
-        traffic = class_of(kind).traffic(types[0].nbytes, group)
+        traffic = class_of(kind).traffic(held.nbytes, group)
         points.append((float(traffic.messages), traffic.bytes, seconds))
     return fit_line(points)
 
@@ -106,15 +104,13 @@ def _make_chain(kind: str, axis: str, group: int, runs: bool) -> Chain:
 
 
 def _step(kind: str, axis: str, group: int, y: Tensor, runs: bool) -> Tensor:
-    size = y.shape[0]
+    gather = AllGather((axis,), 0, group)
     if kind == AllGather.name:
-        part = apply_one(Slice((0,), (size // group,), (1,)), y)
-        op: Collective = AllGather((axis,), 0, group)
-        return apply_one(op, part) if runs else apply_one(Concatenate(0), *[part] * group)
+        return _take_first(apply_one(gather, y), group) if runs else y
     if kind == ReduceScatter.name:
-        op = ReduceScatter((axis,), "sum", 0, group)
-        part = apply_one(op, y) if runs else apply_one(Slice((0,), (size // group,), (1,)), y)
-        return apply_one(Concatenate(0), *[part] * group)
+        scatter = ReduceScatter((axis,), "sum", 0, group)
+        part = apply_one(scatter, y) if runs else _take_first(y, group)
+        return apply_one(gather, part)
     if not runs:
         return y
     if kind == AllReduce.name:
@@ -123,3 +119,8 @@ def _step(kind: str, axis: str, group: int, y: Tensor, runs: bool) -> Tensor:
         return apply_one(AllToAll((axis,), 0, 0, group), y)
     around = tuple((i, (i + 1) % group) for i in range(group))
     return apply_one(Permute((axis,), around), y)
+
+
+def _take_first(y: Tensor, group: int) -> Tensor:
+    """Return the first part of a vector."""
+    return apply_one(Slice((0,), (y.shape[0] // group,), (1,)), y)

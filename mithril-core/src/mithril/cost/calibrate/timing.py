@@ -24,9 +24,10 @@ from mithril.types import DType, TensorType
 Chain = Callable[[Sequence[Tensor], int], Tensor]
 """Emits an op so many times on some operands, each time on the result of the time before."""
 LONGEST_CHAIN = 64
-LEAST_ROUNDS, MOST_ROUNDS = 5, 40
-CHAIN_SECONDS = 0.02
-"""A chain is made so long that a call takes about that time."""
+LEAST_ROUNDS, MOST_ROUNDS = 4, 50
+CHAIN_SECONDS = 0.004
+"""A chain is made so long that a call takes about that time: so short that other programs of the
+machine leave some calls alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +63,22 @@ class Timer:
         share = self.engine.mesh.size if per_device and self.engine.execution.in_turn else 1
         return max(long - short, 1e-10) / count / share
 
+    def measure_call(self) -> float:
+        """Return the seconds of a call that computes all but nothing, until its result is there."""
+        run = self._prepare(lambda operands, count: operands[0], [make_type(1)], 1)
+        return min(self._time_in_turn(run))
+
     def _time_in_turn(self, *runs: Callable[[], None]) -> list[float]:
-        """Return for each run the time that a quarter of its rounds stay below."""
+        """Return the least time of each run: what else the machine does only makes it longer."""
         rounds: list[list[float]] = []
         started = time.perf_counter()
         while len(rounds) < LEAST_ROUNDS or (
             time.perf_counter() - started < self.seconds and len(rounds) < MOST_ROUNDS
         ):
             rounds.append([_time(run) for run in runs])
-        # What else the machine does makes rounds longer, never shorter.
-        return [sorted(times)[len(rounds) // 4] for times in zip(*rounds, strict=True)]
+        return [min(times) for times in zip(*rounds, strict=True)]
 
-    def _prepare(
-        self, chain: Chain, types: Sequence[TensorType], count: int
-    ) -> Callable[[], None]:
+    def _prepare(self, chain: Chain, types: Sequence[TensorType], count: int) -> Callable[[], None]:
         """Return a function that runs a chain and waits until all devices are done."""
         builder = Builder()
         operands = [builder.input(type, f"x{n}") for n, type in enumerate(types)]
@@ -84,9 +87,7 @@ class Timer:
         done = apply_one(Sum(tuple(range(last.ndim)), keepdims=False), last)
         graph = builder.build({"done": done})
         mesh = self.engine.mesh
-        ports = [
-            Port(v.name, v.type, Sharding.replicated(mesh, v.type.rank)) for v in graph.inputs
-        ]
+        ports = [Port(v.name, v.type, Sharding.replicated(mesh, v.type.rank)) for v in graph.inputs]
         out = Port("done", done.type, Sharding.replicated(mesh, 0))
         run = self.engine.lower(Program(mesh, graph, tuple(ports), (out,)))
         handles = [self._put(port) for port in ports]
