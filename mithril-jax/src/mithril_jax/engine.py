@@ -64,8 +64,8 @@ class JaxEngine(Engine):
 
     @property
     def execution(self) -> Execution:
-        """XLA fuses, and on accelerators runs collectives beside other work."""
-        return Execution(fuses=True, overlaps=self.platform != "cpu")
+        """XLA fuses, lays memory out, and on accelerators runs collectives beside other work."""
+        return Execution(fuses=True, overlaps=self.platform != "cpu", lays_out=True, reduces_in_place=True)
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.inside import count_workspace
 from mithril.cost.storages import Storage, Storages
 from mithril.ir import Graph, Node, Phase, Repeat
@@ -83,6 +84,8 @@ class Liveness:
             owned: by position, inputs that the graph lets go of where they are last used.
             free: positions of inputs in whose memory outputs may be made.
         """
+        if self.execution.lays_out:
+            graph = to_compiled_form(graph)
         storages = Storages(graph, self.execution, {graph.inputs[position] for position in free})
         return _Sweep(self, storages, kinds or {}, owned or {}).run()
 
@@ -90,7 +93,8 @@ class Liveness:
         """Return what one iteration of a loop takes."""
         known = self._bodies.get(id(body))
         if known is None:
-            known = self._bodies[id(body)] = body, self.measure(body)
+            storages = Storages(body, self.execution)
+            known = self._bodies[id(body)] = body, _Sweep(self, storages, {}, {}).run()
         return known[1]
 
 

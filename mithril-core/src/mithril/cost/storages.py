@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from mithril.cost.strides import Strides, in_order, view
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.start import Start, Wait
-from mithril.ops.arithmetic import Add
+from mithril.ops.arithmetic import Add, Divide
 from mithril.ops.collective import AllReduce
 from mithril.ops.control import After
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
 from mithril.ops.elementwise import Elementwise
 from mithril.ops.linalg import Einsum
 from mithril.ops.reduce import Reduction
-from mithril.ops.shape import Movement
+from mithril.ops.shape import Movement, Reshape
 from mithril.plan import Execution
 
 Uses = Mapping[Value, Sequence[tuple[Node, int]]]
@@ -113,6 +113,8 @@ class Storages:
         x, result = node.inputs[0], node.outputs[0]
         if x not in self.of or result in self._unmade:
             return False
+        if self.execution.lays_out and not isinstance(node.op, Reshape):
+            return False  # a compiler knows one order of the elements in memory
         strides = self.strides.get(x) or in_order(x.type.shape)
         found = view(node.op, x.type, strides, result.type)
         if found is None:
@@ -160,18 +162,25 @@ def _begun(node: Node) -> object:
 
 
 def _find_unmade(storages: Storages) -> Iterator[Value]:
-    """Yield the values inside the kernels of an engine."""
+    """Yield the values inside the kernels of an engine.
+
+    What is cheap is computed anew in every kernel that needs it, anything else once.
+    """
     how, uses = storages.execution, storages.uses
-    for node in storages.graph.nodes:
+    kernels: dict[Value, set[Node]] = {}  # of values that are not made, which need them
+    for node in reversed(storages.graph.nodes):
         if len(node.outputs) != 1 or node.outputs[0] in storages.outputs:
             continue
-        users = [user for user, _ in uses.get(node.outputs[0], ())]
-        if len(users) != 1:
-            continue
-        if how.adds_in_product and isinstance(node.op, Einsum) and _adds(storages, users[0], node):
-            yield node.outputs[0]
-        if how.fuses and _is_fusible(node) and _takes_in(users[0]):
-            yield node.outputs[0]
+        (value,) = node.outputs
+        users = [user for user, _ in uses.get(value, ())]
+        if how.adds_in_product and isinstance(node.op, Einsum) and len(users) == 1:
+            if _adds(storages, users[0], node):
+                yield value
+        elif how.fuses and _is_fusible(node) and users and all(map(_takes_in, users)):
+            needed = {k for user in users for k in kernels.get(user.outputs[0], {user})}
+            if len(needed) == 1 or _is_cheap(node):
+                kernels[value] = needed
+                yield value
 
 
 def _adds(storages: Storages, node: Node, product: Node) -> bool:
@@ -186,6 +195,13 @@ def _adds(storages: Storages, node: Node, product: Node) -> bool:
 
 def _is_fusible(node: Node) -> bool:
     return isinstance(node.op, Elementwise | Movement)
+
+
+def _is_cheap(node: Node) -> bool:
+    """Return whether every kernel that needs a value computes it anew."""
+    return not isinstance(node.op, Elementwise) or (
+        node.op.flops <= 1 and not isinstance(node.op, Divide)
+    )
 
 
 def _takes_in(node: Node) -> bool:
