@@ -1,6 +1,6 @@
 """What a compiler that sees a whole program makes of a local graph, as XLA does.
 
-Fused ops are looked into, operands of batched products are laid out as matrices by transposes, and
+Fused ops are looked into, operands of batched products are laid out as matrices by copies, and
 what is computed twice is computed once. Everything starts as soon as its operands are there, so that
 independent work can run side by side: what the backward needs of the forward may be made early.
 """
@@ -8,18 +8,17 @@ independent work can run side by side: what the backward needs of the forward ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from mithril.ir import Builder, Graph, Node, Tensors, Value
-from mithril.ir.op import Op
+from mithril.ir import Builder, Graph, Node, Tensor, Tensors, Value
+from mithril.ir.op import Op, Types
 from mithril.ir.rewrite import all_nodes, map_bodies, rewrite
-from mithril.ops import reshape, transpose
+from mithril.ops.conv import Convolution, Convolving
 from mithril.ops.definition import UserOp
 from mithril.ops.linalg import Einsum
-
-T = TypeVar("T")
+from mithril.ops.shape import Movement
 
 
 def to_compiled_form(graph: Graph) -> Graph:
@@ -46,27 +45,54 @@ def _expand(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
     return node.op.expand(operands) if _is_fused(node) else None
 
 
+@dataclass(frozen=True)
+class LayOut(Movement):
+    """The same elements in another order in memory; it exists only while memory is read off.
+
+    Args:
+        order: which.
+    """
+
+    name: ClassVar[str] = "lay_out"
+    order: str
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the type of the operand."""
+        return list(inputs)
+
+
 def _arrange(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
-    """Put in the transposes of a batched product: batch dimensions stand first, in one order."""
+    """Lay out the operands of products and convolutions as the compiler's libraries take them."""
+    if isinstance(node.op, Convolving):
+        return _arrange_convolution(builder, node.op, operands)
     if not isinstance(node.op, Einsum):
         return None
     left, right, result = node.op.terms
     batch = [c for c in result if c in left and c in right]
-    if not batch:
-        return None
     contracted = [c for c in left if c in right and c not in result]
     rows = [c for c in left if c not in right]
     columns = [c for c in right if c not in left]
-    x = transpose(operands[0], [left.index(c) for c in (*batch, *rows, *contracted)])
-    y = transpose(operands[1], [right.index(c) for c in (*batch, *contracted, *columns)])
-    b, r, k, n = (len(group) for group in (batch, rows, contracted, columns))
-    names = [chr(ord("a") + i) for i in range(b + r + k + n)]
-    of_x, of_y = names[: b + r + k], names[:b] + names[b + r :]
-    made = names[: b + r] + names[b + r + k :]
-    equation = f"{''.join(of_x)},{''.join(of_y)}->{''.join(made)}"
-    (product,) = builder.apply(Einsum(equation), x, y)
-    produced = [*batch, *rows, *columns]
-    return [transpose(product, [produced.index(c) for c in result])]
+    if not batch:  # of two matrices either may be transposed
+        return None
+    x = _lay_out(builder, operands[0], left, [*batch, *rows, *contracted])
+    y = _lay_out(builder, operands[1], right, [*batch, *contracted, *columns])
+    (made,) = builder.apply(node.op, x, y)
+    return [_lay_out(builder, made, [*batch, *rows, *columns], result)]
+
+
+def _lay_out(builder: Builder, x: Tensor, letters: Sequence[str], wanted: Sequence[str]) -> Tensor:
+    order = [letters.index(c) for c in wanted]
+    return x if order == sorted(order) else builder.apply(LayOut(f"{order}"), x)[0]
+
+
+def _arrange_convolution(builder: Builder, op: Convolving, operands: Tensors) -> Tensors:
+    """Channels stand last in a convolution, and first in that which gives a weight's gradient."""
+    orders = [f"{op.name} {position}" for position in range(len(operands))]
+    if isinstance(op, Convolution):
+        orders[0] = "channels last"
+    given = zip(operands, orders, strict=True)
+    laid_out = [builder.apply(LayOut(order), x)[0] for x, order in given]
+    return [builder.apply(LayOut("channels first"), x)[0] for x in builder.apply(op, *laid_out)]
 
 
 def _merge(graph: Graph) -> Graph:
