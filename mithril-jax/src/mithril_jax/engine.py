@@ -65,7 +65,7 @@ class JaxEngine(Engine):
     @property
     def execution(self) -> Execution:
         """XLA fuses, lays memory out, and on accelerators runs collectives beside other work."""
-        return Execution(fuses=True, overlaps=self.platform != "cpu", lays_out=True, reduces_in_place=True)
+        return Execution(fuses=True, overlaps=self.platform != "cpu", lays_out=True)
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ iteration before has made; stacks are there from start to end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mithril.cost.compiled_form import to_compiled_form
@@ -167,10 +167,32 @@ class _Sweep:
                 is_first = storage.number < self._borrowed and storage not in seen
                 storage.death = until if is_first else max(storage.death, until)
                 seen.add(storage)
-        for value in graph.outputs.values():
-            of[value].death = end
-            if self._how.lays_out and of[value].number >= self._borrowed:
-                of[value].birth = -1
+        outputs = dict.fromkeys(of[value] for value in graph.outputs.values())
+        for storage in outputs:
+            storage.death = end
+        if self._how.lays_out:
+            made = [storage for storage in outputs if storage.number >= self._borrowed]
+            self._lay_out(made)
+
+    def _lay_out(self, outputs: Sequence[Storage]) -> None:
+        """Put into the memory of each output what is needed before it is made, where it fits.
+
+        As in XLA's buffer assignment, the largest buffers are placed first.
+        """
+        busy: dict[Storage, list[tuple[int, int]]] = {storage: [] for storage in outputs}
+        hosts = sorted(outputs, key=lambda storage: storage.bytes)
+        others = [s for s in self._storages.all[self._borrowed :] if s not in busy]
+        for storage in sorted(others, key=lambda storage: -storage.bytes):
+            for host in hosts:
+                if host.bytes <= storage.bytes or host.birth <= storage.death:
+                    continue
+                taken = busy[host]
+                if all(storage.death < start or end < storage.birth for start, end in taken):
+                    taken.append((storage.birth, storage.death))
+                    storage.bytes = 0
+                    break
+        for host in outputs:
+            host.birth = -1
 
     def _list_read(self, node: Node, read: Mapping[Value, list[Storage]]) -> Iterator[Storage]:
         """Yield the memory that the kernel of a node reads."""
@@ -261,7 +283,9 @@ class _Sweep:
         found = [
             self._holdings[storage.number]
             for storage in self._storages.all
-            if storage.number in self._holdings and storage.birth <= position <= storage.death
+            if storage.number in self._holdings
+            and storage.bytes
+            and storage.birth <= position <= storage.death
         ]
         return found + (self._list_inside(self._graph.nodes[position]) if position >= 0 else [])
 
