@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         GraphError,
         MeshError,
         MithrilError,
+        MithrilWarning,
         OptionError,
         PlanError,
         ShapeError,
@@ -55,7 +56,8 @@ _HOMES = {
     "mithril.checkpoints": ("load", "save"),
     "mithril.errors": (
         "BackendError", "CheckpointError", "GraphError", "MeshError", "MithrilError",
-        "OptionError", "PlanError", "ShapeError", "ShardingError", "UnknownNameError",
+        "MithrilWarning", "OptionError", "PlanError", "ShapeError", "ShardingError",
+        "UnknownNameError",
     ),
     "mithril.mesh": ("Mesh", "P", "PartitionSpec", "Sharding"),
     "mithril.ops.custom": ("define_op",),
