@@ -142,7 +142,9 @@ def transformer(strategy: str, scale: int) -> Case:
             part |= transformer_block(sizes, "block1")(x="between", y="output")
             stages.append(part)
         shape = (sizes.batch, sizes.context, sizes.width)
-        return _finish(_chain(strategy, stages, sizes.batch), strategy, {"input": _normal(*shape)}, "output")
+        return _finish(
+            _chain(strategy, stages, sizes.batch), strategy, {"input": _normal(*shape)}, "output"
+        )
     model = with_loss(gpt(vocabulary, sizes))
     if strategy == "tensor":
         megatron(model)

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import mithril as ml
-import numpy as np
 
-from benchmarks.prediction_cases import MESHES, MODELS, STRATEGIES, Case, make_case
+from benchmarks.prediction_cases import MODELS, STRATEGIES, Case, make_case
 
 LIMIT = 0.10
 """How far off the median prediction may be."""
@@ -157,7 +156,8 @@ class _Step:
         spec = ml.P("data") if "data" in case.mesh else ml.P()
         place = {n: ml.P() if "pipeline" in case.mesh else spec for n in case.inputs}
         self._inputs = {
-            n: backend.array(x, sharding=place[n], dtype=str(x.dtype)) for n, x in case.inputs.items()
+            n: backend.array(x, sharding=place[n], dtype=str(x.dtype))
+            for n, x in case.inputs.items()
         }
         outputs = self._compiled.evaluate(self._params, self._inputs)
         y = outputs[case.output]

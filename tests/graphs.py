@@ -171,7 +171,7 @@ def run(
         for port in program.inputs
     ]
     executed: list[tuple[str, tuple[str, ...], int]] = []
-    observe = (lambda *row: executed.append(row)) if opened is NumpyEngine else None
+    observe = (lambda told: executed.append(told.row)) if opened is NumpyEngine else None
     made = engine.lower(program)(handles, observe)
     found = {}
     for port, held in zip(program.outputs, made, strict=True):

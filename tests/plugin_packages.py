@@ -66,7 +66,9 @@ def python(code: str, *paths: Path, **variables: str) -> str:
     return done.stdout
 
 
-def write_plugin(folder: Path, name: str, source: str, version: str = "1.0") -> None:
+def write_plugin(
+    folder: Path, name: str, source: str, version: str = "1.0", group: str = "mithril.backends"
+) -> None:
     """Write the distribution `acme-NAME`, which offers the backend NAME, as pip would leave it."""
     (folder / f"acme_{name}.py").write_text(PREAMBLE + source, encoding="utf-8")
     metadata = folder / f"acme_{name}-{version}.dist-info"
@@ -75,5 +77,5 @@ def write_plugin(folder: Path, name: str, source: str, version: str = "1.0") -> 
         f"Metadata-Version: 2.1\nName: acme-{name}\nVersion: {version}\n", encoding="utf-8"
     )
     (metadata / "entry_points.txt").write_text(
-        f"[mithril.backends]\n{name} = acme_{name}\n", encoding="utf-8"
+        f"[{group}]\n{name} = acme_{name}\n", encoding="utf-8"
     )

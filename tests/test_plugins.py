@@ -65,6 +65,8 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_hook_specification_does_nothing() -> None:
     with pytest.raises(NotImplementedError, match=r"^a hook specification is not called; imple"):
         hookspecs.mithril_backends()
+    with pytest.raises(NotImplementedError, match=r"^a hook specification is not called; imple"):
+        hookspecs.mithril_hardware()
 
 
 @pytest.mark.usefixtures("packages")
@@ -133,7 +135,7 @@ print(*sorted(name for name in sys.modules if name.startswith("acme_")))
         [
             (
                 "npu",
-                "backend 'npu' is incompatible; speaks backend API 3.0, this mithril 2.0; "
+                "backend 'npu' is incompatible; speaks backend API 3.0, this mithril 2.1; "
                 "pip install -U mithril-core",
             ),
             (
@@ -276,13 +278,13 @@ def test_a_faulty_plugin_is_broken(fault: str, install: Install) -> None:
         (
             "api=(1, 9)",
             Status.incompatible,
-            "speaks backend API 1.9, this mithril 2.0",
+            "speaks backend API 1.9, this mithril 2.1",
             "pip install -U acme-x",
         ),
         (
-            "api=(2, 1)",
+            "api=(2, 2)",
             Status.incompatible,
-            "speaks backend API 2.1, this mithril 2.0",
+            "speaks backend API 2.2, this mithril 2.1",
             "pip install -U mithril-core",
         ),
         (

@@ -77,7 +77,7 @@ def try_fault(fault: Fault, command: str) -> tuple[str, float]:
     seconds = time.perf_counter() - start
     if done.returncode == 0:
         return "", seconds
-    lines = done.stdout.splitlines() or [f"exit code {done.returncode}"]
+    lines = [*filter(None, done.stdout.splitlines())] or [f"exit code {done.returncode}"]
     named = (line for line in lines if line.startswith(("FAILED ", "ERROR ")))
     return next(named, lines[-1]), seconds
 

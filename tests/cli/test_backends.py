@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugin_packages import FAULTY, environment, installed, mithril, python
+from tests.profiles import quick
 
 NUMPY = version("numpy")
 
@@ -54,7 +55,7 @@ class TestList:
                 "-",
                 "3.0",
                 "incompatible",
-                "speaks backend API 3.0, this mithril 2.0 · pip install -U mithril-core",
+                "speaks backend API 3.0, this mithril 2.1 · pip install -U mithril-core",
             ],
             [
                 "numpy",
@@ -85,7 +86,7 @@ class TestList:
         done = mithril("backends", "list", "--json", path=packages)
         document = json.loads(done.stdout)
         assert (done.returncode, done.stderr) == (0, "")
-        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.0")
+        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.1")
         by_package = {row["package"]: row for row in document["backends"]}
         assert list(by_package) == [
             "acme-broken",
@@ -124,6 +125,7 @@ class TestList:
         assert not set(opened["kernels"]) & set(opened["without_kernel"])
         assert 0 <= opened["opened_in"] < 60
 
+    @pytest.mark.slow
     def test_info_as_json_of_what_cannot_be_opened(self, packages: Path) -> None:
         done = mithril("backends", "info", "quantum", "--json", path=packages)
         assert done.returncode == 3
@@ -154,6 +156,7 @@ assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
 """
         assert json.loads(python(code, packages, tmp_path))["schema"] == 1
 
+    @quick(lambda colored: colored)
     @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
     @pytest.mark.parametrize(("variables", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
     def test_colour_is_for_terminals_only(
@@ -172,6 +175,7 @@ assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
 
 
 class TestInfo:
+    @quick(lambda name: name != "numpy")
     @pytest.mark.parametrize("name", ["numpy", "tpu-sim"])
     def test_it_opens_the_backend(self, name: str, packages: Path) -> None:
         done = mithril("backends", "info", name, path=packages)
@@ -207,6 +211,7 @@ class TestInfo:
             "mithril backends info fpga"
         )
 
+    @quick(lambda name: name == "quantum")
     @pytest.mark.parametrize(
         ("name", "text"),
         [

@@ -58,6 +58,7 @@ def test_other_meshes(mesh: str) -> None:
     assert "equal within" in done.stdout
 
 
+@quick(lambda arguments: "nunpy" in arguments)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

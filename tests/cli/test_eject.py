@@ -11,6 +11,7 @@ from mithril.plugins import BackendSpec
 from mithril.plugins.spec import check_specs
 
 from tests.plugin_packages import mithril, write_plugin
+from tests.profiles import quick
 
 WRITER = """
 from mithril.engine.interop import Interop
@@ -101,6 +102,7 @@ class TestFiles:
         assert ports[0] == "x float32[12, 5] P('data', None)"
         assert ports[-1].startswith("output_gradients.y float32[12, 1]")
 
+    @quick(lambda text: "+" in text)
     @pytest.mark.parametrize(
         ("text", "port"),
         [
@@ -121,12 +123,14 @@ class TestFiles:
         assert "ids int32[4] P(None)" in written(folder)
         assert "rate float32[] P()" in written(folder)
 
+    @pytest.mark.slow
     def test_outputs_alone(self, folder: Path) -> None:
         done = eject(folder, "model", "--forward", "--shapes", "x=4x5")
         assert done.returncode == 0, done.stderr
         assert written(folder)[1] == "gradients=False"
         assert not any(line.startswith("output_gradients") for line in written(folder))
 
+    @pytest.mark.slow
     def test_the_backend_may_be_named(self, folder: Path) -> None:
         done = eject(folder, "model", "--backend", "quill", "--gradients", "--shapes", "x=4x5")
         assert done.returncode == 0, done.stderr
@@ -134,6 +138,7 @@ class TestFiles:
 
 
 class TestRefusals:
+    @quick(lambda target, arguments: (target, arguments) == ("planned", ()))
     @pytest.mark.parametrize(
         ("target", "arguments", "text"),
         [
@@ -174,6 +179,7 @@ class TestRefusals:
         done = eject(folder, "model", allowed="numpy")
         assert "needs one ready backend that writes files; found none; pip install" in done.stderr
 
+    @pytest.mark.slow
     def test_a_target_that_is_none(self, folder: Path) -> None:
         for target, text in (
             ("train.py", "'train.py' names no model; write SCRIPT:NAME, such as train.py:model"),

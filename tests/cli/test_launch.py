@@ -14,6 +14,7 @@ from mithril.plugins import BackendSpec, Command, LaunchRequest, free_port
 from mithril.plugins.spec import check_specs
 
 from tests.plugin_packages import environment, mithril, write_plugin
+from tests.profiles import quick
 
 PLUGIN = """
 from mithril.plugins import Command, free_port
@@ -69,6 +70,7 @@ class TestRuns:
         assert done.stderr.startswith("mithril launch: rank 1 ended with exit code 5 (pid ")
         assert done.stderr.count("\n") == 1
 
+    @pytest.mark.slow
     def test_several_machines(self, packages: Path) -> None:
         where = ("--nodes", "3", "--node-rank", "2", "--coordinator", "node0:29500")
         script = str(packages / "train.py")
@@ -78,6 +80,7 @@ class TestRuns:
             "[5] rank 5 of 6 at node0:29500 ['0']",
         ]
 
+    @pytest.mark.slow
     def test_files_of_the_job_go_with_it(self, tmp_path: Path) -> None:
         command = 'lambda request: [Command(request.argv, {"JOB": request.folder}, 0)]'
         plugin(tmp_path, "filing", command)
@@ -110,6 +113,7 @@ open(os.environ["JOB"] + "/file", "w").close()
         assert errors.startswith("mithril launch: SIGINT ended the launch after ")
         assert errors.endswith("; the other 1 process was stopped\n")
 
+    @pytest.mark.slow
     def test_a_torn_pipe_is_no_traceback(self, packages: Path) -> None:
         (packages / "many.py").write_text("while True: print('x' * 1000)")
         command = f"{Path(sys.executable).with_name('mithril')} launch {packages / 'many.py'}"
@@ -134,6 +138,7 @@ open(os.environ["JOB"] + "/file", "w").close()
 
 
 class TestMistakes:
+    @quick(lambda arguments: "node0" in arguments or "gird" in arguments)
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
@@ -203,6 +208,7 @@ class TestMistakes:
             "found none; pip install mithril-jax, mithril-torch or mithril-mlx\n"
         )
 
+    @pytest.mark.slow
     def test_two_have_one(self, packages: Path) -> None:
         plugin(packages, "ring")
         allowed = "grid,numpy,ring"
@@ -213,6 +219,7 @@ class TestMistakes:
         done = launch("--backend", "ring", script, "0", path=packages, allowed=allowed)
         assert (done.returncode, done.stderr) == (0, "")
 
+    @quick(lambda answer: "/ 0" in answer)
     @pytest.mark.parametrize(
         ("answer", "message"),
         [

@@ -113,6 +113,7 @@ def test_constants_in_a_module_of_torch(backend: str, oracle: Any) -> None:
         close(parameter.grad, oracle[1][name])
 
 
+@pytest.mark.slow
 def test_constants_in_an_ejected_file(tmp_path: Path, oracle: Any) -> None:
     torch = pytest.importorskip("torch")
     large = RNG.normal(size=(6, 100_000)).astype(np.float32)

@@ -34,7 +34,7 @@ FIRST = {type(case.layer): case for case in reversed(CASES)}
 def in_quick(backend: str, case: Case) -> bool:
     """Return whether a layer is tried on a backend at once; XLA takes a second for each."""
     is_first = case is FIRST[type(case.layer)]
-    return is_first and backend != LOCKSTEP and (backend != "jax" or type(case.layer) in DISTINCT)
+    return is_first and (backend == "mlx" or (backend != LOCKSTEP and type(case.layer) in DISTINCT))
 
 
 @quick(in_quick)
@@ -43,12 +43,14 @@ def test_a_batch_over_an_uneven_number_of_devices(backend: str, case: Case) -> N
     agree(results(case, opened(backend, data=3)), on(case, None))
 
 
+@quick(lambda backend, spec: backend != "jax" or spec == P("tensor"))
 @quick(in_quick)
 @pytest.mark.parametrize(("case", "spec"), SPLIT, ids=str)
 def test_split_weights(backend: str, case: Case, spec: P) -> None:
     agree(results(case, opened(backend, data=2, tensor=2), spec), on(case, None))
 
 
+@quick(lambda backend: backend != "jax")
 @settings(max_examples=scaled(15))
 @given(st.data())
 def test_random_models_on_random_meshes(backend: str, data: st.DataObject) -> None:
@@ -60,6 +62,7 @@ def test_random_models_on_random_meshes(backend: str, data: st.DataObject) -> No
 NARROW = [policy for policy in POLICIES if "float64" not in policy[1]]
 
 
+@quick(lambda backend, policy: backend != "jax" or policy == NARROW[0])
 @quick(lambda backend: backend != LOCKSTEP)
 @quick(lambda backend, policy: backend != "jax" or policy in NARROW[::3])
 @pytest.mark.parametrize(

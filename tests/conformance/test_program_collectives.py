@@ -52,7 +52,7 @@ def run(backend: str, program: Program, values: Mapping[str, np.ndarray]) -> Ran
         for port in program.inputs
     ]
     executable, ran = engine.lower(program), Ran({})
-    for observe in (None, lambda *row: ran.rows.append(row)):
+    for observe in (None, lambda told: ran.rows.append(told.row)):
         results = executable(handles, observe)
         for port, handle in zip(program.outputs, results, strict=True):
             parts = [engine.shard(handle, port.sharding, i) for i in range(program.mesh.size)]

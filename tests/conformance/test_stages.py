@@ -37,6 +37,7 @@ def test_a_ragged_batch_through_stages(backend: str, make) -> None:
     compared(make(), on, samples(7), spec=P("data"), observed=False, **options)
 
 
+@quick(lambda backend: backend != "jax")
 def test_stacks_at_rest(backend: str) -> None:
     model = loops()
     model.at_rest({"*weight": P("data")})

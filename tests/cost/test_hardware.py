@@ -89,7 +89,7 @@ def test_half_duplex_takes_twice_as_long() -> None:
 def test_a_torus_passes_data_from_neighbour_to_neighbour(
     kind: str, messages: int, bytes: float
 ) -> None:
-    torus = only(Level("torus", None, 1e-6, 1e9, topology="torus"))
+    torus = only(Level("torus", 8, 1e-6, 1e9, topology="torus"))
     found = collective_seconds(kind, 8000, ["a"], Mesh(a=8), torus)
     assert found == pytest.approx(messages * 1e-6 + bytes * 8000 / 1e9)
 

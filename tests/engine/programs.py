@@ -49,7 +49,7 @@ def execute(
     executable = LockstepExecutable(program, kernels, xp)
     rows: list[Row] = []
     found = executable(
-        [inputs[port.name] for port in program.inputs], lambda *row: rows.append(row)
+        [inputs[port.name] for port in program.inputs], lambda told: rows.append(told.row)
     )
     return {port.name: v for port, v in zip(program.outputs, found, strict=True)}, rows
 

@@ -26,6 +26,7 @@ from mithril.ops.collective import (
 from mithril.types import DType, TensorType
 
 from tests.engine.programs import apply_op, everywhere, execute, f32, graph_of, i32, program_of
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 MESHES = [Mesh(a=3), Mesh(a=2, b=3), Mesh(a=2, b=3, c=2)]
@@ -76,6 +77,7 @@ def check(mesh: Mesh, op: Op, parts: Parts, define: Callable[[list[int], int], n
     assert [(kind, axes) for kind, axes, _ in rows] == [(op.name, op.attributes["axes"])]
 
 
+@quick(lambda mesh, reduction: mesh is MESHES[1] or reduction == "sum")
 @over
 @pytest.mark.parametrize("reduction", REDUCE)
 def test_all_reduce_gives_everybody_the_reduction(mesh: Mesh, axes: Axes, reduction: str) -> None:
@@ -100,6 +102,7 @@ def test_all_gather_concatenates_the_group(mesh: Mesh, axes: Axes, dimension: in
     )
 
 
+@quick(lambda mesh, reduction: mesh is MESHES[1] or reduction == "sum")
 @over
 @pytest.mark.parametrize("reduction", REDUCE)
 def test_reduce_scatter_gives_each_its_part(mesh: Mesh, axes: Axes, reduction: str) -> None:

@@ -131,7 +131,7 @@ def test_the_source_is_straight_lines() -> None:
         "    v3_0 = f1(v2_0, v1)\n"
         "    v3_1 = f1(v2_1, v1)\n"
         "    del v2_0, v2_1, v1\n"
-        "    if observe: observe('all_reduce', ('a',), 16)\n"
+        "    if observe: observe(f2_issued)\n"
         "    v4 = f2([v3_0, v3_1])\n"
         "    del v3_0, v3_1\n"
         "    return [[v4, v4]]\n"

@@ -41,6 +41,7 @@ SAID = {
 }
 
 
+@quick(lambda model: model in {"lora", "vit"})
 @quick(lambda backend: backend == "numpy")  # the others start workers, or compile longer
 @pytest.mark.parametrize("backend", PACKAGES)
 @pytest.mark.parametrize("model", LAST_LOSS)

@@ -14,7 +14,8 @@ from mithril.ir.rewrite import unroll
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather
 from mithril.plan import Plan
-from mithril.plan.program import Program, count_moved_bytes
+from mithril.plan.issued import count_moved_bytes
+from mithril.plan.program import Program
 from mithril.types import DType, TensorType
 from mithril_jax.hlo import UNNAMED, collectives
 from mithril_jax.kernels.bucket import SMALL_BYTES, small_operands
@@ -22,6 +23,7 @@ from mithril_jax.lower import needs_flag
 
 from tests.engine.programs import program_of
 from tests.jax.models import SIZES, small_gpt
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 Rows = Counter[tuple[str, tuple[str, ...], int]]
@@ -56,10 +58,11 @@ def _travelling(node: Node) -> list[int]:
 def compiled_rows(compiled: ml.CompiledModel, inputs: dict, gradient: str = "loss") -> Rows:
     rows: Rows = Counter()
     params = compiled.randomize_params()
-    compiled.evaluate(params, inputs, {gradient: 1.0}, observe=lambda *row: rows.update([row]))
+    compiled.evaluate(params, inputs, {gradient: 1.0}, observe=lambda told: rows.update([told.row]))
     return rows
 
 
+@quick(lambda mesh: mesh.size == 8)
 @pytest.mark.parametrize(
     "mesh", [ml.Mesh(data=4), ml.Mesh(tensor=4), ml.Mesh(data=4, tensor=2)], ids=str
 )
@@ -135,7 +138,7 @@ def test_a_merge_of_a_split_minor_dimension_exchanges() -> None:
     compiled = ml.compile(merge(), backend)
     given = backend.ones(8, 16, 64, sharding=P(None, "data"))
     rows: Rows = Counter()
-    compiled.evaluate({}, {"x": given}, observe=lambda *row: rows.update([row]))
+    compiled.evaluate({}, {"x": given}, observe=lambda told: rows.update([told.row]))
     assert rows == promised(compiled.plan)
     assert [kind for kind, _, _ in rows] == ["all_to_all"]
 
@@ -148,7 +151,7 @@ def test_gspmd_gives_the_same_numbers_with_collectives_of_its_own() -> None:
     expected, slopes = compiled.evaluate(compiled.randomize_params(), inputs, {"loss": 1.0})
     rows: list[object] = []
     found, theirs = other.evaluate(
-        other.randomize_params(), moved, {"loss": 1.0}, observe=lambda *row: rows.append(row)
+        other.randomize_params(), moved, {"loss": 1.0}, observe=lambda told: rows.append(told.row)
     )
     np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-4)
     for name, slope in slopes.items():
@@ -179,7 +182,7 @@ ENTRY %main (a: f32[8], b: bf16[2,4]) -> f32[8] {
 
 
 def test_the_text_of_a_program_is_read() -> None:
-    assert collectives(HLO, ml.Mesh(a=2, b=2)) == [
+    assert [issued.row for issued in collectives(HLO, ml.Mesh(a=2, b=2))] == [
         *[("all_reduce", ("b",), 32)] * 3,
         ("all_reduce", ("a",), 32),
         ("all_reduce", ("a",), 16),

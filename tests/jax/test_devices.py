@@ -35,6 +35,7 @@ def printed(code: str, **variables: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_notebook_may_ask_for_a_larger_mesh_later() -> None:
     code = """
 import mithril as ml
@@ -72,11 +73,13 @@ def test_a_mesh_of_more_than_eight() -> None:
     assert printed(code) == ["(12,)"]
 
 
+@pytest.mark.slow
 def test_a_number_the_user_chose_stays() -> None:
     code = "import mithril as ml, jax\nml.JaxBackend()\nprint(len(jax.devices()))"
     assert printed(code, JAX_NUM_CPU_DEVICES="12") == ["12"]
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_may_be_queued() -> None:
     code = """
 import mithril as ml
@@ -92,6 +95,7 @@ print(float(gradients["bias"].numpy()[0]))
     assert printed(code) == ["64.0"]
 
 
+@pytest.mark.slow
 def test_the_compilation_cache_is_used(tmp_path: Path) -> None:
     code = """
 import jax

@@ -161,6 +161,7 @@ def test_a_parameter_without_a_size_is_no_tree_yet() -> None:
         jax.tree.leaves(compiled.randomize_params())
 
 
+@pytest.mark.slow
 def test_optax_trains_parameters() -> None:
     compiled, inputs = small_gpt(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))
     alone, alone_inputs = small_gpt(ml.NumpyBackend())
@@ -197,6 +198,7 @@ def test_orbax_saves_and_restores_parameters(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ as_jax
 
 
+@quick(lambda mesh: mesh.size > 1)
 @quick(lambda mesh: mesh in MESHES[::2])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_gradient_of_a_loss(mesh: ml.Mesh) -> None:
@@ -210,6 +212,7 @@ def test_gradient_of_a_loss(mesh: ml.Mesh) -> None:
         close(found[name], 3 * slope.numpy())
 
 
+@quick(lambda mesh: mesh == MESHES[-2])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_gradients_of_parameters_and_inputs(mesh: ml.Mesh) -> None:
     compiled, inputs = mlp(ml.JaxBackend(mesh))
@@ -234,6 +237,7 @@ def test_gradients_of_parameters_and_inputs(mesh: ml.Mesh) -> None:
         jax.tree.map(close, found, expected)
 
 
+@pytest.mark.slow
 def test_gradient_against_differences() -> None:
     with jax.enable_x64(True):
         compiled, inputs = mlp(ml.JaxBackend(ml.Mesh(tensor=2), dtype="float64"))

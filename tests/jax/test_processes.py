@@ -86,6 +86,7 @@ print("own", ml.JaxBackend().ones(2).numpy().tolist())
             assert any(expected in line for line in said), (rank, expected, done.stdout)
 
 
+@pytest.mark.slow
 def test_a_backend_opened_after_jax_has_started_says_so(tmp_path: Path) -> None:
     done = launch(script(tmp_path, "import jax; jax.devices(); ml.JaxBackend(ml.Mesh(data=2))"))
     assert done.returncode == 1
@@ -96,6 +97,7 @@ def test_a_backend_opened_after_jax_has_started_says_so(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @quick(lambda answer: "raise" in answer)
 @pytest.mark.parametrize("answer", ["return '192.0.2.1'", "raise socket.gaierror('no such name')"])
 def test_loopback_is_kept_to_where_the_machine_has_another_name(
@@ -117,6 +119,7 @@ print(backend.ones(8, sharding=P("data")).sum().item(), asked[0]["hostname"])
     assert "[1] 8.0 127.0.0.1" in done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_two_nodes_meet_at_the_coordinator(tmp_path: Path) -> None:
     code = """
 backend = ml.JaxBackend(ml.Mesh(data=4))
@@ -259,6 +262,7 @@ def job():
         yield running
 
 
+@pytest.mark.slow
 @quick(lambda victim: victim == 1)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_process_ends_the_job_and_is_named(job: Training, victim: int) -> None:
@@ -271,6 +275,7 @@ def test_a_killed_process_ends_the_job_and_is_named(job: Training, victim: int) 
     assert took < LIMIT
 
 
+@pytest.mark.slow
 def test_nothing_listens_beyond_loopback_and_a_service_that_ends_is_named(job: Training) -> None:
     found = listening({*job.processes().values(), *services(job)})
     assert found

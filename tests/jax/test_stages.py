@@ -20,6 +20,7 @@ PAIRWISE = [
 ]  # fmt: skip
 
 
+@quick(lambda stages: stages == 2)
 @quick(lambda stages, data, tensor: stages * data * tensor <= 4)
 @pytest.mark.parametrize(("schedule", "stages", "data", "tensor"), PAIRWISE)
 def test_schedules_on_meshes(schedule: str, stages: int, data: int, tensor: int) -> None:
@@ -74,6 +75,7 @@ def test_a_training_loop_stays_on_its_stages() -> None:
     np.testing.assert_allclose(losses["jax"], losses["numpy"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_arrays_of_several_stages_meet_on_the_whole_mesh() -> None:
     backend = ml.JaxBackend(ml.Mesh(data=2, pipeline=2))
     compiled = ml.compile(classifier(2), backend)
@@ -90,6 +92,7 @@ def test_arrays_of_several_stages_meet_on_the_whole_mesh() -> None:
     assert (ends[0].sum() + ends[1].sum()).sharding.mesh == backend.mesh
 
 
+@pytest.mark.slow
 def test_trees_of_jax_arrays_stay_on_their_stages() -> None:
     backend = ml.JaxBackend(ml.Mesh(data=2, pipeline=2))
     compiled = ml.compile(classifier(2, microbatch_size=2), backend)

@@ -91,7 +91,7 @@ def check_collectives(backend: ml.Backend, axes: tuple, dtype: DType, rank: int)
     x = engine.put(entering.type, entering.sharding, lambda box: host[box].copy())
     seen = []
     with issued(backend) as calls:
-        made = engine.lower(written)([x], lambda *row: seen.append(row))
+        made = engine.lower(written)([x], lambda told: seen.append(told.row))
     assert seen == rows
     if engine.transport.has("reduce_scatter"):  # of the three reduce_scatters two are of extremes
         scattered = [call for call in calls if call.kind == "reduce_scatter"]

@@ -17,6 +17,7 @@ from mithril_mlx.tensors import to_mlx, to_numpy
 
 from tests.ops.arrays import floats, integers
 from tests.ops.evaluate import apply, assert_close, type_of
+from tests.profiles import quick
 
 SIGNED = ["int8", "int16", "int32", "int64"]
 UNSIGNED = ["uint8", "uint16", "uint32", "uint64"]
@@ -70,6 +71,7 @@ def test_powers_of_integers(dtype: str) -> None:
     check(ops.Power(), *pairs(whole(dtype)[:-2]))
 
 
+@quick(lambda dtype: dtype in {"bfloat16", "float64"})
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     "op",
@@ -80,6 +82,7 @@ def test_floats_at_the_edges_meet(op: Op, dtype: str) -> None:
     check(op, *pairs(np.array(EDGES).astype(DType(dtype).numpy)))
 
 
+@quick(lambda dtype: dtype in {"bfloat16", "float64"})
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     "op",
@@ -120,6 +123,7 @@ def test_erf_of_float32_is_that_of_the_core() -> None:
     assert_close(ran(ops.Erf(), x)[0], erf_float32(x, np))
 
 
+@quick(lambda dtype: dtype in {"bfloat16", "float64"})
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     "op",
@@ -138,6 +142,7 @@ def test_nan_is_the_extreme_and_comes_last(op: Op, dtype: str) -> None:
         np.testing.assert_array_equal(mine.astype(theirs.dtype), theirs)
 
 
+@quick(lambda dtype: dtype in {"bool", "int8", "uint64"})
 @pytest.mark.parametrize("dtype", ["bool", *SIGNED, *UNSIGNED])
 @pytest.mark.parametrize(
     "op", [ops.Sum((1,), False), ops.Prod((0,), True), ops.Cumsum(1), ops.Cumsum(0, True)], ids=str
@@ -146,6 +151,7 @@ def test_totals_of_integers(op: Op, dtype: str) -> None:
     check(op, integers(4, 6, below=2 if dtype == "bool" else 5).astype(dtype))
 
 
+@quick(lambda dtype: dtype in {"bool", "int8", "uint64"})
 @pytest.mark.parametrize("dtype", ["bool", *SIGNED, *UNSIGNED])
 @pytest.mark.parametrize("op", [ops.Sort(1, True), ops.Argsort(0, True), ops.TopK(1, 3)], ids=str)
 def test_integers_in_descending_order(op: Op, dtype: str) -> None:
@@ -204,6 +210,7 @@ IDS = np.array([[2, 5, -1], [0, 3, 7]])
 OFFSET = np.asarray(2, np.int32)
 
 
+@quick(lambda ids: ids in {"int32", "uint8"})
 @pytest.mark.parametrize("ids", [*SIGNED, *UNSIGNED])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "bfloat16", "float64"])
 def test_ids_outside_a_part_of_a_table_give_zeros(ids: str, dtype: str) -> None:
@@ -274,6 +281,7 @@ EQUATIONS = [
 ]  # fmt: skip
 
 
+@quick(lambda dtype: dtype != "bfloat16")
 @pytest.mark.parametrize("equation", EQUATIONS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_products(equation: str, dtype: str) -> None:

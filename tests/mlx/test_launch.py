@@ -16,6 +16,7 @@ from mithril_mlx.distributed import library_of
 from mithril_mlx.launch import commands
 
 from tests.mlx.jobs import launch, mpirun
+from tests.profiles import quick
 from tests.runtime.jobs import LOOPBACK, listening, processes_of, wait_until
 from tests.runtime.scripts import (
     TRAIN,
@@ -31,6 +32,7 @@ from tests.runtime.scripts import (
 LIMIT = 3  # seconds in which a job with a dead process has to end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["data=2", "tensor=2"])
 def test_two_processes_train_as_one_and_as_numpy(mesh: str) -> None:
     options = ("--mesh", mesh, "--steps", "3")
@@ -98,6 +100,7 @@ if backend.engine.local_devices == (0,):
 """
 
 
+@pytest.mark.slow
 def test_what_is_emulated_is_priced_and_explained(tmp_path: Path) -> None:
     done = launch(4, script(tmp_path, EMULATED))
     assert done.returncode == 0, done.stderr
@@ -112,6 +115,7 @@ def job():
         yield running
 
 
+@quick(lambda victim: victim == 2)
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_ends_the_job_with_its_name(job: Training, victim: int) -> None:
     """Its peers wait in a collective that nothing interrupts: they are killed, too."""
@@ -124,6 +128,7 @@ def test_a_killed_rank_ends_the_job_with_its_name(job: Training, victim: int) ->
     wait_until(lambda: not job.processes())
 
 
+@pytest.mark.slow
 def test_nothing_listens_beyond_loopback_and_no_file_is_left(job: Training) -> None:
     ranks = job.processes()
     (hosts,) = {
@@ -137,6 +142,7 @@ def test_nothing_listens_beyond_loopback_and_no_file_is_left(job: Training) -> N
     assert not Path(hosts).exists()
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_leaves_no_file(tmp_path: Path) -> None:
     assert files_of_a_killed_launcher("mlx", tmp_path, "MLX_RANK") == []
 
@@ -194,6 +200,7 @@ def started(command: list[str], **environment: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_rank_that_outlives_another_reads_no_wrong_numbers(tmp_path: Path) -> None:
     """Without a launcher, which would stop it."""
     both = [

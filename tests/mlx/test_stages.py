@@ -217,6 +217,7 @@ print("came", came.sum().item())
 """
 
 
+@pytest.mark.slow
 def test_a_rank_computes_while_a_message_waits(tmp_path: Path) -> None:
     """The receiver comes only when the sender has computed something else."""
     head = "import time\nfrom pathlib import Path\nimport mlx.core as mx\n"
@@ -246,6 +247,7 @@ for step in range(4):
 """
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_lost_is_told_of(tmp_path: Path) -> None:
     """Without a launcher, which would stop the other rank.
 

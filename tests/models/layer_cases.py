@@ -9,6 +9,8 @@ import mithril as ml
 import mithril.numpy as mnp
 import numpy as np
 
+from tests.profiles import first_of_each
+
 BATCH = 5
 """Divides by no mesh of the tests: parts are padded, and the padding must never be seen."""
 
@@ -251,3 +253,10 @@ CASES = [
         whole=("hidden",),
     ),
 ]
+
+_FIRST = first_of_each(CASES, lambda case: type(case.layer))
+
+
+def is_first_of_its_layer(case: Case) -> bool:
+    """Return whether no case before it is of the same layer: for `quick`."""
+    return any(case is first for first in _FIRST)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from mithril import P, models
 
-from tests.models.layer_cases import CASES, Case
+from tests.models.layer_cases import CASES, Case, is_first_of_its_layer
+from tests.profiles import quick
 from tests.tolerances import DIFFERENCES, TOLERANCE
 
 Arrays = dict[str, np.ndarray]
@@ -117,6 +118,7 @@ def agree(found: Arrays, expected: Arrays) -> None:
         np.testing.assert_allclose(found[name], value, rtol=rtol, atol=atol, err_msg=name)
 
 
+@quick(is_first_of_its_layer)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_batch_over_devices_equals_one_device(case: Case) -> None:
     expected = on(case, None)
@@ -140,6 +142,7 @@ SPLIT = [
 ]
 
 
+@quick(is_first_of_its_layer)
 @pytest.mark.parametrize(("case", "spec"), SPLIT, ids=str)
 def test_split_weights_equal_one_device(case: Case, spec: P) -> None:
     agree(on(case, ml.Mesh(data=2, tensor=2), spec), on(case, None))

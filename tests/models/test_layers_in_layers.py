@@ -15,7 +15,8 @@ from mithril.ir import Tensor
 from mithril.models.trace import trace
 
 from tests.models.evaluate import floats, random
-from tests.models.layer_cases import CASES, Case
+from tests.models.layer_cases import CASES, Case, is_first_of_its_layer
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 RTOL, ATOL = TOLERANCE["float32"]
@@ -319,6 +320,7 @@ def test_what_a_function_cannot_call() -> None:
 # ------------------------------------------------------------------ every layer
 
 
+@quick(is_first_of_its_layer)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_layer_can_be_called(case: Case) -> None:
     """A layer in a body gives what it gives in a model, from the same parameters."""

@@ -263,6 +263,7 @@ MODES: dict[str, Mapping[str, object]] = {
 }
 
 
+@quick(lambda devices, shape: devices == 4 or (len(shape) == 2 and devices == 8))
 @quick(lambda devices, shape: devices == 4 or len(shape) == 2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
@@ -286,6 +287,7 @@ def test_any_number_of_devices_equals_one(mode: str, devices: int, shape) -> Non
         assert len(moved) == 4
 
 
+@quick(lambda mode, spec: mode == "capacity" or spec == P(("data", "expert")))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("spec", [P(("data", "expert")), P("data"), P("expert"), P()], ids=str)
 def test_experts_on_an_axis_of_their_own(mode: str, spec: P) -> None:

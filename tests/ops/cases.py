@@ -21,6 +21,7 @@ from tests.ops.cases_fused import FUSED
 from tests.ops.cases_matrix import MATRIX
 from tests.ops.cases_primitive import PRIMITIVE
 from tests.ops.evaluate import apply
+from tests.profiles import first_of_each
 
 F32, F64, I32, I64, BOOL = DType.float32, DType.float64, DType.int32, DType.int64, DType.bool_
 
@@ -202,6 +203,18 @@ def _read_only(array: np.ndarray | np.generic) -> np.ndarray:
 CASES = [
     Case(op, tuple(map(_read_only, arrays)), number) for number, (op, *arrays) in enumerate(_TABLE)
 ]
+
+
+def _kind(case: Case) -> tuple[str, bool]:
+    return case.op.name, any(array.dtype.kind == "f" for array in case.arrays)
+
+
+_FIRST = {case.number for case in first_of_each(CASES, _kind)}
+
+
+def is_first_of_its_op(case: Case) -> bool:
+    """Return whether no case before it has the same op, on floats or without: for `quick`."""
+    return case.number in _FIRST
 
 
 def with_floats(case: Case) -> bool:

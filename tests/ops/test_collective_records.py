@@ -50,6 +50,9 @@ def test_bytes_are_counted_by_the_operand_or_the_result(
     assert collective.to_counted_bytes(held, 2) == expected
 
 
+(LINK,) = (level.link for level in SIMULATED.levels)
+
+
 def test_a_bucket_counts_all_of_its_operands() -> None:
     assert AllReduce(("a",), "sum").count_bytes([f32(4), f32(2, 3)]) == 40
 
@@ -69,7 +72,7 @@ def test_prices_are_those_of_the_axes() -> None:
     mesh = Mesh(a=2, b=3)
     for axes in (["a"], ["b"], ["b", "a"]):
         traffic = AllToAll.traffic(1024, mesh.product(axes))
-        expected = traffic.messages * SIMULATED.latency + traffic.bytes / SIMULATED.bandwidth
+        expected = traffic.messages * LINK.latency + traffic.bytes / LINK.bandwidth
         assert collective_seconds("all_to_all", 1024, axes, mesh, SIMULATED) == expected
 
 
@@ -116,7 +119,7 @@ def test_a_new_collective_is_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PlanError, match=r"broadcast_from .* has root 4 in a group of 4; this is"):
         prove_order(plan_of(Broadcast(("a",), 4)))
     priced = Broadcast.name, 16, ("a",), plan.mesh
-    expected = 4 * SIMULATED.latency + 16 / SIMULATED.bandwidth
+    expected = 4 * LINK.latency + 16 / LINK.bandwidth
     assert collective_seconds(*priced, SIMULATED) == expected
     ring = Transport("ring", 4)
     assert ring.calls(Broadcast.name, 16, 4) == (Call("all_gather", 64, 4),)

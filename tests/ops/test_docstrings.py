@@ -9,7 +9,6 @@ from typing import Any
 
 import mithril as ml
 import mithril.numpy as mnp
-import pytest
 from mithril import errors, ops
 from mithril.runtime.functions import EAGER
 
@@ -61,9 +60,10 @@ def problems(function: Callable[..., Any]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_a_public_function_says_what_it_does(name: str) -> None:
-    assert problems(PUBLIC[name]) == []
+def test_a_public_function_says_what_it_does() -> None:
+    found = {name: problems(function) for name, function in PUBLIC.items()}
+    assert len(found) > 100
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
 def test_functions_of_the_namespace_and_of_backends_have_these_texts() -> None:

@@ -297,6 +297,7 @@ def raised() -> Iterator[tuple[str, re.Pattern[str]]]:
                 yield f"{path.name}:{node.lineno}", re.compile(pattern)
 
 
-@pytest.mark.parametrize(("place", "pattern"), list(raised()))
-def test_every_error_has_a_case(place: str, pattern: re.Pattern[str]) -> None:
-    assert any(pattern.fullmatch(text) for _, _, text in CASES), f"{place} raises {pattern.pattern}"
+def test_every_error_has_a_case() -> None:
+    found, texts = list(raised()), [text for _, _, text in CASES]
+    assert len(found) > 100
+    assert [f"{at}: {p.pattern}" for at, p in found if not any(map(p.fullmatch, texts))] == []

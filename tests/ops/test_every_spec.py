@@ -17,10 +17,11 @@ from mithril import ops
 from mithril.ir import Op, Rule, registry
 from mithril.ops.definition import UserOp
 
-from tests.ops.cases import CASES, Case, floats
+from tests.ops.cases import CASES, Case, floats, is_first_of_its_op
 from tests.ops.sharded import Pick, check_picks, is_legal, picks
 from tests.ops.test_registry import GLOBAL_OPS
 from tests.ops.test_rules import rule_of
+from tests.profiles import quick
 
 
 def meshes(rule: Rule) -> list[tuple[Pick, Pick]]:
@@ -28,6 +29,7 @@ def meshes(rule: Rule) -> list[tuple[Pick, Pick]]:
     return [pair for pair in itertools.product(picks(rule), repeat=2) if is_legal(rule, pair)]
 
 
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize("case", [c for c in CASES if meshes(rule_of(c))], ids=str)
 def test_every_spec_on_a_mesh_of_2_by_2(case: Case) -> None:
     for chosen in meshes(rule_of(case)):

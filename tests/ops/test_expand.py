@@ -8,7 +8,7 @@ from mithril.engine.kernels import KERNELS
 from mithril.ir import Builder, Graph
 from mithril.transform import expand
 
-from tests.ops.cases import CASES, Case, with_floats
+from tests.ops.cases import CASES, Case, is_first_of_its_op, with_floats
 from tests.ops.evaluate import (
     assert_close,
     coarsest,
@@ -19,6 +19,7 @@ from tests.ops.evaluate import (
     type_of,
 )
 from tests.ops.test_gradients import arrays_for, is_last
+from tests.profiles import quick
 
 
 def has_expansion(case: Case) -> bool:
@@ -46,6 +47,7 @@ def test_the_fused_ops_are_these() -> None:
     } <= FUSED_NAMES  # fmt: skip
 
 
+@quick(lambda case, dtype: dtype == "float64" or is_first_of_its_op(case))
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 @pytest.mark.parametrize("case", FUSED, ids=str)
 def test_expansion_computes_the_same(case: Case, dtype: str) -> None:

@@ -7,10 +7,11 @@ import pytest
 from mithril import ops
 from mithril.types import DType
 
-from tests.ops.cases import CASES, Case, booleans
+from tests.ops.cases import CASES, Case, booleans, is_first_of_its_op
 from tests.ops.evaluate import apply, assert_close, coarsest
 from tests.ops.oracles import ORACLES
 from tests.ops.test_gradients import arrays_for
+from tests.profiles import quick
 
 FLOATING = [case for case in CASES if any(a.dtype.kind == "f" for a in case.arrays)]
 
@@ -23,6 +24,7 @@ def test_result_equals_plain_numpy(case: Case) -> None:
         assert_close(found, np.asarray(wanted), coarsest(*case.arrays, found))
 
 
+@quick(lambda case, dtype: dtype == "bfloat16" and is_first_of_its_op(case))
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("case", FLOATING, ids=str)
 def test_result_in_another_dtype(case: Case, dtype: str) -> None:

@@ -18,6 +18,7 @@ from tests.ops.cases import CASES, Case
 from tests.ops.evaluate import apply, assert_close, evaluate, graph_of, inputs_of, type_of
 from tests.ops.oracles import ORACLES
 from tests.ops.test_properties import call
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 CLOSE = dict(zip(("rtol", "atol"), TOLERANCE["float32"], strict=True))
@@ -29,6 +30,7 @@ ATTENTION = [case for case in CASES if case.op.name in {"attention", "attention_
 # ------------------------------------------------------------------ attention
 
 
+@quick(lambda block: block in {8, 64})
 @pytest.mark.parametrize("block", [1, 8, 20, 64])
 @pytest.mark.parametrize("case", ATTENTION, ids=str)
 def test_attention_in_parts_is_attention(case: Case, block: int, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from mithril.ir import Builder
 from mithril.transform import differentiate, gradient_of
 from mithril.types import DType, TensorType
 
-from tests.ops.cases import CASES, Case, X, with_floats
+from tests.ops.cases import CASES, Case, X, is_first_of_its_op, with_floats
 from tests.ops.evaluate import (
     assert_close,
     differentiable,
@@ -21,6 +21,7 @@ from tests.ops.evaluate import (
     seeds,
     type_of,
 )
+from tests.profiles import quick
 
 STEP = 1e-3
 # Gradient ops that are the end of the line: they refuse to be differentiated again.
@@ -72,6 +73,7 @@ def differences(graph, values, name: str) -> np.ndarray:
     return slopes
 
 
+@quick(lambda case, dtype: dtype == "bfloat16" and is_first_of_its_op(case))
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("case", FLOATING, ids=str)
 def test_gradient_has_the_type_of_the_input(case: Case, dtype: str) -> None:

@@ -11,9 +11,10 @@ import pytest
 from mithril import ops
 from mithril.ir import Rule, registry
 
-from tests.ops.cases import CASES, X, floats
+from tests.ops.cases import CASES, X, floats, is_first_of_its_op
 from tests.ops.evaluate import apply, assert_close, coarsest, type_of
 from tests.ops.sharded import check_rule
+from tests.profiles import quick
 
 
 def rule_of(case) -> Rule:
@@ -26,8 +27,14 @@ PAIRS = [(c, *pair) for c in CASES for pair in itertools.combinations(rule_of(c)
 GROUPS = [(case, group) for case in CASES for group in rule_of(case).linear]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_rule_describes_the_dimensions(case) -> None:
+@pytest.mark.parametrize("op", sorted({case.op.name for case in CASES}))
+def test_rule_describes_the_dimensions(op: str) -> None:
+    for case in CASES:
+        if case.op.name == op:
+            check_dimensions(case)
+
+
+def check_dimensions(case) -> None:
     rule = rule_of(case)
     arrays = (*case.arrays, *apply(case.op, *case.arrays))
     sides = (*rule.operands, *rule.results)
@@ -35,21 +42,26 @@ def test_rule_describes_the_dimensions(case) -> None:
         if i in rule.ignored:
             assert not any(dims)
             continue
-        assert array.shape == tuple(np.prod([rule.sizes[f] for f in d], dtype=int) for d in dims)
-    assert rule.whole <= set(rule.factors)
-    assert all(len(set(group)) == len(group) for group in rule.linear)
+        sizes = tuple(np.prod([rule.sizes[f] for f in d], dtype=int) for d in dims)
+        assert array.shape == sizes, str(case)
+    assert rule.whole <= set(rule.factors), str(case)
+    assert all(len(set(group)) == len(group) for group in rule.linear), str(case)
 
 
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize(("case", "factor"), SPLITS, ids=str)
 def test_one_split_factor(case, factor: str) -> None:
     check_rule(case.op, case.arrays, [factor])
 
 
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize(("case", "first", "second"), PAIRS, ids=str)
 def test_two_split_factors(case, first: str, second: str) -> None:
     check_rule(case.op, case.arrays, [first, second])
 
 
+# All groups: tests/ops/test_every_spec.py.
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize(("case", "group"), GROUPS, ids=str)
 def test_linear_group(case, group: tuple[int, ...]) -> None:
     """f(a + b) = f(a) + f(b) for the operands of a group, the others fixed."""

@@ -116,7 +116,7 @@ def compared(
     note = issued.append
     outputs = compiled.evaluate(own, placed, seed=seed)
     equal(outputs, expected)
-    observe = (lambda *row: note(row)) if observed else None
+    observe = (lambda told: note(told.row)) if observed else None
     outputs, found = compiled.evaluate(own, placed, gradients, seed=seed, observe=observe)
     equal(outputs, expected)
     equal(found, slopes)

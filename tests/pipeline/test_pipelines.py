@@ -27,7 +27,7 @@ from tests.pipeline.models import (
     samples,
     stacked,
 )
-from tests.profiles import scaled
+from tests.profiles import quick, scaled
 
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1"]
 CASES = [
@@ -38,6 +38,7 @@ CASES = [
 MEGATRON = {"*up.weight": P("tensor", None), "*down.weight": P(None, "tensor")}
 
 
+@quick(lambda stages, data, tensor: stages > 1 and data * tensor == 2)
 @pytest.mark.parametrize(("schedule", "stages", "data", "tensor"), CASES)
 def test_every_schedule_on_every_mesh(schedule: str, stages: int, data: int, tensor: int) -> None:
     model = classifier(stages, microbatch_size=2)
@@ -72,6 +73,7 @@ def check_order(plan: Plan) -> None:
         assert all(a.work in works for a in row if a not in order)
 
 
+@quick(lambda batch, data: data == 2 or batch == 7)
 @pytest.mark.parametrize("batch", [5, 6, 7, 9, 10, 11, 13])
 @pytest.mark.parametrize("data", [1, 2])
 def test_a_ragged_last_microbatch(batch: int, data: int) -> None:

@@ -48,7 +48,9 @@ def train(
 ) -> tuple[ml.Parameters, list[Row]]:
     """Return the gradients, and what was issued for them."""
     issued: list[Row] = []
-    _, gradients = compiled.evaluate(params, inputs, SEED, observe=lambda *row: issued.append(row))
+    _, gradients = compiled.evaluate(
+        params, inputs, SEED, observe=lambda told: issued.append(told.row)
+    )
     return gradients, issued
 
 

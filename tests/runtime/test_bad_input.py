@@ -256,7 +256,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "negative shape": (lambda: ml.compile(mlp(), backend(), shapes={"input": (-2, 4)}), ml.ShapeError, r"shape of input 'input' is \(-2, 4\)"),
     "compile without a backend": (lambda: ml.compile(mlp()), ml.BackendError, r"compile\(\) takes a backend, not None; open one"),
     "explain a number": (lambda: compiled().explain(3), ml.OptionError, r"explain\(\) takes the name of a tensor, not 3; give one, such as 'output', or none"),
-    "observed by a number": (lambda: compiled().evaluate({}, {}, observe=3), ml.OptionError, r"observe=3 cannot be called; give a function of kind, axes and bytes"),
+    "observed by a number": (lambda: compiled().evaluate({}, {}, observe=3), ml.OptionError, r"observe=3 cannot be called; give a function of what is issued"),
     "option of evaluate": (lambda: compiled().evaluate({}, {}, sed=1), ml.OptionError, r"evaluate\(\) has no option 'sed'; did you mean 'seed'\?; options: 'params', 'inputs', 'output_gradients', 'seed', 'observe', 'donate'$"),
     "option of randomize_params": (lambda: compiled().randomize_params(sed=1), ml.OptionError, r"randomize_params\(\) has no option 'sed'; did you mean 'seed'"),
     "option of TensorSpec": (lambda: ml.TensorSpec((2,), dtyp="int32"), ml.OptionError, r"TensorSpec has no option 'dtyp'; did you mean 'dtype'"),

@@ -13,6 +13,7 @@ from mithril.engine import Engine
 from mithril.runtime.call import Bindings
 
 from tests.functional.backends import close, every_backend, floats, opened
+from tests.profiles import quick
 
 D, H, N = 8, 32, 64
 X, Y = floats(N, D), floats(N, D, seed=1)
@@ -52,6 +53,7 @@ def batch(backend: ml.Backend) -> tuple[ml.Array, ml.Array]:
 # ------------------------------------------------------------------ at rest
 
 
+@quick(lambda name: name != "torch")
 @every_backend
 def test_a_function_keeps_its_arguments_at_rest(name: str) -> None:
     backend = opened(name, data=4)

@@ -74,7 +74,7 @@ def test_a_block_on_split_sequences(how: str, causal: bool, mesh: dict[str, int]
     spec = P("data" if "data" in mesh else None, "seq")
     backend = ml.NumpyBackend(ml.Mesh(mesh))
     model = block(how, causal=causal)
-    compiled, found = step(model, backend, spec, observe=lambda *row: issued.append(row))
+    compiled, found = step(model, backend, spec, observe=lambda told: issued.append(told.row))
     agree(found, expected)
     assert tuple(issued) == compiled.plan.list_issued()
     kinds = {row.kind for row in compiled.plan.collectives() if row.phase == "forward"}

@@ -13,6 +13,7 @@ from mithril.engine.interop import Adopted, Interop
 from mithril.types import DType
 
 from tests.functional.backends import every_backend, opened
+from tests.profiles import quick
 
 MADE: dict[str, tuple[Callable[..., ml.Array], np.ndarray | None]] = {
     "array": (lambda b, **o: b.array(np.arange(24.0).reshape(6, 4), **o), np.arange(24.0).reshape(6, 4)),
@@ -52,6 +53,7 @@ def test_a_new_array_has_its_values_wherever_it_lies(
         np.testing.assert_array_equal(shard.data, whole[shard.index])
 
 
+@quick(lambda dtype: dtype == "bfloat16")
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int16"])
 def test_a_new_array_has_the_dtype_asked_for(name: str, dtype: str) -> None:
@@ -70,6 +72,7 @@ def test_a_new_array_has_the_dtype_asked_for(name: str, dtype: str) -> None:
         np.testing.assert_array_equal(x.numpy(), values.astype(DType(dtype).numpy))
 
 
+@quick(lambda dtype: dtype == "bfloat16")
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", sorted({*MADE} - {"randint", "zeros_like"}))
 def test_the_dtype_of_a_backend_is_the_default(name: str, dtype: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mithril import P
 from mithril.ir import Tensor
 
-from tests.profiles import scaled
+from tests.profiles import quick, scaled
 
 EXACT = 1e-12
 I = np.arange(1, 7, dtype=np.int32).reshape(2, 3)  # noqa: E741
@@ -67,6 +67,7 @@ def check(found: ml.Array, expected: Any, dtype: str = "float64") -> None:
         np.testing.assert_allclose(found.numpy(), expected, rtol=EXACT, atol=EXACT)
 
 
+@quick(lambda mesh, dtype: mesh.size == 2 and dtype == "float64")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("mesh", [ml.Mesh(), ml.Mesh(x=2)], ids=str)
 @pytest.mark.parametrize("name", BODIES)
@@ -80,6 +81,7 @@ def test_the_default_holds_in_functions_and_on_arrays(name: str, mesh: ml.Mesh, 
         check(body(*given), expected, dtype)
 
 
+@quick(lambda options: "compile" in options)
 @pytest.mark.parametrize("options", [{"backend": "float64"}, {"compile": "float64"}], ids=str)
 @pytest.mark.parametrize("name", [name for name in BODIES if name != "a number"])
 def test_the_default_holds_in_layers(name: str, options: dict[str, str]) -> None:

@@ -19,6 +19,7 @@ from mithril.types import DType
 
 from tests.ops.cases import CASES as OPS_CASES
 from tests.ops.oracles import ORACLES
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 RNG = np.random.default_rng(0)
@@ -299,6 +300,7 @@ def check(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=rtol, atol=atol)
 
 
+@quick(lambda shape: shape == (3, 4))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 @pytest.mark.parametrize("shape", [(), (2, 2), (3, 4)], ids=str)
 def test_an_eager_function_is_that_of_numpy(shape: tuple[int, ...], case: Case) -> None:
@@ -376,6 +378,7 @@ def widened(x: Any) -> Any:
     return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind in "fV" else x
 
 
+@quick(lambda dtype: dtype == "bfloat16")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_an_eager_function_is_right_in_other_float_dtypes(dtype: str, case: Case) -> None:

@@ -19,6 +19,7 @@ from mithril.errors import BackendError
 from mithril.plugins import Command
 from mithril.runtime.launch import Outcome, watchdog
 
+from tests.profiles import quick
 from tests.runtime.jobs import (
     CHILD,
     DEAF,
@@ -136,6 +137,7 @@ class TestEnds:
         assert run.outcome.text.startswith(f"store ended with {how} (pid ")
         assert run.outcome.text.endswith("; the other 1 process was stopped")
 
+    @pytest.mark.slow
     def test_last_one_to_fail_leaves_nobody_to_stop(self, tmp_path: Path) -> None:
         run = Run(tmp_path, ranks("", "import time; time.sleep(1); exit(7)"))
         assert run.outcome.code == 7
@@ -282,6 +284,7 @@ class TestWatchdog:
 
 
 class TestLauncherStops:
+    @quick(lambda number: number == signal.SIGINT)
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_a_signal_stops_all(self, number: signal.Signals, tmp_path: Path) -> None:
         with launcher(tmp_path, SHOW + SLEEP, DEAF + SHOW + SLEEP) as process:
@@ -296,6 +299,7 @@ class TestLauncherStops:
         )
         assert not any(map(exists, found))
 
+    @pytest.mark.slow
     def test_a_second_signal_does_not_wait(self, tmp_path: Path) -> None:
         with launcher(tmp_path, DEAF + SHOW + SLEEP, grace=2 * LONG) as process:
             found = read_pids(process, 1)
@@ -306,6 +310,7 @@ class TestLauncherStops:
         assert process.returncode == 130
         assert not any(map(exists, found))
 
+    @pytest.mark.slow
     def test_what_is_ignored_stays_ignored(self, tmp_path: Path) -> None:
         """As under nohup: a launcher that was started deaf to SIGHUP goes on."""
         waits = SHOW + "import time; time.sleep(1); print('done')"
@@ -347,6 +352,7 @@ class TestLauncherStops:
         assert len(files) > 6
         assert not [file for file in files if file.startswith("socket:")]
 
+    @pytest.mark.slow
     def test_a_launch_inside_a_launch_ends_with_it(self, tmp_path: Path) -> None:
         inner = tmp_path / "inner"
         inner.mkdir()

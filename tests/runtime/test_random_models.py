@@ -107,7 +107,7 @@ def compare(
         placed,
         {"loss": 1.0},
         seed=3,
-        observe=(lambda *row: issued.append(row)) if observed else None,
+        observe=(lambda told: issued.append(told.row)) if observed else None,
     )
     rtol, atol = TOLERANCE["float32"]
     np.testing.assert_allclose(outputs["loss"], expected["loss"], rtol=rtol, atol=atol)

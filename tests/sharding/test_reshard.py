@@ -19,6 +19,8 @@ from mithril.mesh import Mesh, P, Sharding, refine
 from mithril.sharding import Layout, Resharder
 from mithril.types import DType, TensorType
 
+from tests.profiles import quick
+
 MESH = Mesh(data=4, tensor=2)
 TYPE = TensorType((16, 8), DType.float32)
 UNEVEN = TensorType((10, 5), DType.float32)
@@ -48,6 +50,7 @@ def kinds(start: P, goal: P, type: TensorType = TYPE) -> list[str]:
     return [move.kind for move in path.moves]
 
 
+@quick(lambda type: type is UNEVEN)
 @pytest.mark.parametrize("type", [TYPE, UNEVEN], ids=["even", "uneven"])
 @pytest.mark.parametrize(("start", "goal"), PAIRS, ids=str)
 def test_any_spec_reaches_any_other_with_the_same_values(
@@ -117,6 +120,7 @@ def test_there_and_back_is_the_identity(journey: Journey) -> None:
     go_there_and_back(ml.NumpyBackend(journey[0]), journey)
 
 
+@quick(lambda type: type is TYPE)
 @pytest.mark.parametrize("type", [TYPE, UNEVEN], ids=["even", "uneven"])
 @pytest.mark.parametrize(("start", "goal"), PAIRS, ids=str)
 def test_no_path_moves_more_than_gathering_everything(start: P, goal: P, type: TensorType) -> None:

@@ -380,6 +380,7 @@ class TestCommand:
         path.write_text(SCRIPT)
         return path
 
+    @pytest.mark.slow
     def test_a_model_and_a_compiled_model(self, script: Path, tmp_path: Path) -> None:
         command(f"{script}:planned", "-o", str(tmp_path / "1.py"))
         command(f"{script}:model", "--shapes", "x=4x5", "-o", str(tmp_path / "2.py"))

@@ -42,7 +42,7 @@ def test_a_permutation_of_some(engine: Engine, pairs: Pairs) -> None:
     host = np.arange(24, dtype=np.float32).reshape(8, 3)
     seen: list[tuple[str, tuple[str, ...], int]] = []
     given = engine.put(port.type, apart, lambda box: host[box])
-    (result,) = engine.lower(program)([given], lambda *row: seen.append(row))
+    (result,) = engine.lower(program)([given], lambda told: seen.append(told.row))
     assert seen == list(program.list_issued()) == [("permute", ("a",), 24)]
     source_of = {target: source for source, target in pairs}
     for rank in range(4):
@@ -56,7 +56,7 @@ def test_a_rank_that_is_left_out_tells_of_the_whole_permute() -> None:
 
     def observed(**changes: Any) -> list[tuple[str, tuple[str, ...], int]]:
         row = {"op": "alltoall_base_", "axes": ["a"], "ranks": [0, 1, 2, 3], "has_splits": True}
-        return list(match_program(program, [{**row, "bytes": 0, **changes}]))
+        return [issued.row for issued in match_program(program, [{**row, "bytes": 0, **changes}])]
 
     assert observed() == observed(bytes=24) == list(program.list_issued())
     assert observed(bytes=48) == [("permute", ("a",), 48)]

@@ -18,6 +18,7 @@ from mithril.types import DType
 
 from tests.ops.cases_primitive import CHOSEN, PRIMITIVE, infinite
 from tests.ops.evaluate import apply, assert_close, coarsest, type_of
+from tests.profiles import quick
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mithril_torch")
@@ -112,6 +113,7 @@ def small(dtype: str, below: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(3).integers(0, below, shape).astype(DType(dtype).numpy)
 
 
+@quick(lambda dtype: dtype in {"int8", "uint32"})
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("op", ARITHMETIC, ids=str)
 def test_arithmetic_of_integers_wraps_around(op: Op, dtype: str) -> None:
@@ -122,6 +124,7 @@ def test_arithmetic_of_integers_wraps_around(op: Op, dtype: str) -> None:
     check(op, np.asarray(y[3, 3]), x)
 
 
+@quick(lambda dtype: dtype in {"int8", "uint32"})
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("op", OF_ONE, ids=str)
 def test_ops_of_one_integer_operand(op: Op, dtype: str) -> None:

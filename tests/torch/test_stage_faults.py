@@ -86,6 +86,7 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_step(rank: int) -> None:
         victim.step()
 
 
+@pytest.mark.slow
 @quick(lambda rank: rank == 1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_fails_while_others_wait_for_it(rank: int) -> None:
@@ -111,6 +112,7 @@ def test_all_go_on_after_an_error_that_left_no_message_behind() -> None:
     victim.step()
 
 
+@pytest.mark.slow
 def test_none_goes_on_after_a_message_that_nobody_took() -> None:
     """It would be taken for one of the next run."""
     victim = Victim(timeout=91.0)

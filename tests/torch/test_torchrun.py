@@ -215,6 +215,7 @@ for changed in ({"MASTER_ADDR": None}, {"WORLD_SIZE": "two"}):
     ]
 
 
+@pytest.mark.slow
 def test_processes_that_something_else_started(tmp_path: Path) -> None:
     """Rank 0 keeps the store then; it listens where the others look for it."""
     code = """
@@ -270,6 +271,7 @@ print("sum", float(backend.arange(8.0, sharding=P("data")).sum()), backend.engin
     assert lines_of(1, told[1]) == ["sum 28.0 (1,)"]
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_leaves_no_file(tmp_path: Path) -> None:
     """Neither of its own, nor of torchrun and of the ranks."""
     assert files_of_a_killed_launcher("torch", tmp_path, "RANK") == []
@@ -299,6 +301,7 @@ def job():
         yield running
 
 
+@pytest.mark.slow
 def test_nothing_listens_beyond_loopback_and_nothing_is_left(job: Training) -> None:
     processes = job.processes()
     assert sorted(processes) == ["0", "1", "agent"]
@@ -323,7 +326,7 @@ placed = {name: backend.array(x, sharding=P("data")) for name, x in inputs.items
 for _ in range(2):
     seen = []
     outputs, slopes = compiled.evaluate(
-        params, placed, {"loss": 1.0}, observe=lambda *row: seen.append(row)
+        params, placed, {"loss": 1.0}, observe=lambda told: seen.append(told.row)
     )
     params = {name: x - 0.5 * slopes[name] for name, x in params.items()}
     wanted, own = alone.evaluate(expected, inputs, {"loss": 1.0})

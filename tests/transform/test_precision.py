@@ -11,7 +11,8 @@ from mithril.options import Precision
 from mithril.transform import eliminate_dead, mix
 from mithril.types import DType, TensorType, as_dtype
 
-from tests.ops.cases import CASES, Case
+from tests.ops.cases import CASES, Case, is_first_of_its_op
+from tests.profiles import quick
 
 F32, BF16 = DType.float32, DType.bfloat16
 LINEAR_ALGEBRA = {"attention", "convolution", "einsum", "grouped_matmul", "grouped_outer"}
@@ -95,6 +96,7 @@ def test_a_uniform_policy_changes_nothing() -> None:
 FORWARD = [case for case in CASES if not case.op.name.endswith("_gradient")]
 
 
+@quick(is_first_of_its_op)
 @pytest.mark.parametrize("case", FORWARD, ids=str)
 def test_linear_algebra_is_what_contracts_two_float_operands(case: Case) -> None:
     types = [TensorType(array.shape, as_dtype(array.dtype)) for array in case.arrays]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mithril.backends import JaxBackend, MLXBackend, NumpyBackend, TorchBackend
     from mithril.checkpoints import load, save
+    from mithril.cost import Hardware
     from mithril.errors import (
         BackendError,
         CheckpointError,
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
         Array,
         Backend,
         CompiledModel,
+        Profile,
         TensorSpec,
         compile,
         is_main,
         open_backend,
         process_count,
         process_index,
+        profile,
     )
     from mithril.runtime.functional import (
         Function,
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "mithril.backends": ("JaxBackend", "MLXBackend", "NumpyBackend", "TorchBackend"),
     "mithril.checkpoints": ("load", "save"),
+    "mithril.cost": ("Hardware",),
     "mithril.errors": (
         "BackendError", "CheckpointError", "GraphError", "MeshError", "MithrilError",
         "MithrilWarning", "OptionError", "PlanError", "ShapeError", "ShardingError",
@@ -63,8 +67,8 @@ _HOMES = {
     "mithril.ops.custom": ("define_op",),
     "mithril.options": ("PipelineOptions", "Precision"),
     "mithril.runtime": (
-        "Array", "Backend", "CompiledModel", "TensorSpec", "compile", "is_main", "open_backend",
-        "process_count", "process_index",
+        "Array", "Backend", "CompiledModel", "Profile", "TensorSpec", "compile", "is_main",
+        "open_backend", "process_count", "process_index", "profile",
     ),
     "mithril.runtime.functional": (
         "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
@@ -81,18 +85,19 @@ __all__ = [
     "Constant", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "CosineLoss",
     "CrossEntropy", "Divide", "Dropout", "Elu", "Embedding", "FeedForward", "Flatten", "Function",
     "GRU", "Gelu", "GlobalAvgPool", "GlobalMaxPool", "Glu", "GraphError", "GroupNorm", "HardSwish",
-    "HingeLoss", "HuberLoss", "Initializer", "InstanceNorm", "JaxBackend", "KLDivergence",
-    "Kaiming", "L1Loss", "LSTM", "Layer", "LayerNorm", "LeakyRelu", "Linear", "MLXBackend",
-    "MatMul", "MaxPool1d", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh", "MeshError", "Mish",
-    "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal", "NumpyBackend",
-    "Ones", "OptionError", "Orthogonal", "P", "PartitionSpec", "Pipeline", "PipelineOptions",
-    "PlanError", "PositionalEncoding", "Precision", "QuantileLoss", "RMSNorm", "Relu", "Repeat",
-    "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus",
-    "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "Transpose", "TruncatedNormal",
-    "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__", "checkpoint", "compile",
-    "constrain", "define_op", "grad", "is_inference", "is_main", "jit", "layer", "layer_path",
-    "load", "numpy", "open_backend", "parameter", "process_count", "process_index", "reshard",
-    "save", "scan", "section", "seed", "value_and_grad",
+    "Hardware", "HingeLoss", "HuberLoss", "Initializer", "InstanceNorm", "JaxBackend",
+    "KLDivergence", "Kaiming", "L1Loss", "LSTM", "Layer", "LayerNorm", "LeakyRelu", "Linear",
+    "MLXBackend", "MatMul", "MaxPool1d", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
+    "MeshError", "Mish", "MithrilError", "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal",
+    "NumpyBackend", "Ones", "OptionError", "Orthogonal", "P", "PartitionSpec", "Pipeline",
+    "PipelineOptions", "PlanError", "PositionalEncoding", "Precision", "Profile", "QuantileLoss",
+    "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid",
+    "Silu", "Softmax", "Softplus", "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend",
+    "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__",
+    "checkpoint", "compile", "constrain", "define_op", "grad", "is_inference", "is_main", "jit",
+    "layer", "layer_path", "load", "numpy", "open_backend", "parameter", "process_count",
+    "process_index", "profile", "reshard", "save", "scan", "section", "seed", "value_and_grad",
+    "visualize",
 ]  # fmt: skip
 
 
@@ -101,8 +106,8 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("mithril-core")
-    if name == "numpy":
-        return import_module("mithril.numpy")
+    if name in ("numpy", "visualize"):
+        return import_module(f"mithril.{name}")
     if name not in __all__:
         from mithril.errors import nearest
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
 import jax
 import numpy as np
-from mithril.engine import Engine
+from mithril.engine import Engine, EngineProfiler
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.mesh import Mesh, Sharding
@@ -22,6 +22,7 @@ from mithril_jax.executable import JaxExecutable
 from mithril_jax.interop import JaxInterop
 from mithril_jax.kernels import KERNELS, kernels_on
 from mithril_jax.lower import function_of, whole_function
+from mithril_jax.measured import JaxProfiler, MeasuredExecutable
 from mithril_jax.options import JaxOptions
 from mithril_jax.processes import join
 from mithril_jax.transfer import make_transfer
@@ -50,6 +51,7 @@ class JaxEngine(Engine):
     mesh: Mesh
     opened: Devices
     options: JaxOptions
+    is_measuring: bool = False
     name = "jax"
 
     @property
@@ -64,8 +66,18 @@ class JaxEngine(Engine):
 
     @property
     def execution(self) -> Execution:
-        """XLA fuses, lays memory out, and on accelerators runs collectives beside other work."""
-        return Execution(fuses=True, overlaps=self.platform != "cpu", lays_out=True)
+        """XLA fuses, lays memory out, and on accelerators runs collectives beside other work.
+
+        The CPU devices of a process share its threads.
+        """
+        is_cpu = self.platform == "cpu"
+        return Execution(
+            fuses=True,
+            overlaps=not is_cpu,
+            lays_out=True,
+            devices_per_processor=len(self.local_devices) if is_cpu else 1,
+            adds_in_product=self.platform == "gpu",
+        )
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -131,7 +143,8 @@ class JaxEngine(Engine):
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
         kernels = kernels_for(self.name, kernels_on(self.platform))
         function = function_of(program, self.opened, kernels)
-        return JaxExecutable(program, function, self.opened, self.options, tuple(donate))
+        kind = MeasuredExecutable if self.is_measuring else JaxExecutable
+        return kind(program, function, self.opened, self.options, tuple(donate))
 
     def lower_whole(
         self, whole: Whole, program: Program, donate: Collection[int] = ()
@@ -141,6 +154,22 @@ class JaxEngine(Engine):
             return self.lower(program, donate)
         kernels = kernels_for(self.name, kernels_on(self.platform))
         function = whole_function(whole, program, self.opened, kernels)
-        return JaxExecutable(
-            program, function, self.opened, self.options, tuple(donate), flagged=False
-        )
+        kind = MeasuredExecutable if self.is_measuring else JaxExecutable
+        return kind(program, function, self.opened, self.options, tuple(donate), flagged=False)
+
+    @property
+    def is_in_order(self) -> bool:
+        """False: XLA computes while Python goes on."""
+        return False
+
+    def measuring(self) -> Self:
+        """Return this engine with programs that JAX's profiler finds."""
+        return replace(self, is_measuring=True)
+
+    def wait_for(self, handles: Sequence[jax.Array]) -> None:
+        """Return once arrays are computed."""
+        jax.block_until_ready(list(handles))
+
+    def open_profiler(self) -> EngineProfiler:
+        """Return JAX's own profiler."""
+        return JaxProfiler()

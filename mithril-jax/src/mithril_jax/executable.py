@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from mithril.engine import Observer
 from mithril.mesh import Sharding
-from mithril.plan import Program
+from mithril.plan import Issued, Program
 from mithril.types import DType, TensorType
 
 from mithril_jax import hlo
@@ -55,12 +55,15 @@ class JaxExecutable:
         self._restore_order = None if order is None else np.argsort(order).tolist()
         # What takes no input runs where its outputs are wanted, not on JAX's first device.
         placed = None if program.inputs else SingleDeviceSharding(devices.flat[0])
-        self.jitted = jax.jit(
-            function if order is None else lambda *inputs: _reorder(function(*inputs), order),
-            donate_argnums=donate,
-            out_shardings=placed if devices.mesh.size == 1 else None,
-            compiler_options=options.compiler_options(devices.platform),
+        self._reordered = (
+            function if order is None else lambda *inputs: _reorder(function(*inputs), order)
         )
+        self._jit_options: dict[str, Any] = {
+            "donate_argnums": donate,
+            "out_shardings": placed if devices.mesh.size == 1 else None,
+            "compiler_options": options.compiler_options(devices.platform),
+        }
+        self.jitted = jax.jit(self._reordered, **self._jit_options)
         self._devices = devices
         self._flagged = needs_flag(program, devices.platform) if flagged is None else flagged
         self._is_capped = devices.platform == "cpu" and devices.mesh.size > 1
@@ -72,19 +75,34 @@ class JaxExecutable:
 
         An observer is told of the collectives as XLA compiled them.
         """
+        results = self.run_compiled(self.jitted, inputs)
+        if observe is not None:
+            for issued in self.collectives(inputs):
+                observe(issued)
+        return results
+
+    def run_compiled(self, run: Callable[..., Any], inputs: Sequence[jax.Array]) -> list[jax.Array]:
+        """Return the results of a compiled form of the program, in the order of its outputs."""
         given = (*inputs, self._flag) if self._flagged else inputs
-        results: list[jax.Array] = self.jitted(*given)
+        results: list[jax.Array] = run(*given)
         if self._restore_order is not None:
             results = _reorder(results, self._restore_order)
         if self._is_capped and results:
             self._wait_for_earlier(results[0])
-        if observe is not None:
-            for row in self.collectives(inputs):
-                observe(*row)
         return results
 
-    def collectives(self, inputs: Sequence[jax.Array]) -> list[hlo.Row]:
-        """Return kind, mesh axes and bytes of every collective, as XLA compiled them; see `hlo`."""
+    def compile_as(self, name: str, inputs: Sequence[jax.Array]) -> jax.stages.Compiled:
+        """Compile the program under a name, by which JAX's profiler knows it."""
+
+        def named(*given: Any) -> list[Any]:
+            return self._reordered(*given)
+
+        named.__name__ = name
+        given = (*inputs, self._flag) if self._flagged else inputs
+        return jax.jit(named, **self._jit_options).lower(*given).compile()
+
+    def collectives(self, inputs: Sequence[jax.Array]) -> list[Issued]:
+        """Return every collective, as XLA compiled them; see `hlo`."""
         text = self._compile(inputs).as_text()
         return hlo.collectives(text or "", self.program.mesh, self.program.graph)
 

@@ -12,10 +12,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from mithril.ir import Graph
-from mithril.ir.rewrite import all_nodes
+from mithril.ir import Graph, Node, Phase
+from mithril.ir.rewrite import all_nodes, regions
+from mithril.ir.start import join_starts
 from mithril.mesh import Mesh
 from mithril.ops import collective as ops
+from mithril.plan import Issued
+from mithril.plan.issued import Row
 
 PERMUTE = "collective-permute"
 KINDS = {kind.replace("_", "-"): kind for kind in ops.collectives()} | {PERMUTE: ops.Permute.name}
@@ -23,9 +26,13 @@ KINDS = {kind.replace("_", "-"): kind for kind in ops.collectives()} | {PERMUTE:
 UNNAMED = ("?",)
 """Stands for groups of devices that no axes of the mesh describe, as XLA's partitioner may form."""
 Axes = tuple[str, ...]
-Row = tuple[str, Axes, int]
+FindNode = Callable[[str, str], Node | None]
+"""Takes the kind of a collective and the `op_name` that XLA keeps of it."""
 Groups = frozenset[frozenset[int]]
 
+OUTSIDE = "~"
+"""What the name of an op outside all layers begins with, where a layer's path would stand."""
+_PHASES = frozenset(phase.value for phase in Phase)
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*)$")
 _COLLECTIVE = re.compile(r"^(.*?) (" + "|".join(KINDS) + r")(?:-start)?\((.*?)\)(.*)$")
@@ -36,12 +43,13 @@ _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _BITS = re.compile(r"\d+")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
-def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Row]:
-    """Return kind, mesh axes and bytes of every operand of every collective that a program runs.
+def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Issued]:
+    """Return every operand of every collective that a program runs, with the node it stands for.
 
-    Bytes are counted as `mithril.ir.Collective.bytes` counts them.
+    Bytes are counted as `mithril.plan.Collective.bytes` counts them.
 
     Args:
         text: the optimised HLO, as `jitted.lower(…).compile().as_text()` gives it.
@@ -59,7 +67,7 @@ def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Row]:
         pairs = _parse_lists(rest)
         return permutes.get(frozenset(map(tuple, pairs))) or _find_permute_axes(pairs, mesh)
 
-    return list(_rows(computations, entry, mesh, axes_of))
+    return list(_rows(computations, entry, mesh, axes_of, make_node_finder(graph)))
 
 
 def _rows(
@@ -67,19 +75,72 @@ def _rows(
     name: str,
     mesh: Mesh,
     axes_of: Callable[[str, str], Axes],
-) -> Iterator[Row]:
+    find_node: FindNode,
+) -> Iterator[Issued]:
     for line in computations[name]:
         match = _COLLECTIVE.match(line)
         if match:
             result, kind, _, rest = match.groups()
             axes = axes_of(kind, rest)
             named = mesh.join_axes(axes) if axes else UNNAMED
-            yield from _operands(KINDS[kind], result, named, mesh.product(axes))
+            operands = list(_operands(KINDS[kind], result, named, mesh.product(axes)))
+            names = split_op_name(read_op_name(line))
+            if len(names) != len(operands):
+                names = names[:1] * len(operands)
+            for row, name in zip(operands, names, strict=True):
+                yield Issued(*row, find_node(KINDS[kind], name))
             continue
         trips = _TRIPS.search(line)
         for called in _list_called_computations(line):
             for _ in range(int(trips.group(1)) if trips else 1):
-                yield from _rows(computations, called, mesh, axes_of)
+                yield from _rows(computations, called, mesh, axes_of, find_node)
+
+
+def read_op_name(line: str) -> str:
+    """Return the `op_name` that XLA keeps of an instruction; empty where it has none."""
+    found = _OP_NAME.search(line)
+    return found.group(1) if found else ""
+
+
+def split_op_name(op_name: str) -> list[str]:
+    """Return the names of what XLA has merged, one for each operand, or the one that there is.
+
+    >>> split_op_name("jit(f)/(forward/end/3/psum:backward/~all_reduce/7/psum)")
+    ['forward/end/3/psum', 'backward/~all_reduce/7/psum']
+    """
+    head, opened, rest = op_name.rpartition("/(")
+    return rest.removesuffix(")").split(":") if opened and ":" in rest else [op_name]
+
+
+def read_scope(op_name: str) -> tuple[str, str]:
+    """Return phase and layer of an `op_name`, the innermost if it stands in several.
+
+    >>> read_scope("jit(local)/forward/up/dot_general"), read_scope("jit(f)/backward/~add/add")
+    (('forward', 'up'), ('backward', ''))
+    """
+    phase, scope, _ = _read_place(op_name)
+    return phase, scope
+
+
+def _read_place(op_name: str) -> tuple[str, str, str]:
+    """Return phase, layer, and what follows: of a collective, its number."""
+    parts = [*op_name.split("/"), ""]
+    for at in range(len(parts) - 3, -1, -1):
+        if parts[at] in _PHASES:
+            scope = parts[at + 1]
+            return parts[at], "" if scope.startswith(OUTSIDE) else scope, parts[at + 2]
+    return "", "", ""
+
+
+def make_node_finder(graph: Graph | None) -> FindNode:
+    """Return what finds the collective of a kind that a plan has under an `op_name`."""
+    known: dict[tuple[str, str, str, str], Node] = {}
+    for region in regions(join_starts(graph)) if graph is not None else ():
+        for number, node in enumerate(region.graph.nodes):
+            if (op := ops.collective_of(node.op)) is not None:
+                key = op.name, node.phase.value, node.scope, str(number)
+                known.setdefault(key, node)
+    return lambda kind, op_name: known.get((kind, *_read_place(op_name)))
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
@@ -104,7 +165,7 @@ def _list_called_computations(line: str) -> list[str]:
     return [*_CALLED.findall(line), *listed]
 
 
-def _operands(kind: str, result: str, axes: tuple[str, ...], devices: int) -> Iterator[Row]:
+def _operands(kind: str, result: str, axes: Axes, devices: int) -> Iterator[Row]:
     shapes = _SHAPE.findall(result)
     times = devices if kind == ops.ReduceScatter.name else 1
     if kind == ops.AllToAll.name and len(shapes) > 1:  # one piece for each device of the group

@@ -22,6 +22,7 @@ from mithril.ops.control import After
 from mithril.plan import Program, Whole
 
 from mithril_jax.devices import Devices, spec_of
+from mithril_jax.hlo import OUTSIDE
 from mithril_jax.padding import from_padded, to_padded
 
 if TYPE_CHECKING:
@@ -140,14 +141,17 @@ def graph_function(
 ) -> Function:
     """Return the function of a graph on arrays; `made` sees, and may change, what nodes make."""
     again = find_reissued(graph)
-    steps = [(node, _step(node, kernels, after), again.get(node)) for node in graph.nodes]
+    steps = [
+        (node, name_scope(node, number), _step(node, kernels, after), again.get(node))
+        for number, node in enumerate(graph.nodes)
+    ]
     outputs = list(graph.outputs.values())
 
     def run(inputs: Arrays, flag: Any) -> list[Any]:
         known: dict[Value, Any] = dict(zip(graph.inputs, inputs, strict=True))
-        for node, step, earlier in steps:
+        for node, scope, step, earlier in steps:
             operands = [known[value] for value in node.inputs]
-            with jax.named_scope(node.scope or node.op.name):
+            with jax.named_scope(scope):
                 if earlier is not None:
                     operands[0] = after(operands[0], known[earlier], flag)
                 results = step(operands, flag)
@@ -156,6 +160,17 @@ def graph_function(
         return [jnp.asarray(known[value]) for value in outputs]
 
     return run
+
+
+def name_scope(node: Node, number: int) -> str:
+    """Return the scope in which JAX traces a node: its phase and layer; see `hlo.read_scope`.
+
+    Args:
+        node: of a graph.
+        number: its place there, by which collectives are known again.
+    """
+    scope = f"{node.phase.value}/{node.scope or OUTSIDE + node.op.name}"
+    return f"{scope}/{number}" if node.op.is_collective else scope
 
 
 def find_reissued(graph: Graph) -> dict[Node, Value]:

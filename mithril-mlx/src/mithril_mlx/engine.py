@@ -7,17 +7,18 @@ of a part of the mesh is of the same kind; in a job it may have no device of thi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 import mlx.core as mx
 import numpy as np
-from mithril.engine import Engine, Executable
+from mithril.engine import Engine, EngineProfiler, Executable
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.marks import Marks
 from mithril.engine.moving import move
 from mithril.engine.protocol import Produce
 from mithril.engine.rank import RankExecutable
@@ -40,6 +41,7 @@ from mithril_mlx.kernels import KERNELS
 from mithril_mlx.kernels.conv import of_images
 from mithril_mlx.layout import OfImages, channels_last
 from mithril_mlx.lazy import LazyExecutable, Shards, namespace
+from mithril_mlx.measured import MeasuredExecutable, MLXProfiler
 from mithril_mlx.options import MLXOptions
 from mithril_mlx.stages import JobExecutable, RemoteStage
 from mithril_mlx.tensors import to_mlx, to_numpy
@@ -85,6 +87,7 @@ class MLXEngine(Engine):
         job: the processes that the mesh spans; None where all devices are of this one.
         whole: the engine of the whole mesh, if this is another.
         is_staged: whether it lowers the stages of a plan, the end of which is waited for.
+        is_measuring: whether programs say how long their segments take.
     """
 
     mesh: Mesh
@@ -93,6 +96,7 @@ class MLXEngine(Engine):
     job: Job | None
     whole: MLXEngine | None = None
     is_staged: bool = False
+    is_measuring: bool = False
     name = "mlx"
 
     @property
@@ -216,8 +220,25 @@ class MLXEngine(Engine):
             else:
                 with self.communicator.use_comm_stream():
                     made = self.communicator.move(shards, transfer)
+            if self.is_measuring:
+                mx.eval(made)
             mx.async_eval(made)
         return made
+
+    def measuring(self) -> Self:
+        """Return this engine with programs that compute each segment before they go on.
+
+        They are not compiled, and nothing of them overlaps.
+        """
+        return replace(self, is_measuring=True, whole=self.whole)
+
+    def open_profiler(self) -> EngineProfiler:
+        """Return what knows what marks cost."""
+        return MLXProfiler()
+
+    def wait_for(self, handles: Sequence[Shards]) -> None:
+        """Return once arrays are computed."""
+        mx.eval(list(handles))
 
     def lower_stages(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
         """Turn a plan of several stages into what this process does in it."""
@@ -234,7 +255,7 @@ class MLXEngine(Engine):
         kernels = kernels_for(self.name, KERNELS)
         if self.options.channels_last:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
-        compiled = is_compiled(self.options.jit, self.device)
+        compiled = is_compiled(self.options.jit, self.device) and not self.is_measuring
         communicator = (
             self.communicator
             if any(node.op.is_collective for node in all_nodes(program.graph))
@@ -246,17 +267,23 @@ class MLXEngine(Engine):
             overwritten = find_overwritten(program, donate)
             # What is computed early finds its operands held.
             at_once = compiled or communicator is not None or bool(overwritten)
-            xp = namespace(program.graph, at_once=at_once)
+            xp = namespace(program.graph, at_once=at_once or self.is_measuring)
             build = self._make_build(program, kernels, xp)
-        return LazyExecutable(
+        made = LazyExecutable(
             build, self.device, communicator, compiled, self.is_staged, overwritten
         )
+        if not self.is_measuring:
+            return made
+        flat = program.mesh.flat
+        return MeasuredExecutable(made, flat if self.job is None else (self._rank,))
 
     def _make_build(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
+        marks = Marks(settles=True) if self.is_measuring else None
         if self.communicator is None:
-            return LockstepExecutable(program, kernels, xp)
+            return LockstepExecutable(program, kernels, xp, marks)
         rank = program.mesh.flat.index(self._rank)
-        return RankExecutable(program, kernels, xp, rank, self.communicator.collectives())
+        exchanges = self.communicator.collectives()
+        return RankExecutable(program, kernels, xp, rank, exchanges, marks)
 
     @property
     def _rank(self) -> int:

@@ -116,4 +116,6 @@ def namespace(graph: Graph, at_once: bool) -> Any:
     unless all of it has to be computed at once.
     """
     is_early = not at_once and sum(times for _, times in walk(graph)) >= LONG
-    return SimpleNamespace(**_FUNCTIONS, **({"start": mx.async_eval} if is_early else {}))
+    return SimpleNamespace(
+        settle=mx.eval, **_FUNCTIONS, **({"start": mx.async_eval} if is_early else {})
+    )

@@ -124,13 +124,18 @@ class TorchEngine(Engine):
 
     @property
     def execution(self) -> Execution:
-        """A kernel an op, unless the program is compiled; collectives go on beside others."""
+        """A kernel an op, unless the program is compiled; collectives go on beside others.
+
+        The processes of a machine share its cores.
+        """
         in_turn, compiled = isinstance(self.executor, LockstepExecutor), self.codegen.compiled
         is_written = not in_turn and not compiled  # as text, in which sums grow in place
+        here = self.job.local_size if self.job else self.mesh.size
         return Execution(
             fuses=compiled,
             overlaps=not in_turn,
             in_turn=in_turn,
+            devices_per_processor=1 if in_turn or self.device == "cuda" else here,
             adds_in_product=not in_turn,
             reduces_in_place=is_written,
             adds_in_place=is_written,
@@ -226,6 +231,15 @@ class TorchEngine(Engine):
     @cached_property
     def _transfers(self) -> dict[tuple[object, ...], Executable]:
         return {}
+
+    def measuring(self) -> Self:
+        """Return this engine with programs that say how long their segments take.
+
+        What `torch.compile` makes of a program has no segments: it is timed as a whole.
+        """
+        is_timed = not self.codegen.compiled
+        codegen = replace(self.codegen, timed=is_timed)
+        return replace(self, codegen=codegen, executor=self.executor.measuring())
 
     def with_ranges(self) -> Self:
         """Return this engine with programs whose layers stand in ranges of PyTorch's profiler.

@@ -78,6 +78,7 @@ def kept(target: Victim, handle: RemoteArray) -> bool:
     return (part.data.view(np.float64) == NUMBERS).all() and works(target.pool)
 
 
+@quick(lambda seconds: seconds < 1)
 @quick(lambda seconds, chance: chance == 0)
 @pytest.mark.parametrize("seconds", [0.2, 2.0])
 @REPETITIONS
@@ -99,6 +100,7 @@ def test_ctrl_c_waits_for_the_program(
     )
 
 
+@quick(lambda is_kept: is_kept)
 @pytest.mark.parametrize(("times", "is_kept"), [(2, True), (3, False)])
 def test_the_third_ctrl_c_ends_the_workers(
     times: int, is_kept: bool, capsys: pytest.CaptureFixture[str]
@@ -200,6 +202,7 @@ def test_an_exception_of_another_handler_waits_for_the_program() -> None:
     assert kept(target, held)
 
 
+@pytest.mark.slow
 @quick(lambda to_group: to_group)
 @pytest.mark.parametrize("to_group", [False, True])
 def test_ctrl_c_of_a_user_who_trains(to_group: bool) -> None:
@@ -241,6 +244,7 @@ def workers(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in process.stdout.readline().split()]
 
 
+@pytest.mark.slow
 @quick(lambda work: "short" in work)
 @pytest.mark.parametrize("work", ["time.sleep(30)", 'pool.run("short", [], 0); time.sleep(30)'])
 def test_ctrl_c_of_a_terminal_leaves_idle_workers(work: str) -> None:
@@ -266,6 +270,7 @@ def test_ctrl_c_of_a_terminal_while_workers_start() -> None:
     assert all(map(is_gone, pids))
 
 
+@quick(lambda number: number == signal.SIGKILL)
 @quick(lambda work, number: "sleep" in work or number == signal.SIGTERM)
 @REPETITIONS
 @pytest.mark.parametrize(
@@ -299,6 +304,7 @@ def test_the_controller_is_killed_while_workers_start() -> None:
         assert until(lambda: all(map(is_gone, pids)), 5)
 
 
+@pytest.mark.slow
 def test_an_exception_ends_the_script_and_the_workers() -> None:
     with script("raise ValueError('of the user')") as process:
         pids = workers(process)
@@ -307,6 +313,7 @@ def test_an_exception_ends_the_script_and_the_workers() -> None:
     assert all(map(is_gone, pids))
 
 
+@pytest.mark.slow
 def test_workers_end_without_the_help_of_the_kernel() -> None:
     """The thread that sees the socket close: what a system without parent-death signals has."""
     source = "import ctypes\nctypes.CDLL(None).prctl(1, 0)\ndef run(inputs): return []"

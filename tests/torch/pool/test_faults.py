@@ -72,6 +72,7 @@ def test_killed_while_it_takes_in_arrays(chance: int) -> None:
     thread.join()
 
 
+@pytest.mark.slow
 @REPETITIONS
 def test_stopped_in_a_collective(chance: int) -> None:
     target, luck = victim(), dice(chance)
@@ -194,6 +195,7 @@ def test_one_killed_and_one_exception(chance: int) -> None:
         target.pool.run(program, [], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
@@ -312,6 +314,7 @@ class TestThePoolGoesOn:
         ):
             target.pool.run(program, [], 0)
 
+    @pytest.mark.slow
     def test_unless_a_group_is_broken(self) -> None:
         target = victim()
         source = (
@@ -354,6 +357,7 @@ class TestStarting:
             Pool.of(2, timeout=11)
         assert until(lambda: system() == before)
 
+    @pytest.mark.slow
     def test_a_worker_that_is_slow(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
     ) -> None:
@@ -371,6 +375,7 @@ class TestStarting:
         assert (tmp_path / "first").exists()
         pool.close()
 
+    @pytest.mark.slow
     def test_where_memory_has_no_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = system()
         monkeypatch.delattr(os, "memfd_create")

@@ -16,6 +16,7 @@ from mithril_torch.executors.pool.controller import Pool
 from mithril_torch.executors.pool.messages import SMALL
 from mithril_torch.executors.pool.remote_array import Part
 
+from tests.profiles import quick
 from tests.torch.pool.programs import SUM, SourceMap, load
 
 SAME = "def run(inputs): return list(inputs)"
@@ -43,6 +44,7 @@ def array(part: Part, dtype: object = None) -> np.ndarray:
     return part.data.view(dtype or part.spec.dtype).reshape(part.spec.shape)
 
 
+@quick(lambda dtype, shape: shape == (5, 200) or dtype == "float32")
 @pytest.mark.parametrize(
     "dtype",
     [

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mithril.cli import backends, demo, eject, launch, schedule
+from mithril.cli import backends, demo, difference, doctor, eject, launch, plan, schedule
 from mithril.errors import MithrilError
 
 app = typer.Typer(
@@ -25,7 +25,10 @@ app = typer.Typer(
 )
 app.add_typer(backends.app, name="backends")
 app.command("demo")(demo.demo)
+app.command("diff")(difference.diff)
+app.command("doctor")(doctor.doctor)
 app.command("eject")(eject.eject)
+app.command("plan")(plan.plan)
 app.command("schedule")(schedule.schedule)
 # What follows the script is the script's, even where it looks like an option.
 app.command("launch", context_settings={"allow_interspersed_args": False})(launch.launch)

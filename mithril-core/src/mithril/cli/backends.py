@@ -11,12 +11,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,9 @@ from mithril.errors import MithrilError
 from mithril.plugins.discover import BackendEntry, Status, api_text, discover
 from mithril.plugins.opening import open_entry, require
 from mithril.plugins.spec import BACKEND_API
+
+if TYPE_CHECKING:
+    from mithril.cost import Hardware
 
 JSON_SCHEMA = 1
 CANNOT_OPEN = 3
@@ -173,6 +176,7 @@ class Abilities:
     kernels: list[str]
     without_kernel: list[str]
     facts: dict[str, str]
+    hardware: dict[str, str]
     opened_in: float
 
 
@@ -183,6 +187,7 @@ def _open(entry: BackendEntry) -> Abilities:
         MithrilError: it cannot be opened.
     """
     import mithril.ops  # noqa: F401 - fills the registry, whatever the engine imports
+    from mithril.cost import find_hardware
     from mithril.ir import registry
     from mithril.mesh import Mesh
     from mithril.ops.collective import collectives
@@ -199,8 +204,25 @@ def _open(entry: BackendEntry) -> Abilities:
         sorted(known & engine.kernels),
         sorted(known - engine.kernels),
         dict(engine.facts),
+        _describe_hardware(find_hardware(engine)),
         round(seconds, 3),
     )
+
+
+def _describe_hardware(found: Hardware) -> dict[str, str]:
+    return {
+        "profile": found.name,
+        "origin": found.origin,
+        "unknown_platform": found.unknown_platform,
+    }
+
+
+def _say_hardware(found: Mapping[str, str]) -> str:
+    """Say which profile prices plans, and where it comes from."""
+    text = f"{found['profile']}   (from {found['origin']})"
+    if found["unknown_platform"]:
+        text += f"; none describes '{found['unknown_platform']}', no times are predicted"
+    return text
 
 
 def _list_abilities(found: Abilities) -> Iterator[str]:
@@ -212,6 +234,7 @@ def _list_abilities(found: Abilities) -> Iterator[str]:
     of = with_kernel + len(found.without_kernel)
     yield _line("operators", f"{with_kernel} of {of} have a kernel{_without(found.without_kernel)}")
     yield from (_line(name, text) for name, text in found.facts.items())
+    yield _line("hardware", _say_hardware(found.hardware))
     yield _line("opened in", f"{found.opened_in:.1f} s")
 
 

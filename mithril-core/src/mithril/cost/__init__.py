@@ -7,15 +7,10 @@ from mithril.cost.communication import (
     describe_relay,
     transfer_seconds,
 )
-from mithril.cost.hardware import (
-    SIMULATED,
-    Hardware,
-    Level,
-    Link,
-)
+from mithril.cost.hardware import Hardware, Level, Link
 from mithril.cost.memory import PlanMemory, predict_memory
 from mithril.cost.plan_timeline import PlanTimeline, predict_timeline
-from mithril.cost.profiles import as_hardware, find_hardware
+from mithril.cost.profiles import SIMULATED, as_hardware, find_hardware
 from mithril.cost.target import Target
 from mithril.cost.work import kernel_seconds, op_seconds, product_dtype, work_seconds
 

@@ -38,10 +38,10 @@ def collective_seconds(
     """
     group = mesh.product(axes)
     if hardware.transport is None:
-        return _seconds(Call(kind, nbytes, group), hardware.link(mesh, axes))
+        return _seconds(Call(kind, nbytes, group), hardware.link(mesh, axes, kind))
     calls = hardware.transport.calls(kind, nbytes, group)
     # What is issued among others than the group may go over any axis.
-    links = (hardware.link(mesh, axes if c.group == group else mesh.names) for c in calls)
+    links = (hardware.link(mesh, axes if c.group == group else mesh.names, c.kind) for c in calls)
     return sum(map(_seconds, calls, links))
 
 

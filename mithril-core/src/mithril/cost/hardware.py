@@ -2,7 +2,8 @@
 
 Profiles are data files (`mithril.cost.profiles`). A platform without one is planned with the
 numbers of simulated devices, so that there is a plan at all; the profile then says whom it does not
-describe, the plan keeps that (`Plan.pricing`), and no times are shown.
+describe, the plan keeps that (`Plan.pricing`), and no times are shown. Figures that no device can
+have are refused wherever a profile comes from.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
 
 from mithril.engine.transport import Transport
+from mithril.errors import OptionError, listing, nearest
 from mithril.mesh import Mesh
+from mithril.ops.collective import SEND, collectives
 from mithril.plan import Execution, Pricing
 from mithril.types import DType
 
@@ -23,6 +29,7 @@ Rate = tuple[tuple[float, float], ...]
 
 One point is a constant rate; between points it is interpolated over the logarithm of the size.
 """
+TOPOLOGIES = ("switch", "torus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,11 @@ class Level:
         bandwidth: bytes per second a device sends.
         full_duplex: whether it receives as much at the same time; the bandwidth is shared if not.
         topology: `switch`, where any two are linked, or `torus`, where neighbours are.
+        collectives: start-up and bandwidth of kinds of collectives that have others; what two
+            devices send each other has the kind `send`.
+
+    Raises:
+        OptionError: a figure is none that links can have.
     """
 
     name: str
@@ -60,12 +72,71 @@ class Level:
     bandwidth: float
     full_duplex: bool = True
     topology: str = "switch"
+    collectives: Mapping[str, Link] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        what, count = f"level '{self.name}'", self.devices
+        if count is not None and (not isinstance(count, int) or count < 1):
+            raise OptionError(f"{what} links {count!r} devices; give 1 or more, or none for any")
+        if self.topology not in TOPOLOGIES:
+            raise OptionError(
+                f"{what} has topology '{self.topology}'{nearest(self.topology, TOPOLOGIES)}; "
+                f"there are {listing(TOPOLOGIES)}"
+            )
+        if self.topology == "torus" and count is None:
+            raise OptionError(f"{what} is a torus of no known size; say how many devices it links")
+        known = [*collectives(), SEND]
+        for kind in self.collectives:
+            if kind not in known:
+                raise OptionError(
+                    f"{what} has figures of '{kind}', which is no collective"
+                    f"{nearest(kind, known)}; there are {listing(known)}"
+                )
+        for link in (Link(self.latency, self.bandwidth), *self.collectives.values()):
+            _check(what, "latency", link.latency, least=0.0)
+            _check(what, "bandwidth", link.bandwidth)
 
     @property
     def link(self) -> Link:
         """What a message costs on it."""
-        bandwidth = self.bandwidth if self.full_duplex else self.bandwidth / 2
-        return Link(self.latency, bandwidth, self.topology == "torus")
+        return self.link_of("")
+
+    def link_of(self, kind: str) -> Link:
+        """Return what a message costs on it.
+
+        Args:
+            kind: of the collective that it is part of; empty for any.
+        """
+        found = self.collectives.get(kind, self)
+        bandwidth = found.bandwidth if self.full_duplex else found.bandwidth / 2
+        return Link(found.latency, bandwidth, self.topology == "torus")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How and where the figures of a profile were measured.
+
+    Args:
+        date: when.
+        backend: on which backend.
+        device_kind: what the devices call themselves.
+        devices: how many computed at the same time.
+        machine: the processor and its cores, which devices of the kind `cpu` do not name.
+        fuses: whether the backend ran chains of elementwise ops as one kernel.
+        in_turn: whether the devices computed one after the other.
+        versions: of packages, by name.
+        errors: by what was fitted, the root mean square of relative residuals.
+    """
+
+    date: date
+    backend: str
+    device_kind: str
+    devices: int
+    machine: str
+    fuses: bool
+    in_turn: bool
+    versions: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +147,26 @@ class Hardware:
         name: of the profile, for reports.
         rates: floating-point operations per second of a product, by dtype.
         vector_rate: the same of everything else.
-        memory_bandwidth: bytes per second between a device and its memory.
+        memory_bandwidth: bytes per second between a device and its memory, of what is large.
+        bandwidths: the same by the bytes of a kernel, rising in them, where caches make a
+            difference; empty where it is always that.
+        op_rates: operations per second of ops by name that have a rate of their own.
         levels: of links, the innermost first.
         kernel_seconds: what starting one kernel costs.
+        call_seconds: what starting a program costs besides.
         memory_bytes: what a device can hold; None where that is not known.
         transport: what carries the data, if it lacks some collectives.
         execution: how programs run on it.
         unknown_platform: the platform that is planned with this profile though no profile describes
             it; empty where the profile is its own.
+        origin: where the profile comes from: a package, or the path of a file.
+        calibration: how and where its figures were measured; None where it was not made by
+            `mithril calibrate`.
+        shared: the figures of one device while several are at work on the same processor, by how
+            many they are.
+
+    Raises:
+        OptionError: a figure is none that a device can have.
     """
 
     name: str
@@ -92,14 +175,92 @@ class Hardware:
     memory_bandwidth: float
     levels: tuple[Level, ...]
     kernel_seconds: float = 0.0
+    call_seconds: float = 0.0
     memory_bytes: int | None = None
+    bandwidths: Rate = ()
+    op_rates: Mapping[str, float] = field(default_factory=dict)
     transport: Transport | None = field(default=None, repr=False)
     execution: Execution = field(default_factory=Execution)
     unknown_platform: str = ""
+    shared: tuple[tuple[int, Hardware], ...] = field(default=(), repr=False)
+    origin: str = field(default="", compare=False)
+    calibration: Calibration | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check("device", "vector_rate", self.vector_rate)
+        _check("device", "memory_bandwidth", self.memory_bandwidth, most=math.inf)
+        _check("device", "kernel_seconds", self.kernel_seconds, least=0.0)
+        if self.memory_bytes is not None:
+            _check("device", "memory", self.memory_bytes)
+        if DType.float32 not in self.rates:
+            raise OptionError("device has no rate of float32; give one, which others fall back on")
+        for dtype, points in self.rates.items():
+            _check_rate(f"rate of {dtype}", points)
+        if self.bandwidths:
+            _check_rate("memory_bandwidth", self.bandwidths)
+        for name, rate in self.op_rates.items():
+            _check(f"op '{name}'", "operations a second", rate)
+        _check_levels(self.levels)
+
+    @staticmethod
+    def load(which: str | Path) -> Hardware:
+        """Return the profile of a name, or in a file.
+
+        Args:
+            which: a name that `mithril hardware` shows, or the path of a TOML or JSON file. A text
+                that ends in `.toml` or `.json` is a path.
+
+        Raises:
+            OptionError: no profile has the name, or the file holds none.
+
+        >>> h100 = Hardware.load("h100-sxm")
+        >>> h100.memory_bytes, h100.rate(DType.bfloat16)
+        (80000000000, 989400000000000.0)
+        """
+        from mithril.cost.profiles import load_hardware
+
+        return load_hardware(which)
 
     def on(self, other: Hardware) -> Hardware:
-        """Return this profile with what carries the data, and how programs run, on another."""
-        return replace(self, transport=other.transport, execution=other.execution)
+        """Return this profile with what carries the data, and how programs run, on another.
+
+        Its devices are real ones: each has a processor of its own.
+        """
+        execution = replace(other.execution, in_turn=False, devices_per_processor=1)
+        return replace(self, transport=other.transport, execution=execution)
+
+    def serving(self, devices: int) -> Hardware:
+        """Return the profile of one device while several are at work on the same processor.
+
+        That is what was measured then. Where nothing was, the devices share the processor evenly.
+
+        Args:
+            devices: how many there are.
+
+        >>> SIMULATED.serving(4).rate(DType.float32)
+        250000000.0
+        """
+        known = ((count, figures) for count, figures in self.shared if count <= devices)
+        measured, figures = max(known, key=lambda item: item[0], default=(1, self))
+        part = measured / devices
+        rates = {dtype: _scale(rate, part) for dtype, rate in figures.rates.items()}
+        return replace(
+            figures,
+            name=self.name,
+            rates=rates,
+            vector_rate=figures.vector_rate * part,
+            op_rates={name: rate * part for name, rate in figures.op_rates.items()},
+            memory_bandwidth=figures.memory_bandwidth * part,
+            bandwidths=_scale(figures.bandwidths, part),
+            kernel_seconds=figures.kernel_seconds / part,
+            memory_bytes=self.memory_bytes,
+            transport=self.transport,
+            execution=self.execution,
+            unknown_platform=self.unknown_platform,
+            shared=self.shared,
+            origin=self.origin,
+            calibration=self.calibration,
+        )
 
     @property
     def pricing(self) -> Pricing:
@@ -113,34 +274,37 @@ class Hardware:
             dtype: of its operands; one that no figure is known of runs as float32.
             flops: its size; by default it is large.
 
-        >>> SIMULATED.rate(DType.float32)
+        >>> Hardware.load("simulated").rate(DType.float32)
         1000000000.0
         """
-        points = self.rates.get(dtype) or self.rates[DType.float32]
-        at = bisect_left(points, (flops,))
-        if at == 0 or at == len(points):
-            return points[min(at, len(points) - 1)][1]
-        (small, slow), (large, fast) = points[at - 1], points[at]
-        share = math.log(flops / small) / math.log(large / small)
-        return slow + share * (fast - slow)
+        return _interpolate(self.rates.get(dtype) or self.rates[DType.float32], flops)
 
-    def link(self, mesh: Mesh, axes: Sequence[str] = ()) -> Link:
+    def bandwidth(self, nbytes: float) -> float:
+        """Return the bytes per second between a device and its memory.
+
+        Args:
+            nbytes: what a kernel reads and writes; what is small may stay in caches.
+        """
+        return _interpolate(self.bandwidths, nbytes) if self.bandwidths else self.memory_bandwidth
+
+    def link(self, mesh: Mesh, axes: Sequence[str] = (), kind: str = "") -> Link:
         """Return what a message costs that goes over mesh axes: that of the level they cross.
 
         Args:
             mesh: the devices; in flat order, the last axis varies fastest.
             axes: the axes it goes over; none for what may go anywhere in the mesh.
+            kind: of the collective that it is part of; empty for any.
 
         >>> node, pod = Level("node", 4, 1e-6, 1e11), Level("pod", None, 1e-5, 1e10)
-        >>> mine = replace(SIMULATED, levels=(node, pod))
+        >>> mine = replace(Hardware.load("simulated"), levels=(node, pod))
         >>> mesh = Mesh(data=2, tensor=4)
         >>> mine.link(mesh, ["tensor"]).bandwidth, mine.link(mesh, ["data"]).bandwidth
         (100000000000.0, 10000000000.0)
         """
         if len(self.levels) == 1:
-            return self.levels[0].link
+            return self.levels[0].link_of(kind)
         sizes = tuple(level.devices for level in self.levels)
-        return self.levels[_find_level(sizes, mesh, tuple(axes))].link
+        return self.levels[_find_level(sizes, mesh, tuple(axes))].link_of(kind)
 
     def link_between(self, devices: Sequence[int]) -> Link:
         """Return what a message costs that goes between devices of any two.
@@ -149,7 +313,20 @@ class Hardware:
             devices: flat indices in the whole mesh.
         """
         sizes = [level.devices for level in self.levels]
-        return self.levels[_level_within(sizes, devices)].link
+        return self.levels[_level_within(sizes, devices)].link_of(SEND)
+
+
+def _interpolate(points: Rate, size: float) -> float:
+    at = bisect_left(points, (size,))
+    if at == 0 or at == len(points):
+        return points[min(at, len(points) - 1)][1]
+    (small, slow), (large, fast) = points[at - 1], points[at]
+    share = math.log(size / small) / math.log(large / small)
+    return slow + share * (fast - slow)
+
+
+def _scale(rate: Rate, part: float) -> Rate:
+    return tuple((size, figure * part) for size, figure in rate)
 
 
 @lru_cache(maxsize=4096)
@@ -167,14 +344,44 @@ def _level_within(sizes: Sequence[int | None], devices: Sequence[int]) -> int:
     return next(inside, len(sizes) - 1)
 
 
-SIMULATED = Hardware(
-    "simulated",
-    rates={DType.float32: ((1.0, 1e9),)},
-    vector_rate=1e9,
-    memory_bandwidth=math.inf,
-    levels=(Level("any", None, latency=1e-7, bandwidth=1e9),),
-)
-"""The profile of simulated devices; golden plans are pinned to it."""
+def _check(
+    what: str, figure: str, number: float, least: float | None = None, most: float | None = None
+) -> None:
+    """Raise unless a figure is a number above 0, or at least `least`, and finite, or `most`.
+
+    Raises:
+        OptionError: it is not.
+    """
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    is_large = is_number and (number > 0 or number == least)
+    if not is_large or (number == math.inf and number != most) or number != number:
+        bound = "above 0" if least is None else f"of at least {least:g}"
+        raise OptionError(f"{what} has {figure} {number!r}; give a finite number {bound}")
+
+
+def _check_rate(what: str, points: Rate) -> None:
+    if not points:
+        raise OptionError(f"{what} has no points; give a size and a rate")
+    for size, rate in points:
+        _check(what, "size", size)
+        _check(what, "rate", rate)
+    if any(a[0] >= b[0] for a, b in pairwise(points)):
+        raise OptionError(f"{what} has sizes that do not rise; sort its points by size")
+
+
+def _check_levels(levels: Sequence[Level]) -> None:
+    if not levels:
+        raise OptionError("device has no level of links; give at least one")
+    for inner, outer in pairwise(levels):
+        sizes = (inner.devices, outer.devices)
+        if sizes[0] is None or (
+            sizes[1] is not None and (sizes[1] % sizes[0] or len({*sizes}) < 2)
+        ):
+            raise OptionError(
+                f"level '{outer.name}' links {sizes[1] or 'any number of'} devices, which is no "
+                f"multiple of the {sizes[0] or 'any number'} of '{inner.name}'; give the innermost "
+                f"level first"
+            )
 
 
 def hardware_within(hardware: Hardware, devices: tuple[int, ...]) -> Hardware:

@@ -129,7 +129,6 @@ class Storages:
             return False
         return len(maker.outputs) == 1 and not maker.op.is_collective and not maker.op.bodies
 
-
     def _is_grown_by(self, node: Node, term: Value) -> bool:
         """Return whether a node adds a term to an input, where that lies."""
         target = self.find_grown(node)

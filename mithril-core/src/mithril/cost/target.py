@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mithril.cost.hardware import SIMULATED, Hardware, hardware_within
-from mithril.cost.profiles import find_hardware
+from mithril.cost.hardware import Hardware, hardware_within
+from mithril.cost.profiles import SIMULATED, find_hardware
 from mithril.engine import Engine, KernelNames
 from mithril.mesh import Mesh
 from mithril.ops.collective import collectives
@@ -30,11 +30,15 @@ class Target:
     hardware: Hardware = SIMULATED
 
     @staticmethod
-    def of(engine: Engine) -> Target:
-        """Return the target that an engine is."""
-        return Target(
-            engine.name, engine.mesh, engine.kernels, engine.capabilities, find_hardware(engine)
-        )
+    def of(engine: Engine, hardware: Hardware | None = None) -> Target:
+        """Return the target that an engine is.
+
+        Args:
+            engine: where the plan will run.
+            hardware: the profile to price with; by default that of the engine's devices.
+        """
+        profile = find_hardware(engine, hardware)
+        return Target(engine.name, engine.mesh, engine.kernels, engine.capabilities, profile)
 
     @property
     def kernel_names(self) -> KernelNames:

@@ -51,14 +51,25 @@ def work_seconds(
     if op.is_collective or is_free(op, hardware.execution):
         return 0.0
     if is_fused(op, hardware.execution):
-        return flops / hardware.vector_rate
-    return kernel_seconds(flops, nbytes, product, hardware)
+        return flops / hardware.op_rates.get(op.name, hardware.vector_rate)
+    return kernel_seconds(flops, nbytes, product, hardware, op.name)
 
 
-def kernel_seconds(flops: float, nbytes: float, product: DType | None, hardware: Hardware) -> float:
-    """Return the predicted seconds of one kernel; arguments are those of `work_seconds`."""
-    rate = hardware.vector_rate if product is None else hardware.rate(product, flops)
-    return hardware.kernel_seconds + max(flops / rate, nbytes / hardware.memory_bandwidth)
+def kernel_seconds(
+    flops: float, nbytes: float, product: DType | None, hardware: Hardware, name: str = ""
+) -> float:
+    """Return the predicted seconds of one kernel.
+
+    Args:
+        flops: its operations.
+        nbytes: what it reads and writes.
+        product: the dtype of its operands if it is a product of tensors.
+        hardware: the profile to price with.
+        name: of the op, which may have a rate of its own.
+    """
+    general = hardware.vector_rate if product is None else hardware.rate(product, flops)
+    rate = hardware.op_rates.get(name, general)
+    return hardware.kernel_seconds + max(flops / rate, nbytes / hardware.bandwidth(nbytes))
 
 
 def is_free(op: Op, execution: Execution) -> bool:
@@ -73,6 +84,6 @@ def is_fused(op: Op, execution: Execution) -> bool:
 
 def product_dtype(op: Op, inputs: Types, outputs: Types) -> DType | None:
     """Return the dtype of the operands of a product of tensors; None for any other op."""
-    if not op.contracts(inputs, outputs):
+    if not (op.is_product or op.contracts(inputs, outputs)):
         return None
     return next(type.dtype for type in inputs if type.dtype.is_float)

@@ -12,5 +12,8 @@ from mithril.engine.protocol import (
     KernelNames,
     Observer,
 )
+from mithril.engine.recording import EngineProfiler, Recorder
 
-__all__ = ["Engine", "Executable", "KernelNames", "Observer", "Handle"]
+__all__ = [
+    "Engine", "EngineProfiler", "Executable", "Handle", "KernelNames", "Observer", "Recorder",
+]  # fmt: skip

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
 import numpy as np
 
 from mithril.engine.interop import Interop
 from mithril.engine.protocol import Executable, Handle, Produce
+from mithril.engine.recording import EngineProfiler
 from mithril.engine.staged import StagedExecutable
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError, OptionError
@@ -278,7 +279,31 @@ class Engine(ABC):
             transfers=[self.lower_transfer(transfer) for transfer in table.transfers],
             observed=[not here.isdisjoint(transfer.devices) for transfer in table.transfers],
             indices=[_number(self, index) for index in table.indices],
+            is_timed=self.is_in_order,
         )
+
+    # ------------------------------------------------------------------ measuring
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether what a measured program makes is computed when it returns; by default it is."""
+        return True
+
+    def measuring(self) -> Self:
+        """Return this engine with programs that say how long their segments take.
+
+        They are called with a `Recorder` (`mithril.engine.recording`), which they tell of every
+        collective, and of what they find out about times and memory. By default the engine itself:
+        a profile then times its programs as a whole.
+        """
+        return self
+
+    def wait_for(self, handles: Sequence[Handle]) -> None:
+        """Return once arrays are computed; by default they are as soon as they are returned."""
+
+    def open_profiler(self) -> EngineProfiler:
+        """Return what is open while a profile is; by default that does nothing."""
+        return EngineProfiler()
 
     def with_ranges(self) -> Self:
         """Return this engine with programs whose layers stand in ranges of a profiler.

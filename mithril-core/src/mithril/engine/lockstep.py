@@ -20,6 +20,7 @@ import numpy as np
 
 from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import Kernel
+from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
 from mithril.errors import MithrilError
 from mithril.ir import Graph, Node, Repeat, Value
@@ -27,7 +28,7 @@ from mithril.ir.start import join_starts
 from mithril.mesh import Mesh, carry
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex
 from mithril.plan import Port, Program
-from mithril.plan.program import describe_collective
+from mithril.plan.issued import issue_node
 
 Axes = tuple[str, ...]
 Coordinate = tuple[int, ...]  # along the axes a value varies over, in mesh order
@@ -37,10 +38,23 @@ STRETCH = 8
 
 
 class LockstepExecutable:
-    """A program lowered for all devices of its mesh; inputs and outputs are lists by device."""
+    """A program lowered for all devices of its mesh; inputs and outputs are lists by device.
 
-    def __init__(self, program: Program, kernels: Mapping[str, Kernel], xp: ModuleType) -> None:
-        writer = Writer(program.mesh, join_starts(program.graph), kernels, xp, "run")
+    Args:
+        program: what runs.
+        kernels: kernel factories by op name.
+        xp: the array namespace.
+        marks: what takes the time between its segments, if it is measured.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        kernels: Mapping[str, Kernel],
+        xp: ModuleType,
+        marks: Marks | None = None,
+    ) -> None:
+        writer = Writer(program.mesh, join_starts(program.graph), kernels, xp, "run", marks)
         self.source = writer.write_program(program.inputs)
         self._file = f"<lockstep {id(self)}>"
         self._run = load_run(writer, self.source, self._file)
@@ -82,12 +96,20 @@ class Writer:
         graph: a local graph.
         kernels: kernel factories by op name.
         xp: the array namespace; a lazy one may have a function `start`, which is given values to
-            be computed while the rest of the graph is gone through.
+            be computed while the rest of the graph is gone through, and has a function `settle`,
+            which computes values now, for marks.
         name: of the function; what belongs to it starts with it.
+        marks: what takes the time between its segments, if it is measured.
     """
 
     def __init__(
-        self, mesh: Mesh, graph: Graph, kernels: Mapping[str, Kernel], xp: ModuleType, name: str
+        self,
+        mesh: Mesh,
+        graph: Graph,
+        kernels: Mapping[str, Kernel],
+        xp: ModuleType,
+        name: str,
+        marks: Marks | None = None,
     ) -> None:
         self.constants: dict[str, Any] = {}
         self.functions: list[str] = []
@@ -100,8 +122,10 @@ class Writer:
         self._varies: dict[Value, Axes] = {}
         self._names: dict[Value, str] = {}
         self._last = graph.last_uses()
-        if hasattr(xp, "start"):
-            self.constants["start"] = xp.start
+        self._marks = marks
+        for name in ("start", "settle"):
+            if hasattr(xp, name):
+                self.constants[name] = getattr(xp, name)
 
     def write_program(self, ports: Sequence[Port]) -> str:
         """Return the source of `run(inputs, observe)`, inputs and results being lists by device."""
@@ -113,6 +137,8 @@ class Writer:
             for at, name in self._variables(value):
                 device = self._device(self._varies[value], at)
                 lines.append(f"{name} = inputs[{position}][{device}]")
+        for value in self._graph.inputs if self._marks else ():
+            lines += self._hold(value)
         lines += self._nodes()
         results = ", ".join(self._output(value) for value in self._graph.outputs.values())
         lines.append(f"return [{results}]")
@@ -148,16 +174,42 @@ class Writer:
     def _nodes(self) -> Iterator[str]:
         prefix = "" if self._name == "run" else f"{self._name}_"
         for number, node in enumerate(self._graph.nodes):
+            if self._marks is not None:
+                yield from self._marks.enter(node, self._mesh)
             yield from self._node(node, f"{prefix}f{number}")
+            if self._marks is not None:
+                yield from self._note(self._marks, node)
             over = self._last.get(node, ())
             dead = [n for v in over for _, n in self._variables(v)]
             if dead:
                 yield f"del {', '.join(dead)}"
+                if self._marks is not None:
+                    self._marks.forget(dead)
             if "start" in self.constants and number % STRETCH == STRETCH - 1:
                 kept = (v for v in node.outputs if v not in over)
                 made = [n for v in kept for _, n in self._variables(v)]
                 if made:
                     yield f"start([{', '.join(made)}])"
+        if self._marks is not None:
+            yield from self._marks.leave()
+            self.constants |= self._marks.constants
+
+    def _note(self, marks: Marks, node: Node) -> Iterator[str]:
+        """Tell the marks what a node has made, and how many kernels it takes for all devices."""
+        first = self._varies[node.outputs[0]]
+        axes: Axes = getattr(node.op, "axes", ()) if node.op.is_collective else ()
+        kernels = self._mesh.product(axis for axis in first if axis not in axes)
+        marks.note(kernels, [name for value in node.outputs for _, name in self._variables(value)])
+        for value in node.outputs:
+            yield from self._hold(value)
+
+    def _hold(self, value: Value) -> Iterator[str]:
+        """Write what counts the memory of a value on each device that has it."""
+        if self._marks is not None and self._marks.counts_memory:
+            axes = self._varies[value]
+            for at, name in self._variables(value):
+                where = dict(zip(axes, at, strict=True))
+                yield self._marks.hold(self._mesh, where, name)
 
     def _node(self, node: Node, function: str) -> Iterator[str]:
         op = node.op
@@ -210,6 +262,8 @@ class Writer:
         made = [f"{function}_m{i}" for i in range(len(stacks))]
         call = f"{function}({', '.join([*arguments, 'observe'])})"
         yield f"    [{', '.join([*state, *made])}] = {call}"
+        if self._marks is not None:
+            yield f"    {self._marks.resume()}"
         yield from (f"    {s}.append({m})" for s, m in zip(stacks, made, strict=True))
         yield from (f"{a} = {b}" for a, b in zip(results, state, strict=False))
         self.constants["stack"] = self._xp.stack
@@ -235,7 +289,8 @@ class Writer:
 
     def _within(self, body: Graph, name: str) -> Writer:
         """Return what writes the body of a loop."""
-        return Writer(self._mesh, body, self._kernels, self._xp, name)
+        marks = None if self._marks is None else self._marks.within(name)
+        return Writer(self._mesh, body, self._kernels, self._xp, name, marks)
 
     def _axis_index(self, node: Node, op: AxisIndex) -> Iterator[str]:
         (value,) = node.outputs
@@ -254,8 +309,7 @@ class Writer:
         for value in node.outputs:
             self._declare(value, kept if same_for_all else (*kept, *axes))
         outer = self._in_mesh_order(kept)
-        observation = ", ".join(map(repr, describe_collective(node, self._mesh)))
-        yield f"if observe: observe({observation})"
+        yield self._observation(node, function)
         for at in self._coordinates(outer):
             members = list(self._members(outer, at, axes))
             groups = []
@@ -270,6 +324,11 @@ class Writer:
                     names = (self._variable(value, *member) for member in members)
                     targets.append(f"[{', '.join(names)}]")
             yield f"{', '.join(targets)} = {function}({', '.join(groups)})"
+
+    def _observation(self, node: Node, function: str) -> str:
+        """Return the line that tells an observer of a collective."""
+        self.constants[f"{function}_issued"] = issue_node(node, self._mesh)
+        return f"if observe: observe({function}_issued)"
 
     def _members(
         self, outer: Axes, at: Coordinate, axes: Axes

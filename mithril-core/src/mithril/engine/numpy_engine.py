@@ -11,8 +11,9 @@ import numpy as np
 from mithril.engine.base import Engine
 from mithril.engine.kernels import KERNELS, kernels_for, on_namespace
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.measured import MeasuredLockstep
 from mithril.engine.moving import move
-from mithril.engine.protocol import Produce
+from mithril.engine.protocol import Executable, Produce
 from mithril.engine.reuse import reuse_donated
 from mithril.engine.shards import host_shards
 from mithril.mesh import Mesh, Sharding
@@ -34,6 +35,7 @@ class NumpyEngine(Engine):
 
     mesh: Mesh
     options: object = None
+    is_measuring: bool = False
     name = "numpy"
 
     @property
@@ -74,7 +76,13 @@ class NumpyEngine(Engine):
         """Return the function that brings a value from some devices to others."""
         return lambda shards: move([np.asarray(part) for part in shards], transfer, np)
 
-    def lower(self, program: Program, donate: Collection[int] = ()) -> LockstepExecutable:
+    def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into straight-line Python over all devices."""
         kernels = kernels_for(self.name, NUMPY_KERNELS)
+        if self.is_measuring:
+            return MeasuredLockstep(reuse_donated(program, donate), kernels, np)
         return LockstepExecutable(reuse_donated(program, donate), kernels, np)
+
+    def measuring(self) -> Self:
+        """Return this engine with programs that say how long their segments take."""
+        return replace(self, is_measuring=True)

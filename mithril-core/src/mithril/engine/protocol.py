@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from mithril.mesh import Box
+from mithril.plan.issued import Issued
 
 Handle = Any
 Produce = Callable[[Box], np.ndarray]
-Observer = Callable[[str, tuple[str, ...], int], None]
-"""Called with kind, mesh axes and bytes of every collective that is carried out."""
+Observer = Callable[[Issued], None]
+"""Called with every collective, and every message between stages, that is carried out."""
 
 
 @dataclass(frozen=True, slots=True)

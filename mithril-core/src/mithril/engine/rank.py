@@ -15,13 +15,13 @@ import numpy as np
 
 from mithril.engine.kernels import Kernel
 from mithril.engine.lockstep import Axes, Coordinate, Writer, load_run
+from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
 from mithril.ir import Graph, Node, Op, Value
 from mithril.ir.start import join_starts
 from mithril.mesh import Mesh
 from mithril.ops.collective import AxisIndex
 from mithril.plan import Program
-from mithril.plan.program import describe_collective
 
 Exchange = Callable[[Any, Mesh], Callable[..., Any]]
 """From a collective and the mesh to the function of this device's operands that carries it out."""
@@ -36,6 +36,7 @@ class RankExecutable:
         xp: the array namespace.
         rank: flat index of the device.
         exchanges: how each collective is carried out.
+        marks: what takes the time between its segments, if it is measured.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class RankExecutable:
         xp: ModuleType,
         rank: int,
         exchanges: Mapping[type[Op], Exchange],
+        marks: Marks | None = None,
     ) -> None:
         graph = join_starts(program.graph)
-        writer = _RankWriter(program.mesh, graph, kernels, xp, "run", rank, exchanges)
+        writer = _RankWriter(program.mesh, graph, kernels, xp, "run", rank, exchanges, marks)
         self.source = writer.write_program(program.inputs)
         self._run = load_run(writer, self.source, f"<rank {rank} {id(self)}>")
 
@@ -70,14 +72,16 @@ class _RankWriter(Writer):
         name: str,
         rank: int,
         exchanges: Mapping[type[Op], Exchange],
+        marks: Marks | None = None,
     ) -> None:
-        super().__init__(mesh, graph, kernels, xp, name)
+        super().__init__(mesh, graph, kernels, xp, name, marks)
         self._rank = rank
         self._exchanges = exchanges
 
     def _within(self, body: Graph, name: str) -> Writer:
+        marks = None if self._marks is None else self._marks.within(name)
         return _RankWriter(
-            self._mesh, body, self._kernels, self._xp, name, self._rank, self._exchanges
+            self._mesh, body, self._kernels, self._xp, name, self._rank, self._exchanges, marks
         )
 
     def _declare(self, value: Value, axes: Axes) -> None:
@@ -94,8 +98,7 @@ class _RankWriter(Writer):
         self.constants[function] = self._exchanges[type(node.op)](node.op, self._mesh)
         for value in node.outputs:
             self._declare(value, ())
-        observation = ", ".join(map(repr, describe_collective(node, self._mesh)))
-        yield f"if observe: observe({observation})"
+        yield self._observation(node, function)
         targets = ", ".join(self._variable(value, (), ()) for value in node.outputs)
         operands = ", ".join(self._variable(value, (), ()) for value in node.inputs)
         yield f"{targets} = {function}({operands})"

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mithril.engine.protocol import Executable, Handle, Observer
-from mithril.plan.plan import describe_send
-from mithril.plan.timetable import Run, Timetable
+from mithril.engine.recording import Recorder, Segment
+from mithril.ops.collective import SEND
+from mithril.plan.plan import issue_transfer
+from mithril.plan.timetable import Run, Send, Timetable
 
 
 class StagedExecutable:
@@ -22,6 +24,7 @@ class StagedExecutable:
         transfers: for each transfer of the timetable what carries it out.
         observed: for each transfer whether a device of this process takes part in it.
         indices: for each index of the timetable a handle of the number.
+        is_timed: whether a transfer is over when its function returns, and may be timed.
     """
 
     def __init__(
@@ -31,13 +34,16 @@ class StagedExecutable:
         transfers: Sequence[Callable[[Handle], Handle]],
         observed: Sequence[bool],
         indices: Sequence[Handle],
+        is_timed: bool = True,
     ) -> None:
+        self._is_timed = is_timed
         self._table = table
         self._programs = programs
         self._transfers = transfers
         self._observed = observed
         self._indices = {i.slot: handle for i, handle in zip(table.indices, indices, strict=True)}
         self._dead = table.last_uses()
+        self._issued = [issue_transfer(transfer) for transfer in table.transfers]
 
     def __call__(self, inputs: Sequence[Handle], observe: Observer | None = None) -> list[Handle]:
         """Run once; see `Executable`."""
@@ -49,9 +55,22 @@ class StagedExecutable:
                 results = self._programs[step.stage]([slots[s] for s in step.inputs], observe)
                 slots.update(zip(step.outputs, results, strict=True))
             else:
-                if observe is not None and self._observed[step.transfer]:
-                    observe(*describe_send(table.transfers[step.transfer]))
-                slots[step.target] = self._transfers[step.transfer](slots[step.source])
+                slots[step.target] = self._send(step, slots[step.source], observe)
             for slot in dead:
                 del slots[slot]
         return [slots[slot] for slot in table.made]
+
+    def _send(self, step: Send, value: Handle, observe: Observer | None) -> Handle:
+        """Carry out a transfer, tell an observer of it, and a recorder how long it took."""
+        carry_out, is_told = self._transfers[step.transfer], self._observed[step.transfer]
+        if observe is None or not is_told:
+            return carry_out(value)
+        issued, transfer = self._issued[step.transfer], self._table.transfers[step.transfer]
+        observe(issued)
+        if not isinstance(observe, Recorder) or not self._is_timed:
+            return carry_out(value)
+        observe.mark(Segment(SEND, transfer.scope, transfer.phase, issued))
+        made = carry_out(value)
+        observe.mark(None)
+        observe.collect(tuple(sorted(transfer.devices)))
+        return made

@@ -105,6 +105,11 @@ class Node:
         """The op's attributes by name."""
         return self.op.attributes
 
+    @property
+    def line(self) -> str:
+        """The user's line, as `file:line`, or empty."""
+        return str(self.source) if self.source else ""
+
     def cost(self) -> Cost:
         """Return the work of the op on these operands."""
         return self.op.cost([v.type for v in self.inputs], [v.type for v in self.outputs])

@@ -15,6 +15,8 @@ from functools import cached_property
 from typing import Never
 
 from mithril.errors import MeshError, listing, nearest
+from mithril.mesh.tables import tabulate_devices
+from mithril.tables import Table, render_html
 
 MICRO = "micro-batch"
 """The axis along which a pipeline cuts a batch: an axis of time, which only planning knows.
@@ -242,6 +244,14 @@ class Mesh:
             tuple(sorted(group, key=lambda device: self.index_over(device, names)))
             for _, group in sorted(members.items())
         )
+
+    def _repr_html_(self) -> str:
+        return render_html([self.tabulate()])
+
+    def tabulate(self) -> Table:
+        """Return the grid of its devices."""
+        title = f"{self!r}" if not self.devices else f"part of a mesh: {Mesh.of_axes(self.axes)!r}"
+        return tabulate_devices(f"{title}, {self.size} devices", self.sizes, self.flat)
 
     def __repr__(self) -> str:
         shown = [f"{axis.name}={axis.size}" for axis in self.axes]

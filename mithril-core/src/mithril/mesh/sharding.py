@@ -182,6 +182,24 @@ class Sharding:
             stop = min(start + size, stop)
         return slice(start, stop)
 
+    def find_holders(self, shape: Shape) -> dict[tuple[tuple[int, int], ...], list[int]]:
+        """Return each part of a tensor, as its edges, with the devices that hold it.
+
+        Devices are flat indices in the whole mesh.
+
+        >>> Sharding(Mesh(data=2, tensor=2), (("tensor",),)).find_holders((6,))
+        {((0, 3),): [0, 2], ((3, 6),): [1, 3]}
+        """
+        found: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        places: dict[tuple[int, ...], list[int]] = {}
+        for device in range(self.mesh.size):
+            place = tuple(self.mesh.index_over(device, axes) for axes in self.dims)
+            places.setdefault(place, []).append(device)
+        for devices in places.values():
+            held = found.setdefault(edges(self.box(devices[0], shape)), [])
+            held += (self.mesh.in_whole(device) for device in devices)
+        return found
+
     def describe(self) -> str:
         """Return the spec, and what is still partial, as one short text.
 

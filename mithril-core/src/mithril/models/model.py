@@ -38,10 +38,11 @@ from mithril.models.parameter_rules import read_rules
 from mithril.models.placement import placement_spec_of
 from mithril.models.rules import check_rules
 from mithril.models.stages import StageRule
-from mithril.models.summary import summarize
+from mithril.models.summary import summarize, tabulate
 from mithril.models.trace import list_names, parameter_names, trace, trace_part
 from mithril.models.trace_context import LayerScope
 from mithril.models.wiring import Wiring
+from mithril.tables import render_html
 from mithril.types import TensorType, as_dtype
 
 
@@ -319,6 +320,9 @@ class Model(Component[Composition]):
             return summarize(self._state)
         types = {name: _type_of(name, given) for name, given in shapes.items()}
         return summarize(self._state, trace(self, types))
+
+    def _repr_html_(self) -> str:
+        return render_html([tabulate(self._state)])
 
     def __str__(self) -> str:
         return self.summary()

@@ -8,6 +8,7 @@ from mithril.models.composition import Composition, Member
 from mithril.models.layer import Layer
 from mithril.models.parameter_rule import ParameterRule
 from mithril.models.trace import Traced
+from mithril.tables import Table, shorten
 from mithril.types import TensorType
 
 _HEADER = ("name", "layer", "connections", "makes", "parameters", "numbers")
@@ -25,20 +26,42 @@ def summarize(composition: Composition, traced: Traced | None = None) -> str:
         traced: the model traced for some shapes; without it, columns that need them are left out.
     """
     rows = list(_Rows(traced).of(composition, ""))
+    title = _title(composition, rows)
+    if traced is not None:
+        title += f", {_count(traced, traced.parameter_names)} numbers to learn"
+    rules = _list_rules(composition)
+    hidden = () if traced is not None else _BY_SHAPES
+    return "\n".join([title, *_table([_HEADER, *rows], hidden), *rules]) if rows else title
+
+
+def tabulate(composition: Composition) -> Table:
+    """Return the same as a small table: of many layers the first and the last."""
+    rows = list(_Rows(None).of(composition, ""))
+    kept = [column for column in range(len(_HEADER)) if column not in _BY_SHAPES]
+    chosen = shorten([tuple(row[column] for column in kept) for row in rows])
+    heads = tuple(_HEADER[column] for column in kept)
+    return Table(
+        _title(composition, rows),
+        heads if rows else (),
+        chosen,
+        notes=tuple(line for (line,) in shorten([(line,) for line in _list_rules(composition)])),
+    )
+
+
+def _title(composition: Composition, rows: Sequence[Row]) -> str:
     inputs = ", ".join(composition.input_ports) or "none"
     outputs = ", ".join(composition.output_ports) or "none"
     layers = sum(1 for row in rows if row[1] != _MODEL)
-    title = f"{composition.label}: {layers} layers, inputs {inputs}, outputs {outputs}"
-    if traced is not None:
-        title += f", {_count(traced, traced.parameter_names)} numbers to learn"
+    return f"{composition.label}: {layers} layers, inputs {inputs}, outputs {outputs}"
+
+
+def _list_rules(composition: Composition) -> list[str]:
     rules = [
         f"{'at rest' if rule.at_rest else 'shard'} {rule.pattern}: {rule.spec!r}"
         for rule in composition.rules
     ]
     rules += map(_format_rule, composition.parameter_rules)
-    rules += [f"tie {name}: {kept}" for name, kept in composition.ties]
-    hidden = () if traced is not None else _BY_SHAPES
-    return "\n".join([title, *_table([_HEADER, *rows], hidden), *rules]) if rows else title
+    return [*rules, *(f"tie {name}: {kept}" for name, kept in composition.ties)]
 
 
 class _Rows:

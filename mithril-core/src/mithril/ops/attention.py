@@ -121,6 +121,7 @@ class AttentionGradient(Op):
     """The cotangents of q, k, v; operands (q, k, v, out, log_sum_exp, cotangent[, mask])."""
 
     name: ClassVar[str] = "attention_gradient"
+    is_product: ClassVar[bool] = True
     causal: bool
     scale: float
 

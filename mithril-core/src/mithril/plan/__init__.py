@@ -4,6 +4,7 @@ Everything here is plain data and knows no devices and no framework.
 """
 
 from mithril.plan.execution import Execution
+from mithril.plan.issued import Issued
 from mithril.plan.plan import Analyst, Plan, Pricing, TensorReport, Whole
 from mithril.plan.program import Collective, Port, Program, Stage
 from mithril.plan.schedule import Action, Schedule, Work
@@ -13,6 +14,7 @@ __all__ = [
     "Analyst",
     "Action",
     "Collective",
+    "Issued",
     "Plan",
     "Port",
     "Execution",

@@ -29,6 +29,8 @@ class Execution:
             or after, so that the parts of devices lie behind one another.
         workspaces: what kernels take while they run besides operands and results, as multiples of
             the largest of these, by op name.
+        devices_per_processor: how many devices are at work on one processor at the same time, as
+            processes on the cores of a machine are.
     """
 
     fuses: bool = False
@@ -41,3 +43,4 @@ class Execution:
     adds_in_place: bool = False
     joins_parts: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
+    devices_per_processor: int = 1

@@ -16,9 +16,12 @@ from mithril.ir import Graph, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import SEND
 from mithril.plan.execution import Execution
+from mithril.plan.issued import Issued, Row
 from mithril.plan.printer import collective_lines, port_lines, stage_lines
 from mithril.plan.program import Collective, Port, Program, Stage, bytes_by_axis
+from mithril.plan.tables import tabulate_parts
 from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
+from mithril.tables import render_html
 from mithril.types import TensorType
 
 if TYPE_CHECKING:
@@ -137,9 +140,15 @@ class Plan:
         )
         return (*within, *list_sends(self.timetable))
 
-    def list_issued(
-        self, device: int | None = None
-    ) -> tuple[tuple[str, tuple[str, ...], int], ...]:
+    def issue(self, device: int | None = None) -> Iterator[Issued]:
+        """Yield every collective and send as an observer is told it, as often as it runs, in order.
+
+        Args:
+            device: flat index of a device: only that in which it takes part.
+        """
+        return _iterate_issued(self, device)
+
+    def list_issued(self, device: int | None = None) -> tuple[Row, ...]:
         """Return kind, axes and bytes of every collective and send as often as it runs, in order.
 
         What is sent between devices has no axes; what stays where it is is not sent.
@@ -147,7 +156,7 @@ class Plan:
         Args:
             device: flat index of a device: only that in which it takes part.
         """
-        return tuple(_iterate_issued(self, device))
+        return tuple(issued.row for issued in self.issue(device))
 
     def bytes_by_axis(self) -> dict[str, int]:
         """Return the bytes each device moves per mesh axis (or axes, joined by `+`).
@@ -192,6 +201,10 @@ class Plan:
             )
         return self.analyst
 
+    def _repr_html_(self) -> str:
+        parts = tabulate_parts(self.stages, self.timetable, self.collectives())
+        return render_html([replace(self.mesh.tabulate(), title=f"plan on {self.mesh!r}"), *parts])
+
     def __str__(self) -> str:
         lines = [f"plan on {self.mesh!r}, {self.mesh.size} devices", *port_lines(self.timetable)]
         if self.only_stage is None:
@@ -217,25 +230,25 @@ def list_sends(timetable: Timetable) -> Iterator[Collective]:
             yield _make_row(transfer, times[number])
 
 
-def describe_send(transfer: Transfer) -> tuple[str, tuple[str, ...], int]:
+def issue_transfer(transfer: Transfer) -> Issued:
     """Return what an observer is told of a transfer."""
-    return SEND, (), transfer.bytes
+    return Issued(SEND, (), transfer.bytes, transfer)
 
 
-def _iterate_issued(plan: Plan, device: int | None) -> Iterator[tuple[str, tuple[str, ...], int]]:
+def _iterate_issued(plan: Plan, device: int | None) -> Iterator[Issued]:
     for step in plan.timetable.steps:
         if isinstance(step, Run):
             stage = plan.stages[step.stage]
             if device is None or device in stage.devices:
-                yield from stage.program.list_issued()
+                yield from stage.program.issue()
             continue
         transfer = plan.timetable.transfers[step.transfer]
         if transfer.bytes and (device is None or device in transfer.devices):
-            yield describe_send(transfer)
+            yield issue_transfer(transfer)
 
 
 def _make_row(transfer: Transfer, times: int) -> Collective:
     return Collective(
-        *describe_send(transfer), transfer.phase, transfer.scope, transfer.place, transfer.cause,
+        *issue_transfer(transfer).row, transfer.phase, transfer.scope, transfer.place, transfer.cause,
         times,
     )  # fmt: skip

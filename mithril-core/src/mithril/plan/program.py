@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from mithril.ir import Cause, Graph, Node, Phase
 from mithril.ir.rewrite import unroll, walk
 from mithril.mesh import Mesh, Sharding
-from mithril.ops.collective import Collective as CollectiveOp
-from mithril.ops.collective import collective_of
+from mithril.plan.issued import Issued, Row, issue_node
 from mithril.types import TensorType
 
 
@@ -85,11 +84,18 @@ class Program:
             if node.op.is_collective:
                 yield _row(node, self.mesh, times)
 
-    def list_issued(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
-        """Yield kind, axes and bytes of the collectives as an observer is told them."""
+    def issue(self) -> Iterator[Issued]:
+        """Yield the collectives as an observer is told them, as often as they run."""
+        known: dict[Node, Issued] = {}
         for node in unroll(self.graph):
             if node.op.is_collective:
-                yield describe_collective(node, self.mesh)
+                if node not in known:
+                    known[node] = issue_node(node, self.mesh)
+                yield known[node]
+
+    def list_issued(self) -> Iterator[Row]:
+        """Yield kind, axes and bytes of the collectives, as often as they run."""
+        return (issued.row for issued in self.issue())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,26 +107,13 @@ class Stage:
     devices: tuple[int, ...]
 
 
-def count_moved_bytes(node: Node) -> int:
-    """Return the bytes of a collective node, as `Collective.bytes` counts them."""
-    return _get_collective(node).count_bytes([value.type for value in node.inputs])
-
-
-def describe_collective(node: Node, mesh: Mesh) -> tuple[str, tuple[str, ...], int]:
-    """Return kind, axes and bytes of a collective node, as an observer is told them."""
-    op = _get_collective(node)
-    return op.name, mesh.join_axes(op.axes), count_moved_bytes(node)
-
-
-def _get_collective(node: Node) -> CollectiveOp:
-    op = collective_of(node.op)
-    assert op is not None, "it is asked of collectives"
-    return op
+def describe_collective(node: Node, mesh: Mesh) -> Row:
+    """Return kind, axes and bytes of a collective node."""
+    return issue_node(node, mesh).row
 
 
 def _row(node: Node, mesh: Mesh, times: int) -> Collective:
     assert node.cause is not None, "collective without a cause"
-    source = str(node.source) if node.source else ""
     return Collective(
-        *describe_collective(node, mesh), node.phase, node.scope, source, node.cause, times
+        *describe_collective(node, mesh), node.phase, node.scope, node.line, node.cause, times
     )

@@ -74,6 +74,11 @@ class Transfer:
     offset: int = 0
 
     @property
+    def line(self) -> str:
+        """The user's line, as `file:line`, or empty."""
+        return self.place
+
+    @property
     def arriving(self) -> TensorType:
         """The type of what arrives."""
         return self.goal or self.type

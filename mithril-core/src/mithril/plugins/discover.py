@@ -71,7 +71,7 @@ class BackendEntry:
     @property
     def package(self) -> str:
         """The distribution that offers it."""
-        return _package(self.point)
+        return package_of(self.point)
 
     @property
     def package_version(self) -> str:
@@ -115,11 +115,7 @@ def load_spec(point: EntryPoint) -> BackendSpec:
         BackendError: it gives none, or a faulty one.
         Exception: whatever the plugin raises.
     """
-    # A manager for each entry point: what one plugin registers cannot disturb the next.
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    manager.register(point.load(), name=point.name)
-    manager.check_pending()  # pluggy accepts a misspelt hook until it is asked
+    manager = register(point)
     specs = [spec for offered in manager.hook.mithril_backends() for spec in check_specs(offered)]
     for spec in specs:
         if spec.name == point.name:
@@ -130,12 +126,32 @@ def load_spec(point: EntryPoint) -> BackendSpec:
     )
 
 
+def register(point: EntryPoint) -> pluggy.PluginManager:
+    """Return a manager of the hooks that the module of an entry point implements, checked.
+
+    Raises:
+        Exception: whatever the plugin raises, or pluggy of its hooks.
+    """
+    # A manager for each entry point: what one plugin registers cannot disturb the next.
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(point.load(), name=point.name)
+    manager.check_pending()  # pluggy accepts a misspelt hook until it is asked
+    return manager
+
+
+def is_allowed(name: str) -> bool:
+    """Return whether `MITHRIL_PLUGINS` allows the entry points of a name."""
+    allowed = os.environ.get("MITHRIL_PLUGINS")
+    return allowed is None or name in _comma_list(allowed)
+
+
 def _judge_name(points: Iterable[EntryPoint], name: str) -> list[BackendEntry]:
     """Judge the entry points that claim a name: at most one of them is in use."""
-    claims = sorted((point for point in points if point.name == name), key=_package)
-    allowed = os.environ.get("MITHRIL_PLUGINS")
-    if allowed is not None and name not in _comma_list(allowed):
-        return [_report_blocked(point, _comma_list(allowed)) for point in claims]
+    claims = sorted((point for point in points if point.name == name), key=package_of)
+    if not is_allowed(name):
+        allowed = _comma_list(os.environ["MITHRIL_PLUGINS"])
+        return [_report_blocked(point, allowed) for point in claims]
     chosen = _choose(name, claims)
     return [
         _judge(point) if point is chosen else _report_duplicate(point, claims) for point in claims
@@ -146,7 +162,7 @@ def _choose(name: str, claims: Sequence[EntryPoint]) -> EntryPoint | None:
     if len(claims) == 1:
         return claims[0]
     wanted = os.environ.get(_variable(name), CORE)
-    return next((point for point in claims if _normal(_package(point)) == _normal(wanted)), None)
+    return next((point for point in claims if _normal(package_of(point)) == _normal(wanted)), None)
 
 
 def _judge(point: EntryPoint) -> BackendEntry:
@@ -172,24 +188,28 @@ def _missing(point: EntryPoint, spec: BackendSpec, need: Requirement) -> Backend
 
 def _incompatible(point: EntryPoint, spec: BackendSpec) -> BackendEntry:
     theirs, ours = api_text(spec.api), api_text(BACKEND_API)
-    older = CORE if spec.api > BACKEND_API else _package(point)
+    older = CORE if spec.api > BACKEND_API else package_of(point)
     fact = f"speaks backend API {theirs}, this mithril {ours}"
     return BackendEntry(point, Status.incompatible, fact, f"pip install -U {older}", spec)
 
 
 def _report_broken(point: EntryPoint, error: Exception) -> BackendEntry:
-    one_line = "; ".join(line.strip() for line in str(error).splitlines())
-    fact = shorten(f"{type(error).__name__}: {one_line}", NOTE_LENGTH, placeholder=" …")
     remedy = f"mithril backends info {point.name}"
-    return BackendEntry(point, Status.broken, fact, remedy, error=error)
+    return BackendEntry(point, Status.broken, describe_fault(error), remedy, error=error)
+
+
+def describe_fault(error: Exception) -> str:
+    """Return what a plugin raised, in one line."""
+    one_line = "; ".join(line.strip() for line in str(error).splitlines())
+    return shorten(f"{type(error).__name__}: {one_line}", NOTE_LENGTH, placeholder=" …")
 
 
 def _report_duplicate(point: EntryPoint, claims: Sequence[EntryPoint]) -> BackendEntry:
     variable = _variable(point.name)
-    others = listing(_package(claim) for claim in claims if claim is not point)
+    others = listing(package_of(claim) for claim in claims if claim is not point)
     fact, remedy = (
         f"name also claimed by {others}",
-        f"{variable}={_package(point)} selects this one",
+        f"{variable}={package_of(point)} selects this one",
     )
     return BackendEntry(point, Status.duplicate, fact, remedy)
 
@@ -204,7 +224,8 @@ def api_text(api: tuple[int, int]) -> str:
     return f"{api[0]}.{api[1]}"
 
 
-def _package(point: EntryPoint) -> str:
+def package_of(point: EntryPoint) -> str:
+    """Return the distribution that offers an entry point."""
     return point.dist.name if point.dist else ""
 
 

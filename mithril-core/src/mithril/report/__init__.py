@@ -4,6 +4,7 @@ A report reads frozen data, such as a plan or what was chosen, and returns text 
 stands below what makes plans, because some of what it says becomes notes of a plan.
 """
 
+from mithril.report.device_graph import DeviceGraph
 from mithril.report.explain import explain
 from mithril.report.hints import hints
 from mithril.report.partition_map import partition_map
@@ -11,5 +12,5 @@ from mithril.report.tables import print_collectives, print_shapes
 from mithril.report.timeline import draw
 
 __all__ = [
-    "draw", "explain", "hints", "partition_map", "print_collectives", "print_shapes",
+    "DeviceGraph", "draw", "explain", "hints", "partition_map", "print_collectives", "print_shapes",
 ]  # fmt: skip

@@ -23,8 +23,9 @@ def partition_map(plan: Plan, parameters: Sequence[str]) -> Map:
     Returns:
         `mesh`: size of each axis; `stages`: name, devices, layers, and how often each runs;
         `layers`: by path, the devices that compute it; `parameters`: by name, shape, dtype, spec,
-        the devices that hold it, and shape and bytes of what each of them holds; `devices`: by flat
-        index, its layers, its parameters and their bytes.
+        the devices that hold it, sizes of the axes (or sub-axes) of the mesh that they are, which
+        of them split each dimension, and shape and bytes of what each of them holds; `devices`: by
+        flat index, its layers, its parameters and their bytes.
     """
     held = [_describe_port(port) for port in plan.inputs if port.name in set(parameters)]
     layers = _layers(plan)
@@ -51,6 +52,8 @@ def _describe_port(port: Port) -> tuple[str, Map]:
         "dtype": str(port.type.dtype),
         "spec": repr(port.sharding.spec),
         "devices": list(port.sharding.mesh.flat),
+        "axes": {axis.name: axis.size for axis in port.sharding.mesh.axes},
+        "split": [list(axes) for axes in port.sharding.dims],
         "local_shape": list(local),
         "bytes": math.prod(local) * port.type.dtype.itemsize,
     }

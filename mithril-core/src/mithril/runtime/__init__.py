@@ -6,9 +6,10 @@ from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import is_main, process_count, process_index
+from mithril.runtime.profiling import Profile, profile
 from mithril.runtime.specification import TensorSpec
 
 __all__ = [
-    "Array", "ArrayShard", "Backend", "CompiledModel", "Parameters", "TensorSpec", "compile",
-    "is_main", "open_backend", "process_count", "process_index",
+    "Array", "ArrayShard", "Backend", "CompiledModel", "Parameters", "Profile", "TensorSpec",
+    "compile", "is_main", "open_backend", "process_count", "process_index", "profile",
 ]  # fmt: skip

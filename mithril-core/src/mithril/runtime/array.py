@@ -19,8 +19,9 @@ from mithril.mesh import Box, Mesh, PartitionSpec, Sharding, edges
 from mithril.options import Precision
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.numpy_functions import call_numpy
-from mithril.runtime.printing import print_values
+from mithril.runtime.printing import print_array, tabulate_array
 from mithril.runtime.sharing import refuse_pickle
+from mithril.tables import render_html
 from mithril.types import DType, Scalar, Shape, TensorType
 
 _new = object.__new__
@@ -246,7 +247,7 @@ class Array(Operand):
     @property
     def is_addressable(self) -> bool:
         """Whether this process can read the whole array without asking others."""
-        return len(self._one_of_each_box()) == self.sharding.mesh.product(self.sharding.split_axes)
+        return len(self.list_holders()) == self.sharding.mesh.product(self.sharding.split_axes)
 
     def numpy(self) -> np.ndarray:
         """Return the whole array on the host.
@@ -256,7 +257,7 @@ class Array(Operand):
         if not self._is_everywhere:
             return self.backend.reshard(self, PartitionSpec()).numpy()
         whole = np.empty(self.shape, self.dtype.numpy)
-        for device in self._one_of_each_box():
+        for device in self.list_holders():
             box = self.sharding.box(device, self.shape)
             whole[box] = self.read_part(device)
         return whole
@@ -349,12 +350,10 @@ class Array(Operand):
         return format(self.item(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
-        if not self.is_addressable:
-            return f"Array(of several processes, {self.type}, {self.sharding.describe()})"
-        if self.shards is None:  # as a framework's tree that has been emptied
-            return f"Array(without values, {self.type}, {self.sharding.describe()})"
-        shown = print_values(self, self._one_of_each_box())
-        return f"Array({shown}, {self.type}, {self.sharding.describe()})"
+        return print_array(self)
+
+    def _repr_html_(self) -> str:
+        return render_html([tabulate_array(self)])
 
     def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         return self.backend.run(op, operands)
@@ -385,7 +384,7 @@ class Array(Operand):
         held = ((d, self.sharding.box(d, self.shape)) for d in self.engine.local_devices)
         return self.read_part(next(d for d, found in held if edges(found) == edges(box))).copy()
 
-    def _one_of_each_box(self) -> list[int]:
+    def list_holders(self) -> list[int]:
         """Return one device of this process for each distinct part."""
         found: dict[tuple[int, ...], int] = {}
         mesh = self.sharding.mesh

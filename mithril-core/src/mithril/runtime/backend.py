@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar, cast
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from mithril.compiler.options import (
     read_precision,
     refuse_later,
 )
-from mithril.engine import Engine
+from mithril.cost import Hardware, as_hardware, find_hardware
+from mithril.engine import Engine, Observer
 from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
+from mithril.ir.source import Source
 from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
@@ -38,6 +41,18 @@ from mithril.runtime.unplaced import HostArray, PendingArray
 from mithril.sharding import Layout
 from mithril.types import DType
 
+
+class OpenProfile(Protocol):
+    """A profile whose block has not ended (`mithril.runtime.profiling`): it runs what is run."""
+
+    @property
+    def place(self) -> Source | None:
+        """The user's line that opened it."""
+
+    def run(self, bound: Any, given: Sequence[Any], observe: Observer | None) -> list[Any]:
+        """Run a bound plan and measure it."""
+
+
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
 
@@ -55,6 +70,7 @@ def open_backend(
     compute_dtype: object = None,
     activation_dtype: object = None,
     precision: Precision | None = None,
+    hardware: Hardware | str | Path | None = None,
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -73,6 +89,9 @@ def open_backend(
         compute_dtype: the dtype of the operands of linear algebra.
         activation_dtype: the dtype of values between layers.
         precision: these dtypes in one; instead of them.
+        hardware: what the devices are taken to be where choices are priced: a name that `mithril
+            hardware` shows, the path of a TOML file, or a Hardware. By default what they call
+            themselves, calibrated where `mithril calibrate` was run.
         options: the backend's own options.
 
     Raises:
@@ -96,8 +115,9 @@ def open_backend(
     )
     policy = check_uneven(uneven)
     mesh = read_mesh(device_mesh, mesh_axis_names)
+    profile = None if hardware is None else as_hardware(hardware)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
-    return Backend(engine, policy, dtypes)
+    return Backend(engine, policy, dtypes, profile)
 
 
 def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None) -> Mesh:
@@ -134,14 +154,20 @@ class Backend(Creation, Shared):
     functions: ClassVar[tuple[str, ...]] = EAGER
 
     def __init__(
-        self, engine: Engine, uneven: str = "pad", precision: Precision = AS_THEY_COME
+        self,
+        engine: Engine,
+        uneven: str = "pad",
+        precision: Precision = AS_THEY_COME,
+        hardware: Hardware | None = None,
     ) -> None:
         super().__init__()
         self.engine = engine
         self.uneven = uneven
+        self.hardware = find_hardware(engine, hardware)
         self.precision = self.check_precision(precision)
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
+        self.open_profile: OpenProfile | None = None
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
         meet(self)

@@ -83,6 +83,16 @@ class Bound(Generic[Source]):
         return self.engine.lower_plan(self.plan, given_up)
 
     @cached_property
+    def measured(self) -> Executable:
+        """The plan lowered once more, to be measured by profiles."""
+        donated = self.interface.donated
+        given_up = [i for i, position in enumerate(self.order) if position in donated]
+        measuring = self.engine.measuring()
+        if measuring is self.engine:
+            return self.executable
+        return measuring.lower_plan(self.plan, given_up)
+
+    @cached_property
     def ports(self) -> Mapping[str, Port]:
         """What the plan takes, by the name of the argument."""
         return {port.name: port for port in self.plan.inputs}
@@ -133,7 +143,9 @@ class Bound(Generic[Source]):
         if is_donated:
             check_donated(arrays, self.interface.arguments, self.interface.donated)
         try:
-            made = execute(order(list(map(_shards, arrays))), observe)
+            given = order(list(map(_shards, arrays)))
+            profile = self.interface.owner.open_profile
+            made = execute(given, observe) if profile is None else profile.run(self, given, observe)
         except BaseException:
             # What may be half written over by now is of no use to anybody.
             self._give_up(arrays, self._overwritten)
@@ -187,7 +199,8 @@ def bind(
     Raises:
         MithrilError: as `make_plan` does.
     """
-    return Bound(engine, make_plan(graph, request, Target.of(engine), options), interface)
+    target = Target.of(engine, interface.owner.hardware)
+    return Bound(engine, make_plan(graph, request, target, options), interface)
 
 
 def says_sharding(graph: Graph) -> bool:

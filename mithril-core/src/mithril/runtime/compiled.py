@@ -114,7 +114,8 @@ class CompiledModel(PlanReports, Shared):
             seed: decides the dropout masks; a forward and a backward with one seed agree. Give
                 another one at every step, `seed=step`; left out, it is 0, and a model that draws
                 random numbers warns once.
-            observe: told kind, mesh axes and bytes of every collective that is carried out.
+            observe: told every collective that is carried out: its `kind`, `axes`, `bytes`,
+                `scope`, `source`, `phase` and `cause`.
             donate: what this call gives up besides what `compile(donate=…)` says: names or patterns
                 of inputs and parameters, or whole arguments, `"params"`, `"inputs"`. These arrays
                 cannot be used afterwards; an output of the same type may take their memory.
@@ -135,7 +136,7 @@ class CompiledModel(PlanReports, Shared):
             refuse_unknown("evaluate()", unknown, list_argument_names(type(self).evaluate))
         if observe is not None and not callable(observe):
             raise OptionError(
-                f"observe={observe!r} cannot be called; give a function of kind, axes and bytes"
+                f"observe={observe!r} cannot be called; give a function of what is issued"
             )
         outputs, gradients = self._evaluator.evaluate(
             params, inputs, output_gradients, 0 if seed is None else seed, observe, donate

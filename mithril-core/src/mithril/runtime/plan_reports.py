@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mithril.errors import OptionError, PlanError
 from mithril.keywords import checked_keywords
 from mithril.models import Layer
 from mithril.models.composition import Composition
-from mithril.models.summary import summarize
+from mithril.models.summary import summarize, tabulate
 from mithril.plan import Plan
 from mithril.report import explain, partition_map, print_collectives, print_shapes
 from mithril.runtime.backend import Backend
 from mithril.runtime.evaluation import Evaluator
+from mithril.tables import Table, render_html
 
 
 class PlanReports:
@@ -96,6 +98,19 @@ class PlanReports:
         if self._evaluator.latest is None:
             return f"{described}\non {self.backend!r}; no shapes are known yet"
         return f"{described}\n{print_shapes(self.plan, self.parameters)}"
+
+    def _repr_html_(self) -> str:
+        if self._evaluator.latest is not None:
+            shown = self.plan._repr_html_()
+        else:
+            shown = render_html([Table("no plan yet: no shapes are known", (), ())])
+        return f"{render_html([self._tabulate()])}{shown}"
+
+    def _tabulate(self) -> Table:
+        if isinstance(self._model, Composition):
+            table = tabulate(self._model)
+            return replace(table, title=f"{table.title}, on {self.backend!r}")
+        return Table(f"{self._model!r} on {self.backend!r}", (), ())
 
     def plan_summary(self) -> str:
         """Return the last plan's collectives, each with its reason, and the bytes per mesh axis."""

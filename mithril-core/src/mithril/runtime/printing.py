@@ -1,4 +1,6 @@
-"""The values of an array as text: all of a small one, both ends of each dimension of a large one.
+"""An array as text, and as a table of where its parts lie.
+
+All values of a small array are printed, of a large one both ends of each dimension.
 
 Only what is shown is brought to the host whole; of every part no more than that is kept.
 """
@@ -11,7 +13,9 @@ from typing import Protocol
 import numpy as np
 
 from mithril.mesh import Sharding
-from mithril.types import DType, Shape
+from mithril.mesh.tables import tabulate_boxes
+from mithril.tables import Table
+from mithril.types import DType, Shape, TensorType
 
 SHOWN, EDGE = 20, 3
 """An array of more elements is printed with so many at both ends of each dimension."""
@@ -19,6 +23,12 @@ SHOWN, EDGE = 20, 3
 
 class Printed(Protocol):
     """What printing asks of an array."""
+
+    shards: object
+
+    @property
+    def type(self) -> TensorType:
+        """Global shape and dtype."""
 
     @property
     def shape(self) -> Shape:
@@ -36,8 +46,35 @@ class Printed(Protocol):
     def sharding(self) -> Sharding:
         """How it lies."""
 
+    @property
+    def is_addressable(self) -> bool:
+        """Whether this process can read it."""
+
+    def list_holders(self) -> list[int]:
+        """Return one device of this process for each distinct part."""
+
     def read_part(self, device: int) -> np.ndarray:
         """Return what a device holds."""
+
+
+def print_array(x: Printed) -> str:
+    """Return values, type and sharding of an array; why there are no values, if there are none."""
+    lies = x.sharding.describe()
+    if not x.is_addressable:
+        return f"Array(of several processes, {x.type}, {lies})"
+    if x.shards is None:  # as a framework's tree that has been emptied
+        return f"Array(without values, {x.type}, {lies})"
+    return f"Array({print_values(x, x.list_holders())}, {x.type}, {lies})"
+
+
+def tabulate_array(x: Printed) -> Table:
+    """Return which devices hold which part of an array, and the values of a small one."""
+    sharding = x.sharding
+    title = f"Array {x.type} {sharding.describe()} on {sharding.mesh!r}"
+    notes = [f"each device holds {sharding.local_shape(x.shape)}"]
+    if x.size <= SHOWN and x.is_addressable and x.shards is not None:
+        notes.append(print_values(x, x.list_holders()))
+    return tabulate_boxes(title, len(x.shape), sharding.find_holders(x.shape), tuple(notes))
 
 
 def print_values(x: Printed, devices: Iterable[int]) -> str:

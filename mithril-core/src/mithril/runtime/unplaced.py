@@ -15,6 +15,7 @@ import numpy as np
 from mithril.errors import BackendError
 from mithril.mesh import Sharding
 from mithril.runtime.array import Array, ArrayBackend, Kind
+from mithril.tables import Table, render_html
 from mithril.types import TensorType, as_dtype
 
 
@@ -82,6 +83,9 @@ class PendingArray(Array):
 
     def __repr__(self) -> str:
         return f"PendingArray('{self.shards[0]}')"
+
+    def _repr_html_(self) -> str:
+        return render_html([Table(f"Array '{self.shards[0]}', size not known yet", (), ())])
 
     def _error(self) -> BackendError:
         return BackendError(

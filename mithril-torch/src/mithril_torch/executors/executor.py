@@ -52,6 +52,10 @@ class Executor(Protocol):
         """Return some of the devices; see `Engine.part`."""
         ...
 
+    def measuring(self) -> Executor:
+        """Return the executor of programs that are measured."""
+        ...
+
     def lower(
         self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
     ) -> Executable:

@@ -7,8 +7,10 @@ collectives use.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,17 @@ import torch
 from mithril.engine import Observer
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.protocol import Produce
+from mithril.engine.recording import MemoryUse, Recorder
 from mithril.engine.shards import host_shards
 from mithril.errors import BackendError
 from mithril.mesh import Mesh, Sharding
-from mithril.plan import Plan, Program
+from mithril.plan import Issued, Plan, Program
 from mithril.types import TensorType
 
-from mithril_torch.executors.observed import Row, match_plan, match_program
+from mithril_torch.executors.allocations import count_allocations
+from mithril_torch.executors.observed import match_plan, match_program
 from mithril_torch.executors.pool.recorder import record_collectives
+from mithril_torch.executors.timing import HOW, make_mark, record
 from mithril_torch.program import runtime_library
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.program.module import ProgramText, write
@@ -100,12 +105,18 @@ class LocalExecutor:
         """Return some of the devices; this process need not have one of them."""
         return LocalExecutor(mesh, self._device, self._rank)
 
+    def measuring(self) -> LocalExecutor:
+        """Return the same: marks in the text of a program are all that is needed."""
+        return self
+
     def lower(
         self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
     ) -> LocalExecutable:
         """Write a program as text and load it."""
         generated = write(program, kernels, codegen=replace(codegen, tracks_steps=False))
-        return LocalExecutable(generated, self._device, self._rank, partial(match_program, program))
+        return LocalExecutable(
+            generated, self._device, self._rank, partial(match_program, program), program.issue
+        )
 
     def lower_plan(
         self, plan: Plan, kernels: Mapping[str, Kernel], codegen: CodegenOptions
@@ -113,10 +124,11 @@ class LocalExecutor:
         """Write this process's part of a plan of several stages as text and load it."""
         generated = write_plan(plan, kernels, replace(codegen, tracks_steps=False), self._rank)
 
-        def to_rows(observed: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+        def to_issued(observed: Sequence[Mapping[str, Any]]) -> Iterator[Issued]:
             return match_plan(plan, {self._rank: observed})
 
-        return LocalExecutable(generated, self._device, self._rank, to_rows)
+        planned = partial(plan.issue, self._rank)
+        return LocalExecutable(generated, self._device, self._rank, to_issued, planned)
 
 
 class LocalExecutable:
@@ -126,7 +138,8 @@ class LocalExecutable:
         generated: the program.
         device: where its constants are made.
         rank: of this process.
-        to_rows: returns what was carried out, from what was seen.
+        to_issued: returns what was carried out, from what was seen.
+        planned: returns what this process takes part in, for a program that cannot be timed.
     """
 
     def __init__(
@@ -134,26 +147,54 @@ class LocalExecutable:
         generated: ProgramText,
         device: str,
         rank: int,
-        to_rows: Callable[[Sequence[Mapping[str, Any]]], Iterable[Row]],
+        to_issued: Callable[[Sequence[Mapping[str, Any]]], Iterable[Issued]],
+        planned: Callable[[], Iterable[Issued]],
     ) -> None:
         self.generated = generated
-        self._to_rows = to_rows
+        self._planned = planned
+        self._to_issued = to_issued
         self.names: dict[str, Any] = {
             **vars(runtime_library), **generated.users, "device": device, "rank": rank,
             "step": [0],
         }  # fmt: skip
+        self._stamps: list[float] = []
+        self.names["mark"] = make_mark(self._stamps, device)
         exec(compile(generated.text, f"<mithril program {id(self)}>", "exec"), self.names)
         self._run = self.names["run"]
         self._device = device
+        self._rank = rank
 
     def __call__(self, inputs: Sequence[Handle], observe: Observer | None = None) -> list[Handle]:
         """Run once; an observer is told of the collectives that PyTorch carried out."""
+        if isinstance(observe, Recorder):
+            return self._measure(inputs, observe)
         with torch.inference_mode(), disable_autocast(self._device):
             if observe is None:
                 results: list[Handle] = self._run(inputs)
                 return results
             with record_collectives(memoryview(bytearray(1))) as rows:
                 results = self._run(inputs)
-        for row in self._to_rows(rows):
-            observe(*row)
+        for issued in self._to_issued(rows):
+            observe(issued)
         return results
+
+    def _measure(self, inputs: Sequence[Handle], recorder: Recorder) -> list[Handle]:
+        """Run once and tell a recorder of times and memory."""
+        self._stamps.clear()
+        counting = (
+            count_allocations(self._device, inputs) if recorder.counts_memory else _no_count()
+        )
+        with torch.inference_mode(), disable_autocast(self._device), counting as peak:
+            results: list[Handle] = self._run(inputs)
+            if self._device.startswith("cuda"):
+                torch.cuda.synchronize()
+            self._stamps += (0, perf_counter())
+        stamps = [(self._rank, tuple(self._stamps))]
+        record(recorder, self.generated.segments, stamps, self._planned())
+        recorder.memory += (MemoryUse((self._rank,), most, HOW) for most in peak)
+        return results
+
+
+@contextmanager
+def _no_count() -> Iterator[list[int]]:
+    yield []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -10,17 +11,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from mithril.engine import Observer
+from mithril.engine import Executable, Observer, Recorder
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.marks import Marks
+from mithril.engine.measured import run_marked
 from mithril.engine.moving import move
 from mithril.engine.protocol import Produce
+from mithril.engine.recording import MemoryUse
 from mithril.engine.shards import host_shards
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import TensorType, as_dtype
 
+from mithril_torch.executors.allocations import count_allocations
+from mithril_torch.executors.timing import HOW
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.tensors import disable_autocast, to_numpy, to_tensor, torch_dtype
 
@@ -28,11 +34,18 @@ Tensors = list[torch.Tensor]
 
 
 class LockstepExecutor:
-    """A handle is a list of tensors by device; devices with equal boxes share one."""
+    """A handle is a list of tensors by device; devices with equal boxes share one.
 
-    def __init__(self, mesh: Mesh, device: str) -> None:
+    Args:
+        mesh: the devices.
+        device: where the tensors of all of them lie.
+        is_measuring: whether programs say how long their segments take.
+    """
+
+    def __init__(self, mesh: Mesh, device: str, *, is_measuring: bool = False) -> None:
         self._mesh = mesh
         self._device = device
+        self._is_measuring = is_measuring
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -60,7 +73,11 @@ class LockstepExecutor:
 
     def part(self, mesh: Mesh) -> LockstepExecutor:
         """Return some of the devices."""
-        return LockstepExecutor(mesh, self._device)
+        return LockstepExecutor(mesh, self._device, is_measuring=self._is_measuring)
+
+    def measuring(self) -> LockstepExecutor:
+        """Return the executor of programs with marks."""
+        return LockstepExecutor(self._mesh, self._device, is_measuring=True)
 
     def move(self, shards: Tensors, transfer: Transfer) -> Tensors:
         """Bring a value from some devices to others; what is moved whole is the same tensor."""
@@ -74,11 +91,14 @@ class LockstepExecutor:
 
     def lower(
         self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
-    ) -> InferenceExecutable:
+    ) -> Executable:
         """Turn a program into straight-line Python over all devices, of the core's own style."""
-        return InferenceExecutable(
-            LockstepExecutable(program, kernels, _namespace(self._device)), self._device
-        )
+        xp = _namespace(self._device)
+        if not self._is_measuring:
+            return InferenceExecutable(LockstepExecutable(program, kernels, xp), self._device)
+        is_gpu = self._device.startswith("cuda")
+        made = LockstepExecutable(program, kernels, xp, Marks(settles=is_gpu))
+        return MeasuredExecutable(made, self._device, program.mesh.flat)
 
 
 @dataclass(frozen=True)
@@ -92,6 +112,25 @@ class InferenceExecutable:
         """Run once."""
         with torch.inference_mode(), disable_autocast(self.device):
             return self.executable(inputs, observe)
+
+
+@dataclass(frozen=True)
+class MeasuredExecutable:
+    """A program on all devices with marks; memory is counted of all of them together."""
+
+    executable: LockstepExecutable
+    device: str
+    devices: tuple[int, ...]
+
+    def __call__(self, inputs: Sequence[Tensors], observe: Observer | None = None) -> list[Tensors]:
+        """Run once, and tell the recorder."""
+        assert isinstance(observe, Recorder), "who runs a measured program records it"
+        given = [tensor for shards in inputs for tensor in shards]
+        counting = count_allocations(self.device, given) if observe.counts_memory else nullcontext()
+        with torch.inference_mode(), disable_autocast(self.device), counting as peak:
+            results = run_marked(self.executable, inputs, observe, self.devices)
+        observe.memory += (MemoryUse(self.devices, most, HOW) for most in peak or ())
+        return results
 
 
 def _namespace(device: str) -> Any:
@@ -118,4 +157,5 @@ def _namespace(device: str) -> Any:
         asarray=asarray, add=wide(torch.add), maximum=wide(torch.maximum),
         minimum=wide(torch.minimum), concatenate=torch.concatenate, stack=torch.stack,
         zeros=partial(torch.zeros, device=device), zeros_like=torch.zeros_like,
+        settle=lambda values: torch.cuda.synchronize(),
     )  # fmt: skip

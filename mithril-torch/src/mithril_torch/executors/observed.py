@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mithril.errors import BackendError
 from mithril.ops.collective import SEND, AllToAll, Permute, class_of, collectives
-from mithril.plan import Plan, Program
+from mithril.plan import Issued, Plan, Program
+from mithril.plan.issued import Row, find_issued
 from mithril.plan.timetable import Run, Transfer
 
 from mithril_torch.program.rank_steps import RankSteps
 
-Row = tuple[str, tuple[str, ...], int]
 ObservedRows = Sequence[Sequence[Mapping[str, Any]]]
 """What each rank saw, in order; rows as of `pool.recorder`."""
 _RECEIVED = "receive"
@@ -43,20 +43,35 @@ def to_plan_row(observed: Mapping[str, Any]) -> Row:
     return kind, tuple(observed["axes"]), nbytes
 
 
-def match_program(program: Program, observed: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+def match_program(program: Program, observed: Sequence[Mapping[str, Any]]) -> Iterator[Issued]:
     """Yield what one rank carried out of a program; of a permute it may not see the data.
 
     Args:
         program: what ran.
         observed: what the rank saw.
     """
-    planned = program.list_issued()
+    planned = program.issue()
     for row in map(to_plan_row, observed):
-        wanted = next(planned, row)
-        yield wanted if _is_part(row, wanted) else row
+        wanted = next(planned, Issued(*row))
+        yield wanted if row == wanted.row or _is_part(row, wanted.row) else Issued(*row)
 
 
-def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
+def match_rows(program: Program, rows: Iterable[Row]) -> Iterator[Issued]:
+    """Yield what was carried out of a program with the nodes that asked for it.
+
+    Args:
+        program: what ran.
+        rows: what was carried out, in any order.
+    """
+    planned = list(program.issue())
+    for row in rows:
+        found = find_issued(row, planned)
+        if found.origin is not None:
+            planned.remove(found)
+        yield found
+
+
+def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) -> Iterator[Issued]:
     """Yield what was carried out of a plan of several stages, in the plan's order.
 
     Each rank does its own steps, so what one saw is held against what the timetable has for it.
@@ -75,16 +90,18 @@ def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) 
         if isinstance(step, Run):
             stage = plan.stages[step.stage]
             ranks = [rank for rank in stage.devices if rank in queues]
-            for wanted in stage.program.list_issued() if ranks else ():
-                found = [to_plan_row(queues[rank].next(rank, wanted)) for rank in ranks]
-                _check_all(ranks, found, wanted)
+            for wanted in stage.program.issue() if ranks else ():
+                found = [to_plan_row(queues[rank].next(rank, wanted.row)) for rank in ranks]
+                _check_all(ranks, found, wanted.row)
                 # Of a permute not every rank sees the data: some may be among others.
-                yield wanted if len(queues) < plan.mesh.size else max(found)
+                is_whole = len(queues) < plan.mesh.size or max(found) == wanted.row
+                yield wanted if is_whole else Issued(*max(found))
         else:
             transfer = rank_steps.transfer(step)
             moved = _messages(queues, transfer, position)
             if moved:
-                yield SEND, (), transfer.bytes if len(queues) < plan.mesh.size else moved
+                nbytes = transfer.bytes if len(queues) < plan.mesh.size else moved
+                yield Issued(SEND, (), nbytes, transfer)
     for rank, queue in queues.items():
         for row in (*queue.rows, *queue.received.values()):
             raise _mismatch(rank, to_plan_row(row), "nothing more")

@@ -13,16 +13,18 @@ import numpy as np
 from mithril.engine import Observer
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.protocol import Produce
+from mithril.engine.recording import MemoryUse, Recorder
 from mithril.engine.shards import host_shards
 from mithril.errors import BackendError, listing
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.definition import UserOp
-from mithril.plan import Plan, Program
+from mithril.plan import Issued, Plan, Program
 from mithril.types import TensorType, as_dtype
 
-from mithril_torch.executors.observed import ObservedRows, Row, match_plan, to_plan_row
+from mithril_torch.executors.observed import ObservedRows, match_plan, match_rows, to_plan_row
 from mithril_torch.executors.pool.controller import Pool
+from mithril_torch.executors.timing import HOW, record
 from mithril_torch.options import TorchOptions
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.program.module import ProgramText, write
@@ -91,6 +93,10 @@ class WorkersExecutor:
         """Return some of the devices."""
         return WorkersExecutor(mesh, self._pool)
 
+    def measuring(self) -> WorkersExecutor:
+        """Return the same: marks in the text of a program are all that is needed."""
+        return self
+
     def lower(
         self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
     ) -> WorkersExecutable:
@@ -106,7 +112,8 @@ class WorkersExecutor:
             generated,
             len(program.outputs),
             _is_small(program),
-            partial(_merge_ranks, program.mesh.flat),
+            partial(_merge_ranks, program),
+            program.issue,
         )
 
     def lower_plan(
@@ -120,10 +127,12 @@ class WorkersExecutor:
         generated = write_plan(plan, kernels, codegen)
         _check_users(generated, [stage.program for stage in plan.stages])
 
-        def to_rows(observed: ObservedRows) -> Iterator[Row]:
+        def to_issued(observed: ObservedRows) -> Iterator[Issued]:
             return match_plan(plan, dict(enumerate(observed)))
 
-        return WorkersExecutable(self._pool, generated, len(plan.outputs), False, to_rows)
+        return WorkersExecutable(
+            self._pool, generated, len(plan.outputs), False, to_issued, plan.issue
+        )
 
 
 class WorkersExecutable:
@@ -134,7 +143,8 @@ class WorkersExecutable:
         generated: the program.
         outputs: how many handles it returns.
         can_wait: whether it may wait for the next message.
-        to_rows: returns what was carried out, from what each worker saw.
+        to_issued: returns what was carried out, from what each worker saw.
+        planned: returns what is to be carried out, for a program that cannot be timed.
     """
 
     def __init__(
@@ -143,13 +153,15 @@ class WorkersExecutable:
         generated: ProgramText,
         outputs: int,
         can_wait: bool,
-        to_rows: Callable[[ObservedRows], Iterable[Row]],
+        to_issued: Callable[[ObservedRows], Iterable[Issued]],
+        planned: Callable[[], Iterable[Issued]],
     ) -> None:
+        self._planned = planned
         self.generated = generated
         self._pool = pool
         self._outputs = outputs
         self._can_wait = can_wait
-        self._to_rows = to_rows
+        self._to_issued = to_issued
         self._name = f"program {next(_numbers)}"
         pool.load(self._name, generated.text, ProgramSourceMap(generated))
         weakref.finalize(self, _unload, pool, self._name)
@@ -159,9 +171,22 @@ class WorkersExecutable:
         if observe is None:
             run = self._pool.queue if self._can_wait else self._pool.run
             return list(run(self._name, inputs, self._outputs))
+        if isinstance(observe, Recorder):
+            return self._measure(inputs, observe)
         handles, rows = self._pool.run_recorded(self._name, inputs, self._outputs)
-        for row in self._to_rows(rows):
-            observe(*row)
+        for issued in self._to_issued(rows):
+            observe(issued)
+        return list(handles)
+
+    def _measure(self, inputs: Sequence[Any], recorder: Recorder) -> list[Any]:
+        """Run once and tell a recorder of times and memory of every worker."""
+        handles, found = self._pool.run_measured(
+            self._name, inputs, self._outputs, counts_memory=recorder.counts_memory
+        )
+        stamps = [(rank, measured["stamps"]) for rank, measured in enumerate(found)]
+        record(recorder, self.generated.segments, stamps, self._planned())
+        for rank, measured in enumerate(found):
+            recorder.memory += (MemoryUse((rank,), most, HOW) for most in measured["peak"])
         return list(handles)
 
 
@@ -181,10 +206,11 @@ class ProgramSourceMap:
         return f"line {number} of the program" if step is None else self.step(step)
 
 
-def _merge_ranks(ranks: Sequence[int], observed: ObservedRows) -> Iterator[Row]:
+def _merge_ranks(program: Program, observed: ObservedRows) -> Iterator[Issued]:
     """Yield what was carried out, from what the workers saw: those that take part all the same."""
-    for same in zip(*(observed[rank] for rank in ranks), strict=True):
-        yield max(map(to_plan_row, same))  # of a permutation not every rank sees the data
+    same = zip(*(observed[rank] for rank in program.mesh.flat), strict=True)
+    # Of a permutation not every rank sees the data.
+    return match_rows(program, (max(map(to_plan_row, rows)) for rows in same))
 
 
 def _check_users(generated: ProgramText, programs: Sequence[Program]) -> None:

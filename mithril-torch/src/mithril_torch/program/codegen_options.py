@@ -22,6 +22,7 @@ class CodegenOptions:
         channels_last: images of convolutions lie with their channels last.
         early: start to receive before a stage runs what is needed after it; messages between two
             devices then keep no order.
+        timed: it tells `mark` when it comes from one segment to the next.
         precision: that of products of float32, `ieee` or `tf32`; as PyTorch is set if left out.
     """
 
@@ -32,6 +33,7 @@ class CodegenOptions:
     layer_ranges: bool = False
     channels_last: bool = False
     early: bool = False
+    timed: bool = False
     precision: str | None = None
 
 

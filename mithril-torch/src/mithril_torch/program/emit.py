@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from mithril.engine.recording import Segment, segment_of
 from mithril.ir import Constant, Graph, Node, Repeat, Value
 from mithril.ops import collective as ops
 from mithril.ops.conv import Convolving
 from mithril.ops.definition import UserOp
+from mithril.plan.issued import issue_node
 from mithril.types import TensorType
 
 from mithril_torch.kernels import EXPRESSIONS
@@ -33,6 +35,7 @@ class PendingCollective:
     outputs: tuple[Value, ...]
     release: str  # the buffer's own name, if it is not a result
     step: int
+    segment: Segment
 
 
 class FunctionEmitter:
@@ -60,6 +63,7 @@ class FunctionEmitter:
         self._pending: dict[Value, PendingCollective] = {}
         self._variables = Names()
         self._is_top_level = not prefix
+        self._segment = Segment("")
         self._borrowed = set() if is_owner else set(graph.inputs)
 
     def name_input(self, value: Value) -> str:
@@ -76,7 +80,10 @@ class FunctionEmitter:
         lines: list[Line] = []
         for _, together in groupby(self._graph.nodes, lambda node: (node.phase, node.scope)):
             nodes = list(together)
+            self._segment = segment_of(nodes[0])
+            marks = self._module.mark(self._segment)
             lines_of_layer, layer = list(self._emit_layer(nodes)), layer_of(nodes[0])
+            lines_of_layer[:0] = map(Line, marks if lines_of_layer else ())
             if lines_of_layer and self._module.codegen.layer_ranges:
                 lines += [Line(in_range(layer)), *indent(lines_of_layer)]
             elif lines_of_layer:
@@ -171,9 +178,10 @@ class FunctionEmitter:
         work = f"work{self._prefix}_{number}"
         yield from cause_comment(node, self._module.mesh)
         call = self._format_call(op.name, op, self._operand_names(node))
-        yield from self._emit_communication(number, "", f"{work} = {call}")
+        segment = segment_of(node, issue_node(node, self._module.mesh))
+        yield from self._emit_communication(number, "", f"{work} = {call}", segment)
         target = self._name_output(node.outputs[0])
-        started = PendingCollective(work, target, node.outputs, "", number)
+        started = PendingCollective(work, target, node.outputs, "", number, segment)
         self._pending[node.outputs[0]] = started
 
     def _emit_all_reduce(self, node: Node, op: ops.AllReduce, number: int) -> Iterator[str]:
@@ -190,9 +198,10 @@ class FunctionEmitter:
             yield f"{self._names[output]}.copy_({self._names[value]})"
         yield from cause_comment(node, self._module.mesh)
         call = self._format_call(op.name, op, [buffer.name])
-        yield from self._emit_communication(number, "", f"{work} = {call}")
+        segment = segment_of(node, issue_node(node, self._module.mesh))
+        yield from self._emit_communication(number, "", f"{work} = {call}", segment)
         release = "" if buffer.is_single else buffer.name
-        pending = PendingCollective(work, None, node.outputs, release, number)
+        pending = PendingCollective(work, None, node.outputs, release, number, segment)
         self._pending |= dict.fromkeys(node.outputs, pending)
 
     def _emit_buffer(self, buffer: Buffer) -> Iterator[str]:
@@ -216,20 +225,24 @@ class FunctionEmitter:
                 del self._pending[output]
             assigned = f"{started.target} = " if started.target else ""
             yield from self._emit_communication(
-                started.step, "end of ", f"{assigned}{started.work}.wait()"
+                started.step, "end of ", f"{assigned}{started.work}.wait()", started.segment
             )
             if self._is_top_level and started.release and not self._module.codegen.bucket_views:
                 yield from (f"{self._names[v]} = {self._names[v]}.clone()" for v in started.outputs)
             yield f"del {', '.join(filter(None, [started.work, started.release]))}"
 
-    def _emit_communication(self, number: int, which: str, statement: str) -> Iterator[str]:
+    def _emit_communication(
+        self, number: int, which: str, statement: str, segment: Segment
+    ) -> Iterator[str]:
         """Write a statement that exchanges data, or waits for it."""
+        yield from self._module.mark(segment, is_wait=bool(which))
         if self._module.codegen.tracks_steps and not self._module.codegen.compiled:
             yield f"step[0] = {number}"
         if self._module.codegen.ranges:
             yield in_range(which + self._module.steps[number])
             statement = f"    {statement}"
         yield statement
+        yield from self._module.mark(self._segment)
 
     # ---------------------------------------------------------------- loops
 
@@ -252,6 +265,7 @@ class FunctionEmitter:
         yield f"for i_{number} in {counts}:"
         targets = "".join(f"{name}, " for name in [*state, *made])
         yield f"    ({targets}) = body_{number}({arguments})"
+        yield from (f"    {line}" for line in self._module.mark(self._segment))
         yield from (f"    {s}[i_{number}] = {m}" for s, m in zip(stacks, made, strict=True))
         if made:
             yield f"del {', '.join(made)}"

@@ -22,7 +22,7 @@ from mithril_torch.program.codegen_options import DEFAULT_CODEGEN, CodegenOption
 from mithril_torch.program.emit import FunctionEmitter, indent
 from mithril_torch.program.flatten_batch_dims import flatten_batch_dims
 from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse
-from mithril_torch.program.module_scope import Line, ModuleScope
+from mithril_torch.program.module_scope import Line, ModuleScope, TextSegment
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.schedule_late import defer_uncritical
 
@@ -38,12 +38,14 @@ class ProgramText:
         steps: what each step is, in the user's words.
         lines: the step that each line belongs to, by line number from 1.
         users: functions that the text calls and that are not text: kernels of users' ops.
+        segments: what `mark` is given the numbers of, where the text is timed.
     """
 
     text: str
     steps: tuple[str, ...]
     lines: Mapping[int, int]
     users: Mapping[str, Any]
+    segments: tuple[TextSegment, ...] = ()
 
 
 def write(
@@ -149,7 +151,7 @@ class Module(ModuleScope):
             lines += [Line(""), Line(""), *block] if is_apart else block
         text = "".join(f"{line.text}\n" for line in lines)
         at = {number: line.step for number, line in enumerate(lines, 1) if line.step is not None}
-        return ProgramText(text, tuple(self.steps), at, self.called)
+        return ProgramText(text, tuple(self.steps), at, self.called, tuple(self.segments))
 
 
 def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:

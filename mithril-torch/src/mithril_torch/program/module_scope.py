@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mithril.engine.kernels.registry import Kernel
+from mithril.engine.recording import Segment
 from mithril.mesh import Mesh
 
 from mithril_torch.program.codegen_options import CodegenOptions
@@ -20,6 +21,21 @@ class Line:
     step: int | None = None
 
 
+@dataclass(frozen=True)
+class TextSegment:
+    """A segment of a text.
+
+    Args:
+        segment: what it is; without a name, nothing that is told.
+        devices: flat indices of those that take part.
+        is_wait: whether it goes on with an exchange that was started before.
+    """
+
+    segment: Segment
+    devices: tuple[int, ...]
+    is_wait: bool = False
+
+
 @dataclass
 class ModuleScope:
     """What the functions of one text share.
@@ -31,6 +47,7 @@ class ModuleScope:
         steps: what each step is.
         called: functions that the text calls and that are not text.
         known: what is made once: expressions, where they stand, and their names.
+        segments: what `mark` is given the numbers of.
     """
 
     users: Mapping[str, Kernel]
@@ -39,10 +56,28 @@ class ModuleScope:
     steps: list[str] = field(default_factory=list)
     called: dict[str, Any] = field(default_factory=dict)
     known: dict[tuple[str, int], str] = field(default_factory=dict)
+    segments: list[TextSegment] = field(default_factory=list)
     mesh: Mesh = field(default_factory=Mesh)
     _header: list[Line] = field(default_factory=list)
     _functions: list[list[Line]] = field(default_factory=list)
     _place: int = 0
+
+    def mark(
+        self, segment: Segment, *, is_wait: bool = False, devices: Sequence[int] = ()
+    ) -> list[str]:
+        """Return the line that takes the time as a segment begins, if the text is timed.
+
+        Args:
+            segment: what begins.
+            is_wait: whether it goes on with an exchange that was started before.
+            devices: those that take part; by default those of the function.
+        """
+        if not self.codegen.timed:
+            return []
+        found = TextSegment(segment, tuple(devices) or self.mesh.flat, is_wait)
+        if found not in self.segments:
+            self.segments.append(found)
+        return [f"mark({self.segments.index(found)})"]
 
     def add_function(self, lines: list[Line]) -> None:
         """Add a function that others here call."""

@@ -12,8 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from mithril.engine.kernels.registry import Kernel
+from mithril.engine.recording import Segment
 from mithril.mesh import Box, Mesh, Sharding
+from mithril.ops.collective import SEND
 from mithril.plan import Plan, Port
+from mithril.plan.plan import issue_transfer
 from mithril.plan.timetable import Chunk, Run, Send, Timetable, Transfer
 from mithril.types import Shape
 
@@ -25,6 +28,9 @@ from mithril_torch.program.module_scope import Line
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.rank_steps import RankSteps
 from mithril_torch.program.runtime_library.point_to_point import SENDS
+
+BETWEEN = Segment("")
+"""What is between stages and messages, and not told."""
 
 
 def write_plan(
@@ -51,7 +57,7 @@ def write_plan(
         ranks = list(range(plan.mesh.size))
         module.groups.append(Line(f"{SENDS} = make_group({SENDS!r}, {[ranks]})"))
     for rank in range(plan.mesh.size) if only is None else [only]:
-        written = _RankEmitter(rank_steps, rank, codegen)
+        written = _RankEmitter(rank_steps, rank, codegen, module)
         body = [*map(Line, written.microbatch_indices()), Line(""), Line("def run(inputs):")]
         body += indent(list(written.lines()))
         start = 0 if written.microbatch_indices() else 1
@@ -79,9 +85,13 @@ class _RankEmitter:
         rank_steps: what all of them do.
         rank: which.
         codegen: how it is written.
+        module: the text that it is a part of.
     """
 
-    def __init__(self, rank_steps: RankSteps, rank: int, codegen: CodegenOptions) -> None:
+    def __init__(
+        self, rank_steps: RankSteps, rank: int, codegen: CodegenOptions, module: Module
+    ) -> None:
+        self._module = module
         self._rank_steps = rank_steps
         self._rank = rank
         self._codegen = codegen
@@ -201,6 +211,7 @@ class _RankEmitter:
         if any(p.sender != p.receiver for p in pieces):
             yield Line(comment(self._rank_steps.descriptions[position]))
             yield from self._emit_progress(position)
+            yield from self._emit_mark(position, is_wait=False)
         held = transfer.source.local_shape(transfer.type.shape)
         for piece in away:
             cut = f"{source}{_format_slice(piece.held, held)}"
@@ -284,12 +295,23 @@ class _RankEmitter:
         if self._codegen.tracks_steps:
             yield Line(f"step[0] = {number}", number)
 
+    def _emit_mark(self, position: int, *, is_wait: bool) -> Iterator[Line]:
+        """Write what takes the time as messages begin, or go on."""
+        step = self._rank_steps.table.steps[position]
+        if isinstance(step, Send):
+            transfer = self._rank_steps.transfer(step)
+            segment = Segment(SEND, transfer.scope, transfer.phase, issue_transfer(transfer))
+            devices = sorted(transfer.devices)
+            yield from map(Line, self._module.mark(segment, is_wait=is_wait, devices=devices))
+
     def _emit_in_range(self, statement: str, position: int, which: str = "") -> Iterator[Line]:
         number = self._rank_steps.first + position
+        yield from self._emit_mark(position, is_wait=True)
         if self._codegen.ranges:
             yield Line(in_range(which + self._rank_steps.descriptions[position]))
             statement = f"    {statement}"
         yield Line(statement, number)
+        yield from map(Line, self._module.mark(BETWEEN))
 
     def _last_uses(self) -> dict[int, list[int]]:
         """Return for each step the slots that this rank does not need after it."""

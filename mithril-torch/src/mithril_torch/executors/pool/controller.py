@@ -175,7 +175,7 @@ class Pool:
         Raises:
             BackendError: the program or a worker failed, or a handle cannot be used.
         """
-        return self._run(program, handles, n_out, donate, is_recorded=False)[0]
+        return self._run(program, handles, n_out, donate)[0]
 
     def queue(self, program: str, handles: Sequence[RemoteArray], n_out: int) -> list[RemoteArray]:
         """Run a program with the next message, whatever that is about.
@@ -219,8 +219,30 @@ class Pool:
         Raises:
             BackendError: as for `run`.
         """
-        outputs, answers = self._run(program, handles, n_out, donate, is_recorded=True)
+        outputs, answers = self._run(program, handles, n_out, donate, record="collectives")
         return outputs, [answer.header["rows"] for answer in answers]
+
+    def run_measured(
+        self, program: str, handles: Sequence[RemoteArray], n_out: int, *, counts_memory: bool
+    ) -> tuple[list[RemoteArray], list[dict[str, Any]]]:
+        """Run as `run` does, and return also what each rank measured.
+
+        Args:
+            program: as for `run`.
+            handles: as for `run`.
+            n_out: as for `run`.
+            counts_memory: whether allocations are counted.
+
+        Returns:
+            The handles, and by rank `stamps` (see `executors.timing`) and `peak`, a list of the
+            most bytes in use at once, empty where they were not counted.
+
+        Raises:
+            BackendError: as for `run`.
+        """
+        record = "times and memory" if counts_memory else "times"
+        outputs, answers = self._run(program, handles, n_out, (), record=record)
+        return outputs, [answer.header["measured"] for answer in answers]
 
     def fetch(self, handle: RemoteArray, rank: int) -> Part:
         """Return the bytes of one part; those of a small result are here already.
@@ -268,7 +290,7 @@ class Pool:
         handles: Sequence[RemoteArray],
         n_out: int,
         donate: Sequence[int],
-        is_recorded: bool,
+        record: str = "",
     ) -> tuple[list[RemoteArray], list[Message]]:
         results = Results()
         with self._connection.lock:
@@ -284,7 +306,7 @@ class Pool:
                 "in": numbers,
                 "out": [first, n_out],
                 "donate": list(donate),
-                "record": is_recorded,
+                "record": record,
                 "is_first": program not in self._layouts,
             }
             answers = self._request(action, program)

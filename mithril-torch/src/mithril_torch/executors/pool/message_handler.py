@@ -13,15 +13,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+from mithril_torch.executors.allocations import count_allocations
 from mithril_torch.executors.pool import memory
 from mithril_torch.executors.pool.messages import SMALL, Message, encode
 from mithril_torch.executors.pool.recorder import record_collectives
+from mithril_torch.executors.timing import make_mark
 from mithril_torch.program import runtime_library
 from mithril_torch.program.runtime_library.collectives import flatten_row
 from mithril_torch.program.runtime_library.point_to_point import MESSAGES, SENDS
@@ -48,8 +51,10 @@ class MessageHandler:
         self.tensors: dict[int, torch.Tensor | None] = {}  # None: only others have it
         self.programs: dict[str, Run] = {}
         self.next_waiting = 0
+        self.stamps: list[float] = []
         self.layouts: dict[str, list[tuple[torch.dtype, torch.Size] | None]] = {}
         self.device = _open_device(setup["device"], self.rank)
+        self._mark = make_mark(self.stamps, self.device.type)
         self._setup = setup
         self._actions: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
             "join": self._join,
@@ -135,6 +140,7 @@ class MessageHandler:
             rank=self.rank,
             world_size=self.size,
             device=self.device,
+            mark=self._mark,
         )
         file = file_of(name)
         linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
@@ -153,14 +159,20 @@ class MessageHandler:
         inputs = [self.tensors[number] for number in header["in"]]
         for position in header["donate"]:
             self.tensors.pop(header["in"][position], None)
-        steps = self.progress.steps(self.rank)
-        with record_collectives(steps) if header["record"] else nullcontext() as rows:
-            outputs = self.programs[name](inputs)
+        steps, kind = self.progress.steps(self.rank), header["record"]
+        measured: dict[str, Any] = {}
+        with record_collectives(steps) if kind == "collectives" else nullcontext() as rows:
+            if kind.startswith("times"):
+                outputs, measured = self._measure(name, inputs, kind)
+            else:
+                outputs = self.programs[name](inputs)
         first, count = header["out"]
         if len(outputs) != count:
             raise ValueError(f"the program returned {len(outputs)} tensors; {count} were expected")
         self.tensors.update(enumerate(outputs, first))
         answer: dict[str, Any] = {} if rows is None else {"rows": rows}
+        if measured:
+            answer["measured"] = measured
         layout = [None if x is None else (x.dtype, x.shape) for x in outputs]
         if self.layouts.get(name) != layout or header["is_first"]:
             self.layouts[name] = layout
@@ -168,6 +180,20 @@ class MessageHandler:
                 None if x is None else [_name(x.dtype), list(x.shape), x.nbytes] for x in outputs
             ]
         return answer, _pack_small(outputs)
+
+    def _measure(
+        self, name: str, inputs: list[torch.Tensor | None], kind: str
+    ) -> tuple[Sequence[torch.Tensor | None], dict[str, Any]]:
+        """Run a program, and return also the times at its marks and the most memory in use."""
+        self.stamps.clear()
+        device = self.device.type
+        counting = count_allocations(device, inputs) if kind.endswith("memory") else nullcontext()
+        with counting as peak:
+            outputs = self.programs[name](inputs)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            self.stamps += (0, perf_counter())
+        return outputs, {"stamps": list(self.stamps), "peak": peak or []}
 
     def _fetch(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         for number, start in header["fetch"][self.rank]:

@@ -1,0 +1,74 @@
+"""`mithril diff`: what one plan does otherwise than another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mithril.errors import GraphError, OptionError
+
+if TYPE_CHECKING:
+    from mithril.plan import Collective, Plan
+    from mithril.report.difference import Difference
+
+JSON_SCHEMA = 1
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(help="A plan, as `mithril plan --json` prints it.")],
+    after: Annotated[Path, typer.Argument(help="Another plan.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Compare two plans: tensors that moved, collectives, bytes, seconds, memory."""
+    from mithril.report.difference import compare
+
+    found = compare(_read(before), _read(after))
+    typer.echo(_as_json(found) if as_json else str(found))
+
+
+def _read(path: Path) -> Plan:
+    """Return the plan in a file.
+
+    Raises:
+        OptionError: it cannot be read, or holds no plan.
+    """
+    import mithril.ops  # noqa: F401 - fills the registry of ops
+    from mithril.plan.serialize import plan_from_json
+
+    try:
+        return plan_from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"file '{path}' cannot be read; {error}; give one that `mithril plan --json` printed"
+        ) from error
+    except GraphError as error:
+        raise OptionError(f"file '{path}' holds no plan; {error}") from error
+
+
+def _as_json(found: Difference) -> str:
+    def rows(side: Sequence[tuple[Collective, int]]) -> list[dict[str, object]]:
+        return [
+            {
+                "kind": row.kind, "axes": list(row.axes), "bytes": row.bytes, "times": row.times,
+                "phase": row.phase, "value": row.cause.value, "consumer": row.cause.consumer,
+                "source": row.source, "count": count,
+            }
+            for row, count in side
+        ]  # fmt: skip
+
+    document = {
+        "schema": JSON_SCHEMA,
+        "tensors": [asdict(moved) for moved in found.tensors],
+        "gone": rows(found.gone),
+        "new": rows(found.new),
+        "bytes": [asdict(change) for change in found.bytes],
+        "seconds": asdict(found.seconds),
+        "memory": asdict(found.memory),
+        "profiles": list(found.profiles),
+    }
+    return json.dumps(document, indent=2)

@@ -1,0 +1,191 @@
+"""Kernels: which ops of a graph an engine runs as one, and what that one reads and writes.
+
+What an engine fuses is in memory only at the border of a kernel. An elementwise op, and a view on
+the way, are part of the kernel that is the only one to need them: one of elementwise ops or a
+reduction, into which compilers take what it reads. Two kernels that need a value read it from
+memory. A product of tensors is a kernel of a library, which takes in nothing but a bias, where the
+engine has that (`Execution.adds_in_product`).
+
+A view is no kernel: whoever reads it reads the memory below, of which a broadcast has less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mithril.cost.hardware import Hardware
+from mithril.cost.work import is_free, is_fused, kernel_seconds, product_dtype
+from mithril.ir import Graph, Node, Op, Value
+from mithril.ir.op import Cost
+from mithril.ir.start import Wait
+from mithril.ops.arithmetic import Add
+from mithril.ops.reduce import Reduction
+from mithril.plan import Execution
+from mithril.types import DType, TensorType
+
+Operands = tuple[TensorType, ...]
+
+
+@dataclass(frozen=True)
+class OpCosts:
+    """The work of ops that run kernels, of which equal ones on equal types are asked for once."""
+
+    _known: dict[tuple[Op, Operands, Operands], tuple[Cost, DType | None]] = field(
+        default_factory=dict
+    )
+
+    def of(self, node: Node) -> tuple[Cost, DType | None]:
+        """Return the work of a node, and the dtype of the operands if it is a product."""
+        inputs = tuple(value.type for value in node.inputs)
+        outputs = tuple(value.type for value in node.outputs)
+        key = node.op, inputs, outputs
+        if key not in self._known:
+            work = node.op.cost(inputs, outputs), product_dtype(node.op, inputs, outputs)
+            self._known[key] = work
+        return self._known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Ops that run as one.
+
+    Args:
+        nodes: in order; the last one makes what leaves it.
+        flops: operations on the device.
+        bytes: read and written.
+        product: the dtype of the operands if it is a product of tensors.
+    """
+
+    nodes: tuple[Node, ...]
+    flops: int
+    bytes: int
+    product: DType | None
+
+    def seconds(self, hardware: Hardware) -> float:
+        """Return the predicted seconds on one device."""
+        return kernel_seconds(self.flops, self.bytes, self.product, hardware)
+
+
+def find_kernels(
+    graph: Graph, execution: Execution, costs: OpCosts | None = None
+) -> Mapping[Node, Kernel]:
+    """Return the kernels of a graph, each by its last node; what runs no kernel is in none.
+
+    Args:
+        graph: a local one. Its loops and collectives are no kernels.
+        execution: how it runs.
+        costs: what is known of the costs of ops.
+
+    >>> from mithril import ops
+    >>> from mithril.ir import Builder
+    >>> from mithril.types import TensorType
+    >>> builder = Builder()
+    >>> x = builder.input(TensorType((256,), DType.float32), "x")
+    >>> graph = builder.build({"y": ops.exp(ops.negate(x))})
+    >>> [kernel.bytes for kernel in find_kernels(graph, Execution(fuses=True)).values()]
+    [2048]
+    >>> [kernel.bytes for kernel in find_kernels(graph, Execution()).values()]
+    [2048, 2048]
+    """
+    grouping = _Grouping(graph, execution, costs or OpCosts())
+    members: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        for last in grouping.lasts[node]:
+            members.setdefault(last, []).append(node)
+    found = (grouping.make(nodes) for nodes in members.values())
+    return {kernel.nodes[-1]: kernel for kernel in found if kernel is not None}
+
+
+def is_idle(node: Node, execution: Execution) -> bool:
+    """Return whether an engine runs no kernel for a node: it moves nothing, or is a constant."""
+    op = node.op
+    if op.bodies or op.is_collective or isinstance(op, Wait) or is_free(op, execution):
+        return True
+    return not node.inputs and all(value.type.rank == 0 for value in node.outputs)
+
+
+class _Grouping:
+    """Which kernels each node of a graph is a part of: `lasts`, by the kernels' last nodes."""
+
+    def __init__(self, graph: Graph, execution: Execution, costs: OpCosts) -> None:
+        self._execution = execution
+        self._costs = costs
+        self._uses = graph.uses()
+        self._outputs = set(graph.outputs.values())
+        self._makers = graph.producers()
+        self.lasts: dict[Node, set[Node]] = {}
+        self._biased = dict(self._find_biased(graph)) if execution.adds_in_product else {}
+        for node in reversed(graph.nodes):
+            self.lasts[node] = self._find_lasts(node)
+
+    def make(self, nodes: Sequence[Node]) -> Kernel | None:
+        """Return the kernel of some nodes; None if they run none."""
+        busy = [node for node in nodes if not is_idle(node, self._execution)]
+        if not busy:
+            return None
+        work = [self._costs.of(node) for node in busy]
+        flops = sum(cost.flops for cost, _ in work)
+        product = next((dtype for _, dtype in work if dtype is not None), None)
+        if len(busy) == 1 == len(nodes):
+            saved = sum(x.type.nbytes - self._read_bytes(x) for x in set(busy[0].inputs))
+            return Kernel(tuple(busy), flops, max(work[0][0].bytes - saved, 0), product)
+        return Kernel(tuple(busy), flops, self._border_bytes(nodes), product)
+
+    def _find_lasts(self, node: Node) -> set[Node]:
+        users = {user for value in node.outputs for user, _ in self._uses.get(value, ())}
+        if not users or node.op.bodies or node.op.is_collective:
+            return {node}
+        if self._outputs.intersection(node.outputs) or node in self._biased:
+            return {node}
+        found = set[Node]().union(*(self.lasts[user] for user in users))
+        is_one = len(found) == 1 or self._is_cheap(node)
+        return found if is_one and all(self._takes(user, node) for user in users) else {node}
+
+    def _takes(self, user: Node, node: Node) -> bool:
+        """Return whether the kernels of a user compute what a node does, too."""
+        if user in self._biased:
+            return self._biased[user] is node
+        if not self._execution.fuses:
+            return False
+        if not (self._is_passed(node) or is_fused(node.op, self._execution)):
+            return False
+        if self._is_passed(user):  # a view on the way
+            return user not in self.lasts[user]
+        return is_fused(user.op, self._execution) or isinstance(user.op, Reduction)
+
+    def _is_passed(self, node: Node) -> bool:
+        return node.op.is_view and self._execution.has_views
+
+    def _border_bytes(self, nodes: Sequence[Node]) -> int:
+        """Return what a kernel reads, and what its last node writes: others have their copies."""
+        made = {value for node in nodes for value in node.outputs}
+        read = {value for node in nodes for value in node.inputs} - made
+        written = sum(value.type.nbytes for value in nodes[-1].outputs)
+        return sum(map(self._read_bytes, read)) + written
+
+    def _read_bytes(self, value: Value) -> int:
+        """Return the bytes that are in memory of a value, which may be a view."""
+        least, maker = value.type.nbytes, self._makers.get(value)
+        while maker is not None and self._is_passed(maker):
+            least = min(least, maker.inputs[0].type.nbytes)
+            maker = self._makers.get(maker.inputs[0])
+        return least
+
+    def _is_cheap(self, node: Node) -> bool:
+        """Return whether compilers rather compute a value again than keep it."""
+        return self._costs.of(node)[0].flops <= sum(value.type.size for value in node.outputs)
+
+    def _find_biased(self, graph: Graph) -> Iterator[tuple[Node, Node]]:
+        """Yield the nodes that add a vector to a product nobody else needs, and the product."""
+        for node in graph.nodes:
+            if not isinstance(node.op, Add):
+                continue
+            for x, other in (node.inputs, node.inputs[::-1]):
+                maker = self._makers.get(x)
+                is_own = x not in self._outputs and len(self._uses[x]) == 1
+                if maker is None or not is_own or other.type.rank != 1 or maker.op.bodies:
+                    continue
+                if not maker.op.is_collective and self._costs.of(maker)[1] is not None:
+                    yield node, maker
+                    break

@@ -1,0 +1,234 @@
+"""Simulates the timetable of a plan on rows of equal devices.
+
+Devices that run the same stages are equal, and one of them stands for all. The steps of the
+timetable are gone through in their order. A run starts when the device has done the one before and
+its operands are there; a stage that communicates starts on all of its devices at once. A transfer
+starts when the value is made, and the one side sends nothing else and the other receives nothing
+else; it goes on beside what either computes. Where the devices of a process compute in turn, all
+steps of all devices come one after the other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mithril.cost.communication import transfer_seconds
+from mithril.cost.events import RECEIVED, SENT, Event, Occurrence
+from mithril.cost.hardware import Hardware
+from mithril.cost.kernels import OpCosts
+from mithril.cost.streams import (
+    Link,
+    Path,
+    Totals,
+    price_program,
+    simulate_program,
+)
+from mithril.ops.collective import SEND
+from mithril.plan import Plan
+from mithril.plan.timetable import Run, Send, Transfer
+
+Arrival = tuple[float, Link]
+"""When something is done, and what it was."""
+CALL = "call"
+
+
+class Line:
+    """One way of the links of a device: what goes over it, one after the other."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[float, float]] = []  # from when to when, in order
+
+    def find_room(self, start: float, seconds: float) -> float:
+        """Return from when on it is free for so long, at the earliest from `start`."""
+        for begun, ended in self.list_after(start):
+            if begun - start >= seconds:
+                break
+            start = max(start, ended)
+        return start
+
+    def take(self, start: float, end: float) -> None:
+        """Send something from when to when."""
+        insort(self._taken, (start, end))
+
+    def list_after(self, start: float) -> list[tuple[float, float]]:
+        """Return what ends later than that."""
+        return self._taken[bisect_right(self._taken, start, key=lambda one: one[1]) :]
+
+
+@dataclass(eq=False)
+class Row:
+    """Equal devices, and what one of them has done.
+
+    Args:
+        devices: flat indices.
+        now: when it has done its work so far.
+        link: the last of it.
+        lines: those it sends over and receives over, by stream.
+        totals: sums over what it does.
+        occurrences: what it does.
+    """
+
+    devices: tuple[int, ...]
+    now: float
+    link: Link
+    lines: Mapping[str, Line] = field(default_factory=lambda: {SENT: Line(), RECEIVED: Line()})
+    totals: Totals = field(default_factory=Totals)
+    occurrences: list[Occurrence] = field(default_factory=list)
+
+    def wait(self, until: float) -> None:
+        """Let time go on; what is sent or received in the meantime is exposed."""
+        taken = [one for line in self.lines.values() for one in line.list_after(self.now)]
+        for start, end in sorted(taken):
+            exposed = min(end, until) - max(start, self.now)
+            if exposed > 0:
+                self.totals.exposed[SEND] += exposed
+                self.now = min(end, until)
+        self.now = max(self.now, until)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulatedPlan:
+    """A plan that was simulated.
+
+    Args:
+        rows: of equal devices.
+        seconds: of the whole step.
+        path: what followed on what from its start to its end.
+        layers: seconds of compute by layer path, on a device that has the layer.
+    """
+
+    rows: tuple[Row, ...]
+    seconds: float
+    path: Path
+    layers: Mapping[str, float]
+
+
+def simulate_plan(plan: Plan, hardware: Hardware, costs: OpCosts) -> SimulatedPlan:
+    """Return when the devices of a plan do what.
+
+    Args:
+        plan: what runs.
+        hardware: the profile to price with.
+        costs: what is known of the costs of ops.
+    """
+    simulation = _PlanSimulation(plan, hardware, costs)
+    for step in plan.timetable.steps:
+        if isinstance(step, Run):
+            simulation.run(step)
+        else:
+            simulation.send(step)
+    return simulation.finish()
+
+
+class _PlanSimulation:
+    def __init__(self, plan: Plan, hardware: Hardware, costs: OpCosts) -> None:
+        self._plan, self._hardware = plan, hardware
+        self._in_turn = hardware.execution.in_turn
+        self._begin: Arrival = hardware.call_seconds, Link([(CALL, hardware.call_seconds)])
+        self._rows = tuple(Row(devices, *self._begin) for devices in list_rows(plan))
+        self._row_of = {device: row for row in self._rows for device in row.devices}
+        self._of_stage = [
+            tuple({id(row): row for row in map(self._row_of.__getitem__, stage.devices)}.values())
+            for stage in plan.stages
+        ]
+        self._simulated = [
+            simulate_program(price_program(stage.program, hardware, costs)) for stage in plan.stages
+        ]
+        self._there: dict[int, Arrival] = {}
+        self._lines: dict[int, Sequence[tuple[Row, str]]] = {}
+        self._transfer_seconds: dict[int, float] = {}
+        self._layers = Totals()
+
+    def run(self, step: Run) -> None:
+        """Run a stage."""
+        done, rows = self._simulated[step.stage], self._of_stage[step.stage]
+        operands = [self._there[slot] for slot in step.inputs if slot in self._there]
+        microbatch = None if step.action is None else step.action.microbatch
+        started = [(row.now, row.link) for row in (self._rows if self._in_turn else rows)]
+        ends = []
+        for row in rows:
+            own = started if self._in_turn or done.communicates else [(row.now, row.link)]
+            start, link = _last([*own, *operands])
+            row.wait(start)
+            row.now, row.link = start + done.seconds, Link(done.path, link)
+            row.totals.add(done.totals)
+            row.occurrences.append(Occurrence(done.items, start, microbatch))
+            ends.append((row.now, row.link))
+        self._layers.add(done.totals)
+        self._there.update(dict.fromkeys(step.outputs, _last(ends)))
+
+    def send(self, step: Send) -> None:
+        """Send a value from the devices of a stage to those of another."""
+        transfer = self._plan.timetable.transfers[step.transfer]
+        made = self._there.get(step.source, self._begin)
+        lines = self._find_lines(step.transfer, transfer)
+        if not lines:
+            self._there[step.target] = made
+            return
+        seconds = self._transfer_seconds[step.transfer]
+        others = [(row.now, row.link) for row in self._rows] if self._in_turn else []
+        ready, before = _last([made, *others])
+        start = _find_room([row.lines[stream] for row, stream in lines], ready, seconds)
+        end = start + seconds
+        self._there[step.target] = end, Link([(SEND, end - ready)], before)
+        microbatch = None if step.action is None else step.action.microbatch
+        for row, stream in lines:
+            row.lines[stream].take(start, end)
+            row.totals.communication[SEND] += seconds
+            event = _make_event(transfer, seconds, stream)
+            row.occurrences.append(Occurrence([event], start, microbatch))
+            if self._in_turn:
+                row.wait(end)
+                row.link = self._there[step.target][1]
+
+    def finish(self) -> SimulatedPlan:
+        """Wait for everything."""
+        ends = [(row.now, row.link) for row in self._rows]
+        seconds, link = _last([*ends, *self._there.values()])
+        for row in self._rows:
+            row.wait(seconds)
+            row.occurrences.sort(key=lambda occurrence: occurrence.start)
+        return SimulatedPlan(self._rows, seconds, link.trace(), self._layers.layers)
+
+    def _find_lines(self, number: int, transfer: Transfer) -> Sequence[tuple[Row, str]]:
+        """Return over which lines a transfer goes."""
+        if number not in self._lines:
+            crossing = [chunk for chunk in transfer.chunks if chunk.sender != chunk.receiver]
+            ends = {(chunk.sender, SENT) for chunk in crossing}
+            ends |= {(chunk.receiver, RECEIVED) for chunk in crossing}
+            lines = {(self._row_of[device], stream) for device, stream in ends}
+            self._lines[number] = sorted(lines, key=lambda one: (one[0].devices, one[1]))
+            self._transfer_seconds[number] = transfer_seconds(transfer, self._hardware)
+        return self._lines[number]
+
+
+def list_rows(plan: Plan) -> list[tuple[int, ...]]:
+    """Return the devices of a plan, together those that run the same stages."""
+    stages: dict[int, list[int]] = {device: [] for device in range(plan.mesh.size)}
+    for number, stage in enumerate(plan.stages):
+        for device in stage.devices:
+            stages[device].append(number)
+    rows: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for device, numbers in stages.items():
+        rows[tuple(numbers)].append(device)
+    return [tuple(devices) for devices in rows.values()]
+
+
+def _find_room(lines: Sequence[Line], start: float, seconds: float) -> float:
+    """Return from when on all of some lines are free for so long."""
+    later = max(line.find_room(start, seconds) for line in lines)
+    return start if later == start else _find_room(lines, later, seconds)
+
+
+def _last(arrivals: Sequence[Arrival]) -> Arrival:
+    return max(arrivals, key=lambda arrival: arrival[0])
+
+
+def _make_event(transfer: Transfer, seconds: float, stream: str) -> Event:
+    return Event(
+        f"{SEND} {transfer.cause.value}", transfer.scope, transfer.phase, stream, 0.0, seconds,
+        SEND, (), transfer.bytes,
+    )  # fmt: skip

@@ -1,0 +1,320 @@
+"""Streams: simulates a program on one device, kernel by kernel and collective by collective.
+
+A device has two streams. Kernels are in the first, in the order of the program. Collectives are in
+the second: each starts once the first stream has come to where it stands, and the one before has
+ended. Where an engine does not overlap them, the first stream waits for each at once; otherwise
+whoever reads the result waits, in a loop at the latest the end of the iteration. Time in which the
+first stream waits while the second is at work is *exposed* communication.
+
+A loop is simulated until an iteration starts with nothing on its way, as all later ones do; these
+are not simulated again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mithril.cost.communication import collective_seconds
+from mithril.cost.events import COMMUNICATION, COMPUTE, Event, Item, Iterations
+from mithril.cost.hardware import Hardware, hardware_within
+from mithril.cost.kernels import Kernel, OpCosts, find_kernels
+from mithril.ir import Graph, Node, Value
+from mithril.ir.start import Wait
+from mithril.mesh import Mesh
+from mithril.ops.collective import collective_of
+from mithril.plan import Program
+from mithril.plan.program import describe_collective
+
+Path = list[tuple[str, float]]
+"""What followed on what, with the seconds that it took."""
+
+
+def _start_sums() -> dict[str, float]:
+    return defaultdict(float)
+
+
+@dataclass(eq=False)
+class Totals:
+    """Sums over what a device does.
+
+    Args:
+        compute: seconds of compute.
+        layers: the same by layer path.
+        communication: seconds of communication by axes, and of sends.
+        exposed: those of them that nothing hides.
+    """
+
+    compute: float = 0.0
+    layers: dict[str, float] = field(default_factory=_start_sums)
+    communication: dict[str, float] = field(default_factory=_start_sums)
+    exposed: dict[str, float] = field(default_factory=_start_sums)
+
+    def add(self, other: Totals, times: float = 1) -> None:
+        """Add what happens so many times."""
+        self.compute += other.compute * times
+        for own, more in (
+            (self.layers, other.layers),
+            (self.communication, other.communication),
+            (self.exposed, other.exposed),
+        ):
+            for key, seconds in more.items():
+                own[key] += seconds * times
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """A piece of a path, and what it had to wait for."""
+
+    path: Path
+    before: Link | None = None
+
+    def trace(self, until: Link | None = None) -> Path:
+        """Return the path up to here, from behind a link or from the start."""
+        pieces = []
+        link: Link | None = self
+        while link is not None and link is not until:
+            pieces.append(link.path)
+            link = link.before
+        return join(piece for path in reversed(pieces) for piece in path)
+
+
+def join(pieces: Iterable[tuple[str, float]]) -> Path:
+    """Return a path with neighbours of one name as one."""
+    found: Path = []
+    for name, seconds in pieces:
+        if found and found[-1][0] == name:
+            found[-1] = (name, found[-1][1] + seconds)
+        elif seconds:
+            found.append((name, seconds))
+    return found
+
+
+# ------------------------------------------------------------------ what a program consists of
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """What a stream is given: a kernel, a collective or a loop.
+
+    Args:
+        seconds: that it takes; of a loop 0.
+        needs: results of collectives that it waits for.
+        event: as it starts at 0; None for a loop, and for what only waits.
+        makes: what is on its way from here on, of a collective.
+        body: the steps of an iteration.
+        count: how often they run.
+    """
+
+    seconds: float
+    needs: tuple[Value, ...]
+    event: Event | None = None
+    makes: tuple[Value, ...] = ()
+    body: Sequence[Step] = ()
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """What a program runs, priced.
+
+    Args:
+        steps: in order.
+        overlaps: whether collectives go on beside kernels.
+    """
+
+    steps: Sequence[Step]
+    overlaps: bool
+
+
+def price_program(program: Program, hardware: Hardware, costs: OpCosts) -> Work:
+    """Return what a program runs, with what each part takes on one device.
+
+    Args:
+        program: a local one.
+        hardware: the profile to price with.
+        costs: what is known of the costs of ops.
+    """
+    own, execution = hardware_within(hardware, program.mesh.flat), hardware.execution
+    rounds = program.mesh.size if execution.in_turn else 1
+    pricing = _Pricing(program.mesh, own, costs, rounds)
+    return Work(pricing.list_steps(program.graph), execution.overlaps and not execution.in_turn)
+
+
+class _Pricing:
+    def __init__(self, mesh: Mesh, hardware: Hardware, costs: OpCosts, rounds: int) -> None:
+        self._mesh, self._hardware, self._costs, self._rounds = mesh, hardware, costs, rounds
+
+    def list_steps(self, graph: Graph) -> list[Step]:
+        execution = self._hardware.execution
+        kernels = find_kernels(graph, execution, self._costs)
+        pending: dict[Value, Value] = {}  # what stands for the result of a collective
+        steps: list[Step] = []
+        for node in graph.nodes:
+            if collective_of(node.op) is not None:
+                steps.append(self._exchange(node, _needs([node], pending)))
+                pending.update((value, value) for value in node.outputs)
+            elif isinstance(node.op, Wait):
+                steps.append(Step(0.0, _needs([node], pending)))
+            elif node.op.bodies:
+                (body,) = node.op.bodies
+                needs, count = _needs([node], pending), node.op.iterations
+                steps.append(Step(0.0, needs, body=self.list_steps(body), count=count))
+            elif node in kernels:
+                kernel = kernels[node]
+                steps.append(self._compute(kernel, _needs(kernel.nodes, pending)))
+            elif node.op.is_view and node.inputs[0] in pending:
+                pending[node.outputs[0]] = pending[node.inputs[0]]
+        return steps
+
+    def _compute(self, kernel: Kernel, needs: tuple[Value, ...]) -> Step:
+        node = kernel.nodes[-1]
+        seconds = kernel.seconds(self._hardware) * self._rounds
+        name, kind = "+".join(part.op.name for part in kernel.nodes), node.op.name
+        event = Event(name, node.scope, node.phase, COMPUTE, 0.0, seconds, kind, bytes=kernel.bytes)
+        return Step(seconds, needs, event)
+
+    def _exchange(self, node: Node, needs: tuple[Value, ...]) -> Step:
+        op = collective_of(node.op)
+        assert op is not None, "it is asked of collectives"
+        kind, axes, nbytes = describe_collective(node, self._mesh)
+        seconds = collective_seconds(kind, nbytes, op.axes, self._mesh, self._hardware)
+        name = f"{kind} over {'+'.join(axes)}"
+        event = Event(name, node.scope, node.phase, COMMUNICATION, 0.0, seconds, kind, axes, nbytes)
+        return Step(seconds, needs, event, node.outputs)
+
+
+def _needs(nodes: Sequence[Node], pending: dict[Value, Value]) -> tuple[Value, ...]:
+    if not pending:
+        return ()
+    found = (pending[value] for node in nodes for value in node.inputs if value in pending)
+    return tuple(dict.fromkeys(found))
+
+
+def _communicates(steps: Sequence[Step]) -> bool:
+    return any(step.makes or _communicates(step.body) for step in steps)
+
+
+# ------------------------------------------------------------------ the simulation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Simulated:
+    """A run of a program that was simulated.
+
+    Args:
+        seconds: until all of it is done.
+        items: its events, the first stream starting at 0.
+        totals: sums over them.
+        path: what followed on what from the start to the end.
+        communicates: whether there is a collective in it.
+    """
+
+    seconds: float
+    items: Sequence[Item]
+    totals: Totals
+    path: Path
+    communicates: bool
+
+
+def simulate_program(work: Work) -> Simulated:
+    """Return when a program does what, its streams being idle before."""
+    simulation = _Simulation(work.overlaps)
+    simulation.run(work.steps)
+    path = simulation.link.trace()
+    items, totals = simulation.items, simulation.totals
+    return Simulated(simulation.now, items, totals, path, _communicates(work.steps))
+
+
+class _Simulation:
+    def __init__(self, overlaps: bool) -> None:
+        self.now = 0.0
+        self.link = Link([])
+        self.items: list[Item] = []
+        self.totals = Totals()
+        self._overlaps = overlaps
+        self._exchanged = 0.0  # when the collectives so far have ended, and the last of them
+        self._last_exchange = Link([])
+        self._on_their_way: deque[tuple[float, float, str]] = deque()
+
+    def run(self, steps: Sequence[Step]) -> None:
+        """Run some steps, and wait for what they started."""
+        pending: dict[Value, tuple[float, Link]] = {}
+        for step in steps:
+            for value in step.needs:
+                if value in pending:
+                    self._wait(*pending.pop(value))
+            if step.makes:
+                arrival = self._exchange(step)
+                if self._overlaps:
+                    pending.update(dict.fromkeys(step.makes, arrival))
+                else:
+                    self._wait(*arrival)
+            elif step.body:
+                self._repeat(step)
+            elif step.event is not None:
+                self._compute(step.event, step.seconds)
+        for arrival in pending.values():
+            self._wait(*arrival)
+
+    def _compute(self, event: Event, seconds: float) -> None:
+        name = event.scope or event.kind
+        self.items.append(event.shift(self.now, None))
+        self.now += seconds
+        self.totals.compute += seconds
+        self.totals.layers[name] += seconds
+        self.link = Link([(name, seconds)], self.link)
+
+    def _exchange(self, step: Step) -> tuple[float, Link]:
+        event = step.event
+        assert event is not None, "a collective has an event"
+        is_queued = self._exchanged > self.now
+        start = self._exchanged if is_queued else self.now
+        before = self._last_exchange if is_queued else self.link
+        end, key = start + step.seconds, "+".join(event.axes)
+        link = Link([(event.name, step.seconds)], before)
+        self._exchanged, self._last_exchange = end, link
+        self._on_their_way.append((start, end, key))
+        self.items.append(event.shift(start, None))
+        self.totals.communication[key] += step.seconds
+        return end, link
+
+    def _wait(self, end: float, link: Link) -> None:
+        if end <= self.now:
+            return
+        while self._on_their_way[0][1] <= self.now:
+            self._on_their_way.popleft()
+        for begun, ended, key in self._on_their_way:
+            seconds = min(ended, end) - max(begun, self.now)
+            if seconds > 0:
+                self.totals.exposed[key] += seconds
+        self.now, self.link = end, link
+
+    def _repeat(self, step: Step) -> None:
+        outer_items, outer_totals = self.items, self.totals
+        communicates = _communicates(step.body)
+        for number in range(step.count):
+            is_steady = not communicates or self._exchanged <= self.now
+            times = step.count - number if is_steady else 1
+            self.items, self.totals = [], Totals()
+            start, before, first = self.now, self.link, Link([], self.link)
+            self.link = first
+            self.run(step.body)
+            period = self.now - start
+            outer_items.append(Iterations(self.items, period, times))
+            outer_totals.add(self.totals, times)
+            if is_steady:
+                self._skip(times, period, first, before, communicates)
+                break
+        self.items, self.totals = outer_items, outer_totals
+
+    def _skip(
+        self, times: int, period: float, first: Link, before: Link, communicates: bool
+    ) -> None:
+        """Go to the end of so many iterations, of which one was simulated."""
+        path = [(name, seconds * times) for name, seconds in self.link.trace(first)]
+        self.link = Link(path, before)
+        self.now += (times - 1) * period
+        if communicates:
+            self._exchanged += (times - 1) * period

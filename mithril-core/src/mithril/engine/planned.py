@@ -1,0 +1,44 @@
+"""Devices that are only planned for: nobody opens them, and nothing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Never
+
+from mithril.engine.numpy_engine import NumpyEngine
+from mithril.errors import BackendError
+from mithril.plan import Execution, Program
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEngine(NumpyEngine):
+    """What an accelerator offers that has a compiler: kernels of all ops, fused and overlapped."""
+
+    name = "planned"
+
+    @property
+    def platform(self) -> str:
+        """`planned`."""
+        return "planned"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """One label per device."""
+        return tuple(f"planned {index}" for index in self.mesh.flat)
+
+    @property
+    def execution(self) -> Execution:
+        """A compiler fuses elementwise ops, and collectives go on beside other work."""
+        return Execution(fuses=True, overlaps=True)
+
+    def lower(self, program: Program, donate: Collection[int] = ()) -> Never:
+        """Refuse to run.
+
+        Raises:
+            BackendError: always.
+        """
+        raise BackendError(
+            f"devices of {self.mesh!r} are planned for and not opened; nothing runs on them; open "
+            f"a backend on devices that are there"
+        )

@@ -1,0 +1,271 @@
+"""A profile as text: what was measured, and beside it what was predicted, with their ratio.
+
+Predictions are printed where a hardware profile describes the devices, and say which one it is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mithril.plan import Plan
+from mithril.report.profile import (
+    DeviceFigures,
+    ProfiledRun,
+    ProfileFigures,
+    group_runs,
+    merge_memory,
+    sum_by_layer,
+)
+
+Unit = Callable[[float], str]
+
+if TYPE_CHECKING:
+    from mithril.cost import PlanMemory, PlanTimeline
+
+PLANS, LAYERS, DEVICES = 4, 16, 64
+"""How many of each are printed."""
+HEAD = f"{'':<44}{'measured':>12}{'predicted':>12}{'ratio':>8}"
+OUTSIDE = "(outside layers)"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a profile was asked for.
+
+    Args:
+        communication: exchanges of data.
+        memory: what is in use.
+        compute: time by layer and device.
+    """
+
+    communication: bool = True
+    memory: bool = True
+    compute: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What was predicted of a plan.
+
+    Args:
+        profile: name of the hardware profile.
+        timeline: times.
+        memory: bytes.
+    """
+
+    profile: str
+    timeline: PlanTimeline
+    memory: PlanMemory
+
+
+def predict(plan: Plan) -> Prediction | None:
+    """Return what is predicted of a plan; None where no profile describes its devices."""
+    pricing = plan.pricing
+    if pricing is None or pricing.unknown_platform or plan.analyst is None:
+        return None
+    return Prediction(pricing.profile, plan.timeline(), plan.memory())
+
+
+def write_summary(figures: ProfileFigures, shown: Shown) -> str:
+    """Return what `Profile.summary` returns."""
+    plans = group_runs(figures.runs)
+    took = sum(run.seconds for run in figures.runs)
+    lines = [
+        f"profile of '{figures.backend}' on {figures.mesh!r}: {_count(len(figures.runs), 'run')} of "
+        f"{_count(len(plans), 'plan')}, {seconds(took)} of {seconds(figures.seconds)}",
+        HEAD,
+    ]
+    for same in plans[:PLANS]:
+        lines += _describe_plan(same, shown)
+    if rest := plans[PLANS:]:
+        runs = [run for same in rest for run in same]
+        label = f"{_count(len(runs), 'run')} of {_count(len(rest), 'other plan')}"
+        lines.append(row(label, seconds(sum(run.seconds for run in runs))))
+    lines += _describe_utilization(figures.devices, figures) if shown.compute else []
+    lines += _describe_predictions(plans)
+    lines += _describe_overhead(figures)
+    return "\n".join(lines)
+
+
+def _describe_plan(runs: Sequence[ProfiledRun], shown: Shown) -> Iterator[str]:
+    """Yield lines of a run of a plan, on average."""
+    count, predicted = len(runs), predict(runs[0].plan)
+    timeline = None if predicted is None else predicted.timeline
+    yield f"{runs[0].caller}, {_count(count, 'run')}; of one run:"
+    took = sum(run.seconds for run in runs) / count
+    yield compare("  time", took, None if timeline is None else timeline.seconds, seconds)
+    if shown.memory:
+        yield from _describe_memory(runs, None if predicted is None else predicted.memory)
+    if shown.communication:
+        yield from _describe_collectives(runs, timeline)
+    if shown.compute:
+        yield from _describe_layers(runs, timeline)
+
+
+def _describe_memory(runs: Sequence[ProfiledRun], predicted: PlanMemory | None) -> Iterator[str]:
+    for use in merge_memory(use for run in runs for use in run.memory)[:1]:
+        expected = None
+        if predicted is not None:
+            expected = sum(predicted.of(device).peak for device in use.devices)
+        which = f"device {use.devices[0]}"
+        if len(use.devices) > 1:
+            which = f"{len(use.devices)} devices of one process"
+        yield compare(f"  memory, {which}", use.peak, expected, nbytes)
+
+
+def _describe_collectives(
+    runs: Sequence[ProfiledRun], timeline: PlanTimeline | None
+) -> Iterator[str]:
+    """Yield bytes and time by kind and axes; times are predicted by axes."""
+    sizes: defaultdict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(lambda: [0, 0, 0])
+    for run in runs:
+        for issued in run.issued:
+            found = sizes[issued.kind, issued.axes]
+            found[0] += 1
+            found[1] += issued.bytes
+            found[2] += issued.seconds or 0.0
+    planned: defaultdict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
+    for collective in runs[0].plan.collectives():
+        planned[collective.kind, collective.axes] += collective.bytes * collective.times
+    by_axes: defaultdict[str, float] = defaultdict(float)
+    for (kind, axes), (times, moved, took) in sizes.items():
+        where = "+".join(axes) or kind
+        by_axes[where] += took / len(runs)
+        over = f" over {' x '.join(axes)}" if axes else ""
+        label = f"  {kind}{over}, {times / len(runs):g} times"
+        yield compare(label, moved / len(runs), planned[kind, axes], nbytes)
+    for where, took in by_axes.items():
+        expected = None if timeline is None else timeline.communication.get(where)
+        yield compare(f"  time of communication, {where}", took, expected, seconds)
+
+
+def _describe_layers(runs: Sequence[ProfiledRun], timeline: PlanTimeline | None) -> Iterator[str]:
+    found = {layer: sum(both) / len(runs) for layer, both in sum_by_layer(runs).items()}
+    rows = sorted(found.items(), key=lambda item: -item[1])
+    for layer, took in rows[:LAYERS]:
+        expected = None if timeline is None else timeline.layers.get(layer)
+        yield compare(f"  layer {layer or OUTSIDE}", took, expected, seconds)
+    if len(rows) > LAYERS:
+        rest = sum(took for _, took in rows[LAYERS:])
+        yield row(f"  {len(rows) - LAYERS} more layers", seconds(rest))
+
+
+def _describe_utilization(found: DeviceFigures, figures: ProfileFigures) -> Iterator[str]:
+    own = found.utilization[list(figures.here)] if figures.here else np.zeros(0)
+    if own.size:
+        how = ", each by itself: they run in turn" if figures.in_turn else ""
+        label = f"devices compute {100 * own.min():.0f} % to {100 * own.max():.0f} % of the time"
+        yield label + how
+
+
+def _describe_predictions(plans: Sequence[Sequence[ProfiledRun]]) -> Iterator[str]:
+    """Yield which profiles predicted, and why there is no prediction where there is none."""
+    pricings = [runs[0].plan.pricing for runs in plans]
+    names = sorted({p.profile for p in pricings if p is not None and not p.unknown_platform})
+    for name in names:
+        yield f"predicted with profile '{name}'; ratio is measured / predicted"
+    for platform in sorted({p.unknown_platform for p in pricings if p is not None} - {""}):
+        yield f"nothing is predicted: no profile describes '{platform}'"
+
+
+def _describe_overhead(figures: ProfileFigures) -> Iterator[str]:
+    beside, within = figures.overhead
+    took = sum(run.seconds for run in figures.runs) or 1.0
+    inside = f"about {seconds(within)} within the runs ({100 * within / took:.1f} %)"
+    if np.isnan(within):
+        inside = "not known within the runs"
+    yield f"overhead of the profile: {inside}, {seconds(beside)} beside them"
+
+
+def write_device_summary(figures: ProfileFigures, found: DeviceFigures, shown: Shown) -> str:
+    """Return what `Profile.device_summary` returns."""
+    predicted = [
+        prediction for runs in group_runs(figures.runs) if (prediction := predict(runs[0].plan))
+    ]
+    lines = [
+        f"{'device':<10}{'compute':>12}{'waits':>12}{'utilised':>10}"
+        f"{'peak memory':>14}{'predicted':>12}{'ratio':>8}"
+    ]
+    together = [use for use in figures.memory if len(use.devices) > 1]
+    for device in range(min(figures.mesh.size, DEVICES)):
+        peak, expected = found.peak[device], None
+        if predicted and shown.memory:
+            expected = max(prediction.memory.of(device).peak for prediction in predicted)
+        cells = [_cell(found.compute[device]), _cell(found.communication[device])]
+        cells.append(_percent(found.utilization[device]))
+        if not shown.compute:
+            cells = ["-", "-", "-"]
+        memory = "-" if np.isnan(peak) or not shown.memory else nbytes(peak)
+        tail = ["-", "-"]
+        if expected is not None:
+            tail = [nbytes(expected), "-" if memory == "-" else f"{peak / expected:.2f}"]
+        lines.append(
+            f"{device:<10}{cells[0]:>12}{cells[1]:>12}{cells[2]:>10}{memory:>14}"
+            f"{tail[0]:>12}{tail[1]:>8}"
+        )
+    if figures.mesh.size > DEVICES:
+        lines.append(f"and {figures.mesh.size - DEVICES} devices more")
+    for use in together if shown.memory else ():
+        lines.append(f"memory of {len(use.devices)} devices together: {nbytes(use.peak)}")
+    if shown.memory:
+        lines += [f"memory by {how}" for how in sorted({use.how for use in figures.memory})]
+    lines += _describe_predictions(group_runs(figures.runs))
+    return "\n".join(lines)
+
+
+def compare(label: str, measured: float, predicted: float | None, unit: Unit) -> str:
+    """Return a line with what was measured, what was predicted, and their ratio."""
+    if predicted is None:
+        return row(label, unit(measured))
+    ratio = f"{measured / predicted:.2f}" if predicted else "-"
+    return row(label, unit(measured), unit(predicted), ratio)
+
+
+def row(label: str, measured: str, predicted: str = "-", ratio: str = "-") -> str:
+    """Return a line of the table."""
+    shown = label if len(label) <= 44 else f"{label[:41]}..."
+    return f"{shown:<44}{measured:>12}{predicted:>12}{ratio:>8}"
+
+
+def seconds(value: float) -> str:
+    """Return a time to read.
+
+    >>> seconds(0.0123), seconds(2e-6)
+    ('12.3 ms', '2.0 us')
+    """
+    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value / 1e-6:.1f} us"
+
+
+def nbytes(value: float) -> str:
+    """Return a size to read.
+
+    >>> nbytes(264), nbytes(1.5e9)
+    ('264 B', '1.5 GB')
+    """
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e4, "kB")):
+        if value >= factor:
+            return f"{value / min(factor, 1e3 if unit == 'kB' else factor):.4g} {unit}"
+    return f"{value:.0f} B"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _cell(value: float) -> str:
+    return "-" if np.isnan(value) else seconds(value)
+
+
+def _percent(value: float) -> str:
+    return "-" if np.isnan(value) else f"{100 * value:.0f} %"
+
+
+__all__ = ["Prediction", "Shown", "predict", "write_device_summary", "write_summary"]

@@ -1,0 +1,90 @@
+"""What timed programs tell: from the times at their marks to spans and exchanges for a recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+from mithril.engine.recording import Recorder, Span
+from mithril.plan import Issued
+
+from mithril_torch.program.module_scope import TextSegment
+
+Stamps = Sequence[float]
+"""Numbers of segments, each followed by the time at which it began."""
+
+HOW = "allocations of PyTorch, counted"
+"""How memory is measured."""
+
+
+def make_mark(stamps: list[float], device: str) -> Callable[[int], None]:
+    """Return the function that a timed program calls as it comes to a segment.
+
+    Args:
+        stamps: where the numbers of segments and the times go.
+        device: where the program computes; a GPU is waited for.
+    """
+    note, is_gpu = stamps.append, device.startswith("cuda")
+
+    def mark(number: int) -> None:
+        if is_gpu:
+            torch.cuda.synchronize()
+        note(number)
+        note(perf_counter())
+
+    return mark
+
+
+def record(
+    recorder: Recorder,
+    segments: Sequence[TextSegment],
+    stamps: Sequence[tuple[int, Stamps]],
+    untimed: Iterable[Issued],
+) -> None:
+    """Tell a recorder what was timed.
+
+    Args:
+        recorder: of the run.
+        segments: those of the program.
+        stamps: ranks, and what each of them noted, until its program returned.
+        untimed: what is exchanged, for a program that has no marks.
+    """
+    alone = len(stamps) == 1
+    recorder.marks += max((len(noted) // 2 for _, noted in stamps), default=0)
+    for rank, noted in stamps:
+        found = list(_spans(rank, segments, noted))
+        recorder.spans += (span for span, _ in found)
+        for span, text in found:
+            issued = span.segment.issued
+            # Of all that take part one tells; a process alone tells what it takes part in.
+            if issued is not None and (alone or rank == text.devices[0]):
+                recorder(replace(issued, seconds=span.seconds))
+    if not segments:
+        for issued in untimed:
+            recorder(issued)
+
+
+def _spans(
+    rank: int, segments: Sequence[TextSegment], stamps: Stamps
+) -> Iterable[tuple[Span, TextSegment]]:
+    """Return what a rank did; an exchange lasts from its start to the end of the last wait."""
+    found: list[tuple[Span, TextSegment]] = []
+    begun: dict[int, int] = {}  # by the identity of what is exchanged, where its span stands
+    moments = list(zip(stamps[::2], stamps[1::2], strict=True))
+    for (number, start), (_, end) in zip(moments, moments[1:], strict=False):
+        text = segments[int(number)]
+        if not text.segment.name:
+            continue
+        key = id(text.segment.issued and text.segment.issued.origin)
+        if text.is_wait:
+            at = begun[key]
+            span = found[at][0]
+            waited = (span.waited or 0.0) + end - start
+            found[at] = replace(span, end=end, waited=waited), found[at][1]
+            continue
+        waiting = None if text.segment.issued is None else end - start
+        begun[key] = len(found)
+        found.append((Span(text.segment, (rank,), start, end, waiting), text))
+    return found

@@ -1,0 +1,96 @@
+"""Which ops are one kernel, and what that reads and writes."""
+
+from __future__ import annotations
+
+from mithril import ops
+from mithril.cost.kernels import find_kernels
+from mithril.ir import Builder, Graph, Tensor
+from mithril.plan import Execution
+from mithril.types import DType, TensorType
+
+FUSES, EAGER = Execution(fuses=True), Execution()
+X, BYTES = TensorType((8, 8), DType.float32), 256
+
+
+def kernels_of(graph: Graph, execution: Execution) -> dict[str, int]:
+    """Return the bytes of each kernel by its ops."""
+    found = find_kernels(graph, execution).values()
+    return {"+".join(node.op.name for node in kernel.nodes): kernel.bytes for kernel in found}
+
+
+def built(function, *types: TensorType) -> Graph:
+    builder = Builder()
+    inputs = [builder.input(type, f"x{i}") for i, type in enumerate(types)]
+    made: Tensor | dict[str, Tensor] = function(*inputs)
+    return builder.build(made if isinstance(made, dict) else {"y": made})
+
+
+def test_a_chain_moves_what_is_at_its_border():
+    graph = built(lambda x, y: ops.tanh(ops.add(ops.exp(x), y)), X, X)
+    assert kernels_of(graph, FUSES) == {"exp+add+tanh": 3 * BYTES}
+    assert kernels_of(graph, EAGER) == {"exp": 2 * BYTES, "add": 3 * BYTES, "tanh": 2 * BYTES}
+
+
+def test_what_is_read_twice_is_read_once_at_the_border():
+    graph = built(lambda x: ops.multiply(ops.exp(x), x), X)
+    assert kernels_of(graph, FUSES) == {"exp+multiply": 2 * BYTES}
+
+
+def test_a_reduction_ends_a_chain():
+    graph = built(lambda x: ops.exp(ops.sum(ops.exp(x), axis=0)), X)
+    assert kernels_of(graph, FUSES) == {"exp+sum": BYTES + 32, "exp": 64}
+
+
+def test_an_output_of_the_graph_is_written():
+    def function(x: Tensor) -> dict[str, Tensor]:
+        e = ops.exp(x)
+        return {"e": e, "y": ops.tanh(e)}
+
+    assert kernels_of(built(function, X), FUSES) == {"exp": 2 * BYTES, "tanh": 2 * BYTES}
+
+
+def test_what_is_cheap_is_computed_again_and_what_is_not_is_kept():
+    def function(cheap, x: Tensor) -> dict[str, Tensor]:
+        shared = cheap(x)
+        return {"a": ops.exp(shared), "b": ops.tanh(shared)}
+
+    cheap = built(lambda x: function(ops.negate, x), X)
+    assert kernels_of(cheap, FUSES) == {"negate+exp": 2 * BYTES, "negate+tanh": 2 * BYTES}
+    costly = built(lambda x: function(ops.exp, x), X)
+    assert len(kernels_of(costly, FUSES)) == 2  # names of two kernels are the same
+    assert sum(k.bytes for k in find_kernels(costly, FUSES).values()) == 6 * BYTES
+
+
+def test_a_product_reads_what_its_neighbours_write():
+    graph = built(lambda x, w: ops.exp(ops.matmul(ops.exp(x), w)), X, X)
+    assert kernels_of(graph, FUSES) == {
+        "exp": 2 * BYTES, "einsum": 3 * BYTES,
+    }  # fmt: skip
+    assert len(find_kernels(graph, FUSES)) == 3
+
+
+def test_a_bias_is_part_of_a_product_where_the_engine_has_that():
+    bias = TensorType((8,), DType.float32)
+    graph = built(lambda x, w, b: ops.exp(ops.add(ops.matmul(x, w), b)), X, X, bias)
+    own = Execution(adds_in_product=True)
+    assert kernels_of(graph, own) == {"einsum+add": 3 * BYTES + 32, "exp": 2 * BYTES}
+    both = Execution(fuses=True, adds_in_product=True)
+    assert kernels_of(graph, both) == {"einsum+add": 3 * BYTES + 32, "exp": 2 * BYTES}
+    assert kernels_of(graph, FUSES) == {"einsum": 3 * BYTES, "add+exp": 2 * BYTES + 32}
+    square = built(lambda x, w, b: ops.add(ops.matmul(x, w), b), X, X, X)
+    assert len(find_kernels(square, own)) == 2  # no vector
+
+
+def test_a_view_is_no_kernel_and_reads_what_is_below():
+    row = TensorType((8,), DType.float32)
+
+    def function(x: Tensor, b: Tensor) -> Tensor:
+        return ops.add(x, ops.broadcast_to(ops.reshape(b, (1, 8)), (8, 8)))
+
+    expected = {"add": 2 * BYTES + 32}
+    assert kernels_of(built(function, X, row), EAGER) == expected
+    assert kernels_of(built(function, X, row), FUSES) == expected
+    without = Execution(has_views=False)
+    assert kernels_of(built(function, X, row), without) == {
+        "reshape": 32, "broadcast": BYTES, "add": 3 * BYTES,
+    }  # fmt: skip

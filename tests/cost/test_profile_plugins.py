@@ -1,0 +1,133 @@
+"""Profiles of third parties: files that a plugin names; a faulty one harms no other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mithril as ml
+import pytest
+from mithril.cost.profiles import list_profiles
+from mithril.errors import OptionError
+
+from tests.plugin_packages import write_plugin
+
+Install = Callable[[str, str], None]
+HOOK = "from mithril.plugins import hookimpl\n@hookimpl\ndef mithril_hardware():\n    return {}\n"
+CARD = """
+format = 1
+matches = ["NPU 7"]
+memory_bandwidth = "1 TB/s"
+kernel_time = "1 us"
+vector_rate = "1 TFLOP/s"
+rates.float32 = "10 TFLOP/s"
+[[levels]]
+name = "node"
+latency = "1 us"
+bandwidth = "10 GB/s"
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Put a plugin written in a test on the path of this process, and forget profiles."""
+    monkeypatch.syspath_prepend(tmp_path)
+    list_profiles.cache_clear()
+    yield lambda name, source: write_plugin(tmp_path, name, source, group="mithril.plugins")
+    list_profiles.cache_clear()
+    for module in [name for name in sys.modules if name.startswith("acme_")]:
+        del sys.modules[module]
+
+
+def offer(folder: Path, *names: str, text: str = CARD) -> str:
+    """Write profiles, and return the source of a plugin that names them."""
+    for name in names:
+        (folder / name).write_text(text, encoding="utf-8")
+    return HOOK.format([str(folder / name) for name in names])
+
+
+def refusal(name: str) -> str:
+    with pytest.raises(OptionError) as raised:
+        ml.Hardware.load(name)
+    return str(raised.value)
+
+
+def test_a_plugin_registers_profiles(install: Install, tmp_path: Path) -> None:
+    install("cards", offer(tmp_path, "npu-7.toml", "npu-8.toml"))
+    found = ml.Hardware.load("npu-7")
+    assert (found.name, found.origin, found.memory_bandwidth) == ("npu-7", "acme-cards", 1e12)
+    assert refusal("npu") == "hardware 'npu' is one of 'npu-7', 'npu-8'; say which"
+
+
+def test_a_faulty_profile_is_refused_when_it_is_asked_for(install: Install, tmp_path: Path) -> None:
+    install("cards", offer(tmp_path, "npu-7.toml", text=CARD.replace("TB/s", "TB")))
+    install("more", offer(tmp_path, "npu-8.toml"))
+    assert ml.Hardware.load("npu-8").name == "npu-8"
+    assert refusal("npu-7") == (
+        f"hardware profile 'npu-7' of acme-cards is broken; hardware profile "
+        f"'{tmp_path / 'npu-7.toml'}': memory_bandwidth is '1 TB'; give bytes a second, such as "
+        f"'900 GB/s'; mend or remove it, or give the path of another"
+    )
+    (row,) = [entry for entry in list_profiles() if entry.name == "npu-7"]
+    assert (row.package, row.profile, "give bytes a second" in row.fault) == (
+        "acme-cards",
+        None,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
+        (
+            HOOK.format("7"),
+            "BackendError: mithril_hardware returned an int; return a list of paths",
+        ),
+        (
+            HOOK.format("[7]"),
+            "BackendError: mithril_hardware offers an int; return a list of paths",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_be_asked_is_named_beside_the_profile_that_is_missed(
+    install: Install, source: str, said: str
+) -> None:
+    install("cards", source)
+    assert ml.Hardware.load("h100-sxm").name == "h100-sxm"
+    assert refusal("npu-7").endswith(f"; broken: cards ({said})")
+    assert f"hardware profile 'cards' of acme-cards is broken; {said}; " in refusal("cards")
+
+
+def test_a_profile_has_the_name_of_its_file(install: Install, tmp_path: Path) -> None:
+    install(
+        "cards", offer(tmp_path, "npu-7.toml", text=CARD.replace("format", "name = 'npu'\nformat"))
+    )
+    assert "has the name 'npu'; name it as its file, 'npu-7'" in refusal("npu-7")
+
+
+def test_a_name_of_the_core_stays_the_cores(install: Install, tmp_path: Path) -> None:
+    install("cards", offer(tmp_path, "cpu.toml"))
+    assert ml.Hardware.load("cpu").origin == "mithril-core"
+    faults = {entry.package: entry.fault for entry in list_profiles() if entry.name == "cpu"}
+    assert faults["acme-cards"] == (
+        "its name is also claimed by mithril-core, whose profile is used"
+    )
+
+
+def test_what_the_variable_blocks_is_not_asked(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("cards", offer(tmp_path, "npu-7.toml"))
+    monkeypatch.setenv("MITHRIL_PLUGINS", "numpy")
+    assert refusal("npu-7").startswith("hardware 'npu-7' has no profile; ")
+
+
+def test_strict_raises_what_the_plugin_raised(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("cards", "raise RuntimeError('no driver')")
+    monkeypatch.setenv("MITHRIL_STRICT", "1")
+    with pytest.raises(RuntimeError, match="no driver"):
+        list_profiles()
