@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         GraphError,
         MeshError,
         MithrilError,
+        MithrilWarning,
         OptionError,
         PlanError,
         ShapeError,
@@ -59,7 +60,8 @@ _HOMES = {
     "mithril.cost": ("Hardware",),
     "mithril.errors": (
         "BackendError", "CheckpointError", "GraphError", "MeshError", "MithrilError",
-        "OptionError", "PlanError", "ShapeError", "ShardingError", "UnknownNameError",
+        "MithrilWarning", "OptionError", "PlanError", "ShapeError", "ShardingError",
+        "UnknownNameError",
     ),
     "mithril.mesh": ("Mesh", "P", "PartitionSpec", "Sharding"),
     "mithril.ops.custom": ("define_op",),

@@ -7,6 +7,8 @@ tensor, mesh axis, file and line. Catch `MithrilError` to catch them all.
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 
 FRAMEWORKS = {"jax": "jax", "jaxlib": "jax", "torch": "torch", "mlx": "mlx.core", "numpy": "numpy"}
@@ -53,6 +55,22 @@ class UnknownNameError(GraphError, KeyError):
     """A mapping is read at a name that it does not have; a KeyError, too."""
 
     __str__ = Exception.__str__  # that of KeyError quotes the text
+
+
+class MithrilWarning(UserWarning):
+    """What runs, and probably not as the user wants it."""
+
+
+def warn(text: str) -> None:
+    """Warn at the line outside of Mithril that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_own(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, MithrilWarning, stacklevel=level)
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == "mithril"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -66,7 +66,7 @@ class JaxEngine(Engine):
 
     @property
     def execution(self) -> Execution:
-        """XLA fuses, and on accelerators runs collectives beside other work.
+        """XLA fuses, lays memory out, and on accelerators runs collectives beside other work.
 
         The CPU devices of a process share its threads.
         """
@@ -74,6 +74,7 @@ class JaxEngine(Engine):
         return Execution(
             fuses=True,
             overlaps=not is_cpu,
+            lays_out=True,
             devices_per_processor=len(self.local_devices) if is_cpu else 1,
             adds_in_product=self.platform == "gpu",
         )

@@ -19,7 +19,7 @@ from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
 from mithril.ir import Graph
 from mithril.partition.buckets import bucket_gradients
-from mithril.partition.limits import check_capabilities, check_moves
+from mithril.partition.limits import check_capabilities, check_memory, check_moves
 from mithril.partition.partition import partition
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
 from mithril.plan import Plan, Program
@@ -180,4 +180,9 @@ def check_hidden_moves(plan: Plan, request: Request, target: Target, options: Pl
         check_moves(plan, options.max_reshard_bytes, rests)
 
 
-CHECKS: tuple[PlanCheck, ...] = (check_order, check_collectives, check_hidden_moves)
+def check_fit(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
+    """Warn of, or refuse, a plan that devices have too little memory for."""
+    check_memory(plan, target, request.donated, is_strict=options.strict_memory)
+
+
+CHECKS: tuple[PlanCheck, ...] = (check_order, check_collectives, check_hidden_moves, check_fit)

@@ -22,6 +22,7 @@ class Request:
         parameters: inputs that are parameters: precision casts them where they are used.
         placement: what runs where, if layers are placed on devices or run as stages.
         notes: facts for readers of the plan.
+        donated: inputs that are given up, in whose memory results may be made.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Request:
     parameters: tuple[str, ...] = ()
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
+    donated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,11 @@ class PlanOptions:
         pads: whether a dimension may be split that does not divide; its parts are then padded.
         max_reshard_bytes: the largest hidden move a plan may have, in bytes per device and run;
             None for any.
+        strict_memory: whether a plan is refused that devices have too little memory for; otherwise
+            there is a warning.
     """
 
     precision: Precision = AS_THEY_COME
     pads: bool = True
     max_reshard_bytes: int | None = None
+    strict_memory: bool = False

@@ -7,12 +7,13 @@ iteration before has made; stacks are there from start to end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.inside import count_workspace
 from mithril.cost.storages import Storage, Storages
-from mithril.ir import Graph, Node, Phase, Repeat
+from mithril.ir import Graph, Node, Phase, Repeat, Value
 from mithril.plan import Execution
 
 ACTIVATIONS, COLLECTIVES, TEMPORARIES = "activations", "collectives", "temporaries"
@@ -83,6 +84,8 @@ class Liveness:
             owned: by position, inputs that the graph lets go of where they are last used.
             free: positions of inputs in whose memory outputs may be made.
         """
+        if self.execution.lays_out:
+            graph = to_compiled_form(graph)
         storages = Storages(graph, self.execution, {graph.inputs[position] for position in free})
         return _Sweep(self, storages, kinds or {}, owned or {}).run()
 
@@ -90,7 +93,8 @@ class Liveness:
         """Return what one iteration of a loop takes."""
         known = self._bodies.get(id(body))
         if known is None:
-            known = self._bodies[id(body)] = body, self.measure(body)
+            storages = Storages(body, self.execution)
+            known = self._bodies[id(body)] = body, _Sweep(self, storages, {}, {}).run()
         return known[1]
 
 
@@ -145,32 +149,65 @@ class _Sweep:
 
     def _find_deaths(self) -> None:
         """Find out until when each storage is needed."""
-        graph, sites, of = self._graph, self._storages.sites, self._storages.of
+        graph, of = self._graph, self._storages.of
         end = len(graph.nodes)
+        read: dict[Value, list[Storage]] = {}  # by values inside kernels: what computes them reads
+        seen = set()
         for storage in self._storages.all[: self._borrowed]:
             storage.death = end  # of an input that nobody reads, too
-        seen = set()
-        for node in graph.nodes:
-            until = sites[node]
-            if self._how.overlaps and node.op.is_collective:
-                until = self._find_wait(node)
-            for value in node.inputs:
-                storage = of.get(value)
-                if storage is None:
-                    continue
+        for position, node in enumerate(graph.nodes):
+            reading = list(dict.fromkeys(self._list_read(node, read)))
+            if node.outputs and node.outputs[0] in self._storages.fusion.inner:
+                read[node.outputs[0]] = reading
+            if node.outputs and node.outputs[0] in self._storages.fusion.unmade:
+                continue
+            waits = self._how.overlaps and node.op.is_collective
+            until = self._find_wait(node) if waits else position
+            for storage in reading:
                 is_first = storage.number < self._borrowed and storage not in seen
                 storage.death = until if is_first else max(storage.death, until)
                 seen.add(storage)
-        for value in graph.outputs.values():
-            of[value].death = end
-            if self._how.lays_out and of[value].number >= self._borrowed:
-                of[value].birth = -1
+        outputs = dict.fromkeys(of[value] for value in graph.outputs.values())
+        for storage in outputs:
+            storage.death = end
+        if self._how.lays_out:
+            made = [storage for storage in outputs if storage.number >= self._borrowed]
+            self._lay_out(made)
+
+    def _lay_out(self, outputs: Sequence[Storage]) -> None:
+        """Put into the memory of each output what is needed before it is made, where it fits.
+
+        As in XLA's buffer assignment, the largest buffers are placed first.
+        """
+        busy: dict[Storage, list[tuple[int, int]]] = {storage: [] for storage in outputs}
+        hosts = sorted(outputs, key=lambda storage: storage.bytes)
+        others = [s for s in self._storages.all[self._borrowed :] if s not in busy]
+        for storage in sorted(others, key=lambda storage: -storage.bytes):
+            for host in hosts:
+                if host.bytes <= storage.bytes or host.birth <= storage.death:
+                    continue
+                taken = busy[host]
+                if all(storage.death < start or end < storage.birth for start, end in taken):
+                    taken.append((storage.birth, storage.death))
+                    storage.bytes = 0
+                    break
+        for host in outputs:
+            host.birth = -1
+
+    def _list_read(self, node: Node, read: Mapping[Value, list[Storage]]) -> Iterator[Storage]:
+        """Yield the memory that the kernel of a node reads."""
+        for value in node.inputs:
+            if self._storages.fusion.is_inside(value, node):
+                yield from read[value]
+            elif value in self._storages.of:
+                yield self._storages.of[value]
 
     def _find_wait(self, node: Node) -> int:
         """Return the position of the first node that needs what a collective makes."""
-        sites, uses = self._storages.sites, self._storages.uses
-        users = (sites[user] for value in node.outputs for user, _ in uses.get(value, ()))
-        return min(users, default=len(self._graph.nodes))
+        uses = self._storages.uses
+        users = {user for value in node.outputs for user, _ in uses.get(value, ())}
+        nodes = enumerate(self._graph.nodes)
+        return next((at for at, user in nodes if user in users), len(self._graph.nodes))
 
     def _by_position(self) -> tuple[list[list[Storage]], list[list[Storage]]]:
         """Return what is there from the start and from each node on, and what each ends."""
@@ -246,7 +283,9 @@ class _Sweep:
         found = [
             self._holdings[storage.number]
             for storage in self._storages.all
-            if storage.number in self._holdings and storage.birth <= position <= storage.death
+            if storage.number in self._holdings
+            and storage.bytes
+            and storage.birth <= position <= storage.death
         ]
         return found + (self._list_inside(self._graph.nodes[position]) if position >= 0 else [])
 

@@ -8,9 +8,10 @@ made.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mithril.cost.fusion import find_fusion
 from mithril.cost.strides import Strides, in_order, view
 from mithril.ir import Graph, Node, Value
 from mithril.ir.start import Start, Wait
@@ -18,10 +19,7 @@ from mithril.ops.arithmetic import Add
 from mithril.ops.collective import AllReduce
 from mithril.ops.control import After
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
-from mithril.ops.elementwise import Elementwise
-from mithril.ops.linalg import Einsum
-from mithril.ops.reduce import Reduction
-from mithril.ops.shape import Movement
+from mithril.ops.shape import Reshape
 from mithril.plan import Execution
 
 Uses = Mapping[Value, Sequence[tuple[Node, int]]]
@@ -63,25 +61,17 @@ class Storages:
     free: Collection[Value] = ()
     all: list[Storage] = field(default_factory=list)
     of: dict[Value, Storage] = field(default_factory=dict)
-    sites: dict[Node, int] = field(default_factory=dict)  # where the kernel of a node runs
     strides: dict[Value, Strides] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.uses: Uses = self.graph.uses()
         self.outputs = frozenset(self.graph.outputs.values())
-        self._unmade = frozenset(_find_unmade(self))
-        self._find_sites()
+        self.fusion = find_fusion(self.graph, self.uses, self.execution, self._is_grown_by)
+        self._unmade = self.fusion.unmade
         for value in self.graph.inputs:
             self._add(value, value.name or "input", None, -1)
         for position, node in enumerate(self.graph.nodes):
             self._place(node, position)
-
-    def _find_sites(self) -> None:
-        for position in range(len(self.graph.nodes) - 1, -1, -1):
-            node = self.graph.nodes[position]
-            self.sites[node] = position
-            if node.outputs and node.outputs[0] in self._unmade:
-                self.sites[node] = max(self.sites[user] for user, _ in self.uses[node.outputs[0]])
 
     def _place(self, node: Node, position: int) -> None:
         """Give the results of a node their storages."""
@@ -113,6 +103,8 @@ class Storages:
         x, result = node.inputs[0], node.outputs[0]
         if x not in self.of or result in self._unmade:
             return False
+        if self.execution.lays_out and not isinstance(node.op, Reshape):
+            return False  # a compiler knows one order of the elements in memory
         strides = self.strides.get(x) or in_order(x.type.shape)
         found = view(node.op, x.type, strides, result.type)
         if found is None:
@@ -137,6 +129,11 @@ class Storages:
             return False
         return len(maker.outputs) == 1 and not maker.op.is_collective and not maker.op.bodies
 
+    def _is_grown_by(self, node: Node, term: Value) -> bool:
+        """Return whether a node adds a term to an input, where that lies."""
+        target = self.find_grown(node)
+        return target is not None and target is not term
+
     def find_grown(self, node: Node) -> Value | None:
         """Return the operand in whose memory the result of a node is made, if it is."""
         if isinstance(node.op, DynamicUpdateSlice):
@@ -153,39 +150,3 @@ class Storages:
 
 def _begun(node: Node) -> object:
     return node.op.collective if isinstance(node.op, Start) else node.op
-
-
-# ------------------------------------------------------------------ values that are never made
-
-
-def _find_unmade(storages: Storages) -> Iterator[Value]:
-    """Yield the values inside the kernels of an engine."""
-    how, uses = storages.execution, storages.uses
-    for node in storages.graph.nodes:
-        if len(node.outputs) != 1 or node.outputs[0] in storages.outputs:
-            continue
-        users = [user for user, _ in uses.get(node.outputs[0], ())]
-        if len(users) != 1:
-            continue
-        if how.adds_in_product and isinstance(node.op, Einsum) and _adds(storages, users[0], node):
-            yield node.outputs[0]
-        if how.fuses and _is_fusible(node) and _takes_in(users[0]):
-            yield node.outputs[0]
-
-
-def _adds(storages: Storages, node: Node, product: Node) -> bool:
-    """Return whether a node adds a vector to a product, or adds the product to what it is given."""
-    if not isinstance(node.op, Add):
-        return False
-    (x,) = product.outputs
-    others = [other for other in node.inputs if other is not x]
-    is_vector = len(others) == 1 and others[0].type.rank == 1 < x.type.rank
-    return is_vector or storages.find_grown(node) in others
-
-
-def _is_fusible(node: Node) -> bool:
-    return isinstance(node.op, Elementwise | Movement)
-
-
-def _takes_in(node: Node) -> bool:
-    return isinstance(node.op, Elementwise | Movement | Reduction)

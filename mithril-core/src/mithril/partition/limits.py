@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mithril.cost import Target
-from mithril.errors import BackendError, PlanError
+from mithril.cost.remedies import describe_shortage
+from mithril.errors import BackendError, PlanError, warn
 from mithril.ops.collective import SEND, collectives
 from mithril.plan import Plan
 
@@ -50,3 +51,28 @@ def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = 
                 f"bytes, more than max_reshard_bytes={max_reshard_bytes}; split the two alike, or "
                 f"raise the limit"
             )
+
+
+def check_memory(
+    plan: Plan, target: Target, donated: Collection[str] = (), *, is_strict: bool = False
+) -> None:
+    """Warn if a plan needs more memory than a device has, where that is known.
+
+    Args:
+        plan: the plan.
+        target: where it will run.
+        donated: names of inputs that are given up.
+        is_strict: whether it is refused instead.
+
+    Raises:
+        PlanError: it is strict, and a device has too little.
+    """
+    if target.hardware.memory_bytes is None:
+        return
+    memory = plan.memory(donated=donated)
+    if memory.fits:
+        return
+    text = describe_shortage(plan, memory, target.hardware)
+    if is_strict:
+        raise PlanError(text)
+    warn(text)

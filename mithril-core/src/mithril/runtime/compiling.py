@@ -54,6 +54,7 @@ def compile(
     precision: Precision | None = None,
     differentiable: Sequence[str] = (),
     max_reshard_bytes: int | None = None,
+    strict_memory: bool = False,
     pipeline: PipelineOptions | None = None,
     pipeline_schedule: str | Sequence[str] | None = None,
     partition_hooks: bool = False,
@@ -88,6 +89,8 @@ def compile(
         differentiable: inputs whose gradients are wanted, too; they come with the parameters'.
         max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
             because two shardings do not fit together (reductions and what is kept at rest aside).
+        strict_memory: refuse a plan that devices have too little memory for, where it is known what
+            they have; otherwise there is a `MithrilWarning`, with what would help.
         pipeline: how the stages of a pipeline run.
         pipeline_schedule: the schedule alone, as `PipelineOptions` takes it.
         partition_hooks: put each layer, and each collective, into a range of the framework's
@@ -99,8 +102,8 @@ def compile(
         OptionError: an option is unknown or not available yet.
         MeshError: an annotation does not fit the backend's mesh.
         GraphError: the model is incomplete, or a name does not exist.
-        PlanError: a hidden move is larger than `max_reshard_bytes`; with `shapes`, or at the first
-            evaluation.
+        PlanError: a hidden move is larger than `max_reshard_bytes`, or devices have too little
+            memory and `strict_memory` is set; with `shapes`, or at the first evaluation.
     """
     refuse_later("compile()", options, COMPILE_LATER)
     refuse_of_other("compile()", options, OF_FUNCTIONS)
@@ -122,6 +125,7 @@ def compile(
             precision=dtypes,
             pads=policy == "pad",
             max_reshard_bytes=read_limit(max_reshard_bytes),
+            strict_memory=check_flag("strict_memory", strict_memory),
         ),
         in_shardings=read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input"),
         out_shardings=read_shardings(

@@ -101,6 +101,13 @@ class Evaluator:
         self.latest = self._planner.bind(seeded, kinds, donated)
         return self.latest
 
+    def plan_for(self, params: Given, inputs: Given, gradients: Given | None) -> Bound[Evaluation]:
+        """Return the plan for arrays, which is the latest one from now on; nothing runs."""
+        given = self._collect_given(params, inputs, gradients)
+        seeded = None if gradients is None else tuple(gradients)
+        arrays = self._fit_all(self._convert(given, seeded), seeded)
+        return self.bind(seeded, [x.kind for x in arrays])
+
     def _read_donated(self, donate: Choice) -> frozenset[str]:
         """Return the names of what a call gives up; read once for each way to say it."""
         key = donate if isinstance(donate, Hashable) else tuple(donate)
@@ -129,18 +136,13 @@ class Evaluator:
     ) -> tuple[Bound[Evaluation], list[Array]]:
         """Return what evaluates arrays like these, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
-        convert = self._converter.convert
-        arrays = convert(given[:first], self._inputs, "input", self._settings.in_shardings)
-        arrays += convert(given[first:last], self._parameters, "parameter")
-        arrays += convert(given[last:], seeded or (), "gradient of output")
-        if not self._planner.is_placed:
-            arrays = list(map(on_whole_mesh, arrays))
+        arrays = self._convert(given, seeded)
         bindings, form = self._planner.bindings, (seeded, donated)
         bound = bindings.of_last_said(form, arrays)
         if bound is not None:
             arrays = bound.settle(arrays)
         else:
-            arrays[last:] = self._fit(arrays[last:], seeded or (), arrays[:first])
+            arrays = self._fit_all(arrays, seeded)
             bound = self.bind(seeded, [x.kind for x in arrays], donated)
             self.materialise(dict(zip(self._parameters, arrays[first:last], strict=True)), bound)
             arrays = bound.settle(arrays)
@@ -150,6 +152,20 @@ class Evaluator:
             own = zip(self._parameters, given[first:last], arrays[first:last], strict=True)
             params.update({name: x for name, was, x in own if not isinstance(was, Array)})
         return bound, arrays
+
+    def _convert(self, given: Sequence[Any], seeded: Seeded) -> list[Array]:
+        """Return arrays of the backend for what users passed."""
+        first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
+        convert = self._converter.convert
+        arrays = convert(given[:first], self._inputs, "input", self._settings.in_shardings)
+        arrays += convert(given[first:last], self._parameters, "parameter")
+        arrays += convert(given[last:], seeded or (), "gradient of output")
+        return arrays if self._planner.is_placed else list(map(on_whole_mesh, arrays))
+
+    def _fit_all(self, arrays: list[Array], seeded: Seeded) -> list[Array]:
+        """Return arrays with output gradients in the dtypes of the outputs."""
+        first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
+        return arrays[:last] + self._fit(arrays[last:], seeded or (), arrays[:first])
 
     def _seed_array(self, seed: int, bound: Bound[Evaluation]) -> Array:
         value, port = np.asarray(seed, np.uint32), bound.ports[SEED]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from mithril.errors import OptionError, PlanError
+from mithril.keywords import checked_keywords
 from mithril.models import Layer
 from mithril.models.composition import Composition
 from mithril.models.summary import summarize, tabulate
@@ -48,6 +50,43 @@ class PlanReports:
             PlanError: no shapes are known yet.
         """
         return partition_map(self.plan, self.parameters)
+
+    @checked_keywords()
+    def get_memory_usage(
+        self,
+        params: Mapping[str, object],
+        inputs: Mapping[str, object],
+        output_gradients: Mapping[str, object] | None = None,
+    ) -> list[dict[str, int]]:
+        """Return what each device holds at most when these arrays are evaluated; nothing runs.
+
+        It is read off the plan, which is made if there is none yet; see `Plan.memory`, which says
+        more.
+
+        Args:
+            params: one array per parameter name, as for `evaluate`.
+            inputs: one array per input name.
+            output_gradients: the gradient of some outputs, if gradients are wanted.
+
+        Returns:
+            For each device a dict of bytes: `total`, which is the peak, and what it is made of:
+            `parameters`, `gradients`, `optimizer`, `inputs`, `outputs`, `activations`,
+            `temporaries` and `collectives`.
+
+        Raises:
+            GraphError: a name is missing or unknown.
+            ShapeError: shapes or dtypes do not fit the model.
+
+        >>> import mithril as ml, numpy as np
+        >>> compiled = ml.compile(ml.Linear(4), ml.NumpyBackend(ml.Mesh(data=2)))
+        >>> usage = compiled.get_memory_usage(compiled.randomize_params(), {"input": np.ones((8, 3))})
+        >>> usage[1]["parameters"]
+        64
+        """
+        bound = self._evaluator.plan_for(params, inputs, output_gradients)
+        arguments, donated = bound.interface.arguments, bound.interface.donated
+        names = [arguments[position] for position in donated]
+        return bound.plan.memory(donated=names).by_device()
 
     def summary(self) -> str:
         """Return the model as a table, and what the last plan makes of it, if there is one."""

@@ -331,6 +331,7 @@ class Planner:
             parameters=tuple(traced.parameter_names),
             placement=self._placement(traced, arguments),
             notes=(*self._notes(traced), *layouts.overrides(arguments.parameters)),
+            donated=self._settings.donated,
         )
 
     def _differentiate(self, traced: Traced, arguments: ArgumentKinds) -> tuple[str, ...]:
