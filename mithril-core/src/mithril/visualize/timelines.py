@@ -12,7 +12,7 @@ from mithril.errors import OptionError, kind_of
 from mithril.tables import PALETTE, describe_devices
 from mithril.visualize.figures import PathLike
 from mithril.visualize.lanes import Bar, Lanes, plot_lanes, print_lanes
-from mithril.visualize.units import SECONDS, choose_unit, format_seconds
+from mithril.units import SECONDS, choose_unit, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
