@@ -60,7 +60,6 @@ class Span:
         start: seconds on the clock of `time.perf_counter`.
         end: likewise.
         waited: of an exchange, the seconds in which the device did nothing else; all by default.
-        count: of what it stands for; 0 if it goes on with what another span began.
     """
 
     segment: Segment
@@ -68,7 +67,6 @@ class Span:
     start: float
     end: float
     waited: float | None = None
-    count: int = 1
 
     @property
     def seconds(self) -> float:

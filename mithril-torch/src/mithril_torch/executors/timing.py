@@ -87,14 +87,16 @@ def _spans(
         text = segments[int(number)]
         if not text.segment.name:
             continue
-        key = id(text.segment.issued and text.segment.issued.origin)
+        issued = text.segment.issued
+        if issued is None:
+            found.append((Span(text.segment, (rank,), start, end), text))
+            continue
         if text.is_wait:
-            at = begun[key]
+            at = begun[id(issued.origin)]
             span = found[at][0]
             waited = (span.waited or 0.0) + end - start
             found[at] = replace(span, end=end, waited=waited), found[at][1]
             continue
-        waiting = None if text.segment.issued is None else end - start
-        begun[key] = len(found)
-        found.append((Span(text.segment, (rank,), start, end, waiting), text))
+        begun[id(issued.origin)] = len(found)
+        found.append((Span(text.segment, (rank,), start, end, end - start), text))
     return found
