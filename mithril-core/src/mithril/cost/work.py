@@ -71,9 +71,7 @@ def kernel_seconds(
     return roofline_seconds(computing, nbytes, hardware)
 
 
-def arithmetic_seconds(
-    name: str, flops: float, product: DType | None, hardware: Hardware
-) -> float:
+def arithmetic_seconds(name: str, flops: float, product: DType | None, hardware: Hardware) -> float:
     """Return the predicted seconds of operations alone; arguments are those of `kernel_seconds`."""
     rate = hardware.op_rates.get(name)
     if rate is None:
