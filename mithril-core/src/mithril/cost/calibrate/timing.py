@@ -6,9 +6,9 @@ of what a call costs. Both are run in turn, so that whatever else the machine do
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class Timer:
         """
         once = self._prepare(chain, types, 1)
         first = min(_time(once) for _ in range(3))
-        count = round(min(max(CHAIN_SECONDS / max(first, 1e-9), 4), LONGEST_CHAIN))
+        count = round(min(max(CHAIN_SECONDS / max(first, 1e-9), 1), LONGEST_CHAIN))
         often = self._prepare(chain, types, 1 + count)
         _time(often)
         short, long = self._time_in_turn(once, often)
@@ -71,9 +71,9 @@ class Timer:
     def _time_in_turn(self, *runs: Callable[[], None]) -> list[float]:
         """Return the least time of each run: what else the machine does only makes it longer."""
         rounds: list[list[float]] = []
-        started = time.perf_counter()
+        started = perf_counter()
         while len(rounds) < LEAST_ROUNDS or (
-            time.perf_counter() - started < self.seconds and len(rounds) < MOST_ROUNDS
+            perf_counter() - started < self.seconds and len(rounds) < MOST_ROUNDS
         ):
             rounds.append([_time(run) for run in runs])
         return [min(times) for times in zip(*rounds, strict=True)]
@@ -110,9 +110,9 @@ def _draw(type: TensorType) -> np.ndarray:
 
 
 def _time(run: Callable[[], None]) -> float:
-    started = time.perf_counter()
+    started = perf_counter()
     run()
-    return time.perf_counter() - started
+    return perf_counter() - started
 
 
 def make_type(*shape: int, dtype: DType = DType.float32) -> TensorType:

@@ -60,8 +60,18 @@ def find_stored(engine: Engine) -> Stored:
     measured for itself.
     """
     path = find_path(engine.name, engine.device_kind, engine.mesh.size)
-    if not path.exists():
-        return Stored(path)
+    return _judge(path, engine, engine.mesh.size) if path.exists() else Stored(path)
+
+
+def list_stored(engine: Engine) -> list[Stored]:
+    """Return the calibrated profiles of an engine's kind of devices, for any number of them."""
+    pattern = find_path(engine.name, engine.device_kind, 0).name.replace("-0.", "-[0-9]*.")
+    paths = sorted(find_folder().glob(pattern))
+    return [_judge(path, engine, None) for path in paths]
+
+
+def _judge(path: Path, engine: Engine, devices: int | None) -> Stored:
+    """Return what a file holds; `devices` is how many it has to be of, None for any number."""
     if engine.process_count > 1:
         return Stored(path, note="not used in a job of several processes; give it by hardware=")
     try:
@@ -70,17 +80,17 @@ def find_stored(engine: Engine) -> Stored:
         return Stored(path, note=str(error))
     if hardware.calibration is None:
         return Stored(path, note="has no 'calibration'; run `mithril calibrate` again")
-    note = explain_misfit(hardware.calibration, engine)
+    note = _explain_misfit(hardware.calibration, engine, devices)
     return Stored(path, None if note else hardware, note)
 
 
-def explain_misfit(made: Calibration, engine: Engine) -> str:
+def _explain_misfit(made: Calibration, engine: Engine, devices: int | None) -> str:
     """Return why a calibrated profile is not of an engine's devices; empty where it is."""
     execution = engine.execution
     compared = (
         ("backend", made.backend, engine.name),
         ("device", made.device_kind, engine.device_kind),
-        ("number of devices", made.devices, engine.mesh.size),
+        ("number of devices", made.devices, made.devices if devices is None else devices),
         ("machine", made.machine, describe_machine()),
         ("fusion", made.fuses, execution.fuses),
         ("execution in turn", made.in_turn, execution.in_turn),
