@@ -226,7 +226,9 @@ class Hardware:
 
         Its devices are real ones: each has a processor of its own.
         """
-        execution = replace(other.execution, in_turn=False, devices_per_processor=1)
+        execution = replace(
+            other.execution, in_turn=False, devices_per_processor=1, largest_part=1.0
+        )
         return replace(self, transport=other.transport, execution=execution)
 
     def as_measured(self) -> Hardware:
