@@ -21,7 +21,7 @@ def hardware(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the profiles of hardware that price plans, or show one with the sources of its figures."""
+    """List the profiles of hardware that price plans, or show one with its sources."""
     from mithril.cost.profiles import list_profiles, load_profile
     from mithril.cost.profiles.reader import write_content
 
