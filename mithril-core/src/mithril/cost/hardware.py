@@ -361,7 +361,7 @@ def _check(
     """
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     is_large = is_number and (number > 0 or number == least)
-    if not is_large or (number == math.inf and number != most) or number != number:
+    if not is_large or math.isnan(number) or (number == math.inf and number != most):
         bound = "above 0" if least is None else f"of at least {least:g}"
         raise OptionError(f"{what} has {figure} {number!r}; give a finite number {bound}")
 
