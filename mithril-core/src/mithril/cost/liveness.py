@@ -80,7 +80,7 @@ class Liveness:
 
         Args:
             graph: a local one.
-            kinds: what outputs are, by name, where that is more than how they are used.
+            kinds: what tensors are, by name, where that is more than how they are used.
             owned: by position, inputs that the graph lets go of where they are last used.
             free: positions of inputs in whose memory outputs may be made.
         """
@@ -238,12 +238,21 @@ class _Sweep:
             if node is not None and node.phase == Phase.forward and storage.number in crossing:
                 kind = ACTIVATIONS
             scope = node.scope if node else ""
+            kind = kinds.get(storage.name, kind)
             self._holdings[storage.number] = Holding(storage.name, scope, kind, storage.bytes)
         for name, value in self._graph.outputs.items():
             storage = self._storages.of[value]
-            if name in kinds and storage.number >= self._borrowed:
-                scope = self._holdings[storage.number].scope
-                self._holdings[storage.number] = Holding(name, scope, kinds[name], storage.bytes)
+            kind = kinds.get(name) or self._find_grown_kind(storage, kinds)
+            if kind and storage.number >= self._borrowed:
+                before = self._holdings[storage.number]
+                named = name if name in kinds else before.name
+                self._holdings[storage.number] = Holding(named, before.scope, kind, storage.bytes)
+
+    @staticmethod
+    def _find_grown_kind(storage: Storage, kinds: Mapping[str, str]) -> str:
+        """Return what a sum is, by the accumulator that it is the next state of."""
+        operands = storage.node.inputs if storage.node else ()
+        return next((kinds[value.name] for value in operands if value.name in kinds), "")
 
     # ---------------------------------------------------------------- what a node takes inside
 
