@@ -76,6 +76,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in slow]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def data_folder(base_folder: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have Mithril keep its data in a new folder, here and in processes that tests start."""
+    os.environ["MITHRIL_DATA_DIR"] = str(tmp_path_factory.mktemp("data"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from mithril import ops
 from mithril.compiler import Request, Target, make_plan
+from mithril.cost import Hardware
 from mithril.engine import Engine
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.shards import trim_padding
@@ -131,6 +132,7 @@ def run(
     gradients: Specs | None = None,
     outputs: Specs | None = None,
     kernels: frozenset[str] | None = None,
+    hardware: Hardware | None = None,
     opened: Callable[[Mesh], Engine] = NumpyEngine,
 ) -> Ran:
     """Plan a graph on a mesh and run the plan: on simulated devices, unless told on which.
@@ -162,7 +164,9 @@ def run(
     for name, arrives in placed(gradients, results).items():
         layouts[cotangent_name(name)] = Layout(arrives)
     request = Request(layouts, tuple(results) if differentiated else None, tuple(differentiated))
-    target = Target.of(engine) if kernels is None else replace(Target.of(engine), kernels=kernels)
+    target = Target.of(engine)
+    target = target if kernels is None else replace(target, kernels=kernels)
+    target = target if hardware is None else replace(target, hardware=hardware)
     plan = make_plan(graph, request, target)
     program = plan.stages[0].program
     verify(program.graph)

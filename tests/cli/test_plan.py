@@ -28,7 +28,7 @@ def test_what_a_split_model_costs(script: Path) -> None:
     ).splitlines()
     assert found[0] == "Mesh(data=4, tensor=2): 8 devices of profile 'h100-sxm'"
     assert found[1].startswith("  memory     fits: ")
-    assert " of 80.0 GB, at " in found[1]
+    assert " of 74.5 GiB, at " in found[1]
     assert any(line.startswith("  step ") and line.endswith("% of peak flops") for line in found)
     text = "\n".join(found)
     assert "all_reduce over tensor" in text

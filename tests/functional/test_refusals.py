@@ -311,6 +311,11 @@ UNTRACEABLE: dict[str, tuple[Callable[[object], object], str]] = {
     ),
     "numpy": (lambda x: x.numpy(), "has no values for NumPy"),
     "ufunc": (lambda x: np.sin(x) + 1, "has no values for NumPy"),
+    "np.sum": (np.sum, "has no values for NumPy"),
+    "np.mean": (lambda x: np.mean(x, axis=0), "has no values for NumPy"),
+    "np.reshape": (lambda x: np.reshape(x, -1), "has no values for NumPy"),
+    "np.concatenate": (lambda x: np.concatenate([x, x]), "has no values for NumPy"),
+    "np.where": (lambda x: np.where(x > 0, x, 0.0), "has no values for NumPy"),
     "for": (lambda x: [*x], "is not iterated over; the loop would be unrolled; use unstack(x)"),
     "unpack": (lambda x: print(*x), "is not iterated over"),
     "in": (lambda x: x.sum() in (1, 2), "has no truth value"),
@@ -328,6 +333,15 @@ def test_what_cannot_be_traced_says_where(case: str, wrap: Callable) -> None:
     assert place[1] == __file__
     shown = Path(__file__).read_text("utf-8").splitlines()[int(place[2]) - 1]
     assert f'"{case}":' in shown or "wrap(lambda x: use(x) or x)" in shown
+
+
+def test_functions_of_numpy_that_need_no_values_are_answered() -> None:
+    @ml.jit
+    def form(x: object) -> object:
+        assert (np.shape(x), np.ndim(x), np.size(x), np.size(x, 1)) == ((2, 3), 2, 6, 3)
+        return x
+
+    assert form(LINE.ones(2, 3)).shape == (2, 3)
 
 
 def test_shapes_that_do_not_fit_say_where() -> None:

@@ -190,5 +190,5 @@ def test_constants_follow_the_precision() -> None:
 
 
 def test_what_holds_no_values_is_refused() -> None:
-    with pytest.raises(ml.ShapeError, match="cannot compute with object here"):
+    with pytest.raises(ml.ShapeError, match="cannot compute with an object here"):
         ml.compile(layer_of(lambda x: x + object())(), ml.NumpyBackend(), shapes={"x": (8, 4)})

@@ -10,6 +10,8 @@ import pytest
 from mithril import P
 from mithril.models.slips import is_slip
 
+from tests.tolerances import TOLERANCE
+
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 TARGET = np.zeros((4, 2), np.float32)
 
@@ -203,6 +205,31 @@ def test_outputs_of_a_lone_layer_and_of_a_pipeline() -> None:
     assert found.shape == (4, 2)
 
 
+@pytest.mark.parametrize("mesh", [{}, {"pipeline": 2}, {"pipeline": 2, "data": 2}], ids=str)
+@pytest.mark.parametrize("kind", ["Pipeline", "stage", "Repeat in stages"])
+def test_outputs_of_an_early_stage_leave_later_ones_idle(kind: str, mesh: dict[str, int]) -> None:
+    model: ml.Model
+    if kind == "Pipeline":
+        model = ml.Pipeline([ml.Linear(4, name="up"), ml.Linear(4)])
+    else:
+        model = ml.Model()
+        model |= ml.Linear(4, name="up")(input="input", output="stage_0")
+        model += ml.Repeat(ml.Linear(4), 2, name="rest") if "Repeat" in kind else ml.Linear(4)
+        model.stage("up", 0)
+        model.stage("rest" if "Repeat" in kind else "linear_0", (0, 1) if "Repeat" in kind else 1)
+    early = "stage_0"
+    compiled = ml.compile(model, ml.NumpyBackend(ml.Mesh(**mesh)), outputs=[early])
+    params = compiled.randomize_params(seed=1)
+    outputs, gradients = compiled.evaluate(params, {"input": X}, output_gradients={early: X[:, :4]})
+    weight, bias = (params[name].numpy() for name in compiled.parameters[:2])
+    np.testing.assert_allclose(outputs[early].numpy(), X @ weight.T + bias, *TOLERANCE["float32"])
+    np.testing.assert_allclose(
+        gradients[compiled.parameters[0]].numpy(), X[:, :4].T @ X, *TOLERANCE["float32"]
+    )
+    assert list(compiled.shardings) == list(compiled.parameters) == list(params)
+    assert all(not gradients[name].numpy().any() for name in compiled.parameters[2:])
+
+
 @pytest.mark.parametrize(
     ("ask", "error", "text"),
     [
@@ -317,30 +344,6 @@ def test_a_model_wired_backwards_or_by_connect_is_the_same() -> None:
         assert len(model.inputs) == len(model.outputs) == 1
     with pytest.raises(ml.GraphError, match="connections form a cycle"):
         backward |= ml.Relu()(input="h300", output="h0")
-
-
-def nested(depth: int) -> ml.Model:
-    model = ml.Model()
-    model += ml.Linear(4)
-    for _ in range(depth - 1):
-        outer = ml.Model()
-        outer += model
-        model = outer
-    return model
-
-
-def test_models_nested_too_deeply_are_refused_and_less_deep_ones_run() -> None:
-    with pytest.raises(
-        ml.GraphError,
-        match=r"model holds models nested 200 deep \(.*\), and 200 is the most with the one around "
-        r"it; add layers to one model instead, or use ml.Repeat",
-    ):
-        nested(3000)
-    model = nested(200)
-    compiled = ml.compile(model, ml.NumpyBackend())
-    outputs = compiled.evaluate(compiled.randomize_params(), {"input": X})
-    assert outputs["output"].shape == (4, 4)
-    assert len(str(model).splitlines()) == 202
 
 
 # ------------------------------------------------------------------ names of the package

@@ -249,3 +249,11 @@ def test_dropout_of_a_decoder_differs_between_repetitions_and_seeds() -> None:
     mesh = ml.compile(model, ml.NumpyBackend(ml.Mesh(data=4)))
     np.testing.assert_array_equal(mesh.evaluate({}, {"input": ones}, seed=1)["masks"], masks)
     assert (compiled.evaluate({}, {"input": ones}, seed=2)["masks"].numpy() != masks).any()
+
+
+def test_a_block_all_of_whose_inputs_are_stacked_carries_nothing() -> None:
+    model = ml.Model()
+    model |= ml.Repeat(ml.Relu(), 3, stacked=("input",))(input="x", output="y")
+    x = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
+    found = ml.compile(model, ml.NumpyBackend()).evaluate({}, {"x": x})["y"]
+    np.testing.assert_array_equal(found.numpy(), np.maximum(x, 0))

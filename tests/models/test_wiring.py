@@ -56,6 +56,7 @@ def apply(model: Model, step: tuple) -> None:
 @settings(max_examples=scaled(400), deadline=None)
 @given(steps())
 @example([("or", {}, "", ""), ("or", {}, "", ""), ("output", {}, "relu_1.output", "")])
+@example([("nest", {}, "", ""), ("or", {}, "", ""), ("connect", {}, "relu_0.input", "model_0.x")])
 def test_what_is_open_and_what_names_mean_agree_with_the_whole(done: list[tuple]) -> None:
     model = Model()
     for step in done:

@@ -103,15 +103,18 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     # types
     (lambda: as_dtype("flaot32"), ShapeError, "dtype 'flaot32' is not supported; known: 'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32', 'uint64', 'bfloat16', 'float16', 'float32', 'float64'; did you mean 'float32'?"),
     (lambda: promote(I32, F32), ShapeError, "dtypes int32 and float32 do not mix; the array API standard promotes within one kind only; cast one side, such as x.astype('float32')"),
+    (calls(lambda x: x[0.5:2], f(4)), ShapeError, "cannot slice from 0.5 to 2 in steps of None; give integers, or dynamic_slice for a start that is computed"),
+    (calls(lambda x: ops.stack([x, None]), f(2)), ShapeError, "cannot stack None; give tensors of one shape"),
     # elementwise
     (infers(ops.Add(), f(2), i(2)), ShapeError, "op 'add' meets dtypes float32, int32; cast one side"),
     (infers(ops.Exp(), i(2)), ShapeError, "op 'exp' needs a float dtype, not int32; cast it first"),
     (infers(ops.LogicalAnd(), b(2), f(2)), ShapeError, "op 'logical_and' needs bool, not bool, float32; compare or cast first"),
     (infers(ops.Where(), f(2), f(2), f(2)), ShapeError, "op 'where' needs a bool condition, not float32; compare first"),
     (infers(ops.Add(), f(2, 3), f(2)), ShapeError, "op 'add' cannot broadcast shapes (2, 3) and (2,); sizes must be equal or 1, aligned at the right"),
+    (lambda: f(*[1] * 65), ShapeError, "a tensor of float32 would have 65 dimensions, and 64 is the most; merge some with reshape"),
     (lambda: ops.add(1, 2), ShapeError, "an op on two Python scalars has no array; compute it in Python"),
-    (calls(lambda x: x + "1", f(2)), ShapeError, "cannot compute with str here; pass a Python number or an array of the same backend, such as backend.array(…)"),
-    (calls(lambda x: x + np.ones(2), f(2)), ShapeError, "cannot compute with ndarray here; pass a Python number or an array of the same backend, such as backend.array(…)"),
+    (calls(lambda x: x + "1", f(2)), ShapeError, "cannot compute with a str here; pass a Python number or an array of the same backend, such as backend.array(…)"),
+    (calls(lambda x: x + np.ones(2), f(2)), ShapeError, "cannot compute with a numpy.ndarray here; pass a Python number or an array of the same backend, such as backend.array(…)"),
     # movement
     (infers(ops.Reshape((4,)), f(2, 3)), ShapeError, "cannot reshape float32[2, 3] (6 elements) to (4,) (4 elements); keep the number of elements"),
     (calls(lambda x: x.reshape(4, -1), f(2, 3)), ShapeError, "cannot reshape float32[2, 3] to (4, -1); 6 is not a multiple of 4"),

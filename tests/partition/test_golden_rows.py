@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from mithril import ops
 from mithril.compiler import Request, Target, make_plan
+from mithril.cost import SIMULATED
 from mithril.engine.kernels import KERNELS
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding, refine
@@ -86,6 +89,40 @@ def test_vocabulary_parallel_cross_entropy(vocabulary: int) -> None:
     ran = parallel(graph, "table", wanted=("table", "middle", "x"))
     assert ran.rows("forward") == CROSS_ENTROPY
     assert ran.rows("backward") == [all_reduce("tensor", ACTIVATION)]
+
+
+@pytest.mark.parametrize("vocabulary", [V, 62], ids=["even", "uneven"])
+@pytest.mark.parametrize("spec", [None, P(), P(None, "tensor")], ids=["free", "whole", "split"])
+def test_vocabulary_parallel_cross_entropy_of_a_split_sequence(
+    vocabulary: int, spec: P | None
+) -> None:
+    """Three all-reduces, as where the sequence is whole; targets that come split are gathered."""
+    specs = {"table": P("tensor", None), "x": P(None, "tensor")}
+    specs |= {} if spec is None else {"targets": spec}
+    graph = language_model(vocabulary, embeds=False)
+    wanted, free = ("table", "middle", "x"), ["targets"] if spec is None else []
+    ran = checked(graph, TENSOR, specs, wanted, compute=["table"], free=free)
+    gathered = ("all_gather", ("tensor",), ACTIVATION)
+    targets = [("all_gather", ("tensor",), TOKENS)] if spec == P(None, "tensor") else []
+    assert ran.rows("forward") == [gathered, *CROSS_ENTROPY[:2], *targets, CROSS_ENTROPY[2]]
+    assert ran.rows("backward") == [
+        ("reduce_scatter", ("tensor",), ACTIVATION),
+        all_reduce("tensor", 4 * D * D),
+    ]
+
+
+def test_loss_of_each_token_leaves_split_as_it_is_promised() -> None:
+    """Nothing is needed whole then but the largest logit, and sums are scattered."""
+    builder = Builder()
+    table = builder.input(TensorType((V, D), F32), "table")
+    targets = builder.input(TensorType((B, S), I32), "targets")
+    x = builder.input(TensorType((B, S, D), F32), "x")
+    logits = ops.einsum("bsd,vd->bsv", x, table)
+    graph = builder.build({"loss": ops.cross_entropy(logits, targets)})
+    specs, promised = {"table": P("tensor", None)}, {"loss": P(None, "tensor")}
+    ran = checked(graph, TENSOR, specs, (), compute=["table"], outputs=promised)
+    scattered = ("reduce_scatter", ("tensor",), TOKENS)
+    assert ran.rows("forward") == [all_reduce("tensor", TOKENS), scattered, scattered]
 
 
 def test_vocabulary_parallel_embedding_and_head() -> None:
@@ -207,9 +244,9 @@ def test_contraction_split_on_one_side(with_x: bool) -> None:
 # ------------------------------------------------------------------ key and value heads < tensor
 
 
-def grouped_query(fused: bool) -> Graph:
+def grouped_query(fused: bool, b: int = 2, s: int = 4) -> Graph:
     """Attention with 8 query heads over 2 key and value heads, projections included."""
-    b, s, h, g, e, d = 2, 4, 8, 2, 4, 32
+    h, g, e, d = 8, 2, 4, 32
     builder = Builder()
 
     def parameter(name: str, *shape: int) -> Tensor:
@@ -257,3 +294,52 @@ def test_key_value_weights_over_the_whole_axis_are_gathered_in_sub_groups(fused:
     assert ran.rows("forward") == [*gathers, all_reduce("tensor", 4 * 2 * 4 * 32)]
     scatters = [("reduce_scatter", ("tensor.1",), head)] * 2
     assert ran.rows("backward") == [*scatters, all_reduce("tensor", 4 * 2 * 4 * 32)]
+
+
+FAST = replace(
+    SIMULATED, rates={F32: ((1.0, 1e13),)}, vector_rate=1e13, memory_bandwidth=1e13
+)  # what multiplies fast: as on accelerators, to compute something twice is cheaper than to send it
+HEAD_WEIGHT = 4 * 4 * 32
+"""Bytes of the rows of one key head."""
+
+
+def test_key_value_weights_are_gathered_where_that_is_cheaper_than_activations() -> None:
+    """Their annotation says that they lie split over the whole axis."""
+    b, s = 4, 32
+    specs = {**dict.fromkeys(("q", "k", "v"), P("tensor")), "o": P(None, "tensor")}
+    wanted, graph = ("q", "k", "v", "o", "x"), grouped_query(True, b, s)
+    ran = checked(graph, TENSOR, specs, wanted, compute=list(specs), hardware=FAST)
+    activation = all_reduce("tensor", 4 * b * s * 32)
+    gathers = [("all_gather", ("tensor.1",), HEAD_WEIGHT)] * 2
+    assert sorted(ran.rows("forward")) == sorted([*gathers, activation])
+    scatters = [("reduce_scatter", ("tensor.1",), HEAD_WEIGHT)] * 2
+    assert sorted(ran.rows("backward")) == sorted([*scatters, activation])
+    ports = {port.name: port.sharding.spec for port in ran.plan.stages[0].program.inputs}
+    assert {ports["k"], ports["v"]} == {P("tensor")}
+
+
+def test_key_value_weights_that_lie_anywhere_are_copied() -> None:
+    """As in Megatron-LM: no gather, and the sum of small weight gradients over the copies."""
+    b, s = 4, 32
+    specs, free = {"q": P("tensor"), "o": P(None, "tensor")}, ["k", "v"]
+    wanted, graph = ("q", "k", "v", "o", "x"), grouped_query(True, b, s)
+    ran = checked(graph, TENSOR, specs, wanted, compute=["q", "o"], free=free, hardware=FAST)
+    activation = all_reduce("tensor", 4 * b * s * 32)
+    assert ran.rows("forward") == [activation]
+    assert sorted(ran.rows("backward")) == sorted(
+        [activation, all_reduce("tensor.1", 2 * HEAD_WEIGHT)]
+    )
+    ports = {port.name: port.sharding.spec for port in ran.plan.stages[0].program.inputs}
+    assert {ports["k"], ports["v"]} == {P("tensor.0")}
+
+
+@pytest.mark.parametrize("bound", [True, False], ids=["annotated", "anywhere"])
+def test_key_value_activations_of_few_tokens_are_gathered(bound: bool) -> None:
+    specs = {"q": P("tensor"), "o": P(None, "tensor")}
+    specs |= dict.fromkeys(("k", "v"), P("tensor")) if bound else {}
+    free = [] if bound else ["k", "v"]
+    graph = grouped_query(True, 1, 4)
+    wanted = ("q", "k", "v", "o", "x")
+    ran = checked(graph, TENSOR, specs, wanted, compute=list(specs), free=free, hardware=FAST)
+    gathers = [("all_gather", ("tensor.1",), 4 * 4 * 4)] * 2
+    assert ran.rows("forward") == [*gathers, all_reduce("tensor", 4 * 4 * 32)]

@@ -280,6 +280,23 @@ REFUSED: dict[str, tuple[Callable[[], object], type[ml.MithrilError], str]] = {
         initialize({"*.weight": flat}), ml.ShapeError,
         r"of 'fc.weight' drew \[3\] for a box of \[4, 3\]; return an array with the sizes of the",
     ),
+    "a function that draws texts": (
+        initialize({"*.weight": lambda key, shape, box: np.full((4, 3), "a")}), ml.ShapeError,
+        r"of 'fc.weight' drew values of type <U1; return an array of numbers",
+    ),
+    "a function of the shape alone": (
+        initialize({"*": lambda shape: np.zeros(shape) + 1}), ml.OptionError,
+        r"of '\*' \(.*\) is a function of \(shape\), and is called with 3 arguments: key, shape and "
+        r"box; take these",
+    ),
+    "a layer's function of too much": (
+        lambda: ml.Linear(4, initializer=lambda key, shape, box, scale: 0), ml.OptionError,
+        r"Linear option initializer is a function of \(key, shape, box, scale\), and is called with",
+    ),
+    "None": (
+        initialize({"*": None}), ml.OptionError,
+        r"model.initialize of '\*' \(.*\) is None; give an initializer, such as",
+    ),
     "a class without draw": (
         initialize({"*": ml.Initializer()}), ml.OptionError,
         r"has no method 'draw'; write draw\(self, key, shape, box\)",

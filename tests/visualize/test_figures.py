@@ -39,7 +39,8 @@ STEP = make_timeline(
     DeviceTimeline(
         tuple(range(512)),
         (
-            event(0.0, 0.002),
+            event(0.0, 0.001),
+            event(0.001, 0.002, kind="add"),
             event(0.002, 0.003, scope="block.down"),
             event(0.003, 0.004, stream="communication", kind="all_reduce", axes=("tensor",)),
             event(0.004, 0.008, phase="backward"),
@@ -214,7 +215,7 @@ def test_a_timeline_has_a_lane_for_each_stream() -> None:
         )
     ]
     # Two events of a layer that follow each other are one bar; times are in ms.
-    assert sorted(spans) == [(0, 3), (3, 4), (4, 8), (8, 10)]
+    assert sorted(spans) == [(0, 2), (2, 3), (3, 4), (4, 8), (8, 10)]
     shown = set(texts(figure))
     assert {"devices 0-511, compute", "devices 0-511, communication", "time in ms"} <= shown
     assert {"forward", "backward", "over tensor", "send", "devices 0-511, send"} <= shown
@@ -232,6 +233,15 @@ def test_the_timeline_of_a_plan_is_drawn() -> None:
         texts(figure)
     )
     assert find_overlaps(figure) == []
+
+
+def test_bars_name_the_layers_that_can_be_told_apart() -> None:
+    scopes = [f"gpt.block{n}.{part}" for n in range(6) for part in ("attn", "mlp")]
+    events = [event(n / 12, (n + 1) / 12, scope=scope) for n, scope in enumerate([*scopes, "loss"])]
+    figure = visualize.plot_timeline(make_timeline(13 / 12, DeviceTimeline((0,), tuple(events))))
+    shown = set(texts(figure))
+    assert {"loss", *(f"block{n}" for n in range(6))} <= shown
+    assert not {"gpt", "attn"} & shown
 
 
 def test_of_many_stages_some_lanes_are_left_out() -> None:
@@ -425,3 +435,43 @@ def test_what_is_no_timeline_no_memory_no_schedule_no_array_is_refused() -> None
 def test_a_plan_without_a_schedule_is_refused() -> None:
     with pytest.raises(PlanError, match="plan has no pipeline schedule to draw"):
         visualize.plot_schedule(compile_mlp(GRID).plan)
+
+
+# ------------------------------------------------------------------ as the guides use them
+
+
+def test_what_a_profile_measured_is_drawn_for_the_mesh_of_the_guides() -> None:
+    backend = ml.NumpyBackend(device_mesh=(4, 2))
+    model = ml.Model()
+    model += ml.Linear(8, name="up", sharding={"weight": P("model", None)})
+    model += ml.Linear(8, name="down", sharding={"weight": P(None, "model")})
+    compiled = ml.compile(model, backend)
+    inputs = {"input": backend.randn(32, 16, device_mesh=(4, 2), tensor_split=(0, None))}
+    with ml.profile(backend) as profile:
+        compiled.evaluate(compiled.randomize_params(), inputs)
+    busy, graph = profile.device_utilization_map(), profile.communication_graph()
+
+    figure = visualize.plot_device_utilization(busy, device_mesh=(4, 2))
+    shown = figure.axes[0].get_images()[0].get_array()
+    assert shown.shape[1] == 2
+    assert busy.shape == (4, 2)
+    figure = visualize.plot_communication_graph(graph, device_mesh=(4, 2))
+    np.testing.assert_array_equal(figure.axes[1].get_images()[0].get_array(), graph.matrix)
+    # The sum over `model` goes between neighbours: once to be added up, once as the result.
+    (row,) = compiled.plan.collectives()
+    assert graph.matrix[0, 1] == row.bytes
+    assert np.count_nonzero(graph.matrix) == len(figure.axes[0].patches) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["JaxBackend", "TorchBackend", "MLXBackend"])
+def test_every_backend_shows_its_arrays_alike(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = getattr(ml, name)(GRID)
+    x = backend.ones(4, 6, sharding=P("data", "tensor"))
+    visualize.sharding(x)
+    found = capsys.readouterr().out
+    visualize.sharding(sharded())
+    assert capsys.readouterr().out == found
+    assert x._repr_html_() == sharded()._repr_html_()

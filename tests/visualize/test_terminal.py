@@ -10,11 +10,12 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P, visualize
+from mithril.cost.plan_timeline import DeviceTimeline
 from mithril.cost.timeline import simulate
 from mithril.partition.schedule import make
 from mithril.report import DeviceGraph, draw
 
-from tests.visualize.pictures import compile_mlp
+from tests.visualize.pictures import compile_mlp, event, make_timeline
 from tests.visualize.test_figures import HELD, LARGE, RING, STEP, ring
 
 
@@ -137,3 +138,13 @@ def test_a_terminal_has_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     visualize.print_mesh((2, 2))
     assert "\x1b[38;2;0;0;0;48;2;142;202;230m" in terminal.getvalue()
+
+
+def test_what_takes_less_than_half_of_a_place_is_a_point(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short = DeviceTimeline((0,), (event(0.0, 1e-9), event(0.5, 1.0)))
+    visualize.print_timeline(make_timeline(1.0, short))
+    row = capsys.readouterr().out.splitlines()[1]
+    assert re.fullmatch(r"device 0, compute · +f+", row)

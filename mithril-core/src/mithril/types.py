@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +21,8 @@ from mithril.errors import ShapeError, listing, nearest
 
 Shape = tuple[int, ...]
 Scalar = bool | int | float
+MOST_DIMENSIONS = 64
+"""Of a tensor: as many as NumPy and PyTorch have."""
 
 
 class DType(StrEnum):
@@ -76,7 +79,10 @@ def as_dtype(value: object) -> DType:
     """
     if isinstance(value, DType):
         return value
-    name = value if isinstance(value, str) else np.dtype(value).name  # type: ignore[call-overload]
+    try:
+        name = value if isinstance(value, str) else np.dtype(value).name  # type: ignore[call-overload]
+    except (TypeError, ValueError):  # what NumPy knows no dtype for
+        name = str(value)
     try:
         return DType(name)
     except ValueError:
@@ -128,6 +134,19 @@ def promote(left: DType, right: DType) -> DType:
     )
 
 
+def to_python(value: Any) -> Any:
+    """Return a scalar of NumPy as a number of Python, in tuples and lists too; all else as it is.
+
+    >>> to_python((np.int64(3), np.float32(0.5), np.True_, "same"))
+    (3, 0.5, True, 'same')
+    """
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
+    if type(value) in (tuple, list) and any(isinstance(x, np.generic) for x in value):
+        return type(value)(map(to_python, value))
+    return value
+
+
 def check_number(value: Scalar, dtype: DType, what: str = "number") -> None:
     """Raise unless a dtype holds a number: floats are rounded, integers never wrapped around.
 
@@ -160,6 +179,13 @@ class TensorType:
 
     shape: Shape
     dtype: DType
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MOST_DIMENSIONS:
+            raise ShapeError(
+                f"a tensor of {self.dtype} would have {len(self.shape)} dimensions, and "
+                f"{MOST_DIMENSIONS} is the most; merge some with reshape"
+            )
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -43,7 +43,8 @@ _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _BITS = re.compile(r"\d+")
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
 
 
 def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Issued]:
@@ -99,7 +100,7 @@ def _rows(
 def read_op_name(line: str) -> str:
     """Return the `op_name` that XLA keeps of an instruction; empty where it has none."""
     found = _OP_NAME.search(line)
-    return found.group(1) if found else ""
+    return _ESCAPED.sub(r"\1", found.group(1)) if found else ""
 
 
 def split_op_name(op_name: str) -> list[str]:

@@ -66,11 +66,10 @@ class MeasuredExecutable(JaxExecutable):
         with observe.pause():
             compiled = self._prepare(inputs)
         results = self.run_compiled(compiled, inputs)
-        with observe.pause():
-            for issued in self._collectives:
-                observe(issued)
-            observe.deferred.append(Pending(self.name, self._shares, self._devices))
-            observe.memory += self._find_memory(compiled)
+        observe.issued += self._collectives
+        observe.deferred.append(Pending(self.name, self._shares, self._devices))
+        if observe.counts_memory:
+            observe.later.append(lambda: observe.memory.extend(self._find_memory(compiled)))
         return results
 
     def _prepare(self, inputs: Sequence[jax.Array]) -> jax.stages.Compiled:

@@ -274,8 +274,9 @@ class MLXEngine(Engine):
         )
         if not self.is_measuring:
             return made
-        flat = program.mesh.flat
-        return MeasuredExecutable(made, flat if self.job is None else (self._rank,))
+        if self.job is not None:
+            return MeasuredExecutable(made, (self._rank,), (self._rank,))
+        return MeasuredExecutable(made, program.mesh.flat, (self.whole or self).mesh.flat)
 
     def _make_build(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
         marks = Marks(settles=True) if self.is_measuring else None

@@ -21,11 +21,15 @@ class MeasuredExecutable:
     Args:
         execute: builds and computes it.
         devices: flat indices of those of this process that it runs on.
+        here: those of this process, whose memory is one.
     """
 
-    def __init__(self, execute: Executable, devices: tuple[int, ...]) -> None:
+    def __init__(
+        self, execute: Executable, devices: tuple[int, ...], here: tuple[int, ...]
+    ) -> None:
         self._execute = execute
         self._devices = devices
+        self._here = here
 
     def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
         """Run once, and tell the recorder."""
@@ -36,7 +40,7 @@ class MeasuredExecutable:
         results = run_marked(self._execute, inputs, observe, self._devices)
         mx.eval(results)
         if observe.counts_memory:
-            observe.memory.append(MemoryUse(self._devices, mx.get_peak_memory(), HOW))
+            observe.memory.append(MemoryUse(self._here, mx.get_peak_memory(), HOW))
         return results
 
 

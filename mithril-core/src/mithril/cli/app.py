@@ -11,7 +11,17 @@ from typing import Annotated
 
 import typer
 
-from mithril.cli import backends, demo, difference, doctor, eject, launch, plan, schedule
+from mithril.cli import (
+    backends,
+    calibrate,
+    demo,
+    difference,
+    doctor,
+    eject,
+    launch,
+    plan,
+    schedule,
+)
 from mithril.errors import MithrilError
 
 app = typer.Typer(
@@ -24,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},  # also of all commands below
 )
 app.add_typer(backends.app, name="backends")
+app.command("calibrate")(calibrate.calibrate)
 app.command("demo")(demo.demo)
 app.command("diff")(difference.diff)
 app.command("doctor")(doctor.doctor)

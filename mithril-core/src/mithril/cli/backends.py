@@ -27,6 +27,7 @@ from mithril.plugins.spec import BACKEND_API
 
 if TYPE_CHECKING:
     from mithril.cost import Hardware
+    from mithril.cost.profiles.store import Stored
 
 JSON_SCHEMA = 1
 CANNOT_OPEN = 3
@@ -177,6 +178,7 @@ class Abilities:
     without_kernel: list[str]
     facts: dict[str, str]
     hardware: dict[str, str]
+    calibrated: list[str]
     opened_in: float
 
 
@@ -188,6 +190,7 @@ def _open(entry: BackendEntry) -> Abilities:
     """
     import mithril.ops  # noqa: F401 - fills the registry, whatever the engine imports
     from mithril.cost import find_hardware
+    from mithril.cost.profiles.store import list_stored
     from mithril.ir import registry
     from mithril.mesh import Mesh
     from mithril.ops.collective import collectives
@@ -205,6 +208,7 @@ def _open(entry: BackendEntry) -> Abilities:
         sorted(known - engine.kernels),
         dict(engine.facts),
         _describe_hardware(find_hardware(engine)),
+        [_say_stored(stored) for stored in list_stored(engine)],
         round(seconds, 3),
     )
 
@@ -225,6 +229,16 @@ def _say_hardware(found: Mapping[str, str]) -> str:
     return text
 
 
+def _say_stored(stored: Stored) -> str:
+    """Say what a calibrated profile is of, and whether it is used."""
+    if stored.hardware is None or stored.hardware.calibration is None:
+        return f"{stored.path}   (left aside: {stored.note})"
+    made = stored.hardware.calibration
+    worst = max(made.errors.values(), default=0.0)
+    count = f"{made.devices} device" + ("s" if made.devices > 1 else "")
+    return f"{count}, {made.date}, fits within {worst:.0%}   ({stored.path})"
+
+
 def _list_abilities(found: Abilities) -> Iterator[str]:
     """Say what an opened backend offers."""
     kinds = Counter(label.rstrip("0123456789").rstrip(" :") for label in found.devices)
@@ -235,6 +249,7 @@ def _list_abilities(found: Abilities) -> Iterator[str]:
     yield _line("operators", f"{with_kernel} of {of} have a kernel{_without(found.without_kernel)}")
     yield from (_line(name, text) for name, text in found.facts.items())
     yield _line("hardware", _say_hardware(found.hardware))
+    yield from (_line("calibrated", text) for text in found.calibrated)
     yield _line("opened in", f"{found.opened_in:.1f} s")
 
 

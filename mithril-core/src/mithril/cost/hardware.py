@@ -229,6 +229,11 @@ class Hardware:
         execution = replace(other.execution, in_turn=False, devices_per_processor=1)
         return replace(self, transport=other.transport, execution=execution)
 
+    def as_measured(self) -> Hardware:
+        """Return this profile as that of so many devices at work as it was measured with."""
+        count = 1 if self.calibration is None else self.calibration.devices
+        return replace(self, shared=((count, self),)) if count > 1 else self
+
     def serving(self, devices: int) -> Hardware:
         """Return the profile of one device while several are at work on the same processor.
 

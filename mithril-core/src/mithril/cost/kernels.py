@@ -15,7 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mithril.cost.hardware import Hardware
-from mithril.cost.work import is_free, is_fused, kernel_seconds, product_dtype
+from mithril.cost.work import (
+    arithmetic_seconds,
+    is_free,
+    is_fused,
+    product_dtype,
+    roofline_seconds,
+)
 from mithril.ir import Graph, Node, Op, Value
 from mithril.ir.op import Cost
 from mithril.ir.start import Wait
@@ -55,16 +61,19 @@ class Kernel:
         flops: operations on the device.
         bytes: read and written.
         product: the dtype of the operands if it is a product of tensors.
+        work: name, operations, and dtype if it is a product, of each op that computes something.
     """
 
     nodes: tuple[Node, ...]
     flops: int
     bytes: int
     product: DType | None
+    work: tuple[tuple[str, int, DType | None], ...] = ()
 
     def seconds(self, hardware: Hardware) -> float:
         """Return the predicted seconds on one device."""
-        return kernel_seconds(self.flops, self.bytes, self.product, hardware)
+        computing = sum(arithmetic_seconds(*part, hardware) for part in self.work)
+        return roofline_seconds(computing, self.bytes, hardware)
 
 
 def find_kernels(
@@ -126,11 +135,15 @@ class _Grouping:
             return None
         work = [self._costs.of(node) for node in busy]
         flops = sum(cost.flops for cost, _ in work)
+        parts = tuple(
+            (node.op.name, cost.flops, dtype)
+            for node, (cost, dtype) in zip(busy, work, strict=True)
+        )
         product = next((dtype for _, dtype in work if dtype is not None), None)
         if len(busy) == 1 == len(nodes):
             saved = sum(x.type.nbytes - self._read_bytes(x) for x in set(busy[0].inputs))
-            return Kernel(tuple(busy), flops, max(work[0][0].bytes - saved, 0), product)
-        return Kernel(tuple(busy), flops, self._border_bytes(nodes), product)
+            return Kernel(tuple(busy), flops, max(work[0][0].bytes - saved, 0), product, parts)
+        return Kernel(tuple(busy), flops, self._border_bytes(nodes), product, parts)
 
     def _find_lasts(self, node: Node) -> set[Node]:
         users = {user for value in node.outputs for user, _ in self._uses.get(value, ())}

@@ -51,7 +51,7 @@ def work_seconds(
     if op.is_collective or is_free(op, hardware.execution):
         return 0.0
     if is_fused(op, hardware.execution):
-        return flops / hardware.op_rates.get(op.name, hardware.vector_rate)
+        return arithmetic_seconds(op.name, flops, None, hardware)
     return kernel_seconds(flops, nbytes, product, hardware, op.name)
 
 
@@ -67,9 +67,27 @@ def kernel_seconds(
         hardware: the profile to price with.
         name: of the op, which may have a rate of its own.
     """
-    general = hardware.vector_rate if product is None else hardware.rate(product, flops)
-    rate = hardware.op_rates.get(name, general)
-    return hardware.kernel_seconds + max(flops / rate, nbytes / hardware.bandwidth(nbytes))
+    computing = arithmetic_seconds(name, flops, product, hardware)
+    return roofline_seconds(computing, nbytes, hardware)
+
+
+def arithmetic_seconds(name: str, flops: float, product: DType | None, hardware: Hardware) -> float:
+    """Return the predicted seconds of operations alone; arguments are those of `kernel_seconds`."""
+    rate = hardware.op_rates.get(name)
+    if rate is None:
+        rate = hardware.vector_rate if product is None else hardware.rate(product, flops)
+    return flops / rate
+
+
+def roofline_seconds(computing: float, nbytes: float, hardware: Hardware) -> float:
+    """Return the predicted seconds of a kernel.
+
+    Args:
+        computing: seconds of its operations alone.
+        nbytes: what it reads and writes.
+        hardware: the profile to price with.
+    """
+    return hardware.kernel_seconds + max(computing, nbytes / hardware.bandwidth(nbytes))
 
 
 def is_free(op: Op, execution: Execution) -> bool:

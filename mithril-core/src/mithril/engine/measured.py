@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +13,10 @@ from mithril.engine.marks import Marks
 from mithril.engine.protocol import Executable, Observer
 from mithril.engine.recording import ArrayTally, MemoryUse, Recorder
 from mithril.plan import Program
+
+
+HOW = "arrays of NumPy, counted while they live"
+"""How memory is measured."""
 
 
 class MeasuredLockstep:
@@ -43,13 +47,16 @@ class MeasuredLockstep:
         assert isinstance(observe, Recorder), "who runs a measured program records it"
         if not observe.counts_memory:
             return run_marked(self._timed, inputs, observe, self._devices)
-        tally = observe.tally = observe.tally or ArrayTally()
-        results = run_marked(self._counting, inputs, observe, self._devices)
-        if isinstance(tally, ArrayTally):
-            found = tally.find_peaks()
-            how = "arrays of NumPy, counted while they live"
-            observe.memory = [MemoryUse((device,), peak, how) for device, peak in found.items()]
-        return results
+        if observe.tally is None:
+            tally = observe.tally = ArrayTally()
+            observe.later.append(partial(_tell_peaks, observe, tally))
+        return run_marked(self._counting, inputs, observe, self._devices)
+
+
+def _tell_peaks(recorder: Recorder, tally: ArrayTally) -> None:
+    """Tell a recorder the most that each device held, in all programs of its run."""
+    found = tally.find_peaks()
+    recorder.memory = [MemoryUse((device,), peak, HOW) for device, peak in found.items()]
 
 
 def run_marked(

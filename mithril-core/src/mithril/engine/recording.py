@@ -8,9 +8,10 @@ phase, or one exchange of data. They tell a `Recorder`, which is an observer to 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -59,7 +60,6 @@ class Span:
         start: seconds on the clock of `time.perf_counter`.
         end: likewise.
         waited: of an exchange, the seconds in which the device did nothing else; all by default.
-        count: of what it stands for; 0 if it goes on with what another span began.
     """
 
     segment: Segment
@@ -67,7 +67,6 @@ class Span:
     start: float
     end: float
     waited: float | None = None
-    count: int = 1
 
     @property
     def seconds(self) -> float:
@@ -117,6 +116,7 @@ class Recorder:
         start: when the run began, on the clock of `time.perf_counter`.
         end: when it was over.
         deferred: what the engine's profiler knows what to do with when the profile ends.
+        later: what is left to work out of what was noted, so that a run does not wait for it.
         marks: how often the time was taken in it.
     """
 
@@ -128,6 +128,7 @@ class Recorder:
         self.paused = self.start = self.end = 0.0
         self.tally: Tally | None = None
         self.deferred: list[Any] = []
+        self.later: list[Callable[[], None]] = []
         self.marks = 0
         self._stamps: list[tuple[Segment | None, float]] = []
 
@@ -151,6 +152,11 @@ class Recorder:
             devices: those that the segments ran for.
         """
         stamps, self._stamps = self._stamps, []
+        self.later.append(partial(self._make_spans, devices, stamps))
+
+    def _make_spans(
+        self, devices: tuple[int, ...], stamps: Sequence[tuple[Segment | None, float]]
+    ) -> None:
         self.marks += len(stamps)
         seconds: dict[int, list[float]] = {}
         for (segment, start), (_, end) in zip(stamps, stamps[1:], strict=False):
@@ -160,6 +166,12 @@ class Recorder:
                     found = seconds.setdefault(id(segment.issued.origin), [])
                     found.append(self.spans[-1].seconds)
         self.set_seconds(seconds)
+
+    def finish(self) -> None:
+        """Work out what is left."""
+        later, self.later = self.later, []
+        for work in later:
+            work()
 
     def set_seconds(self, seconds: Mapping[int, Sequence[float]]) -> None:
         """Say how long exchanges took, once that is known.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from mithril.ir.tensor import Builder, Tensor, depth
+from mithril.ir.tensor import Builder, Tensor
 
 _running: ContextVar[Builder | None] = ContextVar("mithril_trace", default=None)
 
@@ -32,7 +32,8 @@ def tracing(builder: Builder) -> Iterator[None]:
 
 def trace_around(operands: Iterable[object]) -> Builder | None:
     """Return the innermost trace around those operands that are traced, None when none is."""
-    deepest = max((x.builder for x in operands if isinstance(x, Tensor)), key=depth, default=None)
+    builders = (x.builder for x in operands if isinstance(x, Tensor))
+    deepest = max(builders, key=lambda builder: builder.depth, default=None)
     running = _running.get()
     is_around = running is not None and deepest is not None and is_within(running, deepest)
     return running if is_around else deepest

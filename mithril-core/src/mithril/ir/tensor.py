@@ -11,12 +11,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
+import numpy as np
+
 from mithril.errors import GraphError, MithrilError
 from mithril.ir.graph import Cause, Graph, Node, Phase, Value
 from mithril.ir.op import Op
 from mithril.ir.operand import Operand
 from mithril.ir.source import Source
 from mithril.types import DType, Scalar, TensorType
+
+MOST_AROUND = 32
+"""Bodies in each other; passes call themselves for each, and frameworks do a dozen times."""
 
 
 class Tensor(Operand):
@@ -35,7 +40,9 @@ class Tensor(Operand):
 
     def _apply(self, op: Op, operands: Sequence[Operand]) -> tuple[Tensor, ...]:
         builders = [self.builder, *(x.builder for x in operands if isinstance(x, Tensor))]
-        builder = max(builders, key=depth)  # that of the innermost loop body
+        builder = max(
+            builders, key=lambda builder: builder.depth
+        )  # that of the innermost loop body
         results = builder.apply(op, *map(builder.own, operands))
         if all(x.is_number for x in operands):
             return tuple(Number(builder, result.value) for result in results)
@@ -109,6 +116,13 @@ class Tensor(Operand):
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
         self.numpy()
 
+    def __array_function__(
+        self, function: object, types: object, arguments: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        if function in _OF_SHAPE:
+            return _OF_SHAPE[function](*arguments, **options)
+        return self.numpy()  # or NumPy would call methods of ours with options of its own
+
     def __iter__(self) -> Iterator[Self]:
         raise GraphError(
             f"traced tensor {self.type} is not iterated over; the loop would be unrolled; use "
@@ -117,6 +131,16 @@ class Tensor(Operand):
 
     def __repr__(self) -> str:
         return f"Tensor({self.value.name or '?'}: {self.type})"
+
+
+_OF_SHAPE: Mapping[object, Callable[..., Any]] = {
+    np.shape: lambda a: a.shape,
+    np.ndim: lambda a: a.ndim,
+    np.size: lambda a, axis=None: (
+        a.size if axis is None else np.size(np.broadcast_to(0, a.shape), axis)
+    ),
+}
+"""Functions of NumPy that need no values."""
 
 
 class Number(Tensor):
@@ -143,6 +167,9 @@ class Builder:
     Args:
         inside: for the body of a loop, the builder of what is around it; the body may use its
             tensors, which become inputs of the body (`captured`).
+
+    Raises:
+        GraphError: there are too many around it.
     """
 
     kind = "layer"
@@ -151,10 +178,18 @@ class Builder:
     """The float dtype of what is made of Python numbers alone."""
     records = True
     """Whether a graph comes out of it; if not, bodies of loops are just called."""
+    depth = 0
+    """How many traces there are around it."""
 
     def __init__(self, inside: Builder | None = None) -> None:
         self.inside = inside
         if inside is not None:
+            self.depth = inside.depth + 1
+            if self.depth > MOST_AROUND:
+                raise GraphError(
+                    f"loops, gradients and checkpoints are nested {self.depth} deep"
+                    f"{inside.place()}, and {MOST_AROUND} is the most; make one of several"
+                )
             self.kind = inside.kind
             self.default_float = inside.default_float
         self._captured: dict[Value, tuple[Tensor, Tensor]] = {}
@@ -354,8 +389,3 @@ class _Stamp:
         self.source = source
         self.phase = phase
         self.cause = cause
-
-
-def depth(builder: Builder) -> int:
-    """Return how many traces there are around a trace."""
-    return 0 if builder.inside is None else 1 + depth(builder.inside)

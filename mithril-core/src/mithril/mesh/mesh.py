@@ -17,6 +17,7 @@ from typing import Never
 from mithril.errors import MeshError, listing, nearest
 from mithril.mesh.tables import tabulate_devices
 from mithril.tables import Table, render_html
+from mithril.types import to_python
 
 MICRO = "micro-batch"
 """The axis along which a pipeline cuts a batch: an axis of time, which only planning knows.
@@ -265,6 +266,7 @@ def as_shape(shape: object, what: str) -> tuple[int, ...]:
     Raises:
         MeshError: it is not made of positive integers.
     """
+    shape = to_python(shape)
     sizes = (shape,) if isinstance(shape, int) else shape
     if isinstance(sizes, Sequence) and not isinstance(sizes, str) and all(map(_is_size, sizes)):
         return tuple(sizes)
@@ -283,6 +285,7 @@ def _without_names(given: object) -> MeshError:
 
 
 def _make_axis(name: str, size: int) -> Axis:
+    size = to_python(size)
     if not isinstance(name, str) or not name:
         raise MeshError(f"mesh axis name {name!r} is not a name; give a non-empty string")
     if not name.isidentifier():  # it stands in generated programs, and in Mesh(data=2)

@@ -42,6 +42,7 @@ class PartNames:
         at_rest: how they are kept between uses, where that is said.
         values: names of what it makes inside.
         rules: what it says of its parameters by pattern, and what their names begin with.
+        depth: how many models and layers are nested in each other in it.
     """
 
     parameters: tuple[str, ...]
@@ -49,6 +50,7 @@ class PartNames:
     at_rest: Mapping[str, Annotation]
     values: tuple[str, ...] = ()
     rules: tuple[tuple[str, ParameterRule], ...] = ()
+    depth: int = 0
 
     def below(self, name: str) -> PartNames:
         """Return the same with names that follow that of a part."""
@@ -58,6 +60,7 @@ class PartNames:
             {f"{name}.{p}": annotation for p, annotation in self.at_rest.items()},
             (name, *(f"{name}.{value}" for value in self.values)),
             tuple((f"{name}.{start}", rule) for start, rule in self.rules),
+            self.depth + 1,
         )
 
 

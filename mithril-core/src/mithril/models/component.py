@@ -14,9 +14,11 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.ir import Source, Tensor
 from mithril.ir.running import running_trace
-from mithril.ir.source import user_source
+from mithril.ir.source import at, user_source
 
 Names = tuple[tuple[str, str], ...]
+MOST_NESTED = 100
+"""Models, and layers that call or repeat others, in each other; passes call themselves for each."""
 
 
 class Connectable(Protocol):
@@ -119,6 +121,25 @@ class Component(Generic[Target]):
     def _call_on(self, values: Sequence[object], named: Mapping[str, object]) -> Any:
         """Return what it makes of tensors."""
         raise NotImplementedError
+
+
+def check_depth(what: str, depth: int, source: Source | None) -> None:
+    """Raise if what is nested in a model or layer does not leave room for it.
+
+    Args:
+        what: names the model or layer.
+        depth: how many models and layers are nested in each other in it.
+        source: the user's line.
+
+    Raises:
+        GraphError: it does not.
+    """
+    if depth >= MOST_NESTED:
+        raise GraphError(
+            f"{what} holds models and layers nested {depth} deep{at(source)}, and {MOST_NESTED} is "
+            f"the most with the one around them; add layers to one model instead, or repeat one "
+            f"block more often"
+        )
 
 
 def check_name(name: object, what: str) -> str:

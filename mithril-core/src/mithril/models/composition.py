@@ -174,8 +174,8 @@ class Composition:
 
     @cached_property
     def depth(self) -> int:
-        """How many models are nested in each other here, this one included."""
-        return 1 + max((depth_of(member.component) for member in self.members), default=0)
+        """How many models and layers are nested in each other here, this one included."""
+        return 1 + max((member.component.depth for member in self.members), default=0)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -243,12 +243,6 @@ class Composition:
 def short_name(connection: str) -> str:
     """Return the port's part of an unnamed connection; nothing for one that a user named."""
     return connection.partition(".")[2]
-
-
-def depth_of(component: Layer | Composition) -> int:
-    """Return how many models are nested in each other in a component."""
-    inside = component.config.get("block") if isinstance(component, Layer) else component
-    return inside.depth if isinstance(inside, Composition) else 0
 
 
 AnyComponent: TypeAlias = Component[Layer] | Component[Composition]

@@ -14,6 +14,7 @@ from typing import Any
 from mithril.errors import GraphError, OptionError, listing, nearest
 from mithril.models.component import check_printable
 from mithril.models.unknown import UnknownSize
+from mithril.types import to_python
 
 SHARDING_OPTIONS = (
     "weight_shard_spec",
@@ -114,6 +115,7 @@ class Definition:
                         f"{self.name} needs option '{option.name}'; write {self.usage()}"
                     )
                 config[option.name] = option.default
+        config = {name: to_python(value) for name, value in config.items()}
         for name, value in config.items():
             self._check(name, value)
         return {name: config[name] for name in names}

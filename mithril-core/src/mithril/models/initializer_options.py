@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -42,11 +43,27 @@ def as_initializer(given: object, what: str) -> Initializer:
             f"{what} is the class {given.__name__}; make one of it, such as ml.{given.__name__}(…)"
         )
     if callable(given):
+        _check_arguments(given, what)
         return FromFunction(given)
+    shown = "None" if given is None else f"{given!r}, {kind_of(given)}"
     raise OptionError(
-        f"{what} is {given!r}, {kind_of(given)}; give an initializer, such as ml.Normal(0.02), or "
-        f"a function of key, shape and box"
+        f"{what} is {shown}; give an initializer, such as ml.Normal(0.02), or a function of key, "
+        f"shape and box"
     )
+
+
+def _check_arguments(function: Callable[..., object], what: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a function in C, which does not say
+        return
+    try:
+        signature.bind("key", "shape", "box")
+    except TypeError:
+        raise OptionError(
+            f"{what} is a function of {signature}, and is called with 3 arguments: key, shape and "
+            f"box; take these"
+        ) from None
 
 
 def read_initializers(

@@ -10,13 +10,10 @@ from dataclasses import replace
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Source
 from mithril.ir.source import at
-from mithril.models.component import Names, check_name, number_ports
-from mithril.models.composition import AnyConnected, Composition, Link, Member, depth_of
+from mithril.models.component import Names, check_depth, check_name, number_ports
+from mithril.models.composition import AnyConnected, Composition, Link, Member
 from mithril.models.layer import Layer
 from mithril.models.wiring import Wiring
-
-MOST_NESTED = 200
-"""Models nested in each other; passes over a model call themselves for each."""
 
 
 def join_member(wiring: Wiring, added: AnyConnected, *, feed: bool) -> None:
@@ -51,12 +48,7 @@ def join_member(wiring: Wiring, added: AnyConnected, *, feed: bool) -> None:
 def _check_component(component: Layer | Composition, source: Source | None) -> None:
     if isinstance(component, Composition) and not component.members:
         raise GraphError(f"{component.label} has no layers{at(source)}; add some to it first")
-    if depth_of(component) >= MOST_NESTED:
-        raise GraphError(
-            f"{component.label} holds models nested {depth_of(component)} deep{at(source)}, and "
-            f"{MOST_NESTED} is the most with the one around it; add layers to one model instead, "
-            f"or use ml.Repeat"
-        )
+    check_depth("model", component.depth, source)
 
 
 def _check_no_cycle(wiring: Wiring, member: Member, links: list[Link]) -> None:

@@ -37,7 +37,7 @@ from mithril.ir.source import at, user_source
 from mithril.keywords import checked_keywords
 from mithril.models.annotations import Annotation, read_annotations, read_at_rest
 from mithril.models.calls import PartNames, Parts, call_part, find_parts
-from mithril.models.component import Component, check_name
+from mithril.models.component import Component, check_depth, check_name
 from mithril.models.definition import (
     RESERVED,
     SHARDING_OPTIONS,
@@ -50,6 +50,7 @@ from mithril.models.initializer_options import read_initializers
 from mithril.models.initializers import Initializer
 from mithril.models.layer_class import function_of
 from mithril.models.trace_context import LayerScope, inside
+from mithril.types import to_python
 
 
 class Layer(Component["Layer"]):
@@ -102,6 +103,8 @@ class Layer(Component["Layer"]):
         config = definition.configure(values, {k: v for k, v in options.items() if k in known})
         source = user_source()
         self.parts = find_parts(definition.function, definition.probed_inputs, config)
+        depths = [part.depth for part in self.parts.names]
+        check_depth(definition.name, max(depths, default=1) - 1, source)
         names = [part.parameters for part in self.parts.names]
         parameters = tuple(dict.fromkeys(chain(definition.parameter_names(config), *names)))
         self.given_name = None if name is None else check_name(name, f"name of {definition.name}")
@@ -148,6 +151,14 @@ class Layer(Component["Layer"]):
         """Name of the input that takes any number of tensors."""
         return self.definition.variadic
 
+    @property
+    def depth(self) -> int:
+        """How many models and layers it calls in each other, itself included; 0 if it calls none.
+
+        That is known without shapes, and therefore not of all layers.
+        """
+        return max((part.depth for part in self.parts.names), default=0)
+
     connect = Component.__call__
 
     def order_operands(self, operands: Mapping[str, Tensor]) -> list[Tensor | None]:
@@ -180,7 +191,7 @@ class Layer(Component["Layer"]):
         values = chain.from_iterable(part.values for part in self.parts.names)
         rules = chain.from_iterable(part.rules for part in self.parts.names)
         return PartNames(
-            self.parameters, self.annotations, self.at_rest, tuple(values), tuple(rules)
+            self.parameters, self.annotations, self.at_rest, tuple(values), tuple(rules), self.depth
         )
 
     def trace_part(self, operands: Mapping[str, Tensor], scope: LayerScope) -> dict[str, Tensor]:
@@ -358,7 +369,8 @@ def _refuse_unknown(definition: Definition, known: set[str], options: Mapping[st
         )
 
 
-def _device_id(layer: str, value: object) -> int | None:
+def _device_id(layer: str, value: Any) -> int | None:
+    value = to_python(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     raise OptionError(

@@ -43,7 +43,7 @@ from mithril.models.trace import list_names, parameter_names, trace, trace_part
 from mithril.models.trace_context import LayerScope
 from mithril.models.wiring import Wiring
 from mithril.tables import render_html
-from mithril.types import TensorType, as_dtype
+from mithril.types import TensorType, as_dtype, to_python
 
 
 class Model(Component[Composition]):
@@ -182,7 +182,7 @@ class Model(Component[Composition]):
         Raises:
             OptionError: the pattern is no string, or the number no integer of 0 or more.
         """
-        place = user_source()
+        place, number = user_source(), to_python(number)
         numbers = tuple(number) if isinstance(number, Sequence) else (number,)
         if not isinstance(pattern, str) or not numbers or not all(map(_is_index, numbers)):
             got = f"{pattern!r} and {number!r}" if number != () else f"{pattern!r} alone"
@@ -387,7 +387,7 @@ def _is_index(number: object) -> bool:
 
 def _type_of(name: str, given: object) -> TensorType:
     """Return the type of an input given as a shape, or as something that has one."""
-    shape = getattr(given, "shape", given)
+    shape = to_python(getattr(given, "shape", given))
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) for size in shape):
         raise ShapeError(
             f"shape of input '{name}' is {given!r}; give a tuple of integers, or an array"

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from mithril.errors import OptionError
 from mithril.ir.source import at, user_source
 from mithril.keywords import list_argument_names, refuse_unknown
-from mithril.models.component import Names
+from mithril.models.component import Names, check_depth
 from mithril.models.composition import Composition, Link, Member
 from mithril.models.layer import Layer
 from mithril.models.model import Model
 from mithril.models.stages import Pipelined
 from mithril.models.wiring import Wiring
+from mithril.types import to_python
 
 
 class Pipeline(Model):
@@ -52,6 +51,7 @@ class Pipeline(Model):
     Raises:
         OptionError: there is no stage, a stage has no input, two inputs would get one name, or an
             option has a wrong value.
+        GraphError: models and layers are nested too deep in a stage.
 
     >>> from mithril.models import Linear, Relu
     >>> Pipeline([Linear(8), Relu(), Linear(2)], microbatch_size=4)
@@ -98,6 +98,7 @@ class Pipeline(Model):
             _dimension(stage_to_mesh_dim),
             source,
         )
+        check_depth("Pipeline", max(component.depth for component in components), source)
         members, links = _chain(components, source)
         self._wiring = Wiring(
             Composition(
@@ -211,14 +212,16 @@ def _match_ports(ports: Sequence[str], before: Names) -> dict[str, str]:
 
 
 def _positive(option: str, value: object) -> int | None:
+    value = to_python(value)
     if value is None:
         return None
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:
-        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
     raise OptionError(f"Pipeline option {option} is {value!r}; give a positive integer")
 
 
 def _assignment(value: object, stages: int) -> tuple[int, ...] | None:
+    value = to_python(value)
     if value is None:
         return None
     if not isinstance(value, Sequence) or not all(
@@ -264,6 +267,7 @@ def _flags(value: object, mesh: object) -> tuple[bool, ...] | None:
 
 
 def _dimension(value: object) -> int | None:
+    value = to_python(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise OptionError(f"Pipeline option stage_to_mesh_dim is {value!r}; give a mesh dimension")

@@ -221,8 +221,9 @@ def list_names(component: Composition) -> PartNames:
     """Return what is known of a model without shapes, for a layer that calls it."""
     values = tuple(_value_names(component, ""))
     names = parameter_names(component)
+    rules = tuple(list_rules(component))
     return PartNames(
-        names, annotations_of(component), resting(component), values, tuple(list_rules(component))
+        names, annotations_of(component), resting(component), values, rules, component.depth
     )
 
 

@@ -6,7 +6,7 @@ held in a context variable, so a layer is written as if it were an ordinary func
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from typing import Any
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.ir import Builder, Source, Tensor, Value
 from mithril.ir.running import is_within, running_trace, tracing
+from mithril.models.component import MOST_NESTED
 from mithril.models.initializer_options import as_initializer
 from mithril.models.initializers import Initializer
 from mithril.models.unknown import UnknownBuilder, UnknownTensor
@@ -120,6 +121,7 @@ class LayerScope:
         parts: the layers and models that it called, by name.
         of_parts: the parameters of these, by name.
         initializers: how its parameters start, where the user says so.
+        depth: how many layers call each other up to it, itself included.
     """
 
     trace: Trace
@@ -133,6 +135,7 @@ class LayerScope:
     used: dict[str, Tensor] = field(default_factory=dict)
     parts: dict[str, Any] = field(default_factory=dict)
     of_parts: dict[str, None] = field(default_factory=dict)
+    depth: int = 1
 
 
 _current: ContextVar[LayerScope] = ContextVar("mithril_layer")
@@ -248,7 +251,18 @@ def section(name: str) -> Iterator[None]:
 
 @contextmanager
 def inside(scope: LayerScope) -> Iterator[None]:
-    """Make a layer the one being traced."""
+    """Make a layer the one being traced.
+
+    Raises:
+        GraphError: too many layers call each other up to it.
+    """
+    around = _current.get(None)
+    scope.depth = 1 if around is None else around.depth + 1
+    if scope.depth > MOST_NESTED:
+        raise GraphError(
+            f"layers call each other {scope.depth} deep, and {MOST_NESTED} is the most; "
+            f"end the calls of a layer that calls itself, or call some in a loop"
+        )
     token, builder, running = _current.set(scope), scope.trace.builder, running_trace()
     if running is not None and is_within(running, builder):
         builder = running  # the body of a loop in a layer
@@ -280,6 +294,22 @@ def _tensor(
     if scope.own_prefix != scope.prefix:
         trace.aliases[scope.own_prefix + local] = name
     return found.tensor
+
+
+def mark_parts() -> Callable[[], None]:
+    """Return what makes the layer being traced forget the parts that it calls from now on.
+
+    For a function that is called again, for the same results in other dtypes.
+    """
+    scope = find_traced_layer()
+    if scope is None:
+        return lambda: None
+    parts, values = dict(scope.parts), dict(scope.trace.parts)
+
+    def forget() -> None:
+        scope.parts, scope.trace.parts = parts, values
+
+    return forget
 
 
 def find_traced_layer() -> LayerScope | None:

@@ -40,10 +40,10 @@ class Wiring:
         self._short_open_outputs: dict[str, dict[str, None]] = defaultdict(dict)
         self._titles = dict(composition.titles)
         self._titled = {title: name for name, title in composition.titles}
+        for member in composition.members:  # before links, so that inputs are open in their order
+            self._index_member(member)
         for link in composition.links:
             self._index_link(link)
-        for member in composition.members:
-            self._index_member(member)
 
     @property
     def snapshot(self) -> Composition:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mithril.errors import ShapeError
+from mithril.errors import ShapeError, kind_of
 from mithril.ir.operand import AnyOperand
 from mithril.ops.elementwise import broadcast_shape
 from mithril.ops.reading import is_list, read_integer, read_integers
@@ -90,6 +90,8 @@ def stack(operands: Sequence[AnyOperand], axis: int = 0) -> AnyOperand:
     if not operands:
         raise ShapeError("cannot stack no tensors; pass at least one")
     for x in operands:
+        if not hasattr(x, "shape"):
+            raise ShapeError(f"cannot stack {kind_of(x)}; give tensors of one shape")
         if x.shape != operands[0].shape:
             raise ShapeError(
                 f"cannot stack {operands[0].type} and {x.type}; the shapes must be equal"

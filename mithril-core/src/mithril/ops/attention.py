@@ -221,7 +221,7 @@ def head_factors(inputs: Types) -> tuple[str, str]:
 def mask_dims(mask: TensorType, heads: str) -> str:
     """Return the dimensions of a mask in a rule."""
     names = zip(("b", heads, "s", "t"), mask.shape, strict=True)
-    return " ".join(name if size > 1 else "_" for name, size in names)
+    return " ".join(name if size != 1 else "_" for name, size in names)
 
 
 def head_sizes(inputs: Types) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mithril.errors import ShapeError
+from mithril.errors import ShapeError, kind_of
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule, elementwise_rule
@@ -145,14 +145,16 @@ def broadcast_shape(shapes: Sequence[Shape], what: str) -> Shape:
     Raises:
         ShapeError: sizes differ and none of them is 1.
     """
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
+    rank = max(map(len, shapes), default=0)
+    aligned = zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True)
+    wanted = [{size for size in sizes if size != 1} or {1} for sizes in aligned]
+    if any(len(sizes) > 1 for sizes in wanted):
         shown = " and ".join(str(shape) for shape in shapes)
         raise ShapeError(
             f"op '{what}' cannot broadcast shapes {shown}; sizes must be equal or 1, aligned at "
             f"the right"
-        ) from None
+        )
+    return tuple(sizes.pop() for sizes in wanted)
 
 
 def sum_to(x: AnyOperand, shape: Shape) -> AnyOperand:
@@ -267,7 +269,7 @@ def _example(values: object) -> Scalar:
 def _scalar(like: Any, value: object, dtype: DType) -> Any:
     if not isinstance(value, Scalar):
         raise ShapeError(
-            f"cannot compute with {type(value).__name__} here; pass a Python number or an array of "
+            f"cannot compute with {kind_of(value)} here; pass a Python number or an array of "
             f"the same backend, such as backend.array(…)"
         )
     return like._constant(value, dtype)

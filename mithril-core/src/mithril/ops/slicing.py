@@ -203,7 +203,13 @@ def _plain(item: Any) -> Any:
         return int(item)
     if isinstance(item, slice):
         ends = (item.start, item.stop, item.step)
-        return slice(*(None if end is None else operator.index(end) for end in ends))
+        try:
+            return slice(*(None if end is None else operator.index(end) for end in ends))
+        except TypeError:
+            raise ShapeError(
+                f"cannot slice from {item.start!r} to {item.stop!r} in steps of {item.step!r}; "
+                f"give integers, or dynamic_slice for a start that is computed"
+            ) from None
     return item
 
 

@@ -143,6 +143,12 @@ def _partition(task: _Task, *, time_is_major: bool) -> Plan:
         )
     stages, timetable = _schedule(replace(task, graph=graph), stage_graphs, parts)
     plan = Plan(mesh, stages, timetable, reports)
+    unread = {
+        port.name: TensorReport(port.type, port.sharding, "nobody: no stage reads it")
+        for port in plan.inputs
+        if port.name not in reports
+    }
+    plan = replace(plan, specs={**reports, **unread})
     if not placement.slices:
         return plan
     return with_stacks(plan, placement.slices, placement.axis, task.existing())

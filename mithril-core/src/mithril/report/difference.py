@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mithril.cost import SIMULATED, as_hardware, predict_memory, predict_timeline
 from mithril.errors import OptionError
 from mithril.plan import Collective, Execution, Plan
 from mithril.plan.printer import over, times_of
+from mithril.units import format_bytes, format_seconds
 
 SHOWN = 20
 """A text names no more tensors, and no more collectives that came or went, than this."""
@@ -165,22 +166,22 @@ def _lines(found: Difference) -> Iterator[str]:
         yield "plans do the same"
         return
     yield f"tensors that lie otherwise: {len(found.tensors)}"
-    yield from _shorten([_moved_line(moved) for moved in found.tensors])
+    yield from _shorten([_describe_move(moved) for moved in found.tensors])
     for title, mark, rows in (("gone", "-", found.gone), ("new", "+", found.new)):
         yield f"collectives that are {title}: {sum(count for _, count in rows)}"
         yield from _shorten([f"  {mark} {_collective_line(row, count)}" for row, count in rows])
     yield "bytes of a device by mesh axis" + ("" if found.bytes else ": the same")
-    yield from (f"  {change.name}: {_change(change, '.0f')}" for change in found.bytes)
-    yield f"memory of the fullest device: {_change(found.memory, '.0f')} bytes"
+    yield from (f"  {change.name}: {_change(change, format_bytes)}" for change in found.bytes)
+    yield f"memory of the fullest device: {_change(found.memory, format_bytes)}"
     before, after = found.profiles
     profiles = f"profile '{before}'" if before == after else f"profiles '{before}' and '{after}'"
     if found.seconds.before is None or found.seconds.after is None:
         yield "step: no time is predicted, since no profile here describes the devices of both"
     else:
-        yield f"step: {_change(found.seconds, '.3g')} seconds predicted with {profiles}"
+        yield f"step: {_change(found.seconds, format_seconds)} predicted with {profiles}"
 
 
-def _moved_line(moved: Moved) -> str:
+def _describe_move(moved: Moved) -> str:
     return f"  {moved.name}: {moved.before or 'not there'} -> {moved.after or 'not there'}"
 
 
@@ -193,17 +194,17 @@ def _collective_line(row: Collective, count: int) -> str:
     )
 
 
-def _change(change: Change, form: str) -> str:
+def _change(change: Change, form: Callable[[float], str]) -> str:
     """Return both figures and their ratio.
 
-    >>> _change(Change("memory", 200, 100), ".0f")
-    '200 -> 100 (0.50)'
+    >>> _change(Change("memory", 200, 100), format_bytes)
+    '200 B -> 100 B (0.50)'
     """
     old, new = change.before, change.after
     if old is None or new is None:
         return "not known"
     ratio = f" ({new / old:.2f})" if old and old != new else ""
-    return f"{old:{form}} -> {new:{form}}{ratio}"
+    return f"{form(old)} -> {form(new)}{ratio}"
 
 
 def _shorten(lines: Sequence[str]) -> Iterator[str]:

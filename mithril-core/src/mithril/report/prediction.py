@@ -9,10 +9,10 @@ from typing import Any
 from mithril.cost import Hardware, PlanMemory, PlanTimeline, predict_memory, predict_timeline
 from mithril.plan import Collective, Plan
 from mithril.plan.printer import over, times_of
+from mithril.units import format_bytes, format_seconds
 
 TOP = 8
 """So many collectives are named, those that take most."""
-UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +93,6 @@ def predict(plan: Plan, inputs: Sequence[str], hardware: Hardware) -> Prediction
         batches[0] if batches else 0,
         words[0].shape[0] * words[0].shape[1] if words else 0,
     )
-
-
-def format_bytes(nbytes: float) -> str:
-    """Return bytes in the unit that suits them.
-
-    >>> format_bytes(999), format_bytes(31_200_000_000)
-    ('999 bytes', '31.2 GB')
-    """
-    for unit in UNITS:
-        if nbytes < 1000 or unit == UNITS[-1]:
-            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1000
-    raise AssertionError("the last unit takes all")
-
-
-def format_seconds(seconds: float) -> str:
-    """Return a time in the unit that suits it.
-
-    >>> format_seconds(1.5), format_seconds(0.0123), format_seconds(4.2e-6)
-    ('1.5 s', '12.3 ms', '4.2 us')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
 
 
 def _lines(found: Prediction) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Figures of a profile: what was measured of runs, by layer, by collective and by device.
 
-Seconds of a layer are those in which a device worked, on average over the devices. Bytes are
-counted as plans count them: those that each device moves.
+Seconds of a layer are those in which a device worked, on average over the devices that have it;
+where one processor works for all devices in turn, those in which it worked for all of them. Bytes
+are counted as plans count them: those that each device moves.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class ProfiledRun:
         caller: what ran, such as `jit(step)`.
         plan: its plan.
         start: seconds on the clock of `time.perf_counter`.
-        seconds: how long it took.
+        end: likewise.
+        seconds: how long it took, without what belongs to no run, such as compiling a program.
         issued: collectives and messages that it carried out.
         spans: when its segments ran.
         memory: what was in use.
@@ -36,6 +38,7 @@ class ProfiledRun:
     caller: str
     plan: Plan
     start: float
+    end: float
     seconds: float
     issued: tuple[Issued, ...]
     spans: tuple[Span, ...]
@@ -136,7 +139,7 @@ class ProfileFigures:
     @cached_property
     def layers(self) -> dict[str, dict[str, float]]:
         """What `Profile.layers` returns."""
-        seconds = sum_by_layer(self.runs)
+        seconds = sum_by_layer(self.runs, self.in_turn)
         total = sum(map(sum, seconds.values())) or 1.0
         rows = sorted(seconds.items(), key=lambda item: -sum(item[1]))
         return {
@@ -176,8 +179,14 @@ class ProfileFigures:
         return merge_memory(use for run in self.runs for use in run.memory)
 
 
-def sum_by_layer(runs: Iterable[ProfiledRun]) -> dict[str, list[float]]:
-    """Return by layer the seconds of computing forward and backward, on average over devices."""
+def sum_by_layer(runs: Iterable[ProfiledRun], in_turn: bool) -> dict[str, list[float]]:
+    """Return by layer the seconds of computing forward and backward.
+
+    Args:
+        runs: of which.
+        in_turn: whether devices work in turn; then it is the time of all, otherwise the average
+            over the devices that have the layer.
+    """
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for run in runs:
         devices: defaultdict[str, set[int]] = defaultdict(set)
@@ -186,13 +195,30 @@ def sum_by_layer(runs: Iterable[ProfiledRun]) -> dict[str, list[float]]:
             segment = span.segment
             if segment.stream == "compute":
                 devices[segment.scope].update(span.devices)
-                found[segment.scope][segment.phase == "backward"] += span.seconds * len(
-                    span.devices
-                )
+                took = span.end - span.start if in_turn else span.seconds * len(span.devices)
+                found[segment.scope][segment.phase == "backward"] += took
         for layer, phases in found.items():
-            for phase, all_devices in enumerate(phases):
-                seconds[layer][phase] += all_devices / len(devices[layer])
+            for phase, took in enumerate(phases):
+                seconds[layer][phase] += took / (1 if in_turn else len(devices[layer]))
     return dict(seconds)
+
+
+def sum_by_axes(runs: Iterable[ProfiledRun], devices: int) -> dict[str, tuple[float, float]]:
+    """Return by mesh axes the seconds of communication, and those in which nothing else was done.
+
+    Args:
+        runs: of which.
+        devices: how many, over which they are averaged.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for run in runs:
+        for span in run.spans:
+            issued = span.segment.issued
+            if issued is not None:
+                key, own = "+".join(issued.axes) or issued.kind, len(span.devices) / devices
+                took, exposed = found.get(key, (0.0, 0.0))
+                found[key] = took + span.seconds * own, exposed + span.exposed * own
+    return found
 
 
 def merge_memory(found: Iterable[MemoryUse]) -> tuple[MemoryUse, ...]:
@@ -239,5 +265,6 @@ def _unite(spans: Iterable[Span]) -> float:
 
 
 __all__ = [
-    "DeviceFigures", "ProfileFigures", "ProfiledRun", "group_runs", "merge_memory", "sum_by_layer",
+    "DeviceFigures", "ProfileFigures", "ProfiledRun", "group_runs", "merge_memory", "sum_by_axes",
+    "sum_by_layer",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ def list_events(figures: ProfileFigures) -> Iterator[dict[str, Any]]:
     for run in figures.runs:
         yield {
             "ph": "X", "pid": 0, "tid": 0, "name": run.caller, "cat": "run",
-            "ts": (run.start - origin) * 1e6, "dur": run.seconds * 1e6,
+            "ts": (run.start - origin) * 1e6, "dur": (run.end - run.start) * 1e6,
         }  # fmt: skip
         for span in run.spans:
             for device in span.devices:

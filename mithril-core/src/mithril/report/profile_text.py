@@ -19,6 +19,7 @@ from mithril.report.profile import (
     ProfileFigures,
     group_runs,
     merge_memory,
+    sum_by_axes,
     sum_by_layer,
 )
 
@@ -81,7 +82,7 @@ def write_summary(figures: ProfileFigures, shown: Shown) -> str:
         HEAD,
     ]
     for same in plans[:PLANS]:
-        lines += _describe_plan(same, shown)
+        lines += _describe_plan(same, shown, figures)
     if rest := plans[PLANS:]:
         runs = [run for same in rest for run in same]
         label = f"{_count(len(runs), 'run')} of {_count(len(rest), 'other plan')}"
@@ -92,7 +93,9 @@ def write_summary(figures: ProfileFigures, shown: Shown) -> str:
     return "\n".join(lines)
 
 
-def _describe_plan(runs: Sequence[ProfiledRun], shown: Shown) -> Iterator[str]:
+def _describe_plan(
+    runs: Sequence[ProfiledRun], shown: Shown, figures: ProfileFigures
+) -> Iterator[str]:
     """Yield lines of a run of a plan, on average."""
     count, predicted = len(runs), predict(runs[0].plan)
     timeline = None if predicted is None else predicted.timeline
@@ -102,50 +105,54 @@ def _describe_plan(runs: Sequence[ProfiledRun], shown: Shown) -> Iterator[str]:
     if shown.memory:
         yield from _describe_memory(runs, None if predicted is None else predicted.memory)
     if shown.communication:
-        yield from _describe_collectives(runs, timeline)
+        yield from _describe_collectives(runs, timeline, len(figures.here))
     if shown.compute:
-        yield from _describe_layers(runs, timeline)
+        yield from _describe_layers(runs, timeline, figures.in_turn)
 
 
 def _describe_memory(runs: Sequence[ProfiledRun], predicted: PlanMemory | None) -> Iterator[str]:
-    for use in merge_memory(use for run in runs for use in run.memory)[:1]:
+    found = merge_memory(use for run in runs for use in run.memory)
+    for use in sorted(found, key=lambda use: -use.peak)[:1]:
         expected = None
         if predicted is not None:
             expected = sum(predicted.of(device).peak for device in use.devices)
         which = f"device {use.devices[0]}"
         if len(use.devices) > 1:
             which = f"{len(use.devices)} devices of one process"
-        yield compare(f"  memory, {which}", use.peak, expected, nbytes)
+        yield compare(f"  peak memory, {which}", use.peak, expected, nbytes)
 
 
 def _describe_collectives(
-    runs: Sequence[ProfiledRun], timeline: PlanTimeline | None
+    runs: Sequence[ProfiledRun], timeline: PlanTimeline | None, devices: int
 ) -> Iterator[str]:
-    """Yield bytes and time by kind and axes; times are predicted by axes."""
-    sizes: defaultdict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(lambda: [0, 0, 0])
+    """Yield bytes by kind and axes, and time by axes, on average over the devices."""
+    sizes: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(lambda: [0, 0])
     for run in runs:
         for issued in run.issued:
             found = sizes[issued.kind, issued.axes]
             found[0] += 1
             found[1] += issued.bytes
-            found[2] += issued.seconds or 0.0
     planned: defaultdict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
     for collective in runs[0].plan.collectives():
         planned[collective.kind, collective.axes] += collective.bytes * collective.times
-    by_axes: defaultdict[str, float] = defaultdict(float)
-    for (kind, axes), (times, moved, took) in sizes.items():
-        where = "+".join(axes) or kind
-        by_axes[where] += took / len(runs)
+    for (kind, axes), (times, moved) in sizes.items():
         over = f" over {' x '.join(axes)}" if axes else ""
         label = f"  {kind}{over}, {times / len(runs):g} times"
         yield compare(label, moved / len(runs), planned[kind, axes], nbytes)
-    for where, took in by_axes.items():
-        expected = None if timeline is None else timeline.communication.get(where)
-        yield compare(f"  time of communication, {where}", took, expected, seconds)
+    for where, (took, exposed) in sum_by_axes(runs, devices).items():
+        expected, exposed_too = None, None
+        if timeline is not None:
+            expected = timeline.communication.get(where)
+            exposed_too = timeline.exposed.get(where)
+        yield compare(f"  communication, {where}", took / len(runs), expected, seconds)
+        yield compare("    of which exposed", exposed / len(runs), exposed_too, seconds)
 
 
-def _describe_layers(runs: Sequence[ProfiledRun], timeline: PlanTimeline | None) -> Iterator[str]:
-    found = {layer: sum(both) / len(runs) for layer, both in sum_by_layer(runs).items()}
+def _describe_layers(
+    runs: Sequence[ProfiledRun], timeline: PlanTimeline | None, in_turn: bool
+) -> Iterator[str]:
+    by_layer = sum_by_layer(runs, in_turn)
+    found = {layer: sum(both) / len(runs) for layer, both in by_layer.items()}
     rows = sorted(found.items(), key=lambda item: -item[1])
     for layer, took in rows[:LAYERS]:
         expected = None if timeline is None else timeline.layers.get(layer)

@@ -1,7 +1,8 @@
 """CompiledModel: a snapshot of a model on a backend, planned once per input signature.
 
-What an evaluation needs (types and shardings of inputs, parameters and output gradients) is its
-signature. The first evaluation of a signature plans and lowers; later ones only run.
+What is said of an evaluation (types of inputs, parameters and output gradients, and the shardings
+of those that somebody placed) is its signature. The first evaluation of a signature plans and
+lowers; later ones only run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mithril.runtime.parameters import Parameters
 from mithril.runtime.placing_parameters import place_parameters
 from mithril.runtime.plan_reports import PlanReports
 from mithril.runtime.planner import Evaluation, Planner
-from mithril.runtime.sampling import check_seed
+from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings
 from mithril.runtime.sharing import Shared
 from mithril.runtime.specification import read_kind
@@ -169,7 +170,7 @@ class CompiledModel(PlanReports, Shared):
         Args:
             seed: an integer in [0, 2**32).
         """
-        check_seed(seed)
+        seed = read_seed(seed)
         waiting: dict[str, Array] = {
             name: PendingArray(self.backend, name, seed) for name in self.parameters
         }

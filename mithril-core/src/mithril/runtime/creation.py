@@ -24,8 +24,8 @@ from mithril.runtime.array_conversion import (
     placing,
 )
 from mithril.runtime.host import check_line, check_range, read_number, read_shape
-from mithril.runtime.sampling import Key, check_seed
-from mithril.types import DType, Scalar, Shape, as_dtype, check_number
+from mithril.runtime.sampling import Key, read_seed
+from mithril.types import DType, Scalar, Shape, as_dtype, check_number, to_python
 
 
 class Creation(ArrayConversion):
@@ -240,6 +240,7 @@ class Creation(ArrayConversion):
         Raises:
             ShapeError: the range is empty.
         """
+        low, high = to_python(low), to_python(high)
         if not isinstance(low, int) or not isinstance(high, int) or high <= low:
             raise ShapeError(
                 f"randint has low {low!r} and high {high!r}; give integers, the second larger"
@@ -276,7 +277,6 @@ class Creation(ArrayConversion):
 
     def _key(self, function: str, seed: int | None) -> Key:
         if seed is not None:
-            check_seed(seed)
-            return Key(seed, function)
+            return Key(read_seed(seed), function)
         self._draws += 1
         return Key(self._seed, f"{function}:{self._draws}")

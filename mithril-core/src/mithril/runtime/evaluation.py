@@ -22,7 +22,7 @@ from mithril.runtime.host_indices import check_host_indices
 from mithril.runtime.input_conversion import InputConverter
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.planner import NOTHING, Evaluation, Planner, Seeded
-from mithril.runtime.sampling import check_seed
+from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings, read_donated
 from mithril.runtime.submesh import on_whole_mesh
 from mithril.runtime.unplaced import PendingArray
@@ -73,7 +73,7 @@ class Evaluator:
         donate: Choice = (),
     ) -> tuple[dict[str, Array], Parameters]:
         """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
-        check_seed(seed)
+        seed = read_seed(seed)
         given = arrays = self._collect_given(params, inputs, gradients)
         seeded = None if gradients is None else tuple(gradients)
         donated = NOTHING if donate == () else self._read_donated(donate)

@@ -15,7 +15,7 @@ from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.sampling import Key
 from mithril.runtime.sharing import refuse_pickle
-from mithril.types import TensorType
+from mithril.types import DType, TensorType
 
 SHOWN = 12
 """A message names no more parameters than this."""
@@ -123,5 +123,10 @@ def _draw(initializer: Initializer, name: str, key: Key, type: TensorType, box: 
         raise ShapeError(
             f"initializer {initializer!r} of '{name}' drew {list(drawn.shape)} for a box of "
             f"{list(sizes)}; return an array with the sizes of the box"
+        )
+    if drawn.dtype.name not in tuple(DType):
+        raise ShapeError(
+            f"initializer {initializer!r} of '{name}' drew values of type {drawn.dtype}; return an "
+            f"array of numbers"
         )
     return drawn

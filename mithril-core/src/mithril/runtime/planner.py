@@ -1,4 +1,4 @@
-"""From a model and the types and shardings of its arrays to plans, each made once.
+"""From a model, and the types and said shardings of its arrays, to plans, each made once.
 
 A plan depends on what is said of all arguments. Where nobody has placed an array, the annotation
 decides, or the plan itself: the array then goes where it is needed.

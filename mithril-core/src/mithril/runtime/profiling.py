@@ -147,6 +147,8 @@ class Profile:
         end = perf_counter()
         with self._lock:
             self._backend.open_profile = None
+            for *_, recorder in self._runs:
+                recorder.finish()
             self._engine_profiler.close([recorder for *_, recorder in self._runs])
         self._beside += perf_counter() - end
         figures = self._collect(end - self._begun)
@@ -182,8 +184,10 @@ class Profile:
             self._counted.add(id(bound.plan))
             self._runs.append((bound.interface.caller, bound.plan, recorder))
             self._beside += recorder.start - before + recorder.paused
-        for issued in recorder.issued if observe is not None else ():
-            observe(issued)  # type: ignore[misc]  # it is not None
+        if observe is not None:
+            recorder.finish()
+            for issued in recorder.issued:
+                observe(issued)
         return made
 
     def _collect(self, took: float) -> ProfileFigures:
@@ -191,11 +195,13 @@ class Profile:
         engine, shown = self._backend.engine, self._shown
         runs = []
         for caller, plan, recorder in self._runs:
-            spans = recorder.spans if shown.compute else []
+            kept = {"compute": shown.compute, "communication": shown.communication}
+            spans = [span for span in recorder.spans if kept[span.segment.stream]]
             issued = recorder.issued if shown.communication else []
             runs.append(
                 ProfiledRun(
-                    caller, plan, recorder.start, recorder.end - recorder.start - recorder.paused,
+                    caller, plan, recorder.start, recorder.end,
+                    recorder.end - recorder.start - recorder.paused,
                     tuple(issued), tuple(spans), tuple(recorder.memory),
                 )
             )  # fmt: skip
@@ -278,8 +284,9 @@ class Profile:
         """Return the time of computing by layer path, the longest first.
 
         Returns:
-            For each layer `seconds` of all runs on average over the devices, their `share` of the
-            whole, and `forward` and `backward` seconds. What belongs to no layer is under ''.
+            For each layer `seconds` of all runs, on average over the devices that have it, or of
+            all together where they work in turn; their `share` of the whole; `forward` and
+            `backward` seconds. What belongs to no layer is under ''.
 
         Raises:
             BackendError: the block has not ended.

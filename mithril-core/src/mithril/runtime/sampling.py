@@ -18,21 +18,23 @@ import numpy as np
 from mithril.errors import OptionError
 from mithril.mesh import Box
 from mithril.runtime.inverse_normal import invert_normal
-from mithril.types import Shape
+from mithril.types import Shape, to_python
 
 WORDS_PER_BLOCK = 4
 SHORT_RUN = 256
 """Runs of fewer words are drawn together with what lies between them."""
 
 
-def check_seed(seed: object) -> None:
-    """Raise unless a seed is an integer that fits 32 bits.
+def read_seed(given: object) -> int:
+    """Return a seed, which is an integer that fits 32 bits.
 
     Raises:
         OptionError: it is not.
     """
+    seed = to_python(given)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise OptionError(f"seed={seed!r} is not an integer in [0, 2**32); give another")
+    return seed
 
 
 @dataclass(frozen=True, slots=True)

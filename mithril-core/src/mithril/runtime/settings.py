@@ -17,6 +17,7 @@ from mithril.models.placement import placement_spec_of
 from mithril.options import PipelineOptions, check_schedule_form
 from mithril.runtime.patterns import match_patterns, read_patterns
 from mithril.transform import cotangent_name
+from mithril.types import to_python
 
 Shardings = PartitionSpec | Mapping[str, PartitionSpec] | None
 Choice = int | str | Sequence[int | str]
@@ -111,6 +112,7 @@ def read_limit(limit: object) -> int | None:
     Raises:
         OptionError: it is no integer of 0 or more.
     """
+    limit = to_python(limit)
     if limit is None:
         return None
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:

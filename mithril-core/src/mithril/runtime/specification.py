@@ -12,7 +12,7 @@ from mithril.errors import ShapeError, ShardingError
 from mithril.keywords import checked_options
 from mithril.mesh import PartitionSpec, Sharding
 from mithril.runtime.array import Array, ArrayBackend, Kind
-from mithril.types import DType, TensorType, as_dtype, dtype_of_values
+from mithril.types import DType, TensorType, as_dtype, dtype_of_values, to_python
 
 
 @checked_options
@@ -34,6 +34,7 @@ class TensorSpec:
     sharding: PartitionSpec | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", to_python(self.shape))
         if not _is_shape(self.shape):
             raise ShapeError(
                 f"TensorSpec has shape {self.shape!r}; give a tuple of integers of 0 or more"
@@ -62,6 +63,7 @@ def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpe
     Raises:
         ShapeError: it is none of these.
     """
+    given = to_python(given)
     if isinstance(given, TensorSpec):
         return given if given.dtype is not None else replace(given, dtype=dtype)
     if isinstance(given, TensorType):

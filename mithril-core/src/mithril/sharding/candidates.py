@@ -27,6 +27,7 @@ from mithril.ir.rewrite import regions
 from mithril.ir.rule import FactorDims
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
 from mithril.sharding.constraints import Constraints
+from mithril.sharding.copying import Surroundings, find_copying
 from mithril.sharding.regions import Link, drop_leading_dim, links
 from mithril.types import TensorType
 
@@ -43,6 +44,7 @@ class Candidates:
         expandable: nodes an axis would split further if they were replaced by their expansions.
         cuts: for an axis larger than a factor it would split, the sub-axes that would help.
         asked: for each node whose rule proposes factors, the axes that have to take one of them.
+        copying: for each axis, the nodes that may compute copies over it, with one candidate, too.
     """
 
     rules: Mapping[Node, Rule]
@@ -52,6 +54,7 @@ class Candidates:
     expandable: frozenset[Node] = frozenset()
     cuts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     asked: Mapping[Node, frozenset[str]] = field(default_factory=dict)
+    copying: Mapping[str, frozenset[Node]] = field(default_factory=dict)
 
 
 def collect(graph: Graph, given: Constraints) -> Candidates:
@@ -82,8 +85,16 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
             if closure.cut and axis.origin not in cuts and axis.name != MICRO:
                 cuts[axis.origin] = _cut(mesh, axis, closure.cut)
     forced = _find_forced(nodes, computed, mesh, rules, factors)
-    partial = {axis: _partial(nodes, joints, axis, rules, factors, forced) for axis in mesh.names}
-    return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts, asked)
+    around = Surroundings(nodes, mesh, rules, factors, forced, touching, joints)
+    copying, whole = find_copying(around, _list_coming(graph, given), _list_going(graph, given))
+    for axis_name, statistics in whole.items():
+        for node in statistics:
+            del factors[node][axis_name]
+    partial = {
+        axis: _partial(nodes, joints, axis, rules, factors, forced, copying.get(axis, frozenset()))
+        for axis in mesh.names
+    }
+    return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts, asked, copying)
 
 
 def _find_rules(nodes: Sequence[Node]) -> dict[Node, Rule]:
@@ -285,6 +296,19 @@ def _proposing(graph: Graph, given: Constraints) -> Iterator[tuple[Value, Shardi
             yield value, layout.leaves
 
 
+def _list_coming(graph: Graph, given: Constraints) -> tuple[Value, ...]:
+    """Return the values that may come split: inputs, which are sliced for nothing, and homes."""
+    homes = (value for value, layout in given.layouts.items() if layout.home is not None)
+    return tuple(dict.fromkeys((*graph.inputs, *homes)))
+
+
+def _list_going(graph: Graph, given: Constraints) -> list[tuple[Value, Sharding]]:
+    """Return the values that have a home, or leave in a sharding."""
+    layouts = given.layouts.items()
+    homes = ((value, layout.home) for value, layout in layouts if layout.home is not None)
+    return [*homes, *_proposing(graph, given)]
+
+
 def _collect_compute_specs(given: Constraints, joints: Sequence[Link]) -> dict[Value, Sharding]:
     """Return the compute specs, those of values that loops take in included."""
     found = given.binding()
@@ -330,6 +354,7 @@ def _partial(
     rules: Mapping[Node, Rule],
     factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
     forced: Mapping[Node, Mapping[str, tuple[str, ...]]],
+    copying: frozenset[Node],
 ) -> frozenset[Value]:
     """Return the values that some admitted choice makes partial sums over the axis.
 
@@ -340,7 +365,7 @@ def _partial(
     size = -1
     while len(found) > size:  # more than once only because of loops
         size = len(found)
-        _spread_partial(found, nodes, axis, rules, factors, forced)
+        _spread_partial(found, nodes, axis, rules, factors, forced, copying)
         found.update(link.target for link in joints if link.source in found)
         if not joints:
             break
@@ -354,6 +379,7 @@ def _spread_partial(
     rules: Mapping[Node, Rule],
     factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
     forced: Mapping[Node, Mapping[str, tuple[str, ...]]],
+    copying: frozenset[Node],
 ) -> None:
     for node in nodes:
         rule = rules[node]
@@ -362,7 +388,7 @@ def _spread_partial(
             inside = {factor for dim in dims for factor in dim}
             if any(f not in inside and rule.reduction(f) == "sum" for f in admitted):
                 found.add(value)
-        if not forced.get(node, {}).get(axis):
+        if node in copying or not forced.get(node, {}).get(axis):
             groups = ({node.inputs[i] for i in group} for group in rule.linear)
             if any(found & group for group in groups):
                 found.update(node.outputs)

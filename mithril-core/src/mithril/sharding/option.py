@@ -97,9 +97,10 @@ class NodeOptions:
 
 def _axis_choices(node: Node, axis: str, candidates: Candidates) -> AxisChoices:
     forced = candidates.forced.get(node, {}).get(axis)
-    if forced:
+    may_copy = node in candidates.copying.get(axis, ())
+    if forced and not may_copy:
         return forced
-    factors = candidates.factors[node].get(axis, ())
+    factors = forced or candidates.factors[node].get(axis, ())
     able = candidates.partial[axis]
     groups = tuple(
         group
@@ -108,7 +109,8 @@ def _axis_choices(node: Node, axis: str, candidates: Candidates) -> AxisChoices:
     )
     # A single candidate is the user's intent: running the node twice is then no alternative.
     is_asked = bool(factors) and axis in candidates.asked.get(node, ())
-    nothing: AxisChoices = () if len(factors) == 1 or is_asked else (None,)
+    is_intended = len(factors) == 1 and not may_copy
+    nothing: AxisChoices = () if is_intended or is_asked else (None,)
     return (*factors, *groups, *nothing)
 
 

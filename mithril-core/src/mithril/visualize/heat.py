@@ -11,7 +11,7 @@ import numpy as np
 from mithril.mesh.tables import name_axes
 from mithril.tables import Table, make_grid, shade, text_color
 from mithril.visualize.figures import CHARACTER, FONT, LINE, PathLike, make_figure, save
-from mithril.visualize.units import Unit
+from mithril.units import Unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

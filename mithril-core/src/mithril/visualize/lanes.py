@@ -24,6 +24,7 @@ MOST = 32
 """Lanes of a picture; of more, those in the middle are left out."""
 HEIGHT = 0.32
 """Of a lane, in inches."""
+PART = "·"
 NARROWEST = 60
 """Characters of time in the terminal, at least."""
 
@@ -71,7 +72,7 @@ class Lanes:
         """When the last bar ends."""
         return max((bar.end for row in self.rows for bar in row), default=0.0)
 
-    def shown(self) -> list[tuple[str, Sequence[Bar]]]:
+    def list_shown(self) -> list[tuple[str, Sequence[Bar]]]:
         """Return the lanes that are shown; one of the others says how many are left out."""
         chosen = pick(len(self.rows), MOST)
         missing = len(self.rows) - len(chosen) + 1
@@ -88,7 +89,7 @@ class Lanes:
 
 def plot_lanes(lanes: Lanes, path: PathLike | None) -> Figure:
     """Return bars in rows as a figure, with a legend, saved if there is a path."""
-    shown = lanes.shown()
+    shown = lanes.list_shown()
     heads = max((len(name) for name, _ in shown), default=1) * CHARACTER
     width = max(lanes.inches, len(lanes.title) * CHARACTER * 1.2)
     figure = make_figure(width + heads + 0.6, len(shown) * HEIGHT + 1.5)
@@ -159,7 +160,7 @@ def _add_legend(figure: Figure, lanes: Lanes) -> None:
 
 def print_lanes(lanes: Lanes) -> None:
     """Print bars in rows, a character for a part of the time, and what the colours mean."""
-    shown = lanes.shown()
+    shown = lanes.list_shown()
     heads = max((len(name) for name, _ in shown), default=1) + 1
     columns = max(make_console().width - heads - 1, NARROWEST)
     lines = [Text(lanes.title, "bold")]
@@ -168,6 +169,7 @@ def print_lanes(lanes: Lanes) -> None:
     keys = Text("")
     for kind in lanes.kinds():
         keys += Text(f" {_letter(kind)} ", style_of(lanes.colors[kind])) + Text(f" {kind}  ")
+    keys += Text(f"{PART} less than half of the time")
     print_lines([*lines, Text(lanes.axis), keys])
 
 
@@ -176,24 +178,25 @@ def _end(lanes: Lanes) -> str:
 
 
 def _print_row(bars: Sequence[Bar], lanes: Lanes, columns: int) -> Text:
-    """Return a row: at each place the first letter of the kind that takes most of its time."""
+    """Return a row: at each place the letter of what takes most of its time, or a point.
+
+    A point is where something happens for less than half of the time.
+    """
     unit = (lanes.end or 1) / columns
-    letters, styles = [" "] * columns, [""] * columns
-    most = [0.5 * unit] * columns
+    covered: list[dict[str, float]] = [{} for _ in range(columns)]
     for bar in bars:
         first = min(int(bar.start / unit), columns - 1)
         last = min(int(bar.end / unit), columns - 1)
         for at in range(first, last + 1):
-            covered = min(bar.end, (at + 1) * unit) - max(bar.start, at * unit)
-            if covered >= most[at]:
-                most[at], letters[at], styles[at] = (
-                    covered,
-                    _letter(bar.kind),
-                    lanes.colors[bar.kind],
-                )
+            inside = min(bar.end, (at + 1) * unit) - max(bar.start, at * unit)
+            covered[at][bar.kind] = covered[at].get(bar.kind, 0.0) + max(inside, 0.0)
     row = Text()
-    for letter, color in zip(letters, styles, strict=True):
-        row.append(letter, style_of(color))
+    for found in covered:
+        kind, _ = max(found.items(), key=lambda item: item[1], default=("", 0))
+        if sum(found.values()) >= unit / 2:
+            row.append(_letter(kind), style_of(lanes.colors[kind]))
+        else:
+            row.append(PART if kind else " ", lanes.colors.get(kind, ""))
     return row
 
 

@@ -29,7 +29,7 @@ from mithril.tables import (
 from mithril.visualize.figures import PathLike, plot_table
 from mithril.visualize.meshes import MeshLike, match_mesh
 from mithril.visualize.terminal import print_table
-from mithril.visualize.units import format_bytes
+from mithril.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mithril.cost.events import COMMUNICATION, COMPUTE, RECEIVED, SENT, Event
@@ -11,7 +12,7 @@ from mithril.errors import OptionError, kind_of
 from mithril.tables import PALETTE, describe_devices
 from mithril.visualize.figures import PathLike
 from mithril.visualize.lanes import Bar, Lanes, plot_lanes, print_lanes
-from mithril.visualize.units import SECONDS, choose_unit, format_seconds
+from mithril.units import SECONDS, choose_unit, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,13 +59,15 @@ def _make_lanes(timeline: PlanTimeline) -> Lanes:
         )
     size, unit = choose_unit(timeline.seconds, SECONDS)
     used = {event.stream for row in timeline.rows for event in row.events}
+    layers = _name_layers(timeline)
     streams = [stream for stream in STREAMS if stream in used]
     names, rows = [], []
     for row in timeline.rows:
         for stream in streams:
             events = [event for event in row.events if event.stream == stream]
             names.append(f"{describe_devices(row.devices)}, {stream}")
-            rows.append(list(_join(events, timeline.seconds, size)))
+            labels = [_label(event, layers) for event in events]
+            rows.append(list(_join(events, labels, timeline.seconds, size)))
     count = sum(len(row.devices) for row in timeline.rows)
     return Lanes(
         title=f"step of {format_seconds(timeline.seconds)} on {count} devices, predicted with "
@@ -100,21 +103,39 @@ def _kind(event: Event) -> str:
     return f"over {'+'.join(event.axes)}" if event.axes else event.stream
 
 
-def _label(event: Event) -> str:
+def _label(event: Event, layers: Mapping[str, str]) -> str:
     """Return what is written on an event: its layer, its micro-batch, or its collective."""
     if event.stream == COMMUNICATION:
         return event.kind
     if event.microbatch is not None:
         return str(event.microbatch)
-    return event.scope.partition(".")[0] if event.stream == COMPUTE else ""
+    return layers[event.scope] if event.stream == COMPUTE else ""
 
 
-def _join(events: Sequence[Event], seconds: float, size: float) -> Iterator[Bar]:
+def _name_layers(timeline: PlanTimeline) -> dict[str, str]:
+    """Return for each layer path the name in it that is written: the first that tells layers apart.
+
+    That is the first part of a path which less than half of all paths have.
+    """
+    scopes = dict.fromkeys(event.scope for row in timeline.rows for event in row.events)
+    parts = {scope: scope.split(".") for scope in scopes}
+    counts = Counter(tuple(p[:n]) for p in parts.values() for n in range(1, len(p) + 1))
+    return {
+        scope: next(
+            (name for n, name in enumerate(path, 1) if 2 * counts[tuple(path[:n])] < len(scopes)),
+            path[-1],
+        )
+        for scope, path in parts.items()
+    }
+
+
+def _join(
+    events: Sequence[Event], labels: Sequence[str], seconds: float, size: float
+) -> Iterator[Bar]:
     """Yield bars, one for events that follow each other and have one kind and label."""
     bar: Bar | None = None
-    for event in events:
-        start, end = event.start / size, event.end / size
-        kind, label = _kind(event), _label(event)
+    for event, label in zip(events, labels, strict=True):
+        start, end, kind = event.start / size, event.end / size, _kind(event)
         if bar is None:
             bar = Bar(start, end, label, kind)
             continue

@@ -190,7 +190,7 @@ class LocalExecutable:
                 torch.cuda.synchronize()
             self._stamps += (0, perf_counter())
         stamps = [(self._rank, tuple(self._stamps))]
-        record(recorder, self.generated.segments, stamps, self._planned())
+        record(recorder, self.generated.segments, stamps, self._planned)
         recorder.memory += (MemoryUse((self._rank,), most, HOW) for most in peak)
         return results
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -41,16 +42,25 @@ def record(
     recorder: Recorder,
     segments: Sequence[TextSegment],
     stamps: Sequence[tuple[int, Stamps]],
-    untimed: Iterable[Issued],
+    untimed: Callable[[], Iterable[Issued]],
 ) -> None:
-    """Tell a recorder what was timed.
+    """Have a recorder told what was timed, once the run is over.
 
     Args:
         recorder: of the run.
         segments: those of the program.
         stamps: ranks, and what each of them noted, until its program returned.
-        untimed: what is exchanged, for a program that has no marks.
+        untimed: returns what is exchanged, for a program that has no marks.
     """
+    recorder.later.append(partial(_tell, recorder, segments, stamps, untimed))
+
+
+def _tell(
+    recorder: Recorder,
+    segments: Sequence[TextSegment],
+    stamps: Sequence[tuple[int, Stamps]],
+    untimed: Callable[[], Iterable[Issued]],
+) -> None:
     alone = len(stamps) == 1
     recorder.marks += max((len(noted) // 2 for _, noted in stamps), default=0)
     for rank, noted in stamps:
@@ -62,7 +72,7 @@ def record(
             if issued is not None and (alone or rank == text.devices[0]):
                 recorder(replace(issued, seconds=span.seconds))
     if not segments:
-        for issued in untimed:
+        for issued in untimed():
             recorder(issued)
 
 
@@ -77,14 +87,16 @@ def _spans(
         text = segments[int(number)]
         if not text.segment.name:
             continue
-        key = id(text.segment.issued and text.segment.issued.origin)
+        issued = text.segment.issued
+        if issued is None:
+            found.append((Span(text.segment, (rank,), start, end), text))
+            continue
         if text.is_wait:
-            at = begun[key]
+            at = begun[id(issued.origin)]
             span = found[at][0]
             waited = (span.waited or 0.0) + end - start
             found[at] = replace(span, end=end, waited=waited), found[at][1]
             continue
-        waiting = None if text.segment.issued is None else end - start
-        begun[key] = len(found)
-        found.append((Span(text.segment, (rank,), start, end, waiting), text))
+        begun[id(issued.origin)] = len(found)
+        found.append((Span(text.segment, (rank,), start, end, end - start), text))
     return found

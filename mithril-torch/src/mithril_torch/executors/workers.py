@@ -184,7 +184,7 @@ class WorkersExecutable:
             self._name, inputs, self._outputs, counts_memory=recorder.counts_memory
         )
         stamps = [(rank, measured["stamps"]) for rank, measured in enumerate(found)]
-        record(recorder, self.generated.segments, stamps, self._planned())
+        record(recorder, self.generated.segments, stamps, self._planned)
         for rank, measured in enumerate(found):
             recorder.memory += (MemoryUse((rank,), most, HOW) for most in measured["peak"])
         return list(handles)

@@ -19,6 +19,7 @@ from mithril.cost.profiles.registry import (
     known_profiles,
     list_profiles,
 )
+from mithril.cost.profiles.store import check_given, find_stored
 from mithril.engine import Engine
 from mithril.errors import OptionError, kind_of
 
@@ -70,19 +71,26 @@ def find_hardware(engine: Engine, given: Hardware | str | Path | None = None) ->
     Args:
         engine: whose devices.
         given: what a user says they are; by default it is found by what they call themselves.
-            Where no profile is known it is that of simulated devices, which says so.
+            and calibrated if they were on this machine. Where no profile is known it is that of
+            simulated devices, which says so.
 
     Raises:
-        OptionError: no profile has the name, or the file holds none.
+        OptionError: no profile has the name, the file holds none, or it was measured on devices of
+            another kind.
     """
-    found = _find_matching(engine) if given is None else as_hardware(given)
+    if given is None:
+        found = find_stored(engine).hardware or find_described(engine)
+    else:
+        found = as_hardware(given)
+        check_given(found, engine)
     here = replace(found, transport=engine.transport, execution=engine.execution)
     if given is not None and found.calibration is None:
         return found.on(here)  # devices that are elsewhere
     return here.serving(engine.execution.devices_per_processor)
 
 
-def _find_matching(engine: Engine) -> Hardware:
+def find_described(engine: Engine) -> Hardware:
+    """Return the profile that describes the kind of an engine's devices, as nobody measured it."""
     kind = engine.device_kind
     for profile in known_profiles().values():
         if any(fnmatchcase(kind, pattern) for pattern in profile.matches):
@@ -91,6 +99,7 @@ def _find_matching(engine: Engine) -> Hardware:
 
 
 __all__ = [
-    "SIMULATED", "Entry", "Profile", "as_hardware", "find_hardware", "find_profile",
-    "known_profiles", "list_profiles", "load_hardware", "load_profile",
+    "SIMULATED", "Entry", "Profile", "as_hardware", "find_described", "find_hardware",
+    "find_profile", "find_stored", "known_profiles", "list_profiles", "load_hardware",
+    "load_profile",
 ]  # fmt: skip

@@ -41,7 +41,7 @@ FORMAT = 1
 UNLIMITED = "unlimited"
 KEYS = (
     "format", "name", "summary", "matches", "memory", "memory_bandwidth", "kernel_time",
-    "vector_rate", "rates", "op_rates", "levels", "sources", "calibration",
+    "call_time", "vector_rate", "rates", "op_rates", "levels", "sources", "calibration",
 )  # fmt: skip
 LEVEL_KEYS = ("name", "devices", "latency", "bandwidth", "full_duplex", "topology", "collectives")
 LINK_KEYS = ("latency", "bandwidth")
@@ -124,6 +124,7 @@ class _Reader:
                 op_rates=self._op_rates(content.get("op_rates", {})),
                 levels=self._levels(self._need(content, "levels", "[[levels]]")),
                 kernel_seconds=self._figure(content, "kernel_time", TIME),
+                call_seconds=self._figure({"call_time": "0 s", **content}, "call_time", TIME),
                 memory_bytes=self._memory(content),
                 origin=self.origin,
                 calibration=self._calibration(content.get("calibration")),
@@ -133,6 +134,8 @@ class _Reader:
             raise OptionError(text if text.startswith(self.what) else f"{self.what}: {text}") from (
                 error.__cause__
             )
+        if hardware.calibration is not None:
+            hardware = hardware.as_measured()
         matches = self._list(content.get("matches", []), "matches")
         patterns = tuple(self._text(x, "matches") for x in matches)
         summary = self._text(content.get("summary", ""), "summary")
@@ -296,6 +299,7 @@ def write_content(profile: Profile) -> dict[str, object]:
         "memory_bandwidth": _write_points(hardware.bandwidths, BYTES, BANDWIDTH)
         or _write_bandwidth(hardware.memory_bandwidth),
         "kernel_time": TIME.write(hardware.kernel_seconds),
+        "call_time": TIME.write(hardware.call_seconds),
         "vector_rate": RATE.write(hardware.vector_rate),
         "rates": {
             dtype.value: _write_points(rate, WORK, RATE) for dtype, rate in hardware.rates.items()

@@ -19,7 +19,18 @@ from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features, require_rank
 from mithril.models.trace_context import is_inference, layer_path, parameter, section, seed
-from mithril.ops import broadcast_to, concatenate, dropout, einsum, repeat, sigmoid, stack, tanh
+from mithril.ops import (
+    broadcast_to,
+    cast,
+    concatenate,
+    dropout,
+    einsum,
+    repeat,
+    sigmoid,
+    stack,
+    tanh,
+)
+from mithril.types import promote
 
 DIRECTIONS = ("", ".reverse")
 WEIGHTS = (("layer_*.input.weight",), ("layer_*.hidden.weight",))
@@ -258,6 +269,8 @@ def _go_along(
         given = given + _bias("input", cell, options)
     weight = _weight("hidden", cell, options, size)
     bias = _bias("hidden", cell, options) if options.bias else None
+    dtype = promote(given.dtype, weight.dtype)
+    given, start = cast(given, dtype), [cast(state, dtype) for state in start]
 
     def step(*tensors: Tensor) -> tuple[Tensor, ...]:
         *states, here = tensors

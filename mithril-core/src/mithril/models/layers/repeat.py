@@ -14,8 +14,10 @@ from typing import Any
 from mithril.errors import GraphError, OptionError, ShapeError, listing, nearest
 from mithril.ir import Builder, Graph, Tensor, Value
 from mithril.ir import Repeat as Loop
+from mithril.ir.source import user_source
 from mithril.mesh import PartitionSpec
 from mithril.models.annotations import Annotation
+from mithril.models.component import check_depth
 from mithril.models.composition import Composition
 from mithril.models.definition import POSITIVE, Check, define
 from mithril.models.layer import Layer
@@ -112,6 +114,8 @@ def _default_carry(block: Composition | Layer, stacked: Sequence[str]) -> dict[s
         GraphError: the block has several inputs or outputs.
     """
     inputs = [port for port in block.input_ports if port not in stacked]
+    if not inputs and stacked:
+        return {}
     outputs = block.output_ports
     main = "output" if "output" in outputs else outputs[-1]
     if len(inputs) != 1 or (main != "output" and len(outputs) != 1):
@@ -225,7 +229,8 @@ class Repeat(Layer):
         block: a Model or layer.
         count: number of repetitions.
         carry: from inputs of the block to the outputs they become, of the same shape and dtype.
-            By default its one input becomes its one output, or the one called `output`.
+            By default its one input becomes its one output, or the one called `output`; nothing
+            is carried if all inputs are stacked.
         stacked: inputs of the block that are given as stacks, [count, ...].
         name: what the layer is called; counted (`repeat_0`) by default.
         options: how parameters are kept, as for every layer.
@@ -236,7 +241,8 @@ class Repeat(Layer):
     Raises:
         OptionError: the count is not positive, the block is no model or layer, or carry and stacked
             name no ports of it.
-        GraphError: the block has several inputs or outputs, and carry is not given.
+        GraphError: the block has several inputs or outputs, and carry is not given; or models and
+            layers are nested too deep in it.
         ShapeError: what is carried changes its shape or dtype, or a stack has another size.
 
     >>> from mithril.models import Add, Linear, Model, Relu
@@ -272,6 +278,7 @@ class Repeat(Layer):
         **options: Any,
     ) -> None:
         frozen = _freeze_block(block)
+        check_depth("Repeat", frozen.depth, user_source())
         _check_names(frozen, carry, stacked)
         carry = dict(carry) if isinstance(carry, Mapping) else carry
         stacked = tuple(stacked) if isinstance(stacked, list) else stacked
@@ -291,6 +298,12 @@ class Repeat(Layer):
     def optional_ports(self) -> tuple[str, ...]:
         """Names of the inputs that need not be connected."""
         return self._ports.optional
+
+    @property
+    def depth(self) -> int:
+        """How many models and layers are nested in each other in it, itself included."""
+        inside: int = self.config["block"].depth
+        return inside + 1
 
     @property
     def variadic_input(self) -> None:

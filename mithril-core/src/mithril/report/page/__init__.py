@@ -13,7 +13,9 @@ from typing import Any
 
 from mithril.plan import Plan
 from mithril.plan.printer import over, times_of
-from mithril.report.prediction import Prediction, format_bytes, format_seconds
+from mithril.report.prediction import Prediction
+from mithril.tables import describe_devices
+from mithril.units import format_bytes, format_seconds
 
 MOST_EVENTS = 4000
 """A row of the timeline shows at most so many events: the longest."""
@@ -124,7 +126,7 @@ def _timeline(found: Prediction) -> dict[str, Any]:
             [event.start, event.end, event.stream, f"{event.name} {event.scope}".strip()]
             for event in sorted(events, key=lambda event: event.start)
         ]
-        rows.append({"devices": name_devices(row.devices), "events": shown})
+        rows.append({"devices": describe_devices(row.devices), "events": shown})
     hidden = sum(max(0, len(row.events) - MOST_EVENTS) for row in found.timeline.rows)
     note = f"one step of {format_seconds(found.timeline.seconds)}; equal devices share a row"
     if hidden:
@@ -135,7 +137,7 @@ def _timeline(found: Prediction) -> dict[str, Any]:
 def _memory(found: Prediction) -> dict[str, Any]:
     rows = [
         {
-            "devices": name_devices(row.devices),
+            "devices": describe_devices(row.devices),
             "text": f"at most {format_bytes(row.peak)}, at {row.at}",
             "curve": _thin(row.curve),
         }
@@ -155,18 +157,3 @@ def _thin(curve: Sequence[int]) -> list[int]:
     """
     width = -(-len(curve) // MOST_POINTS) or 1
     return [max(curve[at : at + width]) for at in range(0, len(curve), width)]
-
-
-def name_devices(devices: Sequence[int]) -> str:
-    """Return flat indices as text, neighbours as a range.
-
-    >>> name_devices([0, 1, 2, 3]), name_devices([2]), name_devices([0, 4, 8])
-    ('devices 0 to 3', 'device 2', 'devices 0, 4, 8')
-    """
-    first, last = devices[0], devices[-1]
-    if len(devices) == 1:
-        return f"device {first}"
-    if len(devices) > 2 and list(devices) == list(range(first, last + 1)):
-        return f"devices {first} to {last}"
-    shown = ", ".join(map(str, devices[:6]))
-    return f"devices {shown}" + (f" and {len(devices) - 6} more" if len(devices) > 6 else "")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mithril.errors import OptionError, listing, nearest
 from mithril.runtime.functional.tree import Leaf, Structure, flatten, names, numbers, rebuild
+from mithril.types import to_python
 
 Choice = int | str | Sequence[int | str]
 """Arguments chosen by position or name."""
@@ -99,6 +100,7 @@ class Signature:
         Raises:
             OptionError: there is no such argument.
         """
+        choice = to_python(choice)
         several = [choice] if isinstance(choice, int | str) else choice
         if not isinstance(several, Sequence):
             raise OptionError(

@@ -29,6 +29,7 @@ from mithril.runtime.functional.tracing import (
 )
 from mithril.runtime.functional.tree import Structure, flatten, names, rebuild, together
 from mithril.transform import differentiate, gradient_of
+from mithril.types import to_python
 
 VALUE = Output("result.0")
 
@@ -114,6 +115,7 @@ class _Derivative:
     ) -> None:
         if not callable(function):
             raise GraphError(f"grad() takes a function, not {function!r}; write grad(function)")
+        argnums = to_python(argnums)
         several = [argnums] if isinstance(argnums, int) else argnums
         if (
             not isinstance(several, Sequence)
@@ -143,6 +145,8 @@ class _Derivative:
         every: list[Any] = []
         flatten((args, kwargs), every)
         outer = trace_around(every) or innermost()
+        if not outer.records:
+            return self._call_once(args, kwargs)
         structure, called, leaves = self._select_differentiated(args, outer)
 
         def run(tensors: list[Tensor]) -> object:
@@ -165,6 +169,12 @@ class _Derivative:
         value, aux = rebuild(inner.structure, found)
         trees = rebuild(structure, gradients)
         return (value, aux) if self._has_aux else value, trees[0] if self._is_one else trees
+
+    def _call_once(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the value, and arguments for gradients, where nothing is known of either."""
+        value = self._function(*args, **kwargs)
+        trees = tuple(args[position] for position in self._positions)
+        return value, trees[0] if self._is_one else trees
 
     def _select_differentiated(
         self, args: tuple[Any, ...], outer: Builder

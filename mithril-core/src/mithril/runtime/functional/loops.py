@@ -16,6 +16,7 @@ from mithril.ir.running import running_trace, trace_around
 from mithril.ir.serialize import graph_to_json
 from mithril.ir.tensor import Number
 from mithril.keywords import checked_keywords
+from mithril.models.trace_context import mark_parts
 from mithril.ops import broadcast_to, cast
 from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.functional.arguments import name_of
@@ -28,7 +29,7 @@ from mithril.runtime.functional.tracing import (
 )
 from mithril.runtime.functional.tree import Structure, flatten, names, rebuild
 from mithril.runtime.lru import LRUCache
-from mithril.types import DType, TensorType
+from mithril.types import DType, TensorType, to_python
 
 KEPT = 256
 """How many loops that ran at once are known again."""
@@ -105,6 +106,8 @@ class _Loop:
 
     def trace(self, outer: Builder) -> tuple[Any, Any]:
         """Return the results as parts of another trace."""
+        if not outer.records:
+            return self._call_once(outer)
         with outer.within(name_of(self.function), is_wrapper=True):
             ready = self._prepare(outer)
             if ready.op is None:
@@ -132,6 +135,15 @@ class _Loop:
         operands = [array_of(x) for x in ready.operands]
         return self._results(ready, backend.run(_recall(ready.op), operands))
 
+    def _call_once(self, outer: Builder) -> tuple[Any, Any]:
+        """Return the results of one iteration, of which nothing is known."""
+        what = f"of scan() of function '{name_of(self.function)}'"
+        carries = [lift(outer, x, f"the carry {what}") for x in self.carries]
+        rows = [lift(outer, x, f"xs {what}")[0] for x in self.stacked]
+        returned = self.function(rebuild(self.carried, carries), rebuild(self.rows, rows))
+        after, made = self._pair(returned, outer)
+        return rebuild(self.carried, after), made
+
     def _prepare(self, outer: Builder) -> _Ready:
         """Return the loop and its operands, as tensors of a trace."""
         what = f"of scan() of function '{name_of(self.function)}'"
@@ -150,6 +162,7 @@ class _Loop:
 
         A number of Python has the dtype of the array that it meets, which the function tells.
         """
+        forget_parts = mark_parts()
         body = self._trace_body(outer, carries, stacked)
         changed = [
             _in_dtype(x, after.type.dtype)
@@ -159,6 +172,7 @@ class _Loop:
         ]
         if any(x is not y for x, y in zip(carries, changed, strict=True)):
             carries = changed
+            forget_parts()  # layers that the first trace called are called again
             body = self._trace_body(outer, carries, stacked)
         for name, x, after in zip(self.names, carries, body.after, strict=True):
             if x.type != after.type:
@@ -216,7 +230,7 @@ class _Loop:
 
     def _count(self, stacked: Sequence[TensorType]) -> int:
         """Return the number of iterations."""
-        count, told = self.length, "length="
+        count, told = to_python(self.length), "length="
         called = name_of(self.function)
         for name, type in zip(names(self.rows, "xs"), stacked, strict=True):
             size = type.shape[0] if type.rank else None

@@ -12,7 +12,7 @@ from mithril.mesh import PartitionSpec
 from mithril.options import check_flag
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Choice, Form, Signature
-from mithril.runtime.functional.tree import spread
+from mithril.runtime.functional.tree import shorten, spread
 from mithril.runtime.patterns import Patterns, match_patterns, read_patterns
 from mithril.runtime.settings import read_limit
 
@@ -91,7 +91,7 @@ class FunctionOptions:
             prefixes = list(wanted)
         else:
             raise GraphError(
-                f"in_shardings={wanted!r} does not fit function '{function}'; give one P(…) "
+                f"in_shardings={shorten(wanted)} does not fit function '{function}'; give one P(…) "
                 f"for all arguments, or a tuple with one entry for each of the {len(given)} by "
                 f"position that are not static"
             )

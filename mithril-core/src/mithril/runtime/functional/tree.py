@@ -7,6 +7,7 @@ for everything below that place.
 
 from __future__ import annotations
 
+import reprlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -49,10 +50,15 @@ class Leaf(NamedTuple):
 Structure = Branch | Leaf | None
 LEAF, NUMBER = Leaf(), Leaf(is_number=True)
 _KEPT = (dict, Parameters, OrderedDict)
+MOST_DEEP = 100
+"""Containers in each other; what goes through a tree calls itself for each."""
 
 
 def flatten(
-    tree: object, leaves: list[Any], is_fixed: Callable[[object], bool] | None = None
+    tree: object,
+    leaves: list[Any],
+    is_fixed: Callable[[object], bool] | None = None,
+    depth: int = 0,
 ) -> Structure:
     """Return the structure of a tree, and add its leaves to a list.
 
@@ -60,6 +66,10 @@ def flatten(
         tree: anything; what is no container is a leaf.
         leaves: the list.
         is_fixed: tells which leaves are parts of the structure instead.
+        depth: how many containers it is in.
+
+    Raises:
+        GraphError: containers are nested too deep, or one holds itself.
 
     >>> found = []
     >>> structure = flatten({"w": 1.0, "rest": [2.0, None]}, found)
@@ -72,17 +82,27 @@ def flatten(
     if tree is None:
         return None
     if isinstance(tree, dict):
+        _check_depth(depth)
         kind = type(tree) if type(tree) in _KEPT else dict
-        below = [flatten(item, leaves, is_fixed) for item in tree.values()]
+        below = [flatten(item, leaves, is_fixed, depth + 1) for item in tree.values()]
         return Branch(kind, tuple(tree), tuple(below))
     if isinstance(tree, list | tuple):
-        below = [flatten(item, leaves, is_fixed) for item in tree]
+        _check_depth(depth)
+        below = [flatten(item, leaves, is_fixed, depth + 1) for item in tree]
         keys = getattr(tree, "_fields", None) or range(len(below))
         return Branch(list if isinstance(tree, list) else type(tree), tuple(keys), tuple(below))
     if is_fixed is not None and is_fixed(tree):
         return Leaf((type(tree), tree))
     leaves.append(tree)
     return NUMBER if isinstance(tree, bool | int | float | np.generic) else LEAF
+
+
+def _check_depth(depth: int) -> None:
+    if depth >= MOST_DEEP:
+        raise GraphError(
+            f"a tree holds containers nested more than {MOST_DEEP} deep, or one that holds itself; "
+            f"give arrays in fewer dicts, lists and tuples"
+        )
 
 
 def together(structures: Sequence[Structure]) -> Structure:
@@ -144,9 +164,17 @@ def spread(prefix: object, structure: Structure, what: str) -> Iterator[Partitio
             yield from spread(part, child, f"{what}.{key}")
     else:
         raise GraphError(
-            f"the shardings of {what} are {prefix!r}; give P(…) or None for all of it, or a tree "
-            f"of its form, {_form(structure)}"
+            f"the shardings of {what} are {shorten(prefix)}; give P(…) or None for all of it, or "
+            f"a tree of its form, {_form(structure)}"
         )
+
+
+def shorten(tree: object) -> str:
+    """Return a tree as a message shows it: without what is deep inside, or one of very many."""
+    short = reprlib.Repr()
+    short.maxdict = short.maxlist = short.maxtuple = 12
+    short.maxother = 200
+    return short.repr(tree)
 
 
 def _fits(prefix: object, structure: Branch) -> bool:

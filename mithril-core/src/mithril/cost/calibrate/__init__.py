@@ -1,0 +1,106 @@
+"""Calibration: a profile whose figures are measured on an engine, with all devices at work.
+
+What the profile of the kind of device says stands where nothing is measured: the size of its
+memory, and links where the mesh has one device.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import date
+from importlib.metadata import version
+
+from mithril.cost.calibrate.compute import (
+    ROWS,
+    count_products,
+    list_functions,
+    measure_functions,
+    measure_memory,
+    measure_products,
+)
+from mithril.cost.calibrate.links import list_axes, list_kinds, measure_levels
+from mithril.cost.calibrate.timing import Timer
+from mithril.cost.hardware import Calibration, Hardware
+from mithril.cost.profiles import find_described
+from mithril.cost.profiles.machine import describe_machine
+from mithril.engine import Engine
+from mithril.errors import BackendError
+from mithril.types import DType
+
+SUFFIX = "-calibrated"
+
+
+def count_measurements(engine: Engine) -> int:
+    """Return how many measurements `calibrate` announces at most."""
+    timer = Timer(engine)
+    links = len(list_axes(engine.mesh)) * len(list_kinds(engine))
+    return len(ROWS) + count_products(timer) + len(list_functions(engine.kernels)) + links
+
+
+def calibrate(
+    engine: Engine,
+    packages: Sequence[str] = (),
+    advance: Callable[[str], None] = lambda what: None,
+    seconds: float = 0.25,
+) -> Hardware:
+    """Return the profile of an engine's devices as they are measured now.
+
+    Args:
+        engine: on the mesh whose devices shall be at work.
+        packages: whose versions the profile shall tell.
+        advance: told of each measurement before it begins.
+        seconds: about how long each takes.
+
+    Raises:
+        BackendError: the devices are simulated, or of several processes.
+    """
+    if engine.platform == "simulated":
+        raise BackendError(
+            f"backend '{engine.name}' simulates its devices, which have no speed of their own; "
+            f"calibrate another backend"
+        )
+    if engine.process_count > 1:
+        raise BackendError(
+            f"backend '{engine.name}' has devices of {engine.process_count} processes; calibrate "
+            f"in one process, and give the file to each by hardware="
+        )
+    timer = Timer(engine, seconds)
+    call_seconds = timer.measure_call()
+    memory = measure_memory(timer, advance)
+    products = measure_products(timer, memory.kernel_seconds, advance)
+    functions = measure_functions(timer, memory.kernel_seconds, advance)
+    levels, errors = measure_levels(timer, advance)
+    base = find_described(engine)
+    ordinary = sorted(functions.values())
+    found = replace(
+        base,
+        name=base.name.removesuffix(SUFFIX) + SUFFIX,
+        rates=products,
+        vector_rate=ordinary[len(ordinary) // 2] if ordinary else products[DType.float32][-1][1],
+        memory_bandwidth=memory.bandwidths[-1][1],
+        bandwidths=memory.bandwidths,
+        op_rates=functions,
+        kernel_seconds=memory.kernel_seconds,
+        call_seconds=call_seconds,
+        levels=levels or base.levels,
+        unknown_platform="",
+        origin="mithril calibrate",
+        calibration=Calibration(
+            date.today(),
+            engine.name,
+            engine.device_kind,
+            engine.mesh.size,
+            describe_machine(),
+            engine.execution.fuses,
+            engine.execution.in_turn,
+            {name: version(name) for name in ("mithril-core", *packages)}
+            | {"python": platform.python_version()},
+            {"kernels": memory.error, **errors},
+        ),
+    )
+    return found.as_measured()
+
+
+__all__ = ["calibrate", "count_measurements"]

@@ -1,0 +1,184 @@
+"""Measures what a device computes: products by size and dtype, memory, kernels, functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mithril.cost.calibrate.fit import fit_line
+from mithril.cost.calibrate.timing import Chain, Timer, make_type
+from mithril.cost.hardware import Rate
+from mithril.cost.work import is_fused
+from mithril.ir import Op, Tensor
+from mithril.ir.operand import apply, apply_one
+from mithril.ops.arithmetic import Add
+from mithril.ops.attention import Attention, AttentionGradient
+from mithril.ops.functions import Erf, Exp, Sqrt, Tanh
+from mithril.ops.linalg import Einsum
+from mithril.ops.nn import Gelu, GeluGradient, Silu, SiluGradient, Softmax, SoftmaxGradient
+from mithril.ops.normalization import LayerNorm, LayerNormGradient, RmsNorm, RmsNormGradient
+from mithril.ops.reduce import Sum
+from mithril.types import DType, TensorType
+
+DTYPES = (DType.float32, DType.bfloat16, DType.float16, DType.float64)
+PRODUCT_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+LONGEST_PRODUCT = 0.1
+"""Seconds of one product beyond which no larger one is measured."""
+COLUMNS = 256
+ROWS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+SMALL = 16
+"""So many rows of a kernel, or fewer, stay in the nearest cache: they tell what a kernel costs."""
+FUNCTION_ROWS = 1024
+ATTENTION = (4, 128, 4, 64)
+"""Batch, sequence, heads and their size."""
+ROW_STATISTICS, CONSTANT_ERROR = 2, 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What kernels cost whose arithmetic is nothing.
+
+    Args:
+        kernel_seconds: what starting one costs.
+        bandwidths: bytes a second by the bytes that a kernel reads and writes.
+        error: of the fit, see `Line.error`.
+    """
+
+    kernel_seconds: float
+    bandwidths: Rate
+    error: float
+
+
+def measure_memory(timer: Timer, advance: Callable[[str], None]) -> Memory:
+    """Return what kernels cost by the bytes that they read and write.
+
+    Args:
+        timer: of the engine.
+        advance: told of each measurement before it begins.
+    """
+    points = []
+    for rows in ROWS:
+        advance(f"memory, {rows} x {COLUMNS}")
+        type = make_type(rows, COLUMNS)
+        points.append((1.0, *_time_kernel(timer, type)))
+    small = ROWS.index(SMALL)
+    line = fit_line(points[: small + 1])
+    # Of the smallest kernels hardly a part of the time is that of memory: noise would decide.
+    start = min(line.first, 0.98 * min(seconds for *_, seconds in points))
+    bandwidths = [(moved, moved / (seconds - start)) for _, moved, seconds in points[small:]]
+    return Memory(start, tuple(bandwidths), line.error)
+
+
+def _time_kernel(timer: Timer, type: TensorType) -> tuple[float, float]:
+    """Return the bytes that a kernel without arithmetic reads and writes, and its seconds."""
+    if not timer.engine.execution.fuses:
+        return 3.0 * type.nbytes, timer.measure(_repeat(Add()), [type, type])
+    # Additions in a row would be one kernel; a sum over rows ends one, and reads its operand again.
+    return 3.0 * type.nbytes, timer.measure(_add_sums, [type])
+
+
+def _add_sums(operands: Sequence[Tensor], count: int) -> Tensor:
+    (x,) = operands
+    for _ in range(count):
+        x = apply_one(Add(), x, apply_one(Sum((1,), keepdims=True), x))
+    return x
+
+
+def _repeat(op: Op) -> Chain:
+    """Return a chain of an op whose first result takes the place of its first operand."""
+
+    def chain(operands: Sequence[Tensor], count: int) -> Tensor:
+        first, *others = operands
+        for _ in range(count):
+            first = apply(op, first, *others)[0]
+        return first
+
+    return chain
+
+
+def measure_products(
+    timer: Timer, kernel_seconds: float, advance: Callable[[str], None]
+) -> dict[DType, Rate]:
+    """Return the operations a second of products by dtype and size.
+
+    Args:
+        timer: of the engine.
+        kernel_seconds: what starting a kernel costs.
+        advance: told of each measurement before it begins.
+    """
+    dtypes = [dtype for dtype in DTYPES if dtype in timer.engine.dtypes]
+    return {dtype: _measure_dtype(timer, dtype, kernel_seconds, advance) for dtype in dtypes}
+
+
+def count_products(timer: Timer) -> int:
+    """Return how many measurements `measure_products` makes at most."""
+    return len(PRODUCT_SIZES) * sum(dtype in timer.engine.dtypes for dtype in DTYPES)
+
+
+def _measure_dtype(
+    timer: Timer, dtype: DType, kernel_seconds: float, advance: Callable[[str], None]
+) -> Rate:
+    points, op, seconds = [], Einsum("ab,bc->ac"), 0.0
+    for size in PRODUCT_SIZES:
+        advance(f"product, {size} x {size} {dtype}")
+        # Eight times the work of the size before.
+        if 8 * seconds > LONGEST_PRODUCT:
+            continue
+        type = make_type(size, size, dtype=dtype)
+        share = 1.0 if dtype == DType.float32 else 0.5
+        seconds = timer.quickly(share).measure(_repeat(op), [type, type])
+        flops = op.cost([type, type], [type]).flops
+        points.append((float(flops), flops / max(seconds - kernel_seconds, seconds / 4)))
+    return tuple(points)
+
+
+def list_functions(kernels: frozenset[str]) -> dict[Op, tuple[TensorType, ...]]:
+    """Return the ops whose rates are measured one by one, with the types of their operands.
+
+    Args:
+        kernels: names of the ops that the engine runs itself.
+    """
+    x, row = make_type(FUNCTION_ROWS, COLUMNS), make_type(COLUMNS)
+    column = make_type(FUNCTION_ROWS)
+    heads = make_type(*ATTENTION)
+    batch, length, count, _ = ATTENTION
+    total = make_type(batch, count, length)
+    known: dict[Op, tuple[TensorType, ...]] = {
+        Exp(): (x,),
+        Tanh(): (x,),
+        Sqrt(): (x,),
+        Erf(): (x,),
+        Gelu(approximate=False): (x,),
+        GeluGradient(approximate=False): (x, x),
+        Silu(): (x,),
+        SiluGradient(): (x, x),
+        Softmax(-1): (x,),
+        SoftmaxGradient(-1): (x, x),
+        LayerNorm(CONSTANT_ERROR): (x, row, row),
+        LayerNormGradient(): (x, row, column, column, x),
+        RmsNorm(CONSTANT_ERROR): (x, row),
+        RmsNormGradient(): (x, row, column, x),
+        Attention(causal=True, scale=0.1): (heads, heads, heads),
+        AttentionGradient(causal=True, scale=0.1): (heads, heads, heads, heads, total, heads),
+    }
+    return {op: types for op, types in known.items() if op.name in kernels}
+
+
+def measure_functions(
+    timer: Timer, kernel_seconds: float, advance: Callable[[str], None]
+) -> Mapping[str, float]:
+    """Return the operations a second of ops by name, where they are not those of their memory.
+
+    Args:
+        timer: of the engine.
+        kernel_seconds: what starting a kernel costs.
+        advance: told of each measurement before it begins.
+    """
+    found = {}
+    for op, types in list_functions(timer.engine.kernels).items():
+        advance(op.name)
+        seconds = timer.measure(_repeat(op), types)
+        start = 0.0 if is_fused(op, timer.engine.execution) else kernel_seconds
+        flops = op.cost(types, op.infer(types)).flops
+        found[op.name] = flops / max(seconds - start, seconds / 4)
+    return found

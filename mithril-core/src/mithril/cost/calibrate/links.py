@@ -1,0 +1,126 @@
+"""Measures what collectives cost on each mesh axis, with all devices taking part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mithril.cost.calibrate.fit import Line, fit_line
+from mithril.cost.calibrate.timing import Chain, Timer, make_type
+from mithril.cost.hardware import Level, Link
+from mithril.engine import Engine
+from mithril.ir import Tensor
+from mithril.ir.operand import apply_one
+from mithril.mesh import Mesh
+from mithril.ops.arithmetic import Add
+from mithril.ops.collective import (
+    SEND,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Permute,
+    ReduceScatter,
+    class_of,
+)
+from mithril.ops.slicing import Slice
+
+SIZES = (1 << 8, 1 << 12, 1 << 15, 1 << 18, 1 << 20)
+"""Elements that a collective is measured with, before they are cut into parts of a group."""
+LEAST_LATENCY, LEAST_SECONDS_PER_BYTE = 1e-9, 1e-12
+"""What counts where the fit leaves nothing."""
+
+
+def list_kinds(engine: Engine) -> tuple[str, ...]:
+    """Return the kinds of collectives that an engine runs itself, and that are measured."""
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
+    return tuple(kind for kind in kinds if kind in engine.capabilities)
+
+
+def list_axes(mesh: Mesh) -> tuple[str, ...]:
+    """Return the axes of several devices, the innermost first."""
+    return tuple(name for name in reversed(mesh.names) if mesh.product([name]) > 1)
+
+
+def measure_levels(
+    timer: Timer, advance: Callable[[str], None]
+) -> tuple[tuple[Level, ...], dict[str, float]]:
+    """Return a level of links for each mesh axis, the innermost first, and the errors of the fits.
+
+    Args:
+        timer: of the engine.
+        advance: told of each measurement before it begins.
+    """
+    mesh, levels, errors = timer.engine.mesh, [], {}
+    devices = 1
+    for axis in list_axes(mesh):
+        devices *= mesh.product([axis])
+        lines = {}
+        for kind in list_kinds(timer.engine):
+            advance(f"{kind} over {axis}")
+            lines[kind] = measure_kind(timer, kind, axis)
+            errors[f"{kind} over {axis}"] = lines[kind].error
+        links = {kind: _to_link(line) for kind, line in lines.items()}
+        # A permutation is one message, as what is sent between stages is.
+        single = links.get("permute") or next(iter(links.values()))
+        links[SEND] = single
+        whole = None if devices == mesh.size else devices
+        levels.append(Level(axis, whole, single.latency, single.bandwidth, collectives=links))
+    return tuple(levels), errors
+
+
+def _to_link(line: Line) -> Link:
+    bandwidth = 1 / max(line.second, LEAST_SECONDS_PER_BYTE)
+    return Link(max(line.first, LEAST_LATENCY), bandwidth)
+
+
+def measure_kind(timer: Timer, kind: str, axis: str) -> Line:
+    """Return what a kind of collective costs a device for each message and each byte it sends."""
+    group = timer.engine.mesh.product([axis])
+    points = []
+    for size in SIZES:
+        held = make_type(max(size // group, 1) * group)
+        part = make_type(held.size // group)
+        operand = part if kind == AllGather.name else held
+        # What keeps the chain going costs time, too: it is measured without the collective.
+        chains = (_make_chain(kind, axis, group, runs) for runs in (True, False))
+        with_it, without = (timer.quickly(0.5).measure(c, [operand], False) for c in chains)
+        share = timer.engine.mesh.size if timer.engine.execution.in_turn else 1
+        seconds = max(with_it - without, with_it / 4) / share
+        traffic = class_of(kind).traffic(held.nbytes, group)
+        points.append((float(traffic.messages), traffic.bytes, seconds))
+    return fit_line(points)
+
+
+def _make_chain(kind: str, axis: str, group: int, runs: bool) -> Chain:
+    """Return a chain of a collective, whose results are brought back to the size of its operand."""
+
+    def chain(operands: Sequence[Tensor], count: int) -> Tensor:
+        (x,) = operands
+        y = x
+        for _ in range(count):
+            y = apply_one(Add(), _step(kind, axis, group, y, runs), x)
+        return y
+
+    return chain
+
+
+def _step(kind: str, axis: str, group: int, y: Tensor, runs: bool) -> Tensor:
+    gather = AllGather((axis,), 0, group)
+    if kind == AllGather.name:
+        return _take_first(apply_one(gather, y), group) if runs else y
+    if kind == ReduceScatter.name:
+        scatter = ReduceScatter((axis,), "sum", 0, group)
+        part = apply_one(scatter, y) if runs else _take_first(y, group)
+        return apply_one(gather, part)
+    if not runs:
+        return y
+    if kind == AllReduce.name:
+        return apply_one(AllReduce((axis,), "sum"), y)
+    if kind == AllToAll.name:
+        return apply_one(AllToAll((axis,), 0, 0, group), y)
+    around = tuple((i, (i + 1) % group) for i in range(group))
+    return apply_one(Permute((axis,), around), y)
+
+
+def _take_first(y: Tensor, group: int) -> Tensor:
+    """Return the first part of a vector."""
+    return apply_one(Slice((0,), (y.shape[0] // group,), (1,)), y)
