@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.inside import count_workspace
 from mithril.cost.storages import Storage, Storages
-from mithril.ir import Graph, Node, Phase, Repeat, Value
+from mithril.ir import Graph, Node, Phase, Value
 from mithril.plan import Execution
 
 ACTIVATIONS, COLLECTIVES, TEMPORARIES = "activations", "collectives", "temporaries"
@@ -270,20 +270,20 @@ class _Sweep:
         found: list[Holding] = []
         for body in node.op.bodies:
             found += self._parent.measure_body(body).alive
-            if isinstance(node.op, Repeat) and node.op.count > 1 and not self._how.lays_out:
-                found += self._list_handed_on(node, node.op)
+            if node.op.iterations > 1 and not self._how.lays_out:
+                found += self._list_handed_on(node, body)
         return found
 
-    def _list_handed_on(self, node: Node, op: Repeat) -> list[Holding]:
+    def _list_handed_on(self, node: Node, body: Graph) -> list[Holding]:
         """Return slices of stacks that the iteration before the one that runs has made."""
-        memory = self._parent.measure_body(op.body)
-        carries = set(memory.results[: op.carried])
+        memory, carried = self._parent.measure_body(body), len(node.op.carries)
+        carries = set(memory.results[:carried])
         found = []
-        for number in dict.fromkeys(memory.results[op.carried :]):
+        for number in dict.fromkeys(memory.results[carried:]):
             if number in memory.made and number not in carries:
                 found.append(memory.made[number])
-            elif number < op.carried:
-                value = op.body.inputs[number]
+            elif number < carried:
+                value = body.inputs[number]
                 found.append(Holding(value.name, node.scope, TEMPORARIES, value.type.nbytes))
         return found
 
