@@ -1,8 +1,8 @@
 """What a compiler that sees a whole program makes of a local graph, as XLA does.
 
 Fused ops are looked into, operands of batched products are laid out as matrices by copies, and
-what is computed twice is computed once. Everything starts as soon as its operands are there, so that
-independent work can run side by side: what the backward needs of the forward may be made early.
+what is computed twice is computed once. Everything starts as soon as its operands are there, so
+that independent work can run side by side: what the backward needs may be made in the forward.
 """
 
 from __future__ import annotations

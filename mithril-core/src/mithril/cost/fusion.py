@@ -63,9 +63,9 @@ def find_fusion(
         (value,) = node.outputs
         users = dict.fromkeys(user for user, _ in uses.get(value, ()))
         if how.adds_in_product and isinstance(node.op, Einsum):
-            if len(users) == 1 and _adds(next(iter(users)), value, grows):
-                found.unmade.add(value)
-                found.inner[value] = set(users)
+            is_added = len(users) == 1 and _adds(next(iter(users)), value, grows)
+            found.inner |= {value: set(users)} if is_added else {}
+            found.unmade |= {value} if is_added else set()
         if not how.fuses or not isinstance(node.op, Elementwise | Movement) or not users:
             continue
         taking = {user for user in users if _takes_in(user, node, of_library)}

@@ -1,7 +1,7 @@
 """What kernels take while they run, besides operands and results.
 
-A product of tensors is computed as one of matrices: an operand is copied whose dimensions do not lie
-behind one another as that needs it. What is exchanged along another dimension than the first is
+A product of tensors is computed as one of matrices: an operand is copied whose dimensions do not
+lie behind one another as that needs it. What is exchanged along another dimension than the first is
 copied, too, where the parts of devices have to lie behind one another. Other kernels take what an
 engine says of them (`Execution.workspaces`).
 """

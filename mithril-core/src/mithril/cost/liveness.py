@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.inside import count_workspace
 from mithril.cost.storages import Storage, Storages
-from mithril.ir import Graph, Node, Phase, Repeat, Value
+from mithril.ir import Graph, Node, Phase, Value
 from mithril.plan import Execution
 
 ACTIVATIONS, COLLECTIVES, TEMPORARIES = "activations", "collectives", "temporaries"
@@ -80,7 +80,7 @@ class Liveness:
 
         Args:
             graph: a local one.
-            kinds: what outputs are, by name, where that is more than how they are used.
+            kinds: what tensors are, by name, where that is more than how they are used.
             owned: by position, inputs that the graph lets go of where they are last used.
             free: positions of inputs in whose memory outputs may be made.
         """
@@ -238,12 +238,21 @@ class _Sweep:
             if node is not None and node.phase == Phase.forward and storage.number in crossing:
                 kind = ACTIVATIONS
             scope = node.scope if node else ""
+            kind = kinds.get(storage.name, kind)
             self._holdings[storage.number] = Holding(storage.name, scope, kind, storage.bytes)
         for name, value in self._graph.outputs.items():
             storage = self._storages.of[value]
-            if name in kinds and storage.number >= self._borrowed:
-                scope = self._holdings[storage.number].scope
-                self._holdings[storage.number] = Holding(name, scope, kinds[name], storage.bytes)
+            kind = kinds.get(name) or self._find_grown_kind(storage, kinds)
+            if kind and storage.number >= self._borrowed:
+                before = self._holdings[storage.number]
+                named = name if name in kinds else before.name
+                self._holdings[storage.number] = Holding(named, before.scope, kind, storage.bytes)
+
+    @staticmethod
+    def _find_grown_kind(storage: Storage, kinds: Mapping[str, str]) -> str:
+        """Return what a sum is, by the accumulator that it is the next state of."""
+        operands = storage.node.inputs if storage.node else ()
+        return next((kinds[value.name] for value in operands if value.name in kinds), "")
 
     # ---------------------------------------------------------------- what a node takes inside
 
@@ -261,20 +270,20 @@ class _Sweep:
         found: list[Holding] = []
         for body in node.op.bodies:
             found += self._parent.measure_body(body).alive
-            if isinstance(node.op, Repeat) and node.op.count > 1 and not self._how.lays_out:
-                found += self._list_handed_on(node, node.op)
+            if node.op.iterations > 1 and not self._how.lays_out:
+                found += self._list_handed_on(node, body)
         return found
 
-    def _list_handed_on(self, node: Node, op: Repeat) -> list[Holding]:
+    def _list_handed_on(self, node: Node, body: Graph) -> list[Holding]:
         """Return slices of stacks that the iteration before the one that runs has made."""
-        memory = self._parent.measure_body(op.body)
-        carries = set(memory.results[: op.carried])
+        memory, carried = self._parent.measure_body(body), len(node.op.carries)
+        carries = set(memory.results[:carried])
         found = []
-        for number in dict.fromkeys(memory.results[op.carried :]):
+        for number in dict.fromkeys(memory.results[carried:]):
             if number in memory.made and number not in carries:
                 found.append(memory.made[number])
-            elif number < op.carried:
-                value = op.body.inputs[number]
+            elif number < carried:
+                value = body.inputs[number]
                 found.append(Holding(value.name, node.scope, TEMPORARIES, value.type.nbytes))
         return found
 

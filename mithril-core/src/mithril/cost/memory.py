@@ -14,6 +14,7 @@ from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Holding
 from mithril.cost.plan_liveness import Replay, group_devices
 from mithril.plan import Plan
+from mithril.units import format_bytes
 
 PARTS = (
     "parameters", "gradients", "optimizer", "inputs", "outputs", "activations", "temporaries",
@@ -21,7 +22,6 @@ PARTS = (
 )  # fmt: skip
 SHOWN = 10
 """How many of the things that are in memory a table names."""
-_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class DeviceMemory:
         for holding in self.alive[:SHOWN]:
             where = f" ({holding.scope})" if holding.scope else ""
             size = format_bytes(holding.bytes)
-            lines.append(f"  {size:>11}  {holding.kind:<11}  {holding.name}{where}")
+            lines.append(f"  {size:>9}  {holding.kind:<11}  {holding.name}{where}")
         rest = self.alive[SHOWN:]
         if rest:
             size = format_bytes(sum(holding.bytes for holding in rest))
-            lines.append(f"  {size:>11}  in {len(rest)} more")
+            lines.append(f"  {size:>9}  in {len(rest)} more")
         return "\n".join(lines)
 
 
@@ -145,12 +145,12 @@ def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()
     >>> layer = ml.Linear(4, bias=False)
     >>> compiled = ml.compile(layer, ml.NumpyBackend(), shapes={"input": (8, 3)}, inference=True)
     >>> print(predict_memory(compiled.plan, SIMULATED))  # doctest: +NORMALIZE_WHITESPACE
-    memory: 272 bytes on a device; of devices of profile 'simulated' it is not known what they can hold
-    device 0: 272 bytes at most, at einsum
-      parameters 48 bytes, inputs 96 bytes, outputs 128 bytes
-        128 bytes  outputs      output
-         96 bytes  inputs       input
-         48 bytes  parameters   weight
+    memory: 272 B on a device; of devices of profile 'simulated' it is not known what they can hold
+    device 0: 272 B at most, at einsum
+      parameters 48 B, inputs 96 B, outputs 128 B
+        128 B  outputs      output
+         96 B  inputs       input
+         48 B  parameters   weight
     """  # noqa: E501
     replay = Replay(plan, hardware.execution, frozenset(donated))
     rows = []
@@ -163,18 +163,6 @@ def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()
         at, curve = found.at, tuple(found.curve)
         rows.append(DeviceMemory(devices, found.peak, dict(sizes), at, tuple(alive), curve))
     return PlanMemory(tuple(rows), hardware.memory_bytes, hardware.name)
-
-
-def format_bytes(count: int) -> str:
-    """Return a number of bytes as people read it.
-
-    >>> format_bytes(1000), format_bytes(3 * 2**30), format_bytes(1_500_000)
-    ('1000 bytes', '3.00 GiB', '1.43 MiB')
-    """
-    for size, unit in _UNITS:
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} bytes"
 
 
 def _describe_devices(devices: tuple[int, ...]) -> str:

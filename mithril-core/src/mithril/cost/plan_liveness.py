@@ -20,6 +20,7 @@ from mithril.cost.liveness import (
     Holding,
     Liveness,
 )
+from mithril.engine.reuse import reuse_donated
 from mithril.ir import Node, Phase
 from mithril.mesh import Sharding
 from mithril.mesh.sharding import edges
@@ -100,10 +101,9 @@ class Replay:
         key = stage, frozenset(owned)
         known = self._known.get(key)
         if known is None:
-            graph = self.plan.stages[stage].program.graph
-            kinds = {name: self.kind_of_output(name) for name in graph.outputs}
-            kinds = {name: kind for name, kind in kinds.items() if kind}
-            known = self._liveness.measure(graph, kinds, owned, self._find_free(stage))
+            free, program = self._find_free(stage), self.plan.stages[stage].program
+            graph = (reuse_donated(program, free) if self.donated else program).graph
+            known = self._liveness.measure(graph, self._kinds, owned, free)
             self._known[key] = known
         return known
 
@@ -130,6 +130,12 @@ class Replay:
         return frozenset(self.plan.parameters)
 
     @cached_property
+    def _kinds(self) -> Mapping[str, str]:
+        """What tensors are that become outputs of the plan, by name."""
+        found = {port.name: self.kind_of_output(port.name) for port in self.plan.outputs}
+        return found | {f"{name}{ACCUMULATOR}": kind for name, kind in found.items()}
+
+    @cached_property
     def _made(self) -> frozenset[str]:
         return frozenset(port.name for port in self.plan.outputs)
 
@@ -137,22 +143,34 @@ class Replay:
     def slots(self) -> Mapping[int, tuple[str, str]]:
         """Name and kind of what lies in each slot, by those who read it."""
         table = self.plan.timetable
-        found: dict[int, tuple[str, str]] = {}
+        given_back = self._find_given_back()
+        made = {s: port.name for port, s in zip(table.outputs, table.made, strict=True)}
+        found = {slot: (name, self.kind_of_output(name)) for slot, name in made.items()}
         for step in reversed(table.steps):
             if isinstance(step, Send):
                 transfer = table.transfers[step.transfer]
-                found[step.source] = transfer.cause.value, COLLECTIVES
+                found.setdefault(step.source, (transfer.cause.value, COLLECTIVES))
                 continue
-            stage = self.plan.stages[step.stage]
-            is_backward = step.stage in self._backward
-            for port, slot in zip(stage.program.inputs, step.inputs, strict=True):
-                name = port.name.removesuffix(ACCUMULATOR)
-                kind = self.kind_of_output(name) if name != port.name else ""
-                kind = kind or (ACTIVATIONS if is_backward else TEMPORARIES)
+            inputs = self.plan.stages[step.stage].program.inputs
+            ends = [made[slot] for slot in step.outputs if slot in made]
+            for port, slot in zip(inputs, step.inputs, strict=True):
+                kind = self._kinds.get(port.name) if port.name.endswith(ACCUMULATOR) else ""
+                if step.stage in self._backward and slot not in given_back:
+                    kind = kind or ACTIVATIONS
+                elif len(ends) == len(step.outputs) > 0:
+                    kind = kind or self.kind_of_output(ends[0])
                 if found.get(slot, ("", ""))[1] != ACTIVATIONS:
-                    found[slot] = name, kind
-        for port, slot in zip(table.outputs, table.made, strict=True):
-            found[slot] = port.name, self.kind_of_output(port.name)
+                    found[slot] = port.name.removesuffix(ACCUMULATOR), kind or TEMPORARIES
+        return found
+
+    def _find_given_back(self) -> set[int]:
+        """Return the slots of gradients that go from stage to stage."""
+        found: set[int] = set()
+        for step in self.plan.timetable.steps:
+            if isinstance(step, Send):
+                found |= {step.target} if step.source in found else set()
+            elif step.stage in self._backward:
+                found.update(step.outputs)
         return found
 
     @cached_property

@@ -1,8 +1,7 @@
 """Remedies for a plan that does not fit: what each would save, and what it would cost, by the plan.
 
-Each is worked out from the plan at hand, from what is in memory at its peak. What it saves is an
-estimate from below: after a remedy the peak may be elsewhere. What it costs is priced as collectives
-are (`cost.communication`).
+Each is worked out from the plan at hand, from what is in memory at its peak: after a remedy the peak
+may be elsewhere. What it costs is priced as collectives are (`cost.communication`).
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from dataclasses import dataclass
 from mithril.cost.communication import collective_seconds
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import ACTIVATIONS, TEMPORARIES
-from mithril.cost.memory import DeviceMemory, PlanMemory, format_bytes
+from mithril.cost.memory import DeviceMemory, PlanMemory
 from mithril.ir.rewrite import all_nodes
 from mithril.ops.collective import AllGather, AllReduce
 from mithril.plan import Plan, Port
 from mithril.types import DType
+from mithril.units import format_bytes, format_seconds
 
 SHOWN = 3
 """How many remedies a message names."""
@@ -40,7 +40,7 @@ class Remedy:
     seconds: float
 
     def __str__(self) -> str:
-        cost = f" for {1e3 * self.seconds:.3g} ms more" if self.seconds else ""
+        cost = f" for {format_seconds(self.seconds)} more" if self.seconds else ""
         return f"{self.what} saves {format_bytes(self.saved)}{cost}"
 
 

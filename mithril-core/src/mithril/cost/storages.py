@@ -72,6 +72,20 @@ class Storages:
             self._add(value, value.name or "input", None, -1)
         for position, node in enumerate(self.graph.nodes):
             self._place(node, position)
+        if self.execution.lays_out:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Let outputs lie in the memory of inputs of their type that are given up."""
+        free = [value for value in self.graph.inputs if value in self.free]
+        taken = {self.of[value].number for value in self.outputs}
+        for value in dict.fromkeys(self.graph.outputs.values()):
+            fits = (x for x in free if x.type == value.type and self.of[x].number not in taken)
+            found = next(fits, None)
+            if found is not None and self.of[value].number >= len(self.graph.inputs):
+                self.of[value].bytes = 0
+                self.of[value] = self.of[found]
+                taken.add(self.of[found].number)
 
     def _place(self, node: Node, position: int) -> None:
         """Give the results of a node their storages."""
@@ -89,8 +103,7 @@ class Storages:
         elif not (node.op.is_view and how.has_views and self._place_view(node)):
             for value in node.outputs:
                 if value not in self._unmade:
-                    cause = node.cause.value if node.cause else ""
-                    self._add(value, value.name or cause or node.op.name, node, position)
+                    self._add(value, _name(node, value), node, position)
 
     def _add(self, value: Value, name: str, node: Node | None, birth: int) -> Storage:
         storage = Storage(len(self.all), value.type.nbytes, name, node, birth, birth)
@@ -121,7 +134,7 @@ class Storages:
             storage = self.of[old] if old in alone else self._add(new, new.name, node, position)
             self.of[new] = storage
             storage.birth, storage.node = start, node
-            storage.name = new.name or (node.cause.value if node.cause else node.op.name)
+            storage.name = _name(node, new)
 
     def _can_be_made_in_buffer(self, x: Value) -> bool:
         maker = self.of[x].node if x in self.of else None
@@ -146,6 +159,14 @@ class Storages:
         fits = (x for x in node.inputs if x in self.free and x.type == result.type)
         once = (x for x in fits if len(self.uses[x]) == 1 and x not in self.outputs)
         return next(once, None) if result in self.outputs else None
+
+
+def _name(node: Node, value: Value) -> str:
+    """Return the name of a value, or of what it is made of in a loop, or of the op."""
+    cause = node.cause.value if node.cause else ""
+    made = [inner for body in node.op.bodies for inner in body.outputs.values()]
+    inside = made[node.outputs.index(value)].name if len(made) == len(node.outputs) else ""
+    return value.name or cause or inside or node.op.name
 
 
 def _begun(node: Node) -> object:

@@ -23,10 +23,10 @@ class Execution:
         adds_in_product: whether a product of matrices and the vector added to it are one kernel.
         reduces_in_place: whether an all_reduce takes place in one buffer, in which its operands are
             made where nobody else reads them.
-        adds_in_place: whether a sum that nobody in the program reads grows in the memory of an input
-            that nobody else needs.
-        joins_parts: whether what is exchanged along another dimension than the first is copied before
-            or after, so that the parts of devices lie behind one another.
+        adds_in_place: whether a sum that nobody in the program reads grows in the memory of an
+            input that nobody else needs.
+        joins_parts: whether what is exchanged along another dimension than the first is copied
+            before or after, so that the parts of devices lie behind one another.
         workspaces: what kernels take while they run besides operands and results, as multiples of
             the largest of these, by op name.
         devices_per_processor: how many devices are at work on one processor at the same time, as

@@ -79,7 +79,8 @@ class PlanReports:
 
         >>> import mithril as ml, numpy as np
         >>> compiled = ml.compile(ml.Linear(4), ml.NumpyBackend(ml.Mesh(data=2)))
-        >>> usage = compiled.get_memory_usage(compiled.randomize_params(), {"input": np.ones((8, 3))})
+        >>> inputs = {"input": np.ones((8, 3))}
+        >>> usage = compiled.get_memory_usage(compiled.randomize_params(), inputs)
         >>> usage[1]["parameters"]
         64
         """

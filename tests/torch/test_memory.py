@@ -1,0 +1,76 @@
+"""Predicted memory against what PyTorch's allocator counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mithril as ml
+import pytest
+import torch
+from mithril import ops
+from mithril.types import DType, TensorType
+from mithril_torch.kernels.callable import kernels_on
+from mithril_torch.kernels.workspaces import WORKSPACES
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.prediction_cases import make_case
+from benchmarks.prediction_memory import measure_torch
+
+FLOAT, INT = DType.float32, DType.int32
+LOGITS, TARGETS = TensorType((64, 500), FLOAT), TensorType((64,), INT)
+ROWS = TensorType((64,), FLOAT)
+CASES: dict[str, tuple[Any, list[TensorType]]] = {
+    "cross_entropy": (ops.CrossEntropy(), [LOGITS, TARGETS]),
+    "cross_entropy_gradient": (ops.CrossEntropyGradient(), [LOGITS, TARGETS, ROWS, ROWS]),
+    "where": (ops.Where(), [TensorType((64, 500), DType.bool_), LOGITS, TensorType((), FLOAT)]),
+}
+
+
+def make(type: TensorType) -> torch.Tensor:
+    dtype = getattr(torch, type.dtype.value)
+    return torch.rand(type.shape).to(dtype) if type.dtype.is_float else torch.zeros(
+        type.shape, dtype=dtype
+    )  # fmt: skip
+
+
+def count_peak(run: Any) -> tuple[int, int]:
+    """Return the most bytes that are allocated while a function runs, and those of its results."""
+    run()
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        made = run()
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        most = max(most, live)
+    results = made if isinstance(made, tuple | list) else [made]
+    return most, sum(x.untyped_storage().nbytes() for x in results)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_take_what_their_table_says(name: str) -> None:
+    op, types = CASES[name]
+    run, operands = kernels_on("cpu")[name](op, types), [make(type) for type in types]
+    most, results = count_peak(lambda: run(*operands))
+    largest = max(type.nbytes for type in types)
+    assert (most - results) / largest == pytest.approx(dict(WORKSPACES)[name], abs=0.05)
+
+
+@pytest.mark.parametrize("model", ["MLP", "GPT", "MoE"])
+@pytest.mark.slow
+def test_predictions_are_what_is_allocated(model: str) -> None:
+    predicted, measured = measure_torch(make_case(model, "one device", 4))
+    assert predicted == pytest.approx(measured, rel=0.02)
+
+
+def test_a_small_mlp_is_predicted_to_the_byte() -> None:
+    case = make_case("MLP", "one device", 16)
+    predicted, measured = measure_torch(case)
+    assert predicted == measured
+
+
+def test_execution_says_how_programs_free_memory() -> None:
+    eager = ml.TorchBackend(device="cpu").engine.execution
+    assert (eager.adds_in_product, eager.reduces_in_place, eager.lays_out) == (True, True, False)
+    compiled = ml.TorchBackend(device="cpu", jit=True).engine.execution
+    assert (compiled.fuses, compiled.reduces_in_place) == (True, False)
