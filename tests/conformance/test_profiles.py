@@ -53,7 +53,9 @@ def test_functions_and_eager_ops_are_runs(backend: str) -> None:
 
 def test_check_bytes_can_fail() -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
-    compiled = ml.compile(ml.Linear(4), backend, shapes={"input": ml.TensorSpec((2, 2), sharding=ml.P("data"))})
+    compiled = ml.compile(
+        ml.Linear(4), backend, shapes={"input": ml.TensorSpec((2, 2), sharding=ml.P("data"))}
+    )
     with ml.profile(backend) as prof:
         backend.reshard(backend.ones(2, 2, sharding=ml.P("data")), ml.P())
     with pytest.raises(AssertionError):

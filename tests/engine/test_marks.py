@@ -121,7 +121,9 @@ def test_what_devices_share_counts_on_each() -> None:
     tally.hold([0, 1], x)
     tally.hold([1, 2], x)
     tally.hold([0], np.float32(3))  # a scalar has no memory of its own to speak of
-    assert {d: tally.find_peaks()[d] for d in (0, 1, 2)} == pytest.approx({0: 400, 1: 400, 2: 400}, abs=4)
+    assert {d: tally.find_peaks()[d] for d in (0, 1, 2)} == pytest.approx(
+        {0: 400, 1: 400, 2: 400}, abs=4
+    )
 
 
 def test_a_mark_costs_less_than_microseconds() -> None:

@@ -67,7 +67,15 @@ def test_what_xla_adds_is_outside_layers() -> None:
 
 def event(op: str, start: float, length: float, device: int = 0) -> dict[str, Any]:
     arguments = {"hlo_op": op, "hlo_module": "jit_mine", "device_ordinal": device}
-    return {"ph": "X", "pid": 1, "tid": device, "ts": start, "dur": length, "device": device, "args": arguments}
+    return {
+        "ph": "X",
+        "pid": 1,
+        "tid": device,
+        "ts": start,
+        "dur": length,
+        "device": device,
+        "args": arguments,
+    }
 
 
 def test_events_are_told_to_the_run_they_lie_in_without_what_is_inside_them() -> None:
@@ -94,12 +102,18 @@ def test_one_profiler_in_a_process(tmp_path: Any) -> None:
     x = backend.ones(4)
     jax.profiler.start_trace(str(tmp_path))
     try:
-        with pytest.raises(ml.BackendError, match="JAX's profiler is in use: "), ml.profile(backend):
+        with (
+            pytest.raises(ml.BackendError, match="JAX's profiler is in use: "),
+            ml.profile(backend),
+        ):
             pass
     finally:
         jax.profiler.stop_trace()
     assert backend.open_profile is None
-    with ml.profile(backend) as prof, pytest.raises(ml.BackendError, match="end that profile first"):
+    with (
+        ml.profile(backend) as prof,
+        pytest.raises(ml.BackendError, match="end that profile first"),
+    ):
         ml.profile(opened("jax", data=4)).__enter__()
     with ml.profile(backend) as prof:
         x + x

@@ -49,7 +49,9 @@ def check_figures(backend: ml.Backend) -> ml.Profile:
     plan, mesh = compiled.plan, backend.mesh
     check_bytes(prof, plan, RUNS)
     layers = prof.layers()
-    assert LAYERS - {"act"} <= set(layers) <= LAYERS | {""}, "XLA may leave a layer to its neighbours"
+    assert LAYERS - {"act"} <= set(layers) <= LAYERS | {""}, (
+        "XLA may leave a layer to its neighbours"
+    )
     np.testing.assert_allclose(sum(row["share"] for row in layers.values()), 1.0)
     for row in layers.values():
         assert row["seconds"] == row["forward"] + row["backward"] > 0
@@ -73,8 +75,12 @@ def check_bytes(prof: ml.Profile, plan: Plan, runs: int) -> None:
     assert sum(stats["by_kind"].values()) == sum(stats["by_layer"].values()) == stats["total_bytes"]
     assert set(stats["by_layer"]) <= LAYERS
     names = plan.mesh.names
-    assert {key: moved for key, moved in by_axis.items() if moved and not key.endswith("_parallel")} == planned
-    assert {by_axis[f"{name}_parallel"] for name in names} == {planned.get(name, 0) for name in names}
+    assert {
+        key: moved for key, moved in by_axis.items() if moved and not key.endswith("_parallel")
+    } == planned
+    assert {by_axis[f"{name}_parallel"] for name in names} == {
+        planned.get(name, 0) for name in names
+    }
     kinds: dict[str, int] = {}
     for row in plan.collectives():
         kinds[row.kind] = kinds.get(row.kind, 0) + runs * row.bytes * row.times

@@ -7,6 +7,7 @@ import json
 import struct
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,7 +112,11 @@ def test_functions_and_eager_ops_are_runs() -> None:
         total(x)
         y = x + x
         backend.reshard(y, P())
-    assert [run.caller for run in figures(prof).runs] == ["function 'lambda'", "op 'add'", "reshard()"]
+    assert [run.caller for run in figures(prof).runs] == [
+        "function 'lambda'",
+        "op 'add'",
+        "reshard()",
+    ]
     assert prof.communication_stats()["by_kind"] == {"all_reduce": 4, "all_gather": 64}
 
 
@@ -143,8 +148,14 @@ def test_what_is_not_profiled_is_neither_shown_nor_told() -> None:
 
     quiet = profiled(profile_communication=False)
     assert "all_reduce" not in quiet.summary()
-    for ask in (quiet.communication_stats, quiet.communication_by_dimension, quiet.communication_graph):
-        with pytest.raises(ml.OptionError, match=r"needs what profile_communication=False left out"):
+    for ask in (
+        quiet.communication_stats,
+        quiet.communication_by_dimension,
+        quiet.communication_graph,
+    ):
+        with pytest.raises(
+            ml.OptionError, match=r"needs what profile_communication=False left out"
+        ):
             ask()
     untimed = profiled(profile_compute=False)
     assert "layer up" not in untimed.summary()
@@ -219,8 +230,12 @@ def test_one_profile_at_a_time() -> None:
 
 
 def test_figures_are_known_after_the_block() -> None:
-    with ml.profile(ml.NumpyBackend()) as prof, pytest.raises(
-        ml.BackendError, match=r"no figures before its block has ended; call summary\(\) after it"
+    with (
+        ml.profile(ml.NumpyBackend()) as prof,
+        pytest.raises(
+            ml.BackendError,
+            match=r"no figures before its block has ended; call summary\(\) after it",
+        ),
     ):
         prof.summary()
 
@@ -251,7 +266,8 @@ def test_runs_of_several_threads_count_one_after_the_other() -> None:
 
     def work() -> None:
         for _ in range(5):
-            found.append(compiled.evaluate(params, inputs)["loss"].item())
+            loss = compiled.evaluate(params, inputs)["loss"].item()
+            found.append(loss)
 
     with ml.profile(backend) as prof:
         threads = [threading.Thread(target=work) for _ in range(3)]
@@ -262,7 +278,7 @@ def test_runs_of_several_threads_count_one_after_the_other() -> None:
     assert found == [expected] * 15
     check_bytes(prof, compiled.plan, 15)
     runs = sorted(figures(prof).runs, key=lambda run: run.start)
-    assert all(a.end <= b.start for a, b in zip(runs, runs[1:], strict=False))
+    assert all(a.end <= b.start for a, b in pairwise(runs))
 
 
 def test_observers_are_told_inside_a_profile() -> None:
@@ -314,8 +330,15 @@ def test_events_for_chrome(tmp_path: Path) -> None:
     events = json.loads(path.read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X" and event["cat"] != "run"]
     assert {event["pid"] for event in spans} == {1, 2, 3, 4}
-    assert {event["args"]["layer"] for event in spans if event["cat"] == "compute"} >= {"up", "down"}
-    moved = sum(event["args"]["bytes"] for event in spans if event["cat"] == "communication" and event["pid"] == 1)
+    assert {event["args"]["layer"] for event in spans if event["cat"] == "compute"} >= {
+        "up",
+        "down",
+    }
+    moved = sum(
+        event["args"]["bytes"]
+        for event in spans
+        if event["cat"] == "communication" and event["pid"] == 1
+    )
     assert moved == prof.communication_stats()["total_bytes"]
     names = {event["args"]["name"] for event in events if event["ph"] == "M"}
     assert {"device 0", "device 3", "compute", "communication"} <= names

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 
 import torch
@@ -83,7 +84,7 @@ def _spans(
     found: list[tuple[Span, TextSegment]] = []
     begun: dict[int, int] = {}  # by the identity of what is exchanged, where its span stands
     moments = list(zip(stamps[::2], stamps[1::2], strict=True))
-    for (number, start), (_, end) in zip(moments, moments[1:], strict=False):
+    for (number, start), (_, end) in pairwise(moments):
         text = segments[int(number)]
         if not text.segment.name:
             continue
