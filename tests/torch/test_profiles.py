@@ -13,7 +13,7 @@ import torch
 from mithril.engine import Recorder
 from mithril.engine.recording import Segment
 from mithril.plan import Issued
-from mithril_torch.executors.allocations import count_allocations
+from mithril_torch.executors.pool.allocations import count_allocations
 from mithril_torch.executors.timing import record
 from mithril_torch.program.module_scope import TextSegment
 
