@@ -83,7 +83,9 @@ def test_gradients_lie_in_memory_at_the_end() -> None:
 
 def test_text_says_peak_place_parts_and_the_largest() -> None:
     text = str(plan_of(ml.Mesh(data=2)).memory())
-    assert re.match(r"memory: [\d.]+ KiB on a device; of devices of profile 'simulated' it is", text)
+    assert re.match(
+        r"memory: [\d.]+ KiB on a device; of devices of profile 'simulated' it is", text
+    )
     assert re.search(r"devices 0 to 1: [\d.]+ KiB at most, at einsum in last", text)
     assert re.search(r"parameters [\d.]+ KiB, .*activations [\d.]+ KiB", text)
     assert re.search(r"16 KiB  activations  gelu3 \(gelu3\)", text)

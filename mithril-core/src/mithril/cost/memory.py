@@ -151,7 +151,7 @@ def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()
         128 B  outputs      output
          96 B  inputs       input
          48 B  parameters   weight
-    """  # noqa: E501
+    """
     replay = Replay(plan, hardware.execution, frozenset(donated))
     rows = []
     for devices in group_devices(plan):
