@@ -87,7 +87,7 @@ def test_what_is_sent_is_priced_by_its_ways() -> None:
     target = Sharding.replicated(Mesh.of_axes([Axis("data", 1)], (0,)), 1)
     cause = Cause("x", "", "", "")
     sent = Transfer(TensorType((8,), DType.float32), source, target, cause)
-    once = SIMULATED.latency + 16 / SIMULATED.bandwidth
+    once = SIMULATED.levels[0].latency + 16 / SIMULATED.levels[0].bandwidth
     assert transfer_seconds(sent, SIMULATED) == pytest.approx(2 * once)
     assert describe_relay(sent, SIMULATED) == ""
     ring = replace(SIMULATED, transport=RING)

@@ -43,7 +43,7 @@ def calibrate(
     engine: Engine,
     packages: Sequence[str] = (),
     advance: Callable[[str], None] = lambda what: None,
-    seconds: float = 0.25,
+    seconds: float = 0.2,
 ) -> Hardware:
     """Return the profile of an engine's devices as they are measured now.
 

@@ -23,7 +23,8 @@ from mithril.types import DType, TensorType
 
 Chain = Callable[[Sequence[Tensor], int], Tensor]
 """Emits an op so many times on some operands, each time on the result of the time before."""
-LONGEST_CHAIN = 64
+LONGEST_CHAIN, LONGEST_COMPILED = 64, 16
+"""Compilers take the longer, the longer a chain is."""
 LEAST_ROUNDS, MOST_ROUNDS = 4, 200
 CHAIN_SECONDS = 0.004
 """A chain is made so long that a call takes about that time: so short that other programs of the
@@ -56,7 +57,8 @@ class Timer:
         """
         once = self._prepare(chain, types, 1)
         first = min(_time(once) for _ in range(3))
-        count = round(min(max(CHAIN_SECONDS / max(first, 1e-9), 1), LONGEST_CHAIN))
+        longest = LONGEST_COMPILED if self.engine.execution.fuses else LONGEST_CHAIN
+        count = round(min(max(CHAIN_SECONDS / max(first, 1e-9), 1), longest))
         often = self._prepare(chain, types, 1 + count)
         _time(often)
         short, long = self._time_in_turn(once, often)
