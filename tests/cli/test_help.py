@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 COMMANDS = [
     (), ("demo",), ("eject",), ("schedule",), ("launch",), ("backends",), ("backends", "list"),
-    ("backends", "info"), ("calibrate",), ("diff",), ("doctor",), ("plan",),
+    ("backends", "info"), ("calibrate",), ("diff",), ("doctor",), ("hardware",), ("plan",),
 ]  # fmt: skip
 
 

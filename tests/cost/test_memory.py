@@ -250,7 +250,7 @@ def test_a_plan_that_fits_is_made_in_silence(small: Any) -> None:
 
 def test_strict_memory_refuses(small: Any) -> None:
     small(1000)
-    with pytest.raises(ml.PlanError, match="plan needs .* has 1000 B; .* saves"):
+    with pytest.raises(ml.PlanError, match=r"plan needs .* has 1000 B; .* saves"):
         plan_of(ml.Mesh(data=4), strict_memory=True)
     compiled = ml.compile(ml.Linear(100), ml.NumpyBackend(), strict_memory=True)
     with pytest.raises(ml.PlanError, match="plan needs"):

@@ -357,7 +357,7 @@ def test_a_model_wired_backwards_or_by_connect_is_the_same() -> None:
         ("linear", "did you mean 'Linear'?"),
         ("CrossEntropyLoss", "did you mean 'CrossEntropy'?"),
         ("value_and_gradient", "did you mean 'value_and_grad'?"),
-        ("profile", "dir(mithril) lists what there is"),
+        ("quux_quux", "dir(mithril) lists what there is"),
     ],
 )
 def test_an_unknown_name_of_the_package_gets_the_nearest(name: str, remedy: str) -> None:

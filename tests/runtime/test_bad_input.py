@@ -179,7 +179,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "axis used twice": (lambda: P("data", "data"), ml.ShardingError, r"uses mesh axis 'data' 2 times"),
     "spec entry": (lambda: P(0), ml.ShardingError, r"entry 0 is not an axis"),
     "no spec": (lambda: backend(2).ones(4, sharding="data"), ml.ShardingError, r"is not a partition spec"),
-    "foreign sharding": (lambda: backend(2).ones(4, sharding=backend(4).ones(4, tensor_split=0).sharding), ml.MeshError, r"sharding of tensor is on Mesh\(data=4\), the backend on Mesh\(data=2\)"),
+    "foreign sharding": (lambda: backend(2).ones(4, sharding=backend(4).ones(4, tensor_split=0).sharding), ml.MeshError, r"sharding of tensor is on Mesh\(data=4\), the backend on Mesh\(data=2\); use one mesh"),
     "indivisible size": (lambda: strict(4).ones(10, tensor_split=(0,)), ml.ShardingError, r"dimension 0 \(10\) of tensor over mesh axis 'data' \(4\); .* use a size of 8 or 12"),
     "indivisible batch": (lambda: ml.compile(ml.Linear(4), strict(4), shapes={"input": ml.TensorSpec((6, 2), sharding=P("data"))}), ml.ShardingError, r"dimension 0 \(6\) of input 'input' over mesh axis 'data' \(4\)"),
     "indivisible at compile": (lambda: ml.compile(ml.Linear(4), backend(4), uneven="error", shapes={"input": ml.TensorSpec((6, 2), sharding=P("data"))}), ml.ShardingError, r"6 is not a multiple of 4; use a size of 4 or 8, replicate it, or allow padding"),

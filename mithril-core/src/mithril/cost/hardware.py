@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 from mithril.engine.transport import Transport
 from mithril.errors import OptionError, listing, nearest
@@ -202,24 +203,11 @@ class Hardware:
             _check(f"op '{name}'", "operations a second", rate)
         _check_levels(self.levels)
 
-    @staticmethod
-    def load(which: str | Path) -> Hardware:
-        """Return the profile of a name, or in a file.
+    load: ClassVar[Callable[[str | Path], Hardware]]
+    """Returns the profile of a name, or in a file: `Hardware.load("h100-sxm")`.
 
-        Args:
-            which: a name that `mithril hardware` shows, or the path of a TOML or JSON file. A text
-                that ends in `.toml` or `.json` is a path.
-
-        Raises:
-            OptionError: no profile has the name, or the file holds none.
-
-        >>> h100 = Hardware.load("h100-sxm")
-        >>> h100.memory_bytes, h100.rate(DType.bfloat16)
-        (80000000000, 989400000000000.0)
-        """
-        from mithril.cost.profiles import load_hardware
-
-        return load_hardware(which)
+    It is `mithril.cost.profiles.load_hardware`, set there: a file is read by what knows this class.
+    """
 
     def on(self, other: Hardware) -> Hardware:
         """Return this profile with what carries the data, and how programs run, on another.

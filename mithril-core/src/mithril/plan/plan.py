@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from mithril.errors import PlanError
 from mithril.ir import Graph, Value
@@ -23,9 +23,6 @@ from mithril.plan.tables import tabulate_parts
 from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
 from mithril.tables import render_html
 from mithril.types import TensorType
-
-if TYPE_CHECKING:
-    from mithril.cost import Hardware, PlanMemory, PlanTimeline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,12 +42,12 @@ class Analyst(Protocol):
     """Reads memory and time off plans; `mithril.cost` has it, which knows hardware."""
 
     def predict_memory(
-        self, plan: Plan, hardware: Hardware | str | None, donated: Collection[str]
-    ) -> PlanMemory:
+        self, plan: Plan, hardware: object, donated: Collection[str]
+    ) -> Any:
         """Return what `Plan.memory` returns."""
         ...
 
-    def predict_timeline(self, plan: Plan, hardware: Hardware | str | None) -> PlanTimeline:
+    def predict_timeline(self, plan: Plan, hardware: object) -> Any:
         """Return what `Plan.timeline` returns."""
         ...
 
@@ -166,8 +163,8 @@ class Plan:
         return bytes_by_axis(self.collectives())
 
     def memory(
-        self, hardware: Hardware | str | None = None, *, donated: Collection[str] = ()
-    ) -> PlanMemory:
+        self, hardware: object = None, *, donated: Collection[str] = ()
+    ) -> Any:
         """Return what each device holds while the plan runs, and the most it holds at once.
 
         Args:
@@ -180,7 +177,7 @@ class Plan:
         """
         return self._analyst.predict_memory(self, hardware, donated)
 
-    def timeline(self, hardware: Hardware | str | None = None) -> PlanTimeline:
+    def timeline(self, hardware: object = None) -> Any:
         """Return when each device computes and communicates while the plan runs.
 
         Args:

@@ -16,7 +16,7 @@ from mithril.cost.profiles.registry import (
     FOLDER,
     Entry,
     find_profile,
-    known_profiles,
+    find_profiles,
     list_profiles,
 )
 from mithril.cost.profiles.store import check_given, find_stored
@@ -29,12 +29,24 @@ SIMULATED = read_file(FOLDER / "simulated.toml", CORE).hardware
 
 
 def load_hardware(which: str | Path) -> Hardware:
-    """Return the profile of a name, or in a file; see `Hardware.load`.
+    """Return the profile of a name, or in a file; it is `Hardware.load`, too.
+
+    Args:
+        which: a name that `mithril hardware` shows, or the path of a TOML or JSON file. A text that
+            ends in `.toml` or `.json` is a path.
 
     Raises:
         OptionError: no profile has the name, or the file holds none.
+
+    >>> from mithril.types import DType
+    >>> h100 = Hardware.load("h100-sxm")
+    >>> h100.memory_bytes, h100.rate(DType.bfloat16)
+    (80000000000, 989400000000000.0)
     """
     return load_profile(which).hardware
+
+
+Hardware.load = staticmethod(load_hardware)
 
 
 def load_profile(which: str | Path) -> Profile:
@@ -92,7 +104,7 @@ def find_hardware(engine: Engine, given: Hardware | str | Path | None = None) ->
 def find_described(engine: Engine) -> Hardware:
     """Return the profile that describes the kind of an engine's devices, as nobody measured it."""
     kind = engine.device_kind
-    for profile in known_profiles().values():
+    for profile in find_profiles().values():
         if any(fnmatchcase(kind, pattern) for pattern in profile.matches):
             return profile.hardware
     return replace(SIMULATED, unknown_platform=engine.platform)
@@ -100,6 +112,6 @@ def find_described(engine: Engine) -> Hardware:
 
 __all__ = [
     "SIMULATED", "Entry", "Profile", "as_hardware", "find_described", "find_hardware",
-    "find_profile", "find_stored", "known_profiles", "list_profiles", "load_hardware",
+    "find_profile", "find_stored", "find_profiles", "list_profiles", "load_hardware",
     "load_profile",
 ]  # fmt: skip
