@@ -83,7 +83,9 @@ def test_gradients_lie_in_memory_at_the_end() -> None:
 
 def test_text_says_peak_place_parts_and_the_largest() -> None:
     text = str(plan_of(ml.Mesh(data=2)).memory())
-    assert re.match(r"memory: [\d.]+ KiB on a device; of devices of profile 'simulated' it is", text)
+    assert re.match(
+        r"memory: [\d.]+ KiB on a device; of devices of profile 'simulated' it is", text
+    )
     assert re.search(r"devices 0 to 1: [\d.]+ KiB at most, at einsum in last", text)
     assert re.search(r"parameters [\d.]+ KiB, .*activations [\d.]+ KiB", text)
     assert re.search(r"16 KiB  activations  gelu3 \(gelu3\)", text)
@@ -248,7 +250,7 @@ def test_a_plan_that_fits_is_made_in_silence(small: Any) -> None:
 
 def test_strict_memory_refuses(small: Any) -> None:
     small(1000)
-    with pytest.raises(ml.PlanError, match="plan needs .* has 1000 B; .* saves"):
+    with pytest.raises(ml.PlanError, match=r"plan needs .* has 1000 B; .* saves"):
         plan_of(ml.Mesh(data=4), strict_memory=True)
     compiled = ml.compile(ml.Linear(100), ml.NumpyBackend(), strict_memory=True)
     with pytest.raises(ml.PlanError, match="plan needs"):
