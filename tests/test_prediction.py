@@ -30,7 +30,7 @@ def test_parts_are_listed(
 def test_every_case_can_be_planned(name: str, strategy: str) -> None:
     import mithril as ml
 
-    case = make_case(name, strategy, 4)
+    case = make_case(name, strategy, 2)
     plan = case.compile(ml.NumpyBackend(ml.Mesh(**case.mesh))).plan
     memory = plan.memory()
     assert len(memory.by_device()) == plan.mesh.size

@@ -1,7 +1,7 @@
 """Remedies for a plan that does not fit: what each would save, and what it would cost, by the plan.
 
-Each is worked out from the plan at hand, from what is in memory at its peak; after a remedy the peak
-may be elsewhere. What it costs is priced as collectives are (`cost.communication`).
+Each is worked out from the plan at hand, from what is in memory at its peak; after a remedy the
+peak may be elsewhere. What it costs is priced as collectives are (`cost.communication`).
 """
 
 from __future__ import annotations
