@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import mithril as ml
 import numpy as np
@@ -31,6 +32,7 @@ class Case:
         inputs: what goes in; the leading dimension is split over `data`, if there is that axis.
         output: whose gradient is given.
         schedule: of a pipeline.
+        pipeline: how a pipeline runs whose stages are said by name.
     """
 
     model: ml.Model
@@ -38,12 +40,17 @@ class Case:
     inputs: Inputs
     output: str
     schedule: str | None = None
+    pipeline: ml.PipelineOptions | None = None
 
     def compile(self, backend: ml.Backend) -> ml.CompiledModel:
         """Return the model compiled, with a plan of outputs and gradients."""
         spec = ml.P("data") if "data" in self.mesh else ml.P()
         shapes = {n: ml.TensorSpec(x.shape, str(x.dtype), spec) for n, x in self.inputs.items()}
-        options = {} if self.schedule is None else {"pipeline_schedule": self.schedule}
+        options: dict[str, Any] = {}
+        if self.schedule is not None:
+            options["pipeline_schedule"] = self.schedule
+        if self.pipeline is not None:
+            options["pipeline"] = self.pipeline
         return ml.compile(self.model, backend, shapes=shapes, outputs=[self.output], **options)
 
 

@@ -20,7 +20,7 @@ from benchmarks.harness import BLOCKS_KEPT, Limit, collector_off, estimate, rati
 from benchmarks.sides import SIZES, VOCABULARIES, Mithril, data_of, planned
 
 BACKENDS = {
-    "numpy": lambda mesh: ml.NumpyBackend(mesh),
+    "numpy": ml.NumpyBackend,
     "torch": lambda mesh: ml.TorchBackend(mesh, device="cpu"),
     "jax": lambda mesh: ml.JaxBackend(mesh, platform="cpu"),
     "mlx": lambda mesh: ml.MLXBackend(mesh, device="cpu"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import itertools
 
+import mithril as ml
 import numpy as np
 import pytest
 from mithril.cli.gpt import Sizes
 
-from benchmarks import gpt_by_hand, numpy_gpt, numpy_mlp, planning
+from benchmarks import gpt_by_hand, numpy_gpt, numpy_mlp, planning, prediction_time
 from benchmarks.harness import Estimate, Limit, estimate, interleave, ratio, report
 
 
@@ -132,3 +133,31 @@ def test_planning_of_a_shallow_gpt():
     plan = planning.case(layers=1, data=2, tensor=2)().plan
     assert plan.mesh.size == 4
     assert plan.collectives()
+
+
+def test_strategies_are_in_order_as_kendall_counts():
+    in_order = [(1.0, 10.0), (2.0, 20.0), (3.0, 30.0), (4.0, 40.0)]
+    assert prediction_time.kendall(in_order) == 1.0
+    assert prediction_time.kendall([(a, -b) for a, b in in_order]) == -1.0
+    swapped = [(1.0, 10.0), (3.0, 20.0), (2.0, 30.0), (4.0, 40.0)]
+    assert prediction_time.kendall(swapped) == pytest.approx(4 / 6)
+
+
+def test_predictions_that_are_too_far_off_are_not_met(capsys):
+    def found(*ratios: float) -> dict[str, prediction_time.Timed]:
+        return {str(i): prediction_time.Timed(ratio, 1.0) for i, ratio in enumerate(ratios)}
+
+    assert prediction_time.report_cases(found(0.9, 1.1, 1.9))
+    assert not prediction_time.report_cases(found(0.7, 1.0, 0.7))  # the median
+    assert not prediction_time.report_cases(found(1.0, 1.0, 0.4))  # the worst
+    assert "median error 0.0 %, limit 20 %; worst factor 2.50" in capsys.readouterr().out
+
+
+def test_every_strategy_of_the_gpt_is_another_plan():
+    plans = set()
+    for name, make in prediction_time.WAYS.items():
+        case = make(1)
+        plan = case.compile(ml.NumpyBackend(ml.Mesh(**case.mesh))).plan
+        plans.add((str(plan.mesh), str(plan.bytes_by_axis()), len(plan.timetable.steps)))
+        assert plan.timeline().seconds > 0, name
+    assert len(plans) == 12

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mithril.cost import SIMULATED, find_hardware
+import mithril as ml
+import pytest
+from mithril.cost import SIMULATED, find_hardware, predict_timeline
+from mithril.cost.simulate_plan import find_speeds
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.mesh import Mesh
-from mithril.plan import Execution
+from mithril.plan import Execution, Plan
 from mithril.types import DType
 
 WIDE = replace(SIMULATED, memory_bandwidth=1e10, kernel_seconds=1e-6, call_seconds=1e-4)
@@ -38,3 +41,38 @@ def test_an_engine_is_priced_with_the_part_that_a_device_has(monkeypatch):
 def test_another_profile_has_a_processor_a_device():
     mine = replace(SIMULATED, execution=Execution(True, in_turn=True, devices_per_processor=4))
     assert WIDE.on(mine).execution == Execution(True)
+
+
+def two_stages() -> Plan:
+    """Return two stages of equal work, one after the other on two devices."""
+    model = ml.Model()
+    for number in range(2):
+        model += ml.Linear(16, device_id=number, name=f"part{number}")
+    backend = ml.NumpyBackend(Mesh(stage=2))
+    return ml.compile(model, backend, shapes={"input": (4, 16)}, inference=True).plan
+
+
+def test_a_device_uses_what_others_leave_of_the_processor():
+    """Stages that never run at the same time each have all of it."""
+    alone = replace(SIMULATED, execution=Execution())
+    half = replace(SIMULATED.serving(2), execution=Execution(devices_per_processor=2))
+    spare = Execution(devices_per_processor=2, largest_part=2.0)
+    sent = predict_timeline(two_stages(), alone).communication["send"]
+    whole, shared = (predict_timeline(two_stages(), h).seconds - sent for h in (alone, half))
+    assert shared == pytest.approx(2 * whole)
+    found = predict_timeline(two_stages(), replace(half, execution=spare))
+    assert found.seconds - sent == pytest.approx(whole, rel=0.01)
+    assert sum(found.layers.values()) == pytest.approx(whole, rel=0.01)
+    assert sum(seconds for _, seconds in found.critical_path) == pytest.approx(found.seconds)
+    last = max(event.end for row in found.rows for event in row.events)
+    assert last == pytest.approx(found.seconds)
+    # Two thirds of the processor rather than half of it.
+    part = replace(spare, largest_part=4 / 3)
+    found = predict_timeline(two_stages(), replace(half, execution=part))
+    assert found.seconds - sent == pytest.approx(1.5 * whole, rel=0.01)
+
+
+def test_what_runs_beside_something_shorter_has_the_rest_afterwards():
+    """4 seconds of work beside 2: 2 seconds each at half of it, then 2 in one second."""
+    shared = Execution(devices_per_processor=2, largest_part=2.0)
+    assert find_speeds([(0.0, 2.0, 1), (0.0, 3.0, 1)], shared) == [1.0, pytest.approx(4 / 3)]

@@ -134,7 +134,7 @@ def merge(x):
 
 
 def test_a_merge_of_a_split_minor_dimension_exchanges() -> None:
-    backend = ml.JaxBackend(ml.Mesh(data=4))
+    backend = ml.JaxBackend(ml.Mesh(data=4), hardware="simulated")
     compiled = ml.compile(merge(), backend)
     given = backend.ones(8, 16, 64, sharding=P(None, "data"))
     rows: Rows = Counter()

@@ -70,7 +70,13 @@ class TestSlice:
     @pytest.fixture(autouse=True)
     def _tpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = [
-            SimpleNamespace(platform="tpu", process_index=0, coords=(x, y, 1), core_on_chip=core)
+            SimpleNamespace(
+                platform="tpu",
+                device_kind="TPU v4",
+                process_index=0,
+                coords=(x, y, 1),
+                core_on_chip=core,
+            )
             for y in range(4, 8)
             for x in range(2)
             for core in range(2)

@@ -35,7 +35,10 @@ def test_in_a_job_every_rank_knows_all_devices_and_its_own_layers(tmp_path: Path
     done = launch(2, script(tmp_path, JOB))
     assert done.returncode == 0, done.stderr
     lines = sorted(re.sub(r"^\[\d\] ", "", line) for line in done.stdout.splitlines())
-    told = {word: [line for line in lines if line.startswith(word)] for word in ("map", "memory", "sends", "layers")}
+    told = {
+        word: [line for line in lines if line.startswith(word)]
+        for word in ("map", "memory", "sends", "layers")
+    }
     assert told["map"][0] == told["map"][1]
     assert told["memory"] == ["memory [(0,)]", "memory [(1,)]"]
     assert told["sends"] == ["sends True"] * 2

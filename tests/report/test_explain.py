@@ -11,6 +11,7 @@ from mithril.ir import Alternative
 from mithril.plan import Plan
 from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.report import explain
+from mithril.runtime.backend import Backend
 
 from tests.conformance.engines import IN_ONE_PROCESS, opened
 
@@ -94,9 +95,24 @@ def test_a_plan_in_which_nothing_was_chosen_has_no_prices() -> None:
 
 
 @pytest.mark.parametrize("name", IN_ONE_PROCESS)
-def test_no_profile_describes_what_frameworks_run_on_yet(name: str) -> None:
-    backend = opened(name, x=2)
-    text = product(backend).explain(X, X)
-    assert f"none describes '{backend.engine.platform}'; no times are predicted" in text
+def test_times_are_those_of_the_profile_that_describes_the_devices(name: str) -> None:
+    text = product(opened(name, x=2)).explain(X, X)
+    assert "priced with profile 'cpu'" in text
+    assert "us predicted" in text
+
+
+class Unknown(NumpyEngine):
+    """An engine of devices that no profile describes."""
+
+    __slots__ = ()
+
+    @property
+    def platform(self) -> str:
+        return "npu"
+
+
+def test_no_times_are_shown_for_devices_that_no_profile_describes() -> None:
+    text = product(Backend(Unknown(ml.Mesh(x=2)))).explain(X, X)
+    assert "none describes 'npu'; no times are predicted" in text
     assert "all_to_all over x, 128 bytes, forward" in text
     assert " us " not in text

@@ -7,6 +7,7 @@ import json
 import struct
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -265,7 +266,8 @@ def test_runs_of_several_threads_count_one_after_the_other() -> None:
 
     def work() -> None:
         for _ in range(5):
-            found.append(compiled.evaluate(params, inputs)["loss"].item())
+            loss = compiled.evaluate(params, inputs)["loss"].item()
+            found.append(loss)
 
     with ml.profile(backend) as prof:
         threads = [threading.Thread(target=work) for _ in range(3)]
@@ -276,7 +278,7 @@ def test_runs_of_several_threads_count_one_after_the_other() -> None:
     assert found == [expected] * 15
     check_bytes(prof, compiled.plan, 15)
     runs = sorted(figures(prof).runs, key=lambda run: run.start)
-    assert all(a.end <= b.start for a, b in zip(runs, runs[1:], strict=False))
+    assert all(a.end <= b.start for a, b in pairwise(runs))
 
 
 def test_observers_are_told_inside_a_profile() -> None:

@@ -13,7 +13,7 @@ import torch
 from mithril.engine import Recorder
 from mithril.engine.recording import Segment
 from mithril.plan import Issued
-from mithril_torch.executors.allocations import count_allocations
+from mithril_torch.executors.pool.allocations import count_allocations
 from mithril_torch.executors.timing import record
 from mithril_torch.program.module_scope import TextSegment
 
@@ -50,11 +50,15 @@ def test_an_exchange_lasts_from_its_start_to_the_end_of_its_wait() -> None:
     ]
     noted = [0, 1.0, 1, 2.0, 0, 2.5, 2, 4.0, 3, 5.0, 0, 6.0]
     recorder = Recorder()
-    record(recorder, texts, [(0, noted), (1, noted)], lambda: [])
+    record(recorder, texts, [(0, noted), (1, noted)], list)
     recorder.finish()
-    mine = [(s.segment.name, s.start, s.end, s.exposed) for s in recorder.spans if s.devices == (0,)]
+    mine = [
+        (s.segment.name, s.start, s.end, s.exposed) for s in recorder.spans if s.devices == (0,)
+    ]
     assert mine == [("up", 1.0, 2.0, 1.0), ("all_reduce", 2.0, 5.0, 1.5), ("up", 2.5, 4.0, 1.5)]
-    assert [(told.row, told.seconds) for told in recorder.issued] == [(issued.row, 3.0)], "told once"
+    assert [(told.row, told.seconds) for told in recorder.issued] == [(issued.row, 3.0)], (
+        "told once"
+    )
 
 
 def test_compiled_programs_are_timed_as_a_whole() -> None:
@@ -87,7 +91,10 @@ def test_memory_is_not_counted_under_another_profile() -> None:
     x = backend.ones(4)
     torch.rand(1)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        with pytest.raises(ml.BackendError, match=r"cannot be counted while torch\.profiler runs"), ml.profile(backend):
+        with (
+            pytest.raises(ml.BackendError, match=r"cannot be counted while torch\.profiler runs"),
+            ml.profile(backend),
+        ):
             double(x)
         with ml.profile(backend, profile_memory=False) as prof:
             double(x)

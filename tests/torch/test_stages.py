@@ -273,8 +273,9 @@ def test_what_differs_from_the_plan_is_an_error() -> None:
     sent = [row("send", 1, first), row("send", 1, second)]
     got = [row("recv_", 0, second), row("recv_", 0, first)]
     wanted = [("send", (), size)] * 2
-    assert list(match_plan(plan, {0: sent, 1: got})) == wanted == list(plan.list_issued())
-    assert list(match_plan(plan, {1: got})) == wanted
+    assert wanted == list(plan.list_issued())
+    for seen in ({0: sent, 1: got}, {1: got}):
+        assert [told.row for told in match_plan(plan, seen)] == wanted
     for seen, text in (
         ({0: sent[::-1], 1: got}, "rank 0 carried out .* where the plan has .*; this is a fault"),
         ({0: sent, 1: got[:1]}, "rank 1 carried out nothing more where"),

@@ -71,11 +71,13 @@ class JaxEngine(Engine):
         The CPU devices of a process share its threads.
         """
         is_cpu = self.platform == "cpu"
+        here = len(self.local_devices) if is_cpu else 1
         return Execution(
             fuses=True,
             overlaps=not is_cpu,
             lays_out=True,
-            devices_per_processor=len(self.local_devices) if is_cpu else 1,
+            devices_per_processor=here,
+            largest_part=float(here),
             adds_in_product=self.platform == "gpu",
         )
 

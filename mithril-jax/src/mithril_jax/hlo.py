@@ -88,8 +88,8 @@ def _rows(
             names = split_op_name(read_op_name(line))
             if len(names) != len(operands):
                 names = names[:1] * len(operands)
-            for row, name in zip(operands, names, strict=True):
-                yield Issued(*row, find_node(KINDS[kind], name))
+            for row, op_name in zip(operands, names, strict=True):
+                yield Issued(*row, find_node(KINDS[kind], op_name))
             continue
         trips = _TRIPS.search(line)
         for called in _list_called_computations(line):
@@ -109,7 +109,7 @@ def split_op_name(op_name: str) -> list[str]:
     >>> split_op_name("jit(f)/(forward/end/3/psum:backward/~all_reduce/7/psum)")
     ['forward/end/3/psum', 'backward/~all_reduce/7/psum']
     """
-    head, opened, rest = op_name.rpartition("/(")
+    _, opened, rest = op_name.rpartition("/(")
     return rest.removesuffix(")").split(":") if opened and ":" in rest else [op_name]
 
 

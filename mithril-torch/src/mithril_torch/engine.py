@@ -131,11 +131,14 @@ class TorchEngine(Engine):
         in_turn, compiled = isinstance(self.executor, LockstepExecutor), self.codegen.compiled
         is_written = not in_turn and not compiled  # as text, in which sums grow in place
         here = self.job.local_size if self.job else self.mesh.size
+        here = 1 if in_turn or self.device == "cuda" else here
+        cores = os.cpu_count() or 1
         return Execution(
             fuses=compiled,
             overlaps=not in_turn,
             in_turn=in_turn,
-            devices_per_processor=1 if in_turn or self.device == "cuda" else here,
+            devices_per_processor=here,
+            largest_part=max(here / cores, 1.0),  # a process has a thread, or its part of the cores
             adds_in_product=not in_turn,
             reduces_in_place=is_written,
             adds_in_place=is_written,

@@ -18,6 +18,7 @@ from mithril.cli import (
     difference,
     doctor,
     eject,
+    hardware,
     launch,
     plan,
     schedule,
@@ -39,6 +40,7 @@ app.command("demo")(demo.demo)
 app.command("diff")(difference.diff)
 app.command("doctor")(doctor.doctor)
 app.command("eject")(eject.eject)
+app.command("hardware")(hardware.hardware)
 app.command("plan")(plan.plan)
 app.command("schedule")(schedule.schedule)
 # What follows the script is the script's, even where it looks like an option.

@@ -52,11 +52,12 @@ class Event:
         """How long it takes."""
         return self.end - self.start
 
-    def shift(self, by: float, microbatch: int | None) -> Event:
-        """Return the same event at another time, for a micro-batch."""
+    def shift(self, by: float, microbatch: int | None = None, scale: float = 1.0) -> Event:
+        """Return the same event at another time, for a micro-batch, `scale` times as long."""
+        start, end = self.start * scale + by, self.end * scale + by
         return Event(
-            self.name, self.scope, self.phase, self.stream, self.start + by, self.end + by,
-            self.kind, self.axes, self.bytes, microbatch,
+            self.name, self.scope, self.phase, self.stream, start, end, self.kind, self.axes,
+            self.bytes, microbatch,
         )  # fmt: skip
 
 
@@ -86,11 +87,13 @@ class Occurrence:
         items: as if the run started at 0.
         start: when it does.
         microbatch: for which one it runs.
+        scale: how many times as long everything takes.
     """
 
     items: Sequence[Item]
     start: float = 0.0
     microbatch: int | None = None
+    scale: float = 1.0
 
 
 class Events(Sequence[Event]):
@@ -105,7 +108,7 @@ class Events(Sequence[Event]):
 
     def __iter__(self) -> Iterator[Event]:
         for one in self._occurrences:
-            yield from _unroll(one.items, one.start, one.microbatch)
+            yield from _unroll(one.items, one.start, one)
 
     def __len__(self) -> int:
         return sum(_count(one.items) for one in self._occurrences)
@@ -123,13 +126,13 @@ class Events(Sequence[Event]):
         return f"<{len(self)} events>"
 
 
-def _unroll(items: Sequence[Item], shift: float, microbatch: int | None) -> Iterator[Event]:
+def _unroll(items: Sequence[Item], shift: float, of: Occurrence) -> Iterator[Event]:
     for item in items:
         if isinstance(item, Event):
-            yield item.shift(shift, microbatch)
+            yield item.shift(shift, of.microbatch, of.scale)
         else:
             for number in range(item.count):
-                yield from _unroll(item.items, shift + number * item.period, microbatch)
+                yield from _unroll(item.items, shift + number * item.period * of.scale, of)
 
 
 def _count(items: Sequence[Item]) -> int:

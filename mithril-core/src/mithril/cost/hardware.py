@@ -226,7 +226,9 @@ class Hardware:
 
         Its devices are real ones: each has a processor of its own.
         """
-        execution = replace(other.execution, in_turn=False, devices_per_processor=1)
+        execution = replace(
+            other.execution, in_turn=False, devices_per_processor=1, largest_part=1.0
+        )
         return replace(self, transport=other.transport, execution=execution)
 
     def as_measured(self) -> Hardware:
@@ -359,7 +361,7 @@ def _check(
     """
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     is_large = is_number and (number > 0 or number == least)
-    if not is_large or (number == math.inf and number != most) or number != number:
+    if not is_large or math.isnan(number) or (number == math.inf and number != most):
         bound = "above 0" if least is None else f"of at least {least:g}"
         raise OptionError(f"{what} has {figure} {number!r}; give a finite number {bound}")
 

@@ -6,11 +6,15 @@ its operands are there; a stage that communicates starts on all of its devices a
 starts when the value is made, and the one side sends nothing else and the other receives nothing
 else; it goes on beside what either computes. Where the devices of a process compute in turn, all
 steps of all devices come one after the other.
+
+Runs take as long as they do while all devices of a processor are at work. Where a device uses what
+others leave (`Execution.largest_part`), a run is as much shorter as it has more of the processor on
+average; as that depends on when the others run, the plan is simulated again until it holds.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,17 +26,22 @@ from mithril.cost.kernels import OpCosts
 from mithril.cost.streams import (
     Link,
     Path,
+    Simulated,
     Totals,
     price_program,
     simulate_program,
 )
 from mithril.ops.collective import SEND
-from mithril.plan import Plan
+from mithril.plan import Execution, Plan
 from mithril.plan.timetable import Run, Send, Transfer
 
 Arrival = tuple[float, Link]
 """When something is done, and what it was."""
+Span = tuple[float, float, int]
+"""From when to when how many devices work."""
 CALL = "call"
+ROUNDS = 8
+"""So often a plan is simulated again."""
 
 
 class Line:
@@ -114,18 +123,64 @@ def simulate_plan(plan: Plan, hardware: Hardware, costs: OpCosts) -> SimulatedPl
         hardware: the profile to price with.
         costs: what is known of the costs of ops.
     """
-    simulation = _PlanSimulation(plan, hardware, costs)
-    for step in plan.timetable.steps:
-        if isinstance(step, Run):
-            simulation.run(step)
-        else:
-            simulation.send(step)
-    return simulation.finish()
+    programs = [
+        simulate_program(price_program(stage.program, hardware, costs)) for stage in plan.stages
+    ]
+    execution, scales = hardware.execution, [1.0] * len(plan.timetable.steps)
+    simulation = _PlanSimulation(plan, hardware, programs, scales)
+    simulated = simulation.go_through()
+    if execution.largest_part > 1 and len(plan.stages) > 1 and not execution.in_turn:
+        for _ in range(ROUNDS):
+            speeds = find_speeds(simulation.spans, execution)
+            # Halfway, as what is shorter overlaps less, which makes it longer.
+            scales = [(scale + 1 / v) / 2 for scale, v in zip(scales, speeds, strict=True)]
+            simulation = _PlanSimulation(plan, hardware, programs, scales)
+            simulated = simulation.go_through()
+    return simulated
+
+
+def find_speeds(spans: Sequence[Span], execution: Execution) -> list[float]:
+    """Return for each span how many times its even part of the processor a device has on average.
+
+    Args:
+        spans: from when to when how many devices work.
+        execution: how many share the processor.
+
+    >>> shared = Execution(devices_per_processor=2, largest_part=2.0)
+    >>> find_speeds([(0.0, 2.0, 1), (1.0, 2.0, 1)], shared)
+    [1.5, 1.0]
+    """
+    devices, most = execution.devices_per_processor, execution.largest_part
+    changes = sorted(
+        change for start, end, count in spans for change in ((start, count), (end, -count))
+    )
+    times, sums, working = [0.0], [0.0], 0  # the integral over time of what a device has
+    for time, count in changes:
+        part = min(devices / working, most) if working else most
+        sums.append(sums[-1] + part * (time - times[-1]))
+        times.append(time)
+        working += count
+
+    def integrate(until: float) -> float:
+        return sums[bisect_left(times, until)]
+
+    return [
+        (integrate(end) - integrate(start)) / (end - start) if end > start else 1.0
+        for start, end, _ in spans
+    ]
 
 
 class _PlanSimulation:
-    def __init__(self, plan: Plan, hardware: Hardware, costs: OpCosts) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        hardware: Hardware,
+        programs: Sequence[Simulated],
+        scales: Sequence[float],
+    ) -> None:
         self._plan, self._hardware = plan, hardware
+        self._simulated, self._scales = programs, scales
+        self.spans: list[Span] = []
         self._in_turn = hardware.execution.in_turn
         self._begin: Arrival = hardware.call_seconds, Link([(CALL, hardware.call_seconds)])
         self._rows = tuple(Row(devices, *self._begin) for devices in list_rows(plan))
@@ -134,16 +189,23 @@ class _PlanSimulation:
             tuple({id(row): row for row in map(self._row_of.__getitem__, stage.devices)}.values())
             for stage in plan.stages
         ]
-        self._simulated = [
-            simulate_program(price_program(stage.program, hardware, costs)) for stage in plan.stages
-        ]
         self._there: dict[int, Arrival] = {}
         self._lines: dict[int, Sequence[tuple[Row, str]]] = {}
         self._transfer_seconds: dict[int, float] = {}
         self._layers = Totals()
 
-    def run(self, step: Run) -> None:
-        """Run a stage."""
+    def go_through(self) -> SimulatedPlan:
+        """Go through the timetable."""
+        for step, scale in zip(self._plan.timetable.steps, self._scales, strict=True):
+            if isinstance(step, Run):
+                self.run(step, scale)
+            else:
+                self.send(step)
+                self.spans.append((0.0, 0.0, 0))
+        return self.finish()
+
+    def run(self, step: Run, scale: float) -> None:
+        """Run a stage, `scale` times as long as while all devices are at work."""
         done, rows = self._simulated[step.stage], self._of_stage[step.stage]
         operands = [self._there[slot] for slot in step.inputs if slot in self._there]
         microbatch = None if step.action is None else step.action.microbatch
@@ -153,11 +215,14 @@ class _PlanSimulation:
             own = started if self._in_turn or done.communicates else [(row.now, row.link)]
             start, link = _last([*own, *operands])
             row.wait(start)
-            row.now, row.link = start + done.seconds, Link(done.path, link)
-            row.totals.add(done.totals)
-            row.occurrences.append(Occurrence(done.items, start, microbatch))
+            path = [(name, seconds * scale) for name, seconds in done.path]
+            row.now, row.link = start + done.seconds * scale, Link(path, link)
+            row.totals.add(done.totals, scale)
+            row.occurrences.append(Occurrence(done.items, start, microbatch, scale))
             ends.append((row.now, row.link))
-        self._layers.add(done.totals)
+        end, devices = _last(ends)[0], len(self._plan.stages[step.stage].devices)
+        self.spans.append((end - done.seconds * scale, end, devices))
+        self._layers.add(done.totals, scale)
         self._there.update(dict.fromkeys(step.outputs, _last(ends)))
 
     def send(self, step: Send) -> None:

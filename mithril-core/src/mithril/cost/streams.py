@@ -260,7 +260,7 @@ class _Simulation:
 
     def _compute(self, event: Event, seconds: float) -> None:
         name = event.scope or event.kind
-        self.items.append(event.shift(self.now, None))
+        self.items.append(event.shift(self.now))
         self.now += seconds
         self.totals.compute += seconds
         self.totals.layers[name] += seconds
@@ -276,7 +276,7 @@ class _Simulation:
         link = Link([(event.name, step.seconds)], before)
         self._exchanged, self._last_exchange = end, link
         self._on_their_way.append((start, end, key))
-        self.items.append(event.shift(start, None))
+        self.items.append(event.shift(start))
         self.totals.communication[key] += step.seconds
         return end, link
 

@@ -300,6 +300,7 @@ class Engine(ABC):
 
     def wait_for(self, handles: Sequence[Handle]) -> None:
         """Return once arrays are computed; by default they are as soon as they are returned."""
+        del handles
 
     def open_profiler(self) -> EngineProfiler:
         """Return what is open while a profile is; by default that does nothing."""

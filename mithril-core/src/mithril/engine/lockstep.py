@@ -123,9 +123,9 @@ class Writer:
         self._names: dict[Value, str] = {}
         self._last = graph.last_uses()
         self._marks = marks
-        for name in ("start", "settle"):
-            if hasattr(xp, name):
-                self.constants[name] = getattr(xp, name)
+        for own in ("start", "settle"):
+            if hasattr(xp, own):
+                self.constants[own] = getattr(xp, own)
 
     def write_program(self, ports: Sequence[Port]) -> str:
         """Return the source of `run(inputs, observe)`, inputs and results being lists by device."""

@@ -14,7 +14,6 @@ from mithril.engine.protocol import Executable, Observer
 from mithril.engine.recording import ArrayTally, MemoryUse, Recorder
 from mithril.plan import Program
 
-
 HOW = "arrays of NumPy, counted while they live"
 """How memory is measured."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -159,7 +160,7 @@ class Recorder:
     ) -> None:
         self.marks += len(stamps)
         seconds: dict[int, list[float]] = {}
-        for (segment, start), (_, end) in zip(stamps, stamps[1:], strict=False):
+        for (segment, start), (_, end) in pairwise(stamps):
             if segment is not None:
                 self.spans.append(Span(segment, devices, start, end))
                 if segment.issued is not None:

@@ -31,6 +31,8 @@ class Execution:
             the largest of these, by op name.
         devices_per_processor: how many devices are at work on one processor at the same time, as
             processes on the cores of a machine are.
+        largest_part: how many times its even part of the processor a device uses where the others
+            are idle: as many times as there are devices where they share threads.
     """
 
     fuses: bool = False
@@ -44,3 +46,4 @@ class Execution:
     joins_parts: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
     devices_per_processor: int = 1
+    largest_part: float = 1.0

@@ -249,6 +249,6 @@ def _iterate_issued(plan: Plan, device: int | None) -> Iterator[Issued]:
 
 def _make_row(transfer: Transfer, times: int) -> Collective:
     return Collective(
-        *issue_transfer(transfer).row, transfer.phase, transfer.scope, transfer.place, transfer.cause,
-        times,
+        *issue_transfer(transfer).row, transfer.phase, transfer.scope, transfer.place,
+        transfer.cause, times,
     )  # fmt: skip

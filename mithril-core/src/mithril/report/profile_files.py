@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import struct
 import time
 from collections.abc import Iterator, Mapping
@@ -50,10 +51,11 @@ def _event(span: Span, device: int, origin: float) -> dict[str, Any]:
     arguments: dict[str, Any] = {"layer": segment.scope, "phase": segment.phase or ""}
     if segment.issued is not None:
         cause = segment.issued.cause
+        moved = "" if cause is None else f"{cause.value}: {cause.produced} -> {cause.required}"
         arguments |= {
             "axes": list(segment.issued.axes), "bytes": segment.issued.bytes,
             "line": segment.issued.source, "exposed_us": span.exposed * 1e6,
-            "cause": "" if cause is None else f"{cause.value}: {cause.produced} -> {cause.required}",
+            "cause": moved,
         }  # fmt: skip
     return {
         "ph": "X", "pid": device + 1, "tid": STREAMS[segment.stream], "name": segment.name,
@@ -97,7 +99,7 @@ def _list_scalars(figures: ProfileFigures, devices: DeviceFigures) -> dict[str, 
     for device in figures.here:
         found[f"mithril/utilization/device_{device}"] = float(devices.utilization[device])
         found[f"mithril/peak_bytes/device_{device}"] = float(devices.peak[device])
-    return {tag: value for tag, value in found.items() if value == value}
+    return {tag: value for tag, value in found.items() if not math.isnan(value)}
 
 
 def _encode_event(

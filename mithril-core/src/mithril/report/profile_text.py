@@ -77,8 +77,9 @@ def write_summary(figures: ProfileFigures, shown: Shown) -> str:
     plans = group_runs(figures.runs)
     took = sum(run.seconds for run in figures.runs)
     lines = [
-        f"profile of '{figures.backend}' on {figures.mesh!r}: {_count(len(figures.runs), 'run')} of "
-        f"{_count(len(plans), 'plan')}, {seconds(took)} of {seconds(figures.seconds)}",
+        f"profile of '{figures.backend}' on {figures.mesh!r}: "
+        f"{_count(len(figures.runs), 'run')} of {_count(len(plans), 'plan')}, "
+        f"{seconds(took)} of {seconds(figures.seconds)}",
         HEAD,
     ]
     for same in plans[:PLANS]:
@@ -217,9 +218,10 @@ def write_device_summary(figures: ProfileFigures, found: DeviceFigures, shown: S
         )
     if figures.mesh.size > DEVICES:
         lines.append(f"and {figures.mesh.size - DEVICES} devices more")
-    for use in together if shown.memory else ():
-        lines.append(f"memory of {len(use.devices)} devices together: {nbytes(use.peak)}")
     if shown.memory:
+        lines += [
+            f"memory of {len(use.devices)} devices together: {nbytes(use.peak)}" for use in together
+        ]
         lines += [f"memory by {how}" for how in sorted({use.how for use in figures.memory})]
     lines += _describe_predictions(group_runs(figures.runs))
     return "\n".join(lines)

@@ -244,7 +244,7 @@ class Profile:
         return self._figures("communication_stats", "communication").count_communication()
 
     def communication_by_dimension(self) -> dict[str, int]:
-        """Return the bytes that each device moved by mesh axis, as `Plan.bytes_by_axis` counts them.
+        """Return the bytes that each device moved by mesh axis, as `Plan.bytes_by_axis` does.
 
         Returns:
             Bytes by axis name and as `<axis>_parallel`; what runs over several axes at once is

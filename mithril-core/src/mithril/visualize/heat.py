@@ -10,8 +10,8 @@ import numpy as np
 
 from mithril.mesh.tables import name_axes
 from mithril.tables import Table, make_grid, shade, text_color
-from mithril.visualize.figures import CHARACTER, FONT, LINE, PathLike, make_figure, save
 from mithril.units import Unit
+from mithril.visualize.figures import CHARACTER, FONT, LINE, PathLike, make_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

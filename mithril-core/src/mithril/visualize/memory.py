@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from mithril.cost.memory import PARTS, DeviceMemory, PlanMemory
 from mithril.errors import OptionError, kind_of
 from mithril.tables import PALETTE, Table, describe_devices, pick, shorten
+from mithril.units import BYTES, choose_unit, format_bytes
 from mithril.visualize.figures import CHARACTER, FONT, LINE, PathLike, make_figure, save
 from mithril.visualize.terminal import print_table
-from mithril.units import BYTES, choose_unit, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

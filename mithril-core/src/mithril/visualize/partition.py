@@ -26,10 +26,10 @@ from mithril.tables import (
     make_grid,
     shade,
 )
+from mithril.units import format_bytes
 from mithril.visualize.figures import PathLike, plot_table
 from mithril.visualize.meshes import MeshLike, match_mesh
 from mithril.visualize.terminal import print_table
-from mithril.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

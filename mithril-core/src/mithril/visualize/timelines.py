@@ -10,9 +10,9 @@ from mithril.cost.events import COMMUNICATION, COMPUTE, RECEIVED, SENT, Event
 from mithril.cost.plan_timeline import PlanTimeline
 from mithril.errors import OptionError, kind_of
 from mithril.tables import PALETTE, describe_devices
+from mithril.units import SECONDS, choose_unit, format_seconds
 from mithril.visualize.figures import PathLike
 from mithril.visualize.lanes import Bar, Lanes, plot_lanes, print_lanes
-from mithril.units import SECONDS, choose_unit, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

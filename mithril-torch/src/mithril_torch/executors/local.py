@@ -25,10 +25,11 @@ from mithril.mesh import Mesh, Sharding
 from mithril.plan import Issued, Plan, Program
 from mithril.types import TensorType
 
-from mithril_torch.executors.allocations import count_allocations
 from mithril_torch.executors.observed import match_plan, match_program
+from mithril_torch.executors.pool.allocations import count_allocations
+from mithril_torch.executors.pool.marks import make_mark
 from mithril_torch.executors.pool.recorder import record_collectives
-from mithril_torch.executors.timing import HOW, make_mark, record
+from mithril_torch.executors.timing import HOW, check_counting, record
 from mithril_torch.program import runtime_library
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.program.module import ProgramText, write
@@ -181,6 +182,7 @@ class LocalExecutable:
     def _measure(self, inputs: Sequence[Handle], recorder: Recorder) -> list[Handle]:
         """Run once and tell a recorder of times and memory."""
         self._stamps.clear()
+        check_counting(self._device, recorder)
         counting = (
             count_allocations(self._device, inputs) if recorder.counts_memory else _no_count()
         )

@@ -25,8 +25,8 @@ from mithril.plan import Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import TensorType, as_dtype
 
-from mithril_torch.executors.allocations import count_allocations
-from mithril_torch.executors.timing import HOW
+from mithril_torch.executors.pool.allocations import count_allocations
+from mithril_torch.executors.timing import HOW, check_counting
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.tensors import disable_autocast, to_numpy, to_tensor, torch_dtype
 
@@ -125,6 +125,7 @@ class MeasuredExecutable:
     def __call__(self, inputs: Sequence[Tensors], observe: Observer | None = None) -> list[Tensors]:
         """Run once, and tell the recorder."""
         assert isinstance(observe, Recorder), "who runs a measured program records it"
+        check_counting(self.device, observe)
         given = [tensor for shards in inputs for tensor in shards]
         counting = count_allocations(self.device, given) if observe.counts_memory else nullcontext()
         with torch.inference_mode(), disable_autocast(self.device), counting as peak:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
+from itertools import pairwise
 
-import torch
 from mithril.engine.recording import Recorder, Span
+from mithril.errors import BackendError
 from mithril.plan import Issued
 
+from mithril_torch.executors.pool.allocations import is_profiled
 from mithril_torch.program.module_scope import TextSegment
 
 Stamps = Sequence[float]
@@ -20,22 +21,17 @@ HOW = "allocations of PyTorch, counted"
 """How memory is measured."""
 
 
-def make_mark(stamps: list[float], device: str) -> Callable[[int], None]:
-    """Return the function that a timed program calls as it comes to a segment.
+def check_counting(device: str, recorder: Recorder) -> None:
+    """Raise unless memory can be counted, if it is to be.
 
-    Args:
-        stamps: where the numbers of segments and the times go.
-        device: where the program computes; a GPU is waited for.
+    Raises:
+        BackendError: PyTorch's own profiler runs already.
     """
-    note, is_gpu = stamps.append, device.startswith("cuda")
-
-    def mark(number: int) -> None:
-        if is_gpu:
-            torch.cuda.synchronize()
-        note(number)
-        note(perf_counter())
-
-    return mark
+    if recorder.counts_memory and not device.startswith("cuda") and is_profiled():
+        raise BackendError(
+            "memory cannot be counted while torch.profiler runs; pass profile_memory=False, or end "
+            "that profile first"
+        )
 
 
 def record(
@@ -83,7 +79,7 @@ def _spans(
     found: list[tuple[Span, TextSegment]] = []
     begun: dict[int, int] = {}  # by the identity of what is exchanged, where its span stands
     moments = list(zip(stamps[::2], stamps[1::2], strict=True))
-    for (number, start), (_, end) in zip(moments, moments[1:], strict=False):
+    for (number, start), (_, end) in pairwise(moments):
         text = segments[int(number)]
         if not text.segment.name:
             continue

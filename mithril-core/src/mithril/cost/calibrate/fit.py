@@ -1,4 +1,4 @@
-"""Least-squares fits of measured times, weighted so that every time counts by its relative error."""
+"""Least-squares fits of measured times, in which every time counts by its relative error."""
 
 from __future__ import annotations
 

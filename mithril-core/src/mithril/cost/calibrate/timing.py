@@ -24,7 +24,7 @@ from mithril.types import DType, TensorType
 Chain = Callable[[Sequence[Tensor], int], Tensor]
 """Emits an op so many times on some operands, each time on the result of the time before."""
 LONGEST_CHAIN = 64
-LEAST_ROUNDS, MOST_ROUNDS = 4, 50
+LEAST_ROUNDS, MOST_ROUNDS = 4, 200
 CHAIN_SECONDS = 0.004
 """A chain is made so long that a call takes about that time: so short that other programs of the
 machine leave some calls alone."""

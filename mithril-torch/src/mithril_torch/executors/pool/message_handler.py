@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from mithril_torch.executors.allocations import count_allocations
 from mithril_torch.executors.pool import memory
+from mithril_torch.executors.pool.allocations import count_allocations
+from mithril_torch.executors.pool.marks import make_mark
 from mithril_torch.executors.pool.messages import SMALL, Message, encode
 from mithril_torch.executors.pool.recorder import record_collectives
-from mithril_torch.executors.timing import make_mark
 from mithril_torch.program import runtime_library
 from mithril_torch.program.runtime_library.collectives import flatten_row
 from mithril_torch.program.runtime_library.point_to_point import MESSAGES, SENDS

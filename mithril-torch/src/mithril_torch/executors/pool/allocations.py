@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from mithril.errors import BackendError
 from torch._C._profiler import RecordScope, _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
@@ -17,6 +16,11 @@ MEMORY = "[memory]"
 """The name of the events that PyTorch's profiler has for allocations."""
 LOG_LEVEL = "KINETO_LOG_LEVEL"
 QUIET = "99"
+
+
+def is_profiled() -> bool:
+    """Return whether PyTorch's profiler runs, and allocations cannot be counted besides."""
+    return bool(_PROFILER._profiler_enabled())
 
 
 @contextmanager
@@ -29,9 +33,6 @@ def count_allocations(device: str, inputs: Sequence[torch.Tensor | None]) -> Ite
     Args:
         device: where the program computes.
         inputs: of the program.
-
-    Raises:
-        BackendError: PyTorch's own profiler runs already.
     """
     peak: list[int] = []
     if device.startswith("cuda"):
@@ -39,11 +40,6 @@ def count_allocations(device: str, inputs: Sequence[torch.Tensor | None]) -> Ite
         yield peak
         peak.append(torch.cuda.max_memory_allocated())
         return
-    if _PROFILER._profiler_enabled():
-        raise BackendError(
-            "memory cannot be counted while torch.profiler runs; pass profile_memory=False, or end "
-            "that profile first"
-        )
     held = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in _present(inputs)}
     _start()
     try:
