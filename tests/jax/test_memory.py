@@ -8,7 +8,6 @@ import pytest
 from benchmarks.prediction_cases import make_case
 from benchmarks.prediction_memory import measure_jax
 
-
 FAR_OFF = (
     "predicted 55.7 MB, 47.6 MB by XLA: which temporaries share memory with outputs is a guess"
 )
