@@ -232,6 +232,7 @@ class Hardware:
         Args:
             devices: how many there are.
 
+        >>> from mithril.cost import SIMULATED
         >>> SIMULATED.serving(4).rate(DType.float32)
         250000000.0
         """

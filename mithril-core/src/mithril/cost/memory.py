@@ -146,9 +146,9 @@ def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()
     >>> compiled = ml.compile(layer, ml.NumpyBackend(), shapes={"input": (8, 3)}, inference=True)
     >>> print(predict_memory(compiled.plan, SIMULATED))  # doctest: +NORMALIZE_WHITESPACE
     memory: 272 B on a device; of devices of profile 'simulated' it is not known what they can hold
-    device 0: 272 B at most, at einsum
+    device 0: 272 B at most, at einsum in linear
       parameters 48 B, inputs 96 B, outputs 128 B
-        128 B  outputs      output
+        128 B  outputs      output (linear)
          96 B  inputs       input
          48 B  parameters   weight
     """

@@ -1,6 +1,6 @@
 """Remedies for a plan that does not fit: what each would save, and what it would cost, by the plan.
 
-Each is worked out from the plan at hand, from what is in memory at its peak: after a remedy the
+Each is worked out from the plan at hand, from what is in memory at its peak; after a remedy the
 peak may be elsewhere. What it costs is priced as collectives are (`cost.communication`).
 """
 

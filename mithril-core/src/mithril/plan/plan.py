@@ -41,13 +41,11 @@ class Whole:
 class Analyst(Protocol):
     """Reads memory and time off plans; `mithril.cost` has it, which knows hardware."""
 
-    def predict_memory(
-        self, plan: Plan, hardware: object, donated: Collection[str]
-    ) -> Any:
+    def predict_memory(self, plan: Plan, hardware: Any, donated: Collection[str]) -> Any:
         """Return what `Plan.memory` returns."""
         ...
 
-    def predict_timeline(self, plan: Plan, hardware: object) -> Any:
+    def predict_timeline(self, plan: Plan, hardware: Any) -> Any:
         """Return what `Plan.timeline` returns."""
         ...
 
@@ -162,9 +160,7 @@ class Plan:
         """
         return bytes_by_axis(self.collectives())
 
-    def memory(
-        self, hardware: object = None, *, donated: Collection[str] = ()
-    ) -> Any:
+    def memory(self, hardware: Any = None, *, donated: Collection[str] = ()) -> Any:
         """Return what each device holds while the plan runs, and the most it holds at once.
 
         Args:
@@ -177,7 +173,7 @@ class Plan:
         """
         return self._analyst.predict_memory(self, hardware, donated)
 
-    def timeline(self, hardware: object = None) -> Any:
+    def timeline(self, hardware: Any = None) -> Any:
         """Return when each device computes and communicates while the plan runs.
 
         Args:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mithril.cost import PlanMemory
 from mithril.errors import OptionError, PlanError
 from mithril.keywords import checked_keywords
 from mithril.models import Layer
@@ -87,7 +88,8 @@ class PlanReports:
         bound = self._evaluator.plan_for(params, inputs, output_gradients)
         arguments, donated = bound.interface.arguments, bound.interface.donated
         names = [arguments[position] for position in donated]
-        return bound.plan.memory(donated=names).by_device()
+        memory: PlanMemory = bound.plan.memory(donated=names)
+        return memory.by_device()
 
     def summary(self) -> str:
         """Return the model as a table, and what the last plan makes of it, if there is one."""

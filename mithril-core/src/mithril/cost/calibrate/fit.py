@@ -32,8 +32,9 @@ def fit_line(points: Sequence[tuple[float, float, float]]) -> Line:
     Args:
         points: a, b and the measured seconds, above 0, of each.
 
-    >>> fit_line([(1, 1000, 3.0), (1, 2000, 4.0), (1, 4000, 6.0)])
-    Line(first=2.0, second=0.001, error=0.0)
+    >>> line = fit_line([(1, 1000, 3.0), (1, 2000, 4.0), (1, 4000, 6.0)])
+    >>> round(line.first, 6), round(line.second, 6), round(line.error, 6)
+    (2.0, 0.001, 0.0)
     """
     rows = [(a / t, b / t) for a, b, t in points]
     aa, ab, bb = (_dot(rows, i, j) for i, j in ((0, 0), (0, 1), (1, 1)))
