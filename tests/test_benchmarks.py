@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mithril.cli.gpt import Sizes
 
-from benchmarks import gpt_by_hand, numpy_gpt, numpy_mlp, planning, prediction_time
+from benchmarks import gpt_by_hand, numpy_gpt, numpy_mlp, planning, prediction_time, profiling
 from benchmarks.harness import Estimate, Limit, estimate, interleave, ratio, report
 
 
@@ -127,6 +127,17 @@ def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
     sizes = Sizes(layers=1, width=8, heads=2, hidden=12, context=5, batch=3)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         numpy_gpt.contestants(sizes, vocabulary=7)
+
+
+def test_steps_inside_and_outside_a_profile_are_timed():
+    sizes = Sizes(layers=1, width=8, heads=2, hidden=12, context=5, batch=4)
+    mithril = profiling.side("numpy", 2, sizes, vocabulary=7)
+    times = profiling.measure(mithril, rounds=2, calls=2)
+    assert {name: len(samples) for name, samples in times.items()} == {
+        "off": 2, "on": 2, "open and close": 2,
+    }  # fmt: skip
+    assert min(map(min, times.values())) > 0
+    assert 0 <= profiling.cost_when_off() < 1
 
 
 def test_planning_of_a_shallow_gpt():

@@ -94,12 +94,12 @@ class JaxExecutable:
     def compile_as(self, name: str, inputs: Sequence[jax.Array]) -> jax.stages.Compiled:
         """Compile the program under a name, by which JAX's profiler knows it."""
 
-        def run_named(*given: Any) -> list[Any]:
+        def run(*given: Any) -> list[Any]:
             return self._reordered(*given)
 
-        run_named.__name__ = name
+        run.__name__ = name
         given = (*inputs, self._flag) if self._flagged else inputs
-        return jax.jit(run_named, **self._jit_options).lower(*given).compile()
+        return jax.jit(run, **self._jit_options).lower(*given).compile()
 
     def collectives(self, inputs: Sequence[jax.Array]) -> list[Issued]:
         """Return every collective, as XLA compiled them; see `hlo`."""
