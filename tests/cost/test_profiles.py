@@ -10,7 +10,7 @@ from pathlib import Path
 import mithril as ml
 import pytest
 from mithril.cost import SIMULATED, Hardware, Level, Link, find_hardware
-from mithril.cost.profiles import known_profiles, list_profiles, load_profile
+from mithril.cost.profiles import get_profiles, list_profiles, load_profile
 from mithril.cost.profiles.reader import write_content
 from mithril.cost.profiles.registry import FOLDER
 from mithril.cost.profiles.units import BANDWIDTH, BYTES, RATE, TIME
@@ -57,7 +57,7 @@ def load(path: Path, text: str) -> Hardware:
 
 
 def test_the_package_has_the_profiles_that_it_promises() -> None:
-    assert tuple(known_profiles()) == NAMES
+    assert tuple(get_profiles()) == NAMES
     assert [entry.fault for entry in list_profiles()] == [""] * len(NAMES)
 
 
@@ -153,7 +153,7 @@ def test_unknown_hardware_is_refused(name: str, said: str) -> None:
         ("devices = 8", "topology = 'tours'", "has topology 'tours'; did you mean 'torus'?"),
         ("devices = 8", "", "level 'network' links any number of devices, which is no multiple of "),
         ("'network'", "'network'\ndevices = 12", "links 12 devices, which is no multiple of the 8 of 'node'"),
-        ("all_reduce", "all_redcue", "no collective; did you mean 'all_reduce'?"),
+        ("all_reduce", "all_redcue", "level 'node' has figures of 'all_redcue', which is no collective; did you mean 'all_reduce'?; there are "),
         ("'25 GB/s'", "'0 GB/s'", "level 'network' has bandwidth 0.0; give a finite number above 0"),
         ("'10 us'", "{ value = '1 us', source = 'x' }", "the source 'x' of levels[1].latency is none of [sources]"),
         ("name = 'node'", "name = 8", "has an int as 'levels[0].name'; write a text"),
@@ -180,6 +180,11 @@ def test_no_profile_is_made_of_figures_that_no_device_has() -> None:
         replace(SIMULATED, rates={DType.float32: ()})
     with pytest.raises(OptionError, match="device has no level of links; give at least one"):
         replace(SIMULATED, levels=())
+
+
+def test_what_is_no_toml_is_refused(path: Path) -> None:
+    with pytest.raises(OptionError, match=r"^hardware profile '.*' is no TOML; .*; mend the file$"):
+        load(path, "format 1")
 
 
 def test_json_holds_a_table(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -217,9 +218,9 @@ class Hardware:
         >>> h100.memory_bytes, h100.rate(DType.bfloat16)
         (80000000000, 989400000000000.0)
         """
-        from mithril.cost.profiles import load_hardware
-
-        return load_hardware(which)
+        # Profiles are made of this class: who reads them cannot be imported by its module.
+        found: Hardware = import_module("mithril.cost.profiles").load_hardware(which)
+        return found
 
     def on(self, other: Hardware) -> Hardware:
         """Return this profile with what carries the data, and how programs run, on another.

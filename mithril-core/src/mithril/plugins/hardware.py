@@ -58,7 +58,7 @@ def find_hardware_files() -> tuple[HardwareFile, ...]:
 
 def _ask(point: EntryPoint) -> Iterator[HardwareFile]:
     try:
-        paths = [_check_path(x) for given in _offered(point) for x in given]
+        paths = [_check_path(x) for given in _list_offers(point) for x in given]
     except Exception as error:
         if os.environ.get("MITHRIL_STRICT") == "1":
             raise
@@ -67,7 +67,7 @@ def _ask(point: EntryPoint) -> Iterator[HardwareFile]:
     yield from (HardwareFile(path, package_of(point)) for path in paths)
 
 
-def _offered(point: EntryPoint) -> list[list[object]]:
+def _list_offers(point: EntryPoint) -> list[list[object]]:
     offered = register(point).hook.mithril_hardware()
     for given in offered:
         if not isinstance(given, list | tuple):

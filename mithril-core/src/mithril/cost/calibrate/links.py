@@ -31,8 +31,8 @@ LEAST_LATENCY, LEAST_SECONDS_PER_BYTE = 1e-9, 1e-12
 
 def list_kinds(engine: Engine) -> tuple[str, ...]:
     """Return the kinds of collectives that an engine runs itself, and that are measured."""
-    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
-    return tuple(kind for kind in kinds if kind in engine.capabilities)
+    kinds = (AllReduce, AllGather, ReduceScatter, AllToAll, Permute)
+    return tuple(kind.name for kind in kinds if kind.name in engine.capabilities)
 
 
 def list_axes(mesh: Mesh) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def measure_levels(
             errors[f"{kind} over {axis}"] = lines[kind].error
         links = {kind: _to_link(line) for kind, line in lines.items()}
         # A permutation is one message, as what is sent between stages is.
-        single = links.get("permute") or next(iter(links.values()))
+        single = links.get(Permute.name) or next(iter(links.values()))
         links[SEND] = single
         whole = None if devices == mesh.size else devices
         levels.append(Level(axis, whole, single.latency, single.bandwidth, collectives=links))

@@ -16,7 +16,7 @@ from mithril.cost.profiles.registry import (
     FOLDER,
     Entry,
     find_profile,
-    known_profiles,
+    get_profiles,
     list_profiles,
 )
 from mithril.cost.profiles.store import check_given, find_stored
@@ -92,7 +92,7 @@ def find_hardware(engine: Engine, given: Hardware | str | Path | None = None) ->
 def find_described(engine: Engine) -> Hardware:
     """Return the profile that describes the kind of an engine's devices, as nobody measured it."""
     kind = engine.device_kind
-    for profile in known_profiles().values():
+    for profile in get_profiles().values():
         if any(fnmatchcase(kind, pattern) for pattern in profile.matches):
             return profile.hardware
     return replace(SIMULATED, unknown_platform=engine.platform)
@@ -100,6 +100,6 @@ def find_described(engine: Engine) -> Hardware:
 
 __all__ = [
     "SIMULATED", "Entry", "Profile", "as_hardware", "find_described", "find_hardware",
-    "find_profile", "find_stored", "known_profiles", "list_profiles", "load_hardware",
+    "find_profile", "find_stored", "get_profiles", "list_profiles", "load_hardware",
     "load_profile",
 ]  # fmt: skip

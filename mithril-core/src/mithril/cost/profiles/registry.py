@@ -76,7 +76,7 @@ def find_profile(name: str) -> Profile:
     raise _explain_unknown(name, entries)
 
 
-def known_profiles() -> Mapping[str, Profile]:
+def get_profiles() -> Mapping[str, Profile]:
     """Return the profiles that can be used, by name."""
     return {entry.name: entry.profile for entry in list_profiles() if entry.profile is not None}
 
