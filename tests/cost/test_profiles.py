@@ -184,6 +184,11 @@ def test_no_profile_is_made_of_figures_that_no_device_has() -> None:
         replace(SIMULATED, levels=())
 
 
+def test_what_is_no_toml_is_refused(path: Path) -> None:
+    with pytest.raises(OptionError, match=r"^hardware profile '.*' is no TOML; .*; mend the file$"):
+        load(path, "format 1")
+
+
 def test_json_holds_a_table(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text("[]", encoding="utf-8")
