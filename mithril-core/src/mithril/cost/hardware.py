@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
