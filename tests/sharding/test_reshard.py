@@ -67,7 +67,7 @@ def test_any_spec_reaches_any_other_with_the_same_values(
     moved: list[str] = []
     (parts,) = engine.lower(program)(
         [engine.put(type, sharding(start), lambda box: values[box])],
-        lambda kind, axes, size: moved.append(kind),
+        lambda issued: moved.append(issued.kind),
     )
     for device, part in enumerate(parts):
         box = sharding(goal).box(device, type.shape)
