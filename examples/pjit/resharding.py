@@ -7,13 +7,13 @@ from mithril import P
 from setting import close, kinds, line
 
 backend = line()
-host = np.random.default_rng(50).standard_normal((64, 64)).astype(np.float32)
+host = np.random.default_rng(50).standard_normal((1024, 1024)).astype(np.float32)
 x = backend.array(host, sharding=P("x"))
 
 by_row = ml.jit(lambda x: mnp.sum(x, axis=1), in_shardings=P("x"), out_shardings=P("x"))
 by_column = ml.jit(lambda x: mnp.sum(x, axis=0), in_shardings=P(None, "x"), out_shardings=P("x"))
-close(by_row(x), host.sum(1), 1e-3)
-close(by_column(x), host.sum(0), 1e-3)
+close(by_row(x), host.sum(1), 1e-2)
+close(by_column(x), host.sum(0), 1e-2)
 print("rows as they lie:", kinds(by_row.plan(x)) or "nothing moves")
 assert not kinds(by_row.plan(x))
 
