@@ -121,6 +121,7 @@ class _Sweep:
         self._graph = storages.graph
         self._holdings = {number: owned[number] for number in owned}
         self._borrowed = len(self._graph.inputs)
+        self._positions = {node: at for at, node in enumerate(self._graph.nodes)}
         self._find_deaths()
         self._name(kinds)
 
@@ -205,9 +206,8 @@ class _Sweep:
     def _find_wait(self, node: Node) -> int:
         """Return the position of the first node that needs what a collective makes."""
         uses = self._storages.uses
-        users = {user for value in node.outputs for user, _ in uses.get(value, ())}
-        nodes = enumerate(self._graph.nodes)
-        return next((at for at, user in nodes if user in users), len(self._graph.nodes))
+        users = (self._positions[user] for v in node.outputs for user, _ in uses.get(v, ()))
+        return min(users, default=len(self._graph.nodes))
 
     def _by_position(self) -> tuple[list[list[Storage]], list[list[Storage]]]:
         """Return what is there from the start and from each node on, and what each ends."""

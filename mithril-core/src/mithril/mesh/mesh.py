@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Never
 
+import numpy as np
+
 from mithril.errors import MeshError, listing, nearest
 from mithril.mesh.tables import tabulate_devices
 from mithril.tables import Table, render_html
@@ -238,13 +240,10 @@ class Mesh:
         ((0, 2), (1, 3))
         """
         others = [name for name in self.names if name not in names]
-        members: dict[int, list[int]] = {}
-        for device in range(self.size):
-            members.setdefault(self.index_over(device, others), []).append(device)
-        return tuple(
-            tuple(sorted(group, key=lambda device: self.index_over(device, names)))
-            for _, group in sorted(members.items())
-        )
+        order = [self.names.index(name) for name in (*others, *names)]
+        grid = np.arange(self.size).reshape([axis.size for axis in self.axes])
+        members = grid.transpose(order).reshape(-1, self.product(names))
+        return tuple(map(tuple, members.tolist()))
 
     def _repr_html_(self) -> str:
         return render_html([self.tabulate()])
