@@ -5,8 +5,10 @@ splits over `tensor`, the vocabulary included, and a batch of 8 sequences per de
 an ordinary Python loop over the blocks, and as one block in `Repeat`. Then what is harder: up to 96
 blocks in a loop; a Llama (width 512, 8 heads) whose parameters rest split over `data`; the same
 with 4 key heads on four axes, of which `tensor` is cut into sub-axes; and 16 layers whose weights
-are split in both dimensions over three axes, in ways that conflict from layer to layer. Nothing is
-computed: the backend's devices are simulated, and planning needs only their number.
+are split in both dimensions over three axes, in ways that conflict from layer to layer. Last, 96
+blocks of width 1024 at rest on 4096 devices of three axes, with the memory and the times that
+`mithril plan` reads off the plan. Nothing is computed: the backend's devices are simulated, and
+planning needs only their number.
 
 Times are the processor's, of this process alone.
 """
@@ -21,6 +23,7 @@ from functools import partial
 
 import mithril as ml
 from mithril.cli.gpt import Sizes, gpt, megatron, transformer_block, with_loss
+from mithril.runtime.planned import plan_backend
 
 from benchmarks.harness import Limit, estimate, interleave, ratio, report, settle
 
@@ -38,10 +41,12 @@ AT_REST, DEEP_AT_REST = "Llama at rest, 12 blocks", "Llama at rest, 96 blocks"
 SUB_AXES = "4 key heads, four axes"
 CONFLICTING = "16 layers, (0, 1) and (1, 0)"
 CROSSING = "16 layers, (0, 1), (1, 2), (2, 0)"
+ON_4096, ON_4096_REPEATED = "96 blocks, 4096 devices", "96 blocks in Repeat, 4096 devices"
 SECONDS, SHALLOW_SECONDS, DEEP_SECONDS, HARD_SECONDS = 3.0, 0.3, 4.5, 2.0
+ON_4096_SECONDS, ON_4096_REPEATED_SECONDS = 10.0, 2.0
 WITH_DEVICES, WITH_DEPTH, UNROLLED = 1.3, 1.2, 8.0
 
-Plan = Callable[[], ml.CompiledModel]
+Plan = Callable[[], object]
 
 
 def blocks(count: int) -> str:
@@ -146,6 +151,25 @@ def guide(*specs: tuple[int, int], layers: int = 16) -> Plan:
     return partial(ml.compile, with_loss(model), backend, shapes=shapes)
 
 
+def predicted(layers: int, repeat: bool) -> Plan:
+    """Return a function that plans a GPT at rest, and says what it takes; see the module's text."""
+    mesh = ml.Mesh(data=64, context=8, tensor=8)
+    sizes = Sizes(layers, 1024, 16, 4096, CONTEXT, 4 * mesh.sizes["data"])
+    if repeat:
+        model = with_loss(repeated_gpt(VOCABULARY, sizes))
+    else:
+        model = megatron(with_loss(gpt(VOCABULARY, sizes)))
+    backend = plan_backend(mesh, "h100-sxm")
+    tokens = ml.TensorSpec((sizes.batch, CONTEXT), "int32", ml.P("data", "context"))
+    shapes = {"tokens": tokens, "target": tokens}
+
+    def run() -> object:
+        plan = ml.compile(model, backend, shapes=shapes, at_rest=ml.P("data")).plan
+        return plan.memory().peak, plan.timeline().seconds
+
+    return run
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
@@ -167,6 +191,8 @@ def main() -> int:
         SUB_AXES: llama(12, four, ml.P(("a", "b", "data")), key_heads=4),
         CONFLICTING: guide((0, 1), (1, 0), (0, 1), (1, 0)),
         CROSSING: guide((0, 1), (1, 2), (2, 0), (0, 1)),
+        ON_4096: predicted(96, repeat=False),
+        ON_4096_REPEATED: predicted(96, repeat=True),
     }
     times = interleave(cases, given.rounds, warm_up=1, clock=time.process_time)
     limits = [
@@ -180,6 +206,8 @@ def main() -> int:
         Limit(SUB_AXES, estimate(times[SUB_AXES]), HARD_SECONDS, "s"),
         Limit(CONFLICTING, estimate(times[CONFLICTING]), HARD_SECONDS, "s"),
         Limit(CROSSING, estimate(times[CROSSING]), HARD_SECONDS, "s"),
+        Limit(ON_4096, estimate(times[ON_4096]), ON_4096_SECONDS, "s"),
+        Limit(ON_4096_REPEATED, estimate(times[ON_4096_REPEATED]), ON_4096_REPEATED_SECONDS, "s"),
     ]
     return report(f"plan of GPT-2 small, vocabulary {given.vocabulary}", times, limits)
 

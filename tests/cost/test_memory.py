@@ -86,7 +86,7 @@ def test_text_says_peak_place_parts_and_the_largest() -> None:
     assert re.match(
         r"memory: [\d.]+ KiB on a device; of devices of profile 'simulated' it is", text
     )
-    assert re.search(r"devices 0 to 1: [\d.]+ KiB at most, at einsum in last", text)
+    assert re.search(r"devices 0-1: [\d.]+ KiB at most, at einsum in last", text)
     assert re.search(r"parameters [\d.]+ KiB, .*activations [\d.]+ KiB", text)
     assert re.search(r"16 KiB  activations  gelu3 \(gelu3\)", text)
 
@@ -123,6 +123,12 @@ def pipeline_plan(schedule: str, count: int = 8, stages: int = 4, hidden: int = 
     parts = [ml.FeedForward(hidden) if hidden else ml.Linear(WIDTH) for _ in range(stages)]
     model |= ml.Pipeline(parts, microbatch_size=BATCH // count)(input="x", output="y")
     return plan_of(ml.Mesh(pipeline=stages), model, pipeline_schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_the_parts_of_a_pipeline_are_the_whole(schedule: str) -> None:
+    for row in pipeline_plan(schedule).memory().rows:
+        assert sum(row.parts.values()) == row.peak
 
 
 def count_in_flight(plan: Plan, device: int) -> int:

@@ -8,7 +8,7 @@ iteration before has made; stacks are there from start to end.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.inside import count_workspace
@@ -119,7 +119,11 @@ class _Sweep:
         self._how = parent.execution
         self._storages = storages
         self._graph = storages.graph
-        self._holdings = {number: owned[number] for number in owned}
+        # A sum begins as one zero; from its second part on it is as large as the program has it.
+        self._holdings = {
+            number: replace(held, bytes=storages.all[number].bytes)
+            for number, held in owned.items()
+        }
         self._borrowed = len(self._graph.inputs)
         self._positions = {node: at for at, node in enumerate(self._graph.nodes)}
         self._find_deaths()

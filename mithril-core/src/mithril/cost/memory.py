@@ -14,6 +14,7 @@ from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Holding
 from mithril.cost.plan_liveness import Replay, group_devices
 from mithril.plan import Plan
+from mithril.tables import describe_devices
 from mithril.units import format_bytes
 
 PARTS = (
@@ -48,7 +49,7 @@ class DeviceMemory:
     curve: tuple[int, ...]
 
     def __str__(self) -> str:
-        whose = _describe_devices(self.devices)
+        whose = describe_devices(self.devices)
         lines = [f"{whose}: {format_bytes(self.peak)} at most, at {self.at}"]
         parts = ((part, self.parts[part]) for part in PARTS if self.parts[part])
         lines.append("  " + ", ".join(f"{part} {format_bytes(size)}" for part, size in parts))
@@ -163,12 +164,3 @@ def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()
         at, curve = found.at, tuple(found.curve)
         rows.append(DeviceMemory(devices, found.peak, dict(sizes), at, tuple(alive), curve))
     return PlanMemory(tuple(rows), hardware.memory_bytes, hardware.name)
-
-
-def _describe_devices(devices: tuple[int, ...]) -> str:
-    if len(devices) == 1:
-        return f"device {devices[0]}"
-    if devices == tuple(range(devices[0], devices[-1] + 1)):
-        return f"devices {devices[0]} to {devices[-1]}"
-    shown = ", ".join(map(str, devices[:4]))
-    return f"devices {shown}" + (f", … ({len(devices)})" if len(devices) > 4 else "")

@@ -22,6 +22,7 @@ from mithril.report.profile import (
     sum_by_axes,
     sum_by_layer,
 )
+from mithril.units import format_bytes, format_seconds
 
 Unit = Callable[[float], str]
 
@@ -79,7 +80,7 @@ def write_summary(figures: ProfileFigures, shown: Shown) -> str:
     lines = [
         f"profile of '{figures.backend}' on {figures.mesh!r}: "
         f"{_count(len(figures.runs), 'run')} of {_count(len(plans), 'plan')}, "
-        f"{seconds(took)} of {seconds(figures.seconds)}",
+        f"{format_seconds(took)} of {format_seconds(figures.seconds)}",
         HEAD,
     ]
     for same in plans[:PLANS]:
@@ -87,7 +88,7 @@ def write_summary(figures: ProfileFigures, shown: Shown) -> str:
     if rest := plans[PLANS:]:
         runs = [run for same in rest for run in same]
         label = f"{_count(len(runs), 'run')} of {_count(len(rest), 'other plan')}"
-        lines.append(row(label, seconds(sum(run.seconds for run in runs))))
+        lines.append(row(label, format_seconds(sum(run.seconds for run in runs))))
     lines += _describe_utilization(figures.devices, figures) if shown.compute else []
     lines += _describe_predictions(plans)
     lines += _describe_overhead(figures)
@@ -102,7 +103,7 @@ def _describe_plan(
     timeline = None if predicted is None else predicted.timeline
     yield f"{runs[0].caller}, {_count(count, 'run')}; of one run:"
     took = sum(run.seconds for run in runs) / count
-    yield compare("  time", took, None if timeline is None else timeline.seconds, seconds)
+    yield compare("  time", took, None if timeline is None else timeline.seconds, format_seconds)
     if shown.memory:
         yield from _describe_memory(runs, None if predicted is None else predicted.memory)
     if shown.communication:
@@ -120,7 +121,7 @@ def _describe_memory(runs: Sequence[ProfiledRun], predicted: PlanMemory | None) 
         which = f"device {use.devices[0]}"
         if len(use.devices) > 1:
             which = f"{len(use.devices)} devices of one process"
-        yield compare(f"  peak memory, {which}", use.peak, expected, nbytes)
+        yield compare(f"  peak memory, {which}", use.peak, expected, format_bytes)
 
 
 def _describe_collectives(
@@ -139,14 +140,14 @@ def _describe_collectives(
     for (kind, axes), (times, moved) in sizes.items():
         over = f" over {' x '.join(axes)}" if axes else ""
         label = f"  {kind}{over}, {times / len(runs):g} times"
-        yield compare(label, moved / len(runs), planned[kind, axes], nbytes)
+        yield compare(label, moved / len(runs), planned[kind, axes], format_bytes)
     for where, (took, exposed) in sum_by_axes(runs, devices).items():
         expected, exposed_too = None, None
         if timeline is not None:
             expected = timeline.communication.get(where)
             exposed_too = timeline.exposed.get(where)
-        yield compare(f"  communication, {where}", took / len(runs), expected, seconds)
-        yield compare("    of which exposed", exposed / len(runs), exposed_too, seconds)
+        yield compare(f"  communication, {where}", took / len(runs), expected, format_seconds)
+        yield compare("    of which exposed", exposed / len(runs), exposed_too, format_seconds)
 
 
 def _describe_layers(
@@ -157,10 +158,10 @@ def _describe_layers(
     rows = sorted(found.items(), key=lambda item: -item[1])
     for layer, took in rows[:LAYERS]:
         expected = None if timeline is None else timeline.layers.get(layer)
-        yield compare(f"  layer {layer or OUTSIDE}", took, expected, seconds)
+        yield compare(f"  layer {layer or OUTSIDE}", took, expected, format_seconds)
     if len(rows) > LAYERS:
         rest = sum(took for _, took in rows[LAYERS:])
-        yield row(f"  {len(rows) - LAYERS} more layers", seconds(rest))
+        yield row(f"  {len(rows) - LAYERS} more layers", format_seconds(rest))
 
 
 def _describe_utilization(found: DeviceFigures, figures: ProfileFigures) -> Iterator[str]:
@@ -184,10 +185,10 @@ def _describe_predictions(plans: Sequence[Sequence[ProfiledRun]]) -> Iterator[st
 def _describe_overhead(figures: ProfileFigures) -> Iterator[str]:
     beside, within = figures.overhead
     took = sum(run.seconds for run in figures.runs) or 1.0
-    inside = f"about {seconds(within)} within the runs ({100 * within / took:.1f} %)"
+    inside = f"about {format_seconds(within)} within the runs ({100 * within / took:.1f} %)"
     if np.isnan(within):
         inside = "not known within the runs"
-    yield f"overhead of the profile: {inside}, {seconds(beside)} beside them"
+    yield f"overhead of the profile: {inside}, {format_seconds(beside)} beside them"
 
 
 def write_device_summary(figures: ProfileFigures, found: DeviceFigures, shown: Shown) -> str:
@@ -208,10 +209,10 @@ def write_device_summary(figures: ProfileFigures, found: DeviceFigures, shown: S
         cells.append(_percent(found.utilization[device]))
         if not shown.compute:
             cells = ["-", "-", "-"]
-        memory = "-" if np.isnan(peak) or not shown.memory else nbytes(peak)
+        memory = "-" if np.isnan(peak) or not shown.memory else format_bytes(peak)
         tail = ["-", "-"]
         if expected is not None:
-            tail = [nbytes(expected), "-" if memory == "-" else f"{peak / expected:.2f}"]
+            tail = [format_bytes(expected), "-" if memory == "-" else f"{peak / expected:.2f}"]
         lines.append(
             f"{device:<10}{cells[0]:>12}{cells[1]:>12}{cells[2]:>10}{memory:>14}"
             f"{tail[0]:>12}{tail[1]:>8}"
@@ -220,7 +221,8 @@ def write_device_summary(figures: ProfileFigures, found: DeviceFigures, shown: S
         lines.append(f"and {figures.mesh.size - DEVICES} devices more")
     if shown.memory:
         lines += [
-            f"memory of {len(use.devices)} devices together: {nbytes(use.peak)}" for use in together
+            f"memory of {len(use.devices)} devices together: {format_bytes(use.peak)}"
+            for use in together
         ]
         lines += [f"memory by {how}" for how in sorted({use.how for use in figures.memory})]
     lines += _describe_predictions(group_runs(figures.runs))
@@ -241,36 +243,12 @@ def row(label: str, measured: str, predicted: str = "-", ratio: str = "-") -> st
     return f"{shown:<44}{measured:>12}{predicted:>12}{ratio:>8}"
 
 
-def seconds(value: float) -> str:
-    """Return a time to read.
-
-    >>> seconds(0.0123), seconds(2e-6)
-    ('12.3 ms', '2.0 us')
-    """
-    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
-        if value >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value / 1e-6:.1f} us"
-
-
-def nbytes(value: float) -> str:
-    """Return a size to read.
-
-    >>> nbytes(264), nbytes(1.5e9)
-    ('264 B', '1.5 GB')
-    """
-    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e4, "kB")):
-        if value >= factor:
-            return f"{value / min(factor, 1e3 if unit == 'kB' else factor):.4g} {unit}"
-    return f"{value:.0f} B"
-
-
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _cell(value: float) -> str:
-    return "-" if np.isnan(value) else seconds(value)
+    return "-" if np.isnan(value) else format_seconds(value)
 
 
 def _percent(value: float) -> str:
