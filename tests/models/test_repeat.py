@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
 from mithril.ir import Repeat as Loop
 from mithril.models.trace import trace
+from mithril.plan import Plan
 from mithril.types import DType, TensorType
 
 from tests.tolerances import TOLERANCE
@@ -234,3 +237,33 @@ def step_of(layer: ml.Repeat) -> None:
     model = ml.Model()
     model += layer
     ml.compile(model, ml.NumpyBackend(), shapes={"input": (6, D)})
+
+
+def plan_with_rules(inside: dict[str, P], outside: dict[str, P], depth: int = 1) -> Plan:
+    block: Any = ml.Model(name="block")
+    block |= ml.Linear(8, name="up")(input="x", output="middle")
+    block |= ml.Gelu()(input="middle", output="y")
+    block.shard(inside)
+    for _ in range(depth - 1):
+        block = ml.Repeat(block, 2, name="inner")
+    model = ml.Model()
+    model |= ml.Repeat(block, 3, name="blocks")(input="x", output="y")
+    model.shard(outside)
+    backend = ml.NumpyBackend(ml.Mesh(data=4))
+    return ml.compile(model, backend, shapes={"x": (8, 8)}, inference=True).plan
+
+
+@pytest.mark.parametrize("name", ["x", "middle", "y"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_a_block_says_of_its_values_holds(name: str, depth: int) -> None:
+    path = "blocks." + "inner." * (depth - 1) + name
+    within = plan_with_rules({name: P("data")}, {}, depth)
+    around = plan_with_rules({}, {path: P("data")}, depth)
+    assert within.outputs[0].sharding.spec == P("data", None)
+    assert within.collectives() == around.collectives()
+    assert within.stages[0].program.outputs == around.stages[0].program.outputs
+
+
+def test_the_model_around_a_block_has_the_last_word() -> None:
+    plan = plan_with_rules({"middle": P("data")}, {"blocks.middle": P(None, "data")})
+    assert plan.outputs[0].sharding.spec == P(None, "data")

@@ -127,12 +127,20 @@ def _value_names(composition: Composition, prefix: str) -> Iterator[str]:
         path = f"{prefix}{member.name}"
         yield path
         yield from (f"{prefix}{name}" for _, name in (*member.inputs, *member.outputs))
-        inside: object = member.component
-        if isinstance(inside, Layer):
-            yield from (f"{path}.{value}" for value in inside.list_names().values)
-            inside = inside.config.get("block")  # of a Repeat
-        if isinstance(inside, Composition):
-            yield from _value_names(inside, f"{path}.")
+        yield from _names_inside(member.component, path)
+
+
+def _names_inside(component: Composition | Layer, path: str) -> Iterator[str]:
+    if isinstance(component, Composition):
+        yield from _value_names(component, f"{path}.")
+        return
+    yield from (f"{path}.{value}" for value in component.list_names().values)
+    block = component.config.get("block")  # of a Repeat
+    if isinstance(block, Layer):
+        path = f"{path}.{block.given_name or block.kind}"
+        yield path
+    if isinstance(block, Composition | Layer):
+        yield from _names_inside(block, path)
 
 
 def trace(
@@ -195,7 +203,12 @@ def trace_inside(
     else:
         made = walk.composition(component, inputs, prefix)
     run.name_parts()
-    return made, {**run.inner, **walk.values}
+    values = {**run.inner, **walk.values}
+    if isinstance(component, Composition):
+        mine = {name.removeprefix(prefix): value for name, value in values.items()}
+        said = match_rules(component, [*parameter_names(component), *mine])
+        run.wishes |= {mine[name]: annotation for name, annotation in said if name in mine}
+    return made, values
 
 
 def trace_part(
@@ -360,7 +373,7 @@ def _finish(
         annotations=_parameter_annotations(run, walk.prefixes, matched),
         at_rest=resting(component, run.aliases),
         value_names=walk.values,
-        value_annotations={walk.values[n]: a for n, a in matched if n in walk.values},
+        value_annotations=run.wishes | {walk.values[n]: a for n, a in matched if n in walk.values},
         uses_seed=run.seed is not None,
         captured=tuple(captured),
     )

@@ -15,6 +15,7 @@ from typing import Any
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.ir import Builder, Source, Tensor, Value
 from mithril.ir.running import is_within, running_trace, tracing
+from mithril.models.annotations import Annotation
 from mithril.models.component import MOST_NESTED
 from mithril.models.initializer_options import as_initializer
 from mithril.models.initializers import Initializer
@@ -63,6 +64,7 @@ class Trace:
             the names of their parameters begin with.
         parts: what layers that were called in layers make, by their paths.
         ties: for each parameter that is tied to another the name of that one.
+        wishes: what the models inside loops say of how their values are split.
     """
 
     builder: Builder
@@ -78,6 +80,7 @@ class Trace:
     owners: dict[int, tuple[object, str]] = field(default_factory=dict)
     parts: dict[str, Value] = field(default_factory=dict)
     ties: Mapping[str, str] = field(default_factory=dict)
+    wishes: dict[Value, Annotation] = field(default_factory=dict)
 
     def claim(self, component: object, label: str, prefix: str) -> None:
         """Note what the names of a layer's parameters begin with.

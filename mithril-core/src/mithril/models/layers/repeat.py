@@ -161,6 +161,7 @@ def _repeat(
         inside |= {port: run.builder.own(given[port]) for port in ports.shared if port in given}
         outputs, values = trace_inside(run, block, inside, f"{scope.path}.")
     scope.trace.inner.update({**run.inner, **values})
+    scope.trace.wishes.update(run.wishes)
     stacks = [given[port] for port in ports.stacked]
     slices = [inside[port].value for port in ports.stacked]
     for name, found in run.parameters.items():
