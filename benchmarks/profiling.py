@@ -92,7 +92,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--calls", type=int, default=5, help="steps of a profile")
     given = parser.parse_args()
-    settle("benchmarks.profiling", BLOCKS_KEPT if given.backend in ("torch", "mlx") else None)
+    if given.backend == "mlx":
+        from benchmarks.mlx_sides import settle_mlx
+
+        settle_mlx("benchmarks.profiling")
+    else:
+        settle("benchmarks.profiling", BLOCKS_KEPT if given.backend == "torch" else None)
     sizes, vocabulary = SIZES[given.width], VOCABULARIES[given.width]
     mithril = side(given.backend, given.devices, sizes, vocabulary)
     times = measure(mithril, given.rounds, given.calls)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mithril.cost.calibrate.fit import fit_line
-from mithril.cost.calibrate.timing import Chain, Timer, make_type
+from mithril.cost.calibrate.timing import Step, Timer, make_type
 from mithril.cost.hardware import Rate
 from mithril.cost.work import is_fused
 from mithril.ir import Op, Tensor
@@ -28,6 +28,8 @@ COLUMNS = 256
 ROWS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 SMALL = 16
 """So many rows of a kernel, or fewer, stay in the nearest cache: they tell what a kernel costs."""
+CLEAR = 3.0
+"""So many times what starting a kernel costs a kernel has to take to tell of anything else."""
 FUNCTION_ROWS = 1024
 ATTENTION = (4, 128, 4, 64)
 """Batch, sequence, heads and their size."""
@@ -56,44 +58,40 @@ def measure_memory(timer: Timer, advance: Callable[[str], None]) -> Memory:
         timer: of the engine.
         advance: told of each measurement before it begins.
     """
-    points = []
+    starts, points = [], []
     for rows in ROWS:
         advance(f"memory, {rows} x {COLUMNS}")
         type = make_type(rows, COLUMNS)
-        points.append((1.0, *_time_kernel(timer, type)))
-    small = ROWS.index(SMALL)
-    line = fit_line(points[: small + 1])
-    # Of the smallest kernels hardly a part of the time is that of memory: noise would decide.
-    start = min(line.first, 0.98 * min(seconds for *_, seconds in points))
-    bandwidths = [(moved, moved / (seconds - start)) for _, moved, seconds in points[small:]]
-    return Memory(start, tuple(bandwidths), line.error)
+        if rows <= SMALL:
+            starts.append(_time_kernel(timer, type))
+        if rows >= SMALL:
+            seconds = timer.measure(_repeat(Add()), [type, type], steps=1)
+            points.append((3.0 * type.nbytes, seconds))
+    # The smallest kernels hardly read anything: what they take is what starting one costs.
+    start = min(starts)
+    error = math.sqrt(sum((one / start - 1) ** 2 for one in starts[:2]) / 2)
+    # Where starting is most of the time, noise would decide what the rest is.
+    sure = [(moved, took) for moved, took in points[:-1] if took > CLEAR * start] + points[-1:]
+    bandwidths = [(moved, moved / max(took - start, took / 4)) for moved, took in sure]
+    return Memory(start, tuple(bandwidths), error)
 
 
-def _time_kernel(timer: Timer, type: TensorType) -> tuple[float, float]:
-    """Return the bytes that a kernel without arithmetic reads and writes, and its seconds."""
+def _time_kernel(timer: Timer, type: TensorType) -> float:
+    """Return the seconds of a small kernel."""
     if not timer.engine.execution.fuses:
-        return 3.0 * type.nbytes, timer.measure(_repeat(Add()), [type, type])
-    # Additions in a row would be one kernel; a sum over rows ends one, and reads its operand again.
-    return 3.0 * type.nbytes, timer.measure(_add_sums, [type])
+        return timer.measure(_repeat(Add()), [type, type])
+    # Additions in a row would be one kernel; a sum over rows ends one.
+    return timer.measure(_add_sum, [type], steps=0)
 
 
-def _add_sums(operands: Sequence[Tensor], count: int) -> Tensor:
-    (x,) = operands
-    for _ in range(count):
-        x = apply_one(Add(), x, apply_one(Sum((1,), keepdims=True), x))
-    return x
+def _add_sum(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    del operands
+    return apply_one(Add(), x, apply_one(Sum((1,), keepdims=True), x))
 
 
-def _repeat(op: Op) -> Chain:
-    """Return a chain of an op whose first result takes the place of its first operand."""
-
-    def chain(operands: Sequence[Tensor], count: int) -> Tensor:
-        first, *others = operands
-        for _ in range(count):
-            first = apply(op, first, *others)[0]
-        return first
-
-    return chain
+def _repeat(op: Op) -> Step:
+    """Return an op whose first result takes the place of its first operand."""
+    return lambda x, operands: apply(op, x, *operands[1:])[0]
 
 
 def measure_products(
@@ -127,9 +125,9 @@ def _measure_dtype(
         type = make_type(size, size, dtype=dtype)
         share = 1.0 if dtype == DType.float32 else 0.5
         seconds = timer.quickly(share).measure(_repeat(op), [type, type])
-        flops = op.cost([type, type], [type]).flops
-        points.append((float(flops), flops / max(seconds - kernel_seconds, seconds / 4)))
-    return tuple(points)
+        points.append((float(op.cost([type, type], [type]).flops), seconds))
+    sure = [point for point in points[:-1] if point[1] > CLEAR * kernel_seconds] + points[-1:]
+    return tuple((flops, flops / max(took - kernel_seconds, took / 4)) for flops, took in sure)
 
 
 def list_functions(kernels: frozenset[str]) -> dict[Op, tuple[TensorType, ...]]:

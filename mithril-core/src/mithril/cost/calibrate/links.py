@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mithril.cost.calibrate.fit import Line, fit_line
-from mithril.cost.calibrate.timing import Chain, Timer, make_type
+from mithril.cost.calibrate.timing import Step, Timer, make_type
 from mithril.cost.hardware import Level, Link
 from mithril.engine import Engine
 from mithril.ir import Tensor
@@ -81,8 +81,8 @@ def measure_kind(timer: Timer, kind: str, axis: str) -> Line:
         part = make_type(held.size // group)
         operand = part if kind == AllGather.name else held
         # What keeps the chain going costs time, too: it is measured without the collective.
-        chains = (_make_chain(kind, axis, group, runs) for runs in (True, False))
-        with_it, without = (timer.quickly(0.5).measure(c, [operand], False) for c in chains)
+        steps = (_make_step(kind, axis, group, runs) for runs in (True, False))
+        with_it, without = (timer.quickly(0.5).measure(s, [operand], False) for s in steps)
         share = timer.engine.mesh.size if timer.engine.execution.in_turn else 1
         seconds = max(with_it - without, with_it / 4) / share
         traffic = class_of(kind).traffic(held.nbytes, group)
@@ -90,20 +90,16 @@ def measure_kind(timer: Timer, kind: str, axis: str) -> Line:
     return fit_line(points)
 
 
-def _make_chain(kind: str, axis: str, group: int, runs: bool) -> Chain:
-    """Return a chain of a collective, whose results are brought back to the size of its operand."""
+def _make_step(kind: str, axis: str, group: int, runs: bool) -> Step:
+    """Return a collective whose result is brought back to the size of its operand."""
 
-    def chain(operands: Sequence[Tensor], count: int) -> Tensor:
-        (x,) = operands
-        y = x
-        for _ in range(count):
-            y = apply_one(Add(), _step(kind, axis, group, y, runs), x)
-        return y
+    def step(y: Tensor, operands: Sequence[Tensor]) -> Tensor:
+        return apply_one(Add(), _exchange(kind, axis, group, y, runs), operands[0])
 
-    return chain
+    return step
 
 
-def _step(kind: str, axis: str, group: int, y: Tensor, runs: bool) -> Tensor:
+def _exchange(kind: str, axis: str, group: int, y: Tensor, runs: bool) -> Tensor:
     gather = AllGather((axis,), 0, group)
     if kind == AllGather.name:
         return _take_first(apply_one(gather, y), group) if runs else y

@@ -1,11 +1,14 @@
 """Times what one op takes on all devices of an engine at once.
 
-A program runs an op once, and another many times in a chain; what is between them is the op, free
-of what a call costs. Both are run in turn, so that whatever else the machine does falls on both.
+A program runs an op once, and another many times, each time on the result of the time before; what
+is between them is the op, free of what a call costs. The longer one is made so long that this is
+more than the clock and the rest of the machine blur. Both are run in turn, so that whatever else
+the machine does falls on both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -14,20 +17,22 @@ import numpy as np
 
 from mithril.engine import Engine, Executable
 from mithril.engine.protocol import Handle
-from mithril.ir import Builder, Tensor
-from mithril.ir.operand import apply_one
+from mithril.ir import Builder, Graph, Repeat, Tensor
+from mithril.ir.operand import apply, apply_one
 from mithril.mesh import Sharding
-from mithril.ops.reduce import Sum
+from mithril.ops.reduce import Max
 from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
 
-Chain = Callable[[Sequence[Tensor], int], Tensor]
-"""Emits an op so many times on some operands, each time on the result of the time before."""
-LONGEST_CHAIN, LONGEST_COMPILED = 64, 16
-"""Compilers take the longer, the longer a chain is."""
+Step = Callable[[Tensor, Sequence[Tensor]], Tensor]
+"""Emits an op on what the time before has made, and on the operands; returns what it makes."""
+LONGEST_CHAIN, LONGEST_COMPILED, LONGEST_LOOP = 2048, 64, 16384
+"""Compilers take the longer, the longer a chain is; a loop is compiled once."""
+LOOP_STEPS = 4
+"""So many times an op stands in a loop, whose own cost is shared by them."""
 LEAST_ROUNDS, MOST_ROUNDS = 4, 200
 CHAIN_SECONDS = 0.004
-"""A chain is made so long that a call takes about that time: so short that other programs of the
+"""What a longer program takes above a shorter one, about: so short that other programs of the
 machine leave some calls alone."""
 
 
@@ -47,27 +52,46 @@ class Timer:
         """Return a timer that takes a share of the time."""
         return replace(self, seconds=self.seconds * share)
 
-    def measure(self, chain: Chain, types: Sequence[TensorType], per_device: bool = True) -> float:
+    def measure(
+        self,
+        step: Step,
+        types: Sequence[TensorType],
+        per_device: bool = True,
+        steps: int = LOOP_STEPS,
+    ) -> float:
         """Return the seconds that an op takes.
 
         Args:
-            chain: emits the op.
-            types: of its operands on each device.
+            step: emits the op.
+            types: of its operands on each device; what it makes is of the first one's.
             per_device: whether devices that compute in turn share the time.
+            steps: how many stand in a loop, where the engine compiles loops; 0 for no loop.
         """
-        once = self._prepare(chain, types, 1)
-        first = min(_time(once) for _ in range(3))
-        longest = LONGEST_COMPILED if self.engine.execution.fuses else LONGEST_CHAIN
-        count = round(min(max(CHAIN_SECONDS / max(first, 1e-9), 1), longest))
-        often = self._prepare(chain, types, 1 + count)
-        _time(often)
+        steps = steps if self.engine.execution.lays_out else 0
+        once, often, count = self._find_count(step, types, steps)
         short, long = self._time_in_turn(once, often)
         share = self.engine.mesh.size if per_device and self.engine.execution.in_turn else 1
         return max(long - short, 1e-10) / count / share
 
+    def _find_count(
+        self, step: Step, types: Sequence[TensorType], steps: int
+    ) -> tuple[Callable[[], None], Callable[[], None], int]:
+        """Return a short program, a longer one, and how many ops lie between them."""
+        longest = LONGEST_COMPILED if self.engine.execution.fuses else LONGEST_CHAIN
+        longest = LONGEST_LOOP // steps if steps else longest
+        once, count = self._prepare(step, types, 1, steps), 1
+        short = min(_time(once) for _ in range(3))
+        while True:
+            often = self._prepare(step, types, 1 + count, steps)
+            took = min(_time(often) for _ in range(3)) - short
+            if took >= 0.8 * CHAIN_SECONDS or count >= longest:
+                return once, often, count * max(steps, 1)
+            growth = min(max(CHAIN_SECONDS / max(took, 1e-9), 2), 32)
+            count = min(math.ceil(count * growth), longest)
+
     def measure_call(self) -> float:
         """Return the seconds of a call that computes all but nothing, until its result is there."""
-        run = self._prepare(lambda operands, count: operands[0], [make_type(1)], 1)
+        run = self._prepare(lambda x, operands: x, [make_type(1)], 1, 0)
         return min(self._time_in_turn(run))
 
     def _time_in_turn(self, *runs: Callable[[], None]) -> list[float]:
@@ -80,13 +104,20 @@ class Timer:
             rounds.append([_time(run) for run in runs])
         return [min(times) for times in zip(*rounds, strict=True)]
 
-    def _prepare(self, chain: Chain, types: Sequence[TensorType], count: int) -> Callable[[], None]:
-        """Return a function that runs a chain and waits until all devices are done."""
+    def _prepare(
+        self, step: Step, types: Sequence[TensorType], count: int, steps: int
+    ) -> Callable[[], None]:
+        """Return a function that runs a chain or a loop and waits until all devices are done."""
         builder = Builder()
         operands = [builder.input(type, f"x{n}") for n, type in enumerate(types)]
-        last = chain(operands, count)
-        # A scalar is fetched from each device; it needs all of the chain.
-        done = apply_one(Sum(tuple(range(last.ndim)), keepdims=False), last)
+        if steps:
+            loop = Repeat(_make_body(step, types, steps), count, carried=1, stacked=0)
+            (last,) = apply(loop, *operands)
+        else:
+            last = _emit(step, operands, count)
+        # A scalar is fetched from each device; it needs all of the chain. Of a product a sum would
+        # not: compilers make it a product with sums.
+        done = apply_one(Max(tuple(range(last.ndim)), keepdims=False), last)
         graph = builder.build({"done": done})
         mesh = self.engine.mesh
         ports = [Port(v.name, v.type, Sharding.replicated(mesh, v.type.rank)) for v in graph.inputs]
@@ -103,6 +134,21 @@ class Timer:
         (made,) = run(handles)
         for device in self.engine.local_devices:
             self.engine.shard(made, out.sharding, device)
+
+
+def _make_body(step: Step, types: Sequence[TensorType], steps: int) -> Graph:
+    """Return one iteration: the result of the one before, and the other operands."""
+    builder = Builder()
+    operands = [builder.input(type, f"x{n}") for n, type in enumerate(types)]
+    built = builder.build({"x": _emit(step, operands, steps)})
+    return Graph(tuple(operand.value for operand in operands), built.nodes, built.outputs)
+
+
+def _emit(step: Step, operands: Sequence[Tensor], count: int) -> Tensor:
+    last = operands[0]
+    for _ in range(count):
+        last = step(last, operands)
+    return last
 
 
 def _draw(type: TensorType) -> np.ndarray:
