@@ -169,7 +169,11 @@ def collector_off() -> Iterable[None]:
 # ------------------------------------------------------------------ running and reporting
 
 
-def settle(module: str, further: Mapping[str, str] | None = None) -> None:
+def settle(
+    module: str,
+    further: Mapping[str, str] | None = None,
+    surroundings: Mapping[str, str] = SURROUNDINGS,
+) -> None:
     """Start a benchmark anew on one BLAS thread and with an allocator that keeps freed memory.
 
     What the environment says already stays as it is.
@@ -177,8 +181,9 @@ def settle(module: str, further: Mapping[str, str] | None = None) -> None:
     Args:
         module: the benchmark.
         further: variables to set besides.
+        surroundings: what is set otherwise.
     """
-    wanted = {**SURROUNDINGS, **(further or {})}
+    wanted = {**surroundings, **(further or {})}
     if not wanted.keys() <= os.environ.keys():
         arguments = [sys.executable, "-m", module, *sys.argv[1:]]
         os.execve(sys.executable, arguments, {**wanted, **os.environ})

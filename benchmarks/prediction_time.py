@@ -4,7 +4,7 @@ A step is outputs and gradients. All cases run in turn, round by round, each unt
 there; the least time of a case counts, which is what it takes where nothing else runs. On PyTorch
 several devices are a pool of processes, on JAX devices of one process; both share the cores of the
 machine, and their profile has to be of as many devices at work: measure it before with
-`mithril calibrate --backend B --mesh data=2`, and for one device with `mithril calibrate`.
+`mithril calibrate --backend B --mesh data=2`, and so for data=4, and for one device without `--mesh`.
 
 The order is judged by Kendall's tau: of all pairs of strategies, the share that is in the right
 order less the share that is not (Kendall, "A New Measure of Rank Correlation", 1938).
@@ -24,7 +24,7 @@ import numpy as np
 from mithril.cli.gpt import Sizes, gpt, with_loss
 from mithril.cost import Hardware
 
-from benchmarks.harness import SURROUNDINGS, interleave
+from benchmarks.harness import BLOCKS_KEPT, SURROUNDINGS, interleave, settle
 from benchmarks.prediction_cases import MODELS, STRATEGIES, Case, make_case
 
 LIMIT, WORST, LEAST_TAU = 0.20, 2.0, 0.7
@@ -229,9 +229,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     flags = f"--xla_force_host_platform_device_count={DEVICES}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
-    for name, value in SURROUNDINGS.items():
-        if name.startswith("MALLOC"):
-            os.environ.setdefault(name, value)
+    # Memory is kept, and threads are as many as they were when the machine was calibrated.
+    kept = {name: value for name, value in SURROUNDINGS.items() if name.startswith("MALLOC")}
+    settle("benchmarks.prediction", {**kept, **BLOCKS_KEPT}, surroundings={})
     backends = Backends(given.backend, [Hardware.load(x) for x in given.hardware])
     cases = {
         f"{model}, {strategy}": make_case(model, strategy, given.scale)

@@ -167,6 +167,8 @@ def test_a_calibrated_profile_predicts_what_it_was_made_of() -> None:
     found = op_seconds(Gelu(approximate=False), [x], [x], made)
     assert found == pytest.approx(KERNEL + 20 * x.size / RATE, rel=1e-3)
     assert made.serving(2).vector_rate == made.vector_rate
+    for kind in ("convolution", "convolution_input_gradient"):
+        assert made.op_rates[kind] == pytest.approx(RATE, rel=1e-3)
 
 
 def test_simulated_devices_are_not_measured() -> None:

@@ -15,7 +15,9 @@ from importlib.metadata import version
 from mithril.cost.calibrate.compute import (
     ROWS,
     count_products,
+    list_convolutions,
     list_functions,
+    measure_convolutions,
     measure_functions,
     measure_memory,
     measure_products,
@@ -36,7 +38,8 @@ def count_measurements(engine: Engine) -> int:
     """Return how many measurements `calibrate` announces at most."""
     timer = Timer(engine)
     links = len(list_axes(engine.mesh)) * len(list_kinds(engine))
-    return len(ROWS) + count_products(timer) + len(list_functions(engine.kernels)) + links
+    functions = len(list_functions(engine.kernels)) + len(list_convolutions(engine.kernels))
+    return len(ROWS) + count_products(timer) + functions + links
 
 
 def calibrate(
@@ -71,6 +74,7 @@ def calibrate(
     memory = measure_memory(timer, advance)
     products = measure_products(timer, memory.kernel_seconds, advance)
     functions = measure_functions(timer, memory.kernel_seconds, advance)
+    convolutions = measure_convolutions(timer, memory.kernel_seconds, advance)
     levels, errors = measure_levels(timer, advance)
     base = find_described(engine)
     ordinary = sorted(functions.values())
@@ -81,7 +85,7 @@ def calibrate(
         vector_rate=ordinary[len(ordinary) // 2] if ordinary else products[DType.float32][-1][1],
         memory_bandwidth=memory.bandwidths[-1][1],
         bandwidths=memory.bandwidths,
-        op_rates=functions,
+        op_rates={**functions, **convolutions},
         kernel_seconds=memory.kernel_seconds,
         call_seconds=call_seconds,
         levels=levels or base.levels,

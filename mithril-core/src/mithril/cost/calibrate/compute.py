@@ -11,8 +11,9 @@ from mithril.cost.hardware import Rate
 from mithril.cost.work import is_fused
 from mithril.ir import Op, Tensor
 from mithril.ir.operand import apply, apply_one
-from mithril.ops.arithmetic import Add
+from mithril.ops.arithmetic import Add, Multiply
 from mithril.ops.attention import Attention, AttentionGradient
+from mithril.ops.conv import Convolution, ConvolutionWeightGradient
 from mithril.ops.functions import Erf, Tanh
 from mithril.ops.linalg import Einsum
 from mithril.ops.nn import Gelu, GeluGradient, Silu, SiluGradient, Softmax, SoftmaxGradient
@@ -22,6 +23,8 @@ from mithril.types import DType, TensorType
 
 DTYPES = (DType.float32, DType.bfloat16, DType.float16, DType.float64)
 PRODUCT_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+FORMS = ("ab,cb->ac", "ab,bc->ac", "ba,bc->ac")
+"""Of a product by a weight [out, in]: forward, and the gradients of its input and of the weight."""
 LONGEST_PRODUCT = 0.1
 """Seconds of one product beyond which no larger one is measured."""
 COLUMNS = 256
@@ -33,7 +36,9 @@ CLEAR = 3.0
 FUNCTION_ROWS = 1024
 ATTENTION = (4, 128, 4, 64)
 """Batch, sequence, heads and their size."""
-ROW_STATISTICS, CONSTANT_ERROR = 2, 1e-5
+CONSTANT_ERROR = 1e-5
+IMAGES, WINDOW = (8, 64, 16, 16), (64, 64, 3, 3)
+"""Batch, channels and sizes; channels and a window that keeps all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,13 @@ def measure_products(
     return {dtype: _measure_dtype(timer, dtype, kernel_seconds, advance) for dtype in dtypes}
 
 
+def _train(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """Multiply a matrix in the ways in which training does."""
+    for equation in FORMS:
+        x = apply_one(Einsum(equation), x, operands[1])
+    return x
+
+
 def count_products(timer: Timer) -> int:
     """Return how many measurements `measure_products` makes at most."""
     return len(PRODUCT_SIZES) * sum(dtype in timer.engine.dtypes for dtype in DTYPES)
@@ -116,7 +128,7 @@ def count_products(timer: Timer) -> int:
 def _measure_dtype(
     timer: Timer, dtype: DType, kernel_seconds: float, advance: Callable[[str], None]
 ) -> Rate:
-    points, op, seconds = [], Einsum("ab,bc->ac"), 0.0
+    points, seconds = [], 0.0
     for size in PRODUCT_SIZES:
         advance(f"product, {size} x {size} {dtype}")
         # Eight times the work of the size before.
@@ -124,8 +136,8 @@ def _measure_dtype(
             continue
         type = make_type(size, size, dtype=dtype)
         share = 1.0 if dtype == DType.float32 else 0.5
-        seconds = timer.quickly(share).measure(_repeat(op), [type, type])
-        points.append((float(op.cost([type, type], [type]).flops), seconds))
+        seconds = timer.quickly(share).measure(_train, [type, type], steps=1) / len(FORMS)
+        points.append((2.0 * size**3, seconds))
     sure = [point for point in points[:-1] if point[1] > CLEAR * kernel_seconds] + points[-1:]
     return tuple((flops, flops / max(took - kernel_seconds, took / 4)) for flops, took in sure)
 
@@ -181,3 +193,46 @@ def measure_functions(
         flops = op.cost(types, op.infer(types)).flops
         found[op.name] = flops / max(seconds - start, seconds / 4)
     return found
+
+
+def list_convolutions(kernels: frozenset[str]) -> tuple[Op, ...]:
+    """Return a convolution and its gradients, which are measured one by one.
+
+    Args:
+        kernels: names of the ops that the engine runs itself.
+    """
+    op = Convolution((1, 1), ((1, 1), (1, 1)), (1, 1), 1)
+    known = (op, op.input_gradient(IMAGES[2:]), op.weight_gradient(WINDOW[2:]))
+    return known if kernels >= {one.name for one in known} else ()
+
+
+def measure_convolutions(
+    timer: Timer, kernel_seconds: float, advance: Callable[[str], None]
+) -> Mapping[str, float]:
+    """Return the operations a second of a convolution and of its gradients, by name.
+
+    Args:
+        timer: of the engine.
+        kernel_seconds: what starting a kernel costs.
+        advance: told of each measurement before it begins.
+    """
+    kernels, found, forward = timer.engine.kernels, {}, 0.0
+    for op in list_convolutions(kernels):
+        advance(op.name)
+        seconds = timer.measure(_convolve(op), [make_type(*IMAGES), make_type(*WINDOW)])
+        if isinstance(op, Convolution):
+            forward = seconds
+        if isinstance(op, ConvolutionWeightGradient):
+            seconds = max(seconds - forward, seconds / 4)
+        flops = 2.0 * math.prod(IMAGES) * math.prod(WINDOW[1:])
+        found[op.name] = flops / max(seconds - kernel_seconds, seconds / 4)
+    return found
+
+
+def _convolve(op: Op) -> Step:
+    """Return an op of convolution; the gradient of a weight is convolved with in its turn."""
+    if isinstance(op, ConvolutionWeightGradient):
+        return lambda x, operands: apply_one(
+            op.forward(), x, apply_one(Multiply(), apply_one(op, x, operands[0]), operands[1])
+        )
+    return lambda x, operands: apply_one(op, x, operands[1])
