@@ -86,7 +86,7 @@ def _time_kernel(timer: Timer, type: TensorType) -> float:
     if not timer.engine.execution.fuses:
         return timer.measure(_repeat(Add()), [type, type])
     # Additions in a row would be one kernel; a sum over rows ends one.
-    return timer.measure(_add_sum, [type], steps=0)
+    return timer.measure(_add_sum, [type])
 
 
 def _add_sum(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
@@ -136,7 +136,7 @@ def _measure_dtype(
             continue
         type = make_type(size, size, dtype=dtype)
         share = 1.0 if dtype == DType.float32 else 0.5
-        seconds = timer.quickly(share).measure(_train, [type, type], steps=1) / len(FORMS)
+        seconds = timer.quickly(share).measure(_train, [type, type]) / len(FORMS)
         points.append((2.0 * size**3, seconds))
     sure = [point for point in points[:-1] if point[1] > CLEAR * kernel_seconds] + points[-1:]
     return tuple((flops, flops / max(took - kernel_seconds, took / 4)) for flops, took in sure)

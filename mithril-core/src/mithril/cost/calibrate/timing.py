@@ -28,8 +28,6 @@ Step = Callable[[Tensor, Sequence[Tensor]], Tensor]
 """Emits an op on what the time before has made, and on the operands; returns what it makes."""
 LONGEST_CHAIN, LONGEST_COMPILED, LONGEST_LOOP = 2048, 64, 16384
 """Compilers take the longer, the longer a chain is; a loop is compiled once."""
-LOOP_STEPS = 4
-"""So many times an op stands in a loop, whose own cost is shared by them."""
 LEAST_ROUNDS, MOST_ROUNDS = 4, 200
 CHAIN_SECONDS = 0.004
 """What a longer program takes above a shorter one, about: so short that other programs of the
@@ -57,7 +55,7 @@ class Timer:
         step: Step,
         types: Sequence[TensorType],
         per_device: bool = True,
-        steps: int = LOOP_STEPS,
+        steps: int = 0,
     ) -> float:
         """Return the seconds that an op takes.
 
@@ -65,7 +63,8 @@ class Timer:
             step: emits the op.
             types: of its operands on each device; what it makes is of the first one's.
             per_device: whether devices that compute in turn share the time.
-            steps: how many stand in a loop, where the engine compiles loops; 0 for no loop.
+            steps: how many stand in a loop, where the engine compiles loops; 0 for no loop, as a
+                compiler may take slower kernels of a library there.
         """
         steps = steps if self.engine.execution.lays_out else 0
         once, often, count = self._find_count(step, types, steps)
