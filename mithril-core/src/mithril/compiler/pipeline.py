@@ -26,6 +26,7 @@ from mithril.plan import Plan, Program
 from mithril.plan.proof import prove_order
 from mithril.sharding import Layout
 from mithril.transform import (
+    append_update,
     differentiate,
     eliminate_dead,
     expand,
@@ -134,6 +135,11 @@ def add_gradients(graph: Graph, request: Request, target: Target, options: PlanO
     return joint, replace(request, layouts={**request.layouts, **follow})
 
 
+def add_update(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
+    """Append what a train step makes of the gradients."""
+    return graph if request.update is None else append_update(graph, request.update), request
+
+
 def open_checkpoints(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
     """Put the bodies of checkpoints in their places, where the backward runs them again."""
     return inline_checkpoints(graph), request
@@ -144,6 +150,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     cut_stacks,
     expand_fused,
     add_gradients,
+    add_update,
     open_checkpoints,
     expand_fused,
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.pipeline import Placement
 from mithril.sharding import Layout
+from mithril.transform import Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Request:
         placement: what runs where, if layers are placed on devices or run as stages.
         notes: facts for readers of the plan.
         donated: inputs that are given up, in whose memory results may be made.
+        update: what becomes of the gradients in a train step; otherwise they are outputs.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -32,6 +34,7 @@ class Request:
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
     donated: frozenset[str] = frozenset()
+    update: Update | None = None
 
 
 @dataclass(frozen=True, slots=True)

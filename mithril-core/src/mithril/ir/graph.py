@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """Whether a node belongs to the forward or to the backward computation."""
+    """Whether a node belongs to the forward or the backward computation, or to the update."""
 
     forward = "forward"
     backward = "backward"
+    update = "update"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +89,7 @@ class Node:
         outputs: results.
         scope: the user's layer path, such as `block3.attn.q`.
         source: the user's line.
-        phase: forward or backward.
+        phase: forward, backward or update.
         cause: for a collective, why it is there.
     """
 

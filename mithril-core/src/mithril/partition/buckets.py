@@ -57,6 +57,8 @@ def _deferrable(graph: Graph) -> list[Node]:
     for node in reversed(graph.nodes):
         if isinstance(node.op, AllReduce) and not awaited.intersection(node.outputs):
             found.append(node)
+        if node.phase == Phase.update:  # comes after all gradients anyway
+            continue
         if _communicates(node) or awaited.intersection(node.outputs):
             awaited.update(node.inputs)
     return found[::-1]

@@ -30,7 +30,7 @@ from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.placing_parameters import place_parameters
 from mithril.runtime.plan_reports import PlanReports
-from mithril.runtime.planner import Evaluation, Planner
+from mithril.runtime.planner import Asked, Evaluation, Planner
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings
 from mithril.runtime.sharing import Shared
@@ -304,6 +304,32 @@ class CompiledModel(PlanReports, Shared):
     def _float_outputs(self, planner: Planner, inputs: Sequence[Kind]) -> tuple[str, ...]:
         outputs = planner.trace(self._types(inputs)).graph.outputs
         return tuple(name for name in self.outputs if outputs[name].type.dtype.is_float)
+
+    def ask(self, seeded: tuple[str, ...], inputs: Sequence[Kind]) -> Asked:
+        """Return what would be planned for inputs of some kinds, parameters lying as said.
+
+        Args:
+            seeded: the outputs whose gradients are given.
+            inputs: in the order of `inputs`.
+        """
+        open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded))
+        return self._planner.ask(seeded, [*inputs, *open_])
+
+    def convert_inputs(self, given: Mapping[str, object]) -> list[Array]:
+        """Return inputs as arrays of the backend, in order; values of the host wait there."""
+        return self._evaluator.convert_inputs(given)
+
+    def convert_parameters(self, given: Mapping[str, object]) -> list[Array]:
+        """Return parameters as arrays of the backend, in order."""
+        return self._evaluator.convert_parameters(given)
+
+    def read_kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
+        """Return the kinds of the inputs, from shapes, arrays and specs, in order.
+
+        Raises:
+            GraphError: an input is missing or unknown.
+        """
+        return self._kinds(shapes)
 
     def program_for(
         self,

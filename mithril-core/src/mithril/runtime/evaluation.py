@@ -108,6 +108,26 @@ class Evaluator:
         arrays = self._fit_all(self._convert(given, seeded), seeded)
         return self.bind(seeded, [x.kind for x in arrays])
 
+    def convert_inputs(self, given: Given) -> list[Array]:
+        """Return inputs as arrays of the backend, in order; values of the host wait there.
+
+        Raises:
+            GraphError: a name is missing or unknown.
+        """
+        explain = self._planner.explain_input
+        found = _in_order(given, self._inputs, self._pick_inputs, "input", explain)
+        arrays = self._converter.convert(found, self._inputs, "input", self._settings.in_shardings)
+        return arrays if self._planner.is_placed else list(map(on_whole_mesh, arrays))
+
+    def convert_parameters(self, given: Given) -> list[Array]:
+        """Return parameters as arrays of the backend, in order.
+
+        Raises:
+            GraphError: a name is missing or unknown.
+        """
+        found = _in_order(given, self._parameters, self._pick_parameters, "parameter")
+        return self._converter.convert(found, self._parameters, "parameter")
+
     def _read_donated(self, donate: Choice) -> frozenset[str]:
         """Return the names of what a call gives up; read once for each way to say it."""
         key = donate if isinstance(donate, Hashable) else tuple(donate)

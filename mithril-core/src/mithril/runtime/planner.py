@@ -82,6 +82,21 @@ class Evaluation:
     index_uses: tuple[IndexUse, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What is asked of a plan.
+
+    Args:
+        traced: the model.
+        request: how its tensors lie, and which gradients are wanted.
+        interface: what is passed, and what comes out.
+    """
+
+    traced: Traced
+    request: Request
+    interface: Interface[Evaluation]
+
+
 class Planner:
     """Traces and plans one model on one backend, once for arrays of the same kinds.
 
@@ -248,18 +263,24 @@ class Planner:
         return decision.sharding if said is None and decision is not None else said
 
     def _bind(self, arguments: ArgumentKinds, said: Sequence[Kind]) -> Bound[Evaluation]:
+        asked = self._ask(arguments, said)
+        return bind(
+            self._engine, asked.traced.graph, asked.request, asked.interface, self._settings.plan
+        )
+
+    def ask(self, seeded: Seeded, kinds: Sequence[Kind]) -> Asked:
+        """Return what would be planned for arrays of some kinds; see `bind`."""
+        said = self._say(seeded, kinds)
+        return self._ask(self._argument_kinds(seeded, said), said)
+
+    def _ask(self, arguments: ArgumentKinds, said: Sequence[Kind]) -> Asked:
         types = tuple((name, type) for name, (type, _) in arguments.inputs)
         traced = self.trace(types)
         _check_types(traced, arguments, self.output_types(types))
         interface = self._interface(traced, arguments)
         is_placed = any(kind.is_placed for kind in said) or self._says_sharding(traced)
-        return bind(
-            self._engine,
-            traced.graph,
-            self._request(traced, arguments),
-            replace(interface, is_placed=is_placed),
-            self._settings.plan,
-        )
+        request = self._request(traced, arguments)
+        return Asked(traced, request, replace(interface, is_placed=is_placed))
 
     def _says_sharding(self, traced: Traced) -> bool:
         """Return whether the model, or what it is compiled with, says how anything lies."""

@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mithril.ir import Graph, Node, Op, Rule, Value
+from mithril.ir import Graph, Node, Op, Phase, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.ir.rule import FactorDims
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
@@ -45,6 +45,7 @@ class Candidates:
         cuts: for an axis larger than a factor it would split, the sub-axes that would help.
         asked: for each node whose rule proposes factors, the axes that have to take one of them.
         copying: for each axis, the nodes that may compute copies over it, with one candidate, too.
+        minor: axes that split what is kept between steps further than what computes it.
     """
 
     rules: Mapping[Node, Rule]
@@ -55,6 +56,7 @@ class Candidates:
     cuts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     asked: Mapping[Node, frozenset[str]] = field(default_factory=dict)
     copying: Mapping[str, frozenset[Node]] = field(default_factory=dict)
+    minor: frozenset[str] = frozenset()
 
 
 def collect(graph: Graph, given: Constraints) -> Candidates:
@@ -94,7 +96,22 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
         axis: _partial(nodes, joints, axis, rules, factors, forced, copying.get(axis, frozenset()))
         for axis in mesh.names
     }
-    return Candidates(rules, factors, forced, partial, frozenset(expandable), cuts, asked, copying)
+    return Candidates(
+        rules, factors, forced, partial, frozenset(expandable), cuts, asked, copying,
+        minor=_find_minor(given),
+    )  # fmt: skip
+
+
+def _find_minor(given: Constraints) -> frozenset[str]:
+    """Return the axes that split a dimension behind one that comes after them in the mesh."""
+    order = {name: position for position, name in enumerate(given.mesh.names)}
+    dims = (dim for layout in given.layouts.values() for s in layout.shardings() for dim in s.dims)
+    return frozenset(
+        axis
+        for dim in dims
+        for position, axis in enumerate(dim)
+        if any(order[before] > order[axis] for before in dim[:position])
+    )
 
 
 def _find_rules(nodes: Sequence[Node]) -> dict[Node, Rule]:
@@ -137,8 +154,17 @@ class _Closure:
         self._seen: set[tuple[Value, int]] = set()
 
     def run(self, seeds: Iterator[tuple[Value, int]]) -> None:
-        """Follow dimensions to factors and factors to dimensions until nothing is new."""
-        work = list(seeds)
+        """Follow dimensions to factors and factors to dimensions until nothing is new.
+
+        The update of a train step takes what it finds: how its state lies proposes nothing to the
+        model, whose gradients are brought there.
+        """
+        given = list(seeds)
+        self._follow(given, is_update=False)
+        found, self._seen = list(self._seen), set()
+        self._follow([*found, *given], is_update=True)
+
+    def _follow(self, work: list[tuple[Value, int]], is_update: bool) -> None:
         while work:
             value, dimension = work.pop()
             if (value, dimension) in self._seen:
@@ -148,6 +174,8 @@ class _Closure:
                 if dimension + shift >= 0:  # the leading dimension of a stack is not split
                     work.append((other, dimension + shift))
             for node, position, is_result in self._touching.get(value, ()):
+                if (node.phase == Phase.update) != is_update:
+                    continue
                 rule = self._rules[node]
                 dims = (rule.results if is_result else rule.operands)[position]
                 for factor in dims[dimension]:

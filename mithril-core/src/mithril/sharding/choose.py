@@ -47,7 +47,7 @@ class Choice:
 
     def home(self, value: Value, phase: Phase = Phase.forward) -> Sharding | None:
         """Return where a value lives in a phase, None when nobody uses it."""
-        later = self.homes.get((value, phase)) if phase == Phase.backward else None
+        later = self.homes.get((value, phase)) if phase != Phase.forward else None
         return later or self.homes.get((value, Phase.forward))
 
     def sizes(self, node: Node) -> Mapping[str, int]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mithril.ir import Node, Rule
+from mithril.ir import Node, Phase, Rule
 from mithril.mesh import Mesh, Sharding
 from mithril.sharding.candidates import Candidates
 
@@ -54,7 +54,8 @@ class NodeOptions:
         self._candidates = candidates
         self._pads = pads
         self._known: dict[
-            tuple[int, tuple[AxisChoices, ...], frozenset[str]], tuple[Option, ...]
+            tuple[int, tuple[AxisChoices, ...], frozenset[str], frozenset[str]],
+            tuple[Option, ...],
         ] = {}
 
     def of(self, node: Node) -> tuple[Option, ...]:
@@ -62,13 +63,18 @@ class NodeOptions:
         rule = self._candidates.rules[node]
         asked = self._candidates.asked.get(node, frozenset())
         per_axis = tuple(_axis_choices(node, axis, self._candidates) for axis in self._axes)
-        key = (id(rule), per_axis, asked)
+        minor = self._candidates.minor if node.phase == Phase.update else frozenset()
+        key = (id(rule), per_axis, asked, minor)
         if key not in self._known:
-            self._known[key] = self._combine(rule, per_axis, asked)
+            self._known[key] = self._combine(rule, per_axis, asked, minor)
         return self._known[key]
 
     def _combine(
-        self, rule: Rule, per_axis: Sequence[AxisChoices], asked: frozenset[str]
+        self,
+        rule: Rule,
+        per_axis: Sequence[AxisChoices],
+        asked: frozenset[str],
+        minor: frozenset[str],
     ) -> tuple[Option, ...]:
         # The axes may exclude one another (too small a dimension, say): then let each stand aside,
         # at first those that have to take a factor in place of another one, so that they are
@@ -79,17 +85,17 @@ class NodeOptions:
             for axis, choices, more in zip(self._axes, per_axis, relaxed, strict=True)
         ]
         return (
-            self._admit(rule, per_axis, asked)
-            or (asked and self._admit(rule, aside, asked))
-            or self._admit(rule, relaxed, asked)
+            self._admit(rule, per_axis, asked | minor)
+            or (asked and self._admit(rule, aside, asked | minor))
+            or self._admit(rule, relaxed, asked | minor)
         )
 
     def _admit(
-        self, rule: Rule, per_axis: Sequence[AxisChoices], asked: frozenset[str]
+        self, rule: Rule, per_axis: Sequence[AxisChoices], minor: frozenset[str]
     ) -> tuple[Option, ...]:
         """Return the combinations that fit the rule's layout."""
         found = (
-            _option(rule, self._mesh, dict(zip(self._axes, picks, strict=True)), self._pads, asked)
+            _option(rule, self._mesh, dict(zip(self._axes, picks, strict=True)), self._pads, minor)
             for picks in itertools.product(*per_axis)
         )
         return tuple(filter(None, found))
@@ -119,13 +125,14 @@ def _option(
     mesh: Mesh,
     picks: Mapping[str, AxisChoice],
     pads: bool,
-    asked: Collection[str] = (),
+    minor: Collection[str] = (),
 ) -> Option | None:
     """Return what the picks imply, or None when they do not fit the rule's layout.
 
-    An axis that takes a factor in place of another comes and goes: it is the minor one.
+    An axis that takes a factor in place of another comes and goes: it is a minor one, as is one
+    that splits further what is kept between steps.
     """
-    ordered = sorted(picks, key=lambda axis: axis in asked)
+    ordered = sorted(picks, key=lambda axis: axis in minor)
     factors = {axis: pick for axis in ordered if isinstance(pick := picks[axis], str)}
     linear = {axis: pick for axis, pick in picks.items() if isinstance(pick, tuple)}
     axes_of = Option(factors, linear, (), ()).axes_of()

@@ -1,4 +1,4 @@
-"""Pure passes from graph to graph: mix precisions, differentiate, expand, simplify."""
+"""Pure passes from graph to graph: mix precisions, differentiate, update, expand, simplify."""
 
 from mithril.transform.checkpoint import inline_checkpoints
 from mithril.transform.differentiate import differentiate
@@ -6,8 +6,11 @@ from mithril.transform.expand import expand, expand_local, expand_nodes
 from mithril.transform.gradient_names import cotangent_name, gradient_of
 from mithril.transform.precision import mix, output_types
 from mithril.transform.simplify import eliminate_dead, runnable
+from mithril.transform.update import Update, append_update
 
 __all__ = [
+    "Update",
+    "append_update",
     "differentiate",
     "eliminate_dead",
     "expand",

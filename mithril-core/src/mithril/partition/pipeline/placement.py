@@ -138,9 +138,9 @@ class _Assignment:
             self._place(call, self._placement.rest if part is None else part, -1)
 
     def backward(self) -> None:
-        """Place gradients where their layers are."""
+        """Place gradients, and updates, where their layers are."""
         for moment, node in enumerate(self._graph.nodes):
-            if node.phase == Phase.backward:
+            if node.phase != Phase.forward:
                 part = self._scopes.get(node.scope)
                 if part is None:
                     part = self._placement.of_scope(node.scope)

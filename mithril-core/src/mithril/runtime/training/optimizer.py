@@ -1,0 +1,251 @@
+"""The optimiser's part of a step as graphs: what it keeps at first, and what it makes of gradients.
+
+An optimiser is any object with `init(params)` and `apply(gradients, state, params)`, written as
+functions of tensors; those of `mithril.optim` are. They are traced on trees of the model's
+trainable parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from mithril.errors import GraphError, OptionError, ShapeError, kind_of
+from mithril.ir import Graph, Node, Tensor, Value
+from mithril.ir.running import tracing
+from mithril.ops import cast
+from mithril.runtime.array import ArrayBackend
+from mithril.runtime.functional.tracing import FunctionBuilder, lift
+from mithril.runtime.functional.tree import Structure, flatten, names, rebuild
+from mithril.runtime.parameters import Parameters
+from mithril.transform import gradient_of
+from mithril.types import DType, TensorType
+
+OPTIMIZER = "optimizer"
+STEP, SEED, LEARNING_RATE, GRADIENT_NORM = "step", "seed", "learning_rate", "gradient_norm"
+NEXT = "next."
+METRIC = "metric."
+SEED_STEP = 0x9E3779B9
+"""Distance of the seeds of two steps: 2**32 over the golden ratio, so that none come close."""
+
+Types = Mapping[str, TensorType]
+
+
+class Optimizer(Protocol):
+    """What a train step needs of an optimiser."""
+
+    def init(self, params: Any) -> Any:
+        """Return what it keeps at first."""
+
+    def apply(self, gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        """Return the parameters after a step, and what it keeps next."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptimizerState:
+    """What an optimiser keeps.
+
+    Args:
+        graph: from the trainable parameters to what it keeps at first.
+        structure: of the tree that it is.
+        types: of the arrays in it, by name.
+    """
+
+    graph: Graph
+    structure: Structure
+    types: Types
+
+    def rebuild(self, leaves: Sequence[Any]) -> Any:
+        """Return the tree with other leaves."""
+        return rebuild(self.structure, leaves)
+
+
+def check_optimizer(optimizer: object) -> Optimizer:
+    """Return an optimiser.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "apply")):
+        raise OptionError(
+            f"train_step() takes an optimiser, not {kind_of(optimizer)}; give one of ml.optim, "
+            f"such as ml.optim.adamw(1e-3)"
+        )
+    return optimizer  # type: ignore[return-value]
+
+
+def trace_state(backend: ArrayBackend, optimizer: Optimizer, parameters: Types) -> OptimizerState:
+    """Return what an optimiser keeps of parameters of some types.
+
+    Args:
+        backend: where it will run.
+        optimizer: the optimiser.
+        parameters: the trainable ones, by name.
+    """
+    builder = FunctionBuilder(backend, "the optimiser's init")
+    with tracing(builder), builder.at(scope=OPTIMIZER):
+        params = _as_params({n: builder.input(t, n) for n, t in parameters.items()})
+        leaves: list[Any] = []
+        structure = flatten(optimizer.init(params), leaves)
+        called = list(names(structure, OPTIMIZER))
+        tensors = [lift(builder, x, f"'{n}'") for n, x in zip(called, leaves, strict=True)]
+    graph = builder.build(dict(zip(called, tensors, strict=True)))
+    builder.is_done = True
+    _check_captured(builder)
+    return OptimizerState(
+        graph, structure, {n: x.type for n, x in zip(called, tensors, strict=True)}
+    )
+
+
+def trace_update(
+    backend: ArrayBackend,
+    optimizer: Optimizer,
+    parameters: Types,
+    state: OptimizerState,
+    metrics: Sequence[str],
+    uses_seed: bool,
+) -> Graph:
+    """Return the update of a step as a graph.
+
+    Its inputs are named as parameters, gradients and what is kept are; its outputs are what is kept
+    next, behind `NEXT`, and metrics, behind `METRIC`.
+
+    Args:
+        backend: where it will run.
+        optimizer: the optimiser.
+        parameters: the trainable ones, by name.
+        state: what the optimiser keeps.
+        metrics: which of `gradient_norm` and `learning_rate` are told.
+        uses_seed: whether the model draws random numbers.
+
+    Raises:
+        GraphError: the optimiser returns trees of another form.
+        ShapeError: it returns arrays of other shapes.
+    """
+    builder = FunctionBuilder(backend, "the optimiser")
+    with tracing(builder), builder.at(scope=OPTIMIZER):
+        given = {n: builder.input(t, n) for n, t in parameters.items()}
+        slopes = {n: builder.input(t, gradient_of(n)) for n, t in parameters.items()}
+        kept = {n: builder.input(t, n) for n, t in state.types.items()}
+        step = builder.input(TensorType((), DType.int32), STEP)
+        returned = optimizer.apply(
+            Parameters(slopes),
+            state.rebuild(list(kept.values())),
+            Parameters(given),
+        )
+        new, after = _check_returned(builder, returned, parameters, state)
+        outputs = {f"{NEXT}{n}": x for n, x in {**new, **after}.items()}
+        outputs[f"{NEXT}{STEP}"] = step + 1
+        if uses_seed:
+            seed = builder.input(TensorType((), DType.uint32), SEED)
+            outputs[f"{NEXT}{SEED}"] = seed + SEED_STEP
+        outputs |= _make_metrics(metrics, slopes, after)
+    graph = builder.build(outputs)
+    builder.is_done = True
+    _check_captured(builder)
+    return _give_scopes(graph, {**parameters}, state.types)
+
+
+def _as_params(tensors: Mapping[str, Any]) -> Parameters:
+    """Return traced tensors in the tree that the parameters of a model are."""
+    return Parameters(tensors)
+
+
+def _check_returned(
+    builder: FunctionBuilder, returned: object, parameters: Types, state: OptimizerState
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise GraphError(
+            f"optimiser returned {kind_of(returned)} from apply(); return the parameters and the "
+            f"state after the step"
+        )
+    trees: list[dict[str, Tensor]] = []
+    for what, tree, types in zip(
+        ("parameters", "state"), returned, (parameters, state.types), strict=True
+    ):
+        leaves: list[Any] = []
+        structure = flatten(tree, leaves)
+        called = list(names(structure, "" if what == "parameters" else OPTIMIZER))
+        if called != list(types):
+            raise GraphError(
+                f"optimiser returned {what} of another form from apply() than it was given: "
+                f"{_first_other(called, list(types))}; return a tree of the same form"
+            )
+        found = {n: lift(builder, x, f"'{n}'") for n, x in zip(called, leaves, strict=True)}
+        for name, x in found.items():
+            if x.type.shape != types[name].shape:
+                raise ShapeError(
+                    f"optimiser returned '{name}' as {x.type}, and it was {types[name]}; what is "
+                    f"kept keeps its shape"
+                )
+            found[name] = x if x.type == types[name] else cast(x, types[name].dtype)
+        trees.append(found)
+    return trees[0], trees[1]
+
+
+def _first_other(found: Sequence[str], wanted: Sequence[str]) -> str:
+    missing = [name for name in wanted if name not in found]
+    more = [name for name in found if name not in wanted]
+    if missing:
+        return f"'{missing[0]}' is missing"
+    return f"'{more[0]}' is new" if more else "the order differs"
+
+
+def _make_metrics(
+    wanted: Sequence[str], gradients: Mapping[str, Tensor], state: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    if GRADIENT_NORM in wanted and gradients:
+        squares = [(g := cast(x, DType.float32)) * g for x in gradients.values()]
+        found[f"{METRIC}{GRADIENT_NORM}"] = sum(x.sum() for x in squares) ** 0.5
+    rates = [x for name, x in state.items() if name.rpartition(".")[2] == LEARNING_RATE]
+    if LEARNING_RATE in wanted and rates:
+        found[f"{METRIC}{LEARNING_RATE}"] = rates[-1]
+    return found
+
+
+def _check_captured(builder: FunctionBuilder) -> None:
+    if builder.captured_arrays:
+        name = builder.captured_arrays[0].name
+        raise GraphError(
+            f"optimiser uses an array from around it ('{name}'), which a step does not keep; make "
+            f"it in init(), as a part of the state, or use numbers"
+        )
+
+
+def find_parameter(name: str, type: TensorType, parameters: Types) -> str | None:
+    """Return the parameter that a tensor of the optimiser's state belongs to, if it does to one.
+
+    It ends as the parameter is called, and has its shape.
+
+    Args:
+        name: of the tensor.
+        type: of the tensor.
+        parameters: their types by name.
+    """
+    path = name
+    while "." in path:
+        path = path.partition(".")[2]
+        if path in parameters:
+            return path if parameters[path].shape == type.shape else None
+    return None
+
+
+def _give_scopes(graph: Graph, parameters: Types, state: Types) -> Graph:
+    """Return the update with nodes of one parameter stamped with the path of its layer."""
+    of: dict[Value, frozenset[str]] = {}
+    for value in graph.inputs:
+        name = value.name.removeprefix(gradient_of(""))
+        owner = name if name in parameters else None
+        if value.name in state:
+            owner = find_parameter(value.name, state[value.name], parameters)
+        of[value] = frozenset() if owner is None else frozenset({owner})
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        owners = frozenset[str]().union(*(of[value] for value in node.inputs))
+        of.update(dict.fromkeys(node.outputs, owners))
+        layers = {name.rpartition(".")[0] for name in owners}
+        scope = layers.pop() if len(layers) == 1 else OPTIMIZER
+        nodes.append(replace(node, scope=scope or OPTIMIZER))
+    return Graph(graph.inputs, tuple(nodes), graph.outputs)

@@ -1,0 +1,40 @@
+"""What a train step keeps from call to call, and what it tells."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mithril.runtime.array import Array
+from mithril.runtime.parameters import Parameters
+
+
+class TrainState(NamedTuple):
+    """All that a train step changes: a tree of arrays, which each call gives up for the next one.
+
+    Args:
+        params: the parameters of the model by name, as `evaluate` takes them.
+        optimizer: the state of the optimiser, a tree of its own form.
+        statistics: running statistics of layers, such as those of BatchNorm, by input name.
+        step: how many steps were made, int32.
+        seed: decides the random numbers of the next step, uint32.
+    """
+
+    params: Parameters
+    optimizer: Any
+    statistics: dict[str, Array]
+    step: Array
+    seed: Array
+
+
+class Metrics(dict[str, Array]):
+    """What a step tells, by name: scalars that stay on the devices until they are read."""
+
+    def numbers(self) -> dict[str, float]:
+        """Return all of them as numbers of Python, which waits for the step to end."""
+        return {name: float(x.item()) for name, x in self.items()}
+
+    def __repr__(self) -> str:
+        return f"Metrics({', '.join(self)})"
+
+
+__all__ = ["Metrics", "TrainState"]

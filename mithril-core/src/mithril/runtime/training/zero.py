@@ -1,0 +1,50 @@
+"""Where parameters and what belongs to them live between steps: ZeRO's stages.
+
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020):
+over the devices that process different samples, stage 1 splits the optimiser's state, 2 the
+gradients, too, and 3 the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mithril.mesh import Mesh, Sharding
+from mithril.types import Shape
+
+
+def split_further(sharding: Sharding, axes: Sequence[str], shape: Shape) -> Sharding:
+    """Return a sharding with a dimension split over further axes.
+
+    The dimension is the first that divides evenly, else the largest; what is split already is split
+    again: `("tensor", "data")`. What is too small for a part a device stays as it is.
+
+    Args:
+        sharding: how a tensor is computed with.
+        axes: that split none of its dimensions yet; others are left out.
+        shape: of the tensor.
+
+    >>> mesh = Mesh(data=2, tensor=2)
+    >>> split_further(Sharding(mesh, (("tensor",), ())), ["data"], (8, 3))
+    Sharding(P(('tensor', 'data'), None))
+    """
+    mesh = sharding.mesh
+    new = tuple(axis for axis in _list_parts(mesh, axes) if axis not in sharding.split_axes)
+    count = mesh.product(new)
+    if count == 1 or not shape:
+        return sharding
+    parts = [size / sharding.shards_along(d) for d, size in enumerate(shape)]
+    even = [d for d, size in enumerate(parts) if size >= count and size % count == 0]
+    best = even[0] if even else max(range(len(parts)), key=lambda d: parts[d])
+    if parts[best] < count:
+        return sharding
+    dims = tuple((*held, *new) if d == best else held for d, held in enumerate(sharding.dims))
+    return Sharding(mesh, dims)
+
+
+def _list_parts(mesh: Mesh, axes: Sequence[str]) -> list[str]:
+    """Return the axes of a mesh that some names mean: sub-axes for an axis that was cut."""
+    return [axis.name for name in axes for axis in mesh.axes if name in (axis.name, axis.origin)]
+
+
+__all__ = ["split_further"]
