@@ -3,10 +3,15 @@
 from mithril.compiler.pipeline import CHECKS, GRAPH_PASSES, PROGRAM_PASSES, make_plan
 from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
-from mithril.partition.pipeline.model_placement import Batch, check_schedule, placement_of
+from mithril.partition.pipeline.model_placement import (
+    Batch,
+    accumulate_over,
+    check_schedule,
+    placement_of,
+)
 from mithril.partition.search import COMPUTED_WITH
 
 __all__ = [
     "CHECKS", "COMPUTED_WITH", "GRAPH_PASSES", "PROGRAM_PASSES", "Batch", "PlanOptions", "Request",
-    "Target", "check_schedule", "make_plan", "placement_of",
+    "Target", "accumulate_over", "check_schedule", "make_plan", "placement_of",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mithril.compiler import Batch, Request, placement_of
+from mithril.compiler import Batch, Request, accumulate_over, placement_of
 from mithril.engine import Engine
 from mithril.errors import GraphError, ShapeError, listing, nearest
 from mithril.mesh import Sharding
@@ -138,8 +138,9 @@ class Planner:
 
     @property
     def is_placed(self) -> bool:
-        """Whether layers run on parts of the mesh."""
-        return self._placement_spec.is_placed and self._backend.mesh.size > 1
+        """Whether layers run on parts of the mesh, or on parts of the batch."""
+        is_cut = self._settings.accumulate > 1
+        return is_cut or (self._placement_spec.is_placed and self._backend.mesh.size > 1)
 
     def explain_input(self, name: str) -> str:
         """Return who reads an input, and the output that was probably meant."""
@@ -322,7 +323,8 @@ class Planner:
         name = value.name or traced.graph.inputs[0].name
         shape = value.type.shape
         sharding = _arriving(name, shape[:1], arguments)
-        if self._placement_spec.pipeline is not None and not shape:
+        is_cut = self._placement_spec.pipeline is not None or self._settings.accumulate > 1
+        if is_cut and not shape:
             raise ShapeError(
                 f"pipeline cuts '{name}' into micro-batches, and it is a scalar; give the model a "
                 f"first input with a leading dimension of samples"
@@ -330,6 +332,10 @@ class Planner:
         batch = Batch(
             name, shape[0] if shape else 1, sharding.dims[0] if sharding and shape else ()
         )
+        if self._settings.accumulate > 1:
+            return accumulate_over(
+                mesh, self._settings.accumulate, batch, gradients=arguments.gradients is not None
+            )
         return placement_of(
             self._placement_spec,
             mesh,

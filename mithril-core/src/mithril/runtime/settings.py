@@ -37,6 +37,7 @@ class Settings:
         donated: names of the inputs of a plan that are given up.
         differentiable: inputs whose gradients are given besides those of the parameters.
         pipeline: how the stages of a pipeline run.
+        accumulate: how many micro-batches a batch is cut into, without stages.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
@@ -49,6 +50,7 @@ class Settings:
     differentiable: tuple[str, ...] = ()
     partition_hooks: bool = False
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
+    accumulate: int = 1
 
 
 def read_pipeline(

@@ -79,6 +79,32 @@ def placement_of(
     )
 
 
+def accumulate_over(mesh: Mesh, count: int, batch: Batch, *, gradients: bool) -> Placement:
+    """Return the placement of a model that runs whole on a mesh, on one micro-batch after another.
+
+    Args:
+        mesh: the devices of the backend.
+        count: number of micro-batches.
+        batch: what is cut.
+        gradients: whether backwards run, too.
+
+    Raises:
+        PlanError: the batch does not divide.
+    """
+    replicas = mesh.product(batch.split)
+    if not batch.size or batch.size % (count * replicas):
+        raise PlanError(
+            f"accumulate={count} cuts a batch{_each(batch, replicas)}, which does not divide into "
+            f"{count} micro-batches; use a batch that is a multiple of {count * replicas}"
+        )
+    schedule = make("1f1b", 1, count)  # the backward of each follows its forward at once
+    parts = (Part("main", mesh, 0),)
+    return Placement(
+        parts, {}, 0, frozenset(), count, batch.name, batch.split,
+        schedule if gradients else forwards(schedule),
+    )  # fmt: skip
+
+
 def _on_devices(placement_spec: PlacementSpec, mesh: Mesh) -> Placement:
     used = sorted({device for device, _ in placement_spec.devices.values()})
     for path, (device, source) in placement_spec.devices.items():
@@ -366,4 +392,4 @@ def forwards(schedule: Schedule) -> Schedule:
     return Schedule(schedule.name, rows)
 
 
-__all__ = ["Batch", "check_schedule", "forwards", "placement_of"]
+__all__ = ["Batch", "accumulate_over", "check_schedule", "forwards", "placement_of"]

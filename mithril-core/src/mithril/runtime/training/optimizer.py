@@ -130,9 +130,7 @@ def trace_update(
         kept = {n: builder.input(t, n) for n, t in state.types.items()}
         step = builder.input(TensorType((), DType.int32), STEP)
         returned = optimizer.apply(
-            Parameters(slopes),
-            state.rebuild(list(kept.values())),
-            Parameters(given),
+            _as_params(slopes), state.rebuild(list(kept.values())), _as_params(given)
         )
         new, after = _check_returned(builder, returned, parameters, state)
         outputs = {f"{NEXT}{n}": x for n, x in {**new, **after}.items()}
@@ -147,7 +145,7 @@ def trace_update(
     return _give_scopes(graph, {**parameters}, state.types)
 
 
-def _as_params(tensors: Mapping[str, Any]) -> Parameters:
+def _as_params(tensors: Any) -> Parameters:
     """Return traced tensors in the tree that the parameters of a model are."""
     return Parameters(tensors)
 

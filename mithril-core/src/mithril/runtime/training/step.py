@@ -31,6 +31,7 @@ from mithril.runtime.functional.tree import flatten, names
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.planner import Asked
 from mithril.runtime.sampling import read_seed
+from mithril.runtime.specification import TensorSpec
 from mithril.runtime.training.optimizer import (
     GRADIENT_NORM,
     LEARNING_RATE,
@@ -51,7 +52,7 @@ from mithril.runtime.training.zero import split_further
 from mithril.runtime.unplaced import settle
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import Update, cotangent_name
-from mithril.types import TensorType, as_dtype
+from mithril.types import TensorType, as_dtype, to_python
 
 KEPT = 64
 """How many plans a step keeps."""
@@ -90,6 +91,7 @@ def train_step(
     shapes: Mapping[str, object],
     zero: int = 0,
     zero_axis: str | Sequence[str] = AXIS,
+    accumulate: int = 1,
     **options: Any,
 ) -> TrainStep:
     """Return a step of training: a function from state and batch to the next state and metrics.
@@ -108,6 +110,8 @@ def train_step(
             (ZeRO): 0 nothing, 1 the optimiser's state, 2 gradients, too, which leave the backward
             split in either case, 3 parameters, too.
         zero_axis: that mesh axis, or several of them.
+        accumulate: into how many micro-batches a batch is cut, one after another; gradients are
+            summed, and are those of the whole batch. Devices exchange them once.
         options: those of `compile`; `inference` and `donate` are not among them.
 
     Raises:
@@ -133,9 +137,15 @@ def train_step(
             raise OptionError(f"option '{name}' makes no sense for train_step(); leave it out")
     if zero not in STAGES or isinstance(zero, bool):
         raise OptionError(f"zero={zero!r} is no stage of ZeRO; give 0, 1, 2 or 3")
+    if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
+        specs = {n: x.sharding for n, x in shapes.items() if isinstance(x, TensorSpec)}
+        said = {name: spec for name, spec in specs.items() if spec is not None}
+        options.setdefault("in_shardings", said)
     # How parameters are computed with is chosen for the model alone; ZeRO splits them further.
-    planned = {"shapes": shapes} if zero else {}
-    compiled = compile(model, backend, **planned, **options)
+    compiled = compile(model, backend, **options)
+    compiled = compiled.accumulating(_check_accumulate(accumulate, compiled))
+    if zero:
+        compiled.plan_for(shapes, gradients=True)
     axes = (zero_axis,) if isinstance(zero_axis, str) else tuple(zero_axis)
     for axis in axes if zero else ():
         _check_axis(axis, backend.mesh)
@@ -412,6 +422,18 @@ class TrainStep:
             return replace(layout, arrives=layout.existing or computed), home
         who = layout.decided_by or f"zero={self._zero}"
         return replace(layout, arrives=None, computed=computed, rests=home, decided_by=who), home
+
+
+def _check_accumulate(count: object, compiled: CompiledModel) -> int:
+    number = to_python(count)
+    if type(number) is not int or number < 1:
+        raise OptionError(f"accumulate={count!r} is no number of micro-batches; give 1 or more")
+    if number > 1 and compiled.is_staged:
+        raise OptionError(
+            f"accumulate={number} is given for a model with stages or placed layers; a pipeline "
+            f"accumulates over its micro-batches: say PipelineOptions(microbatch_size=…)"
+        )
+    return number
 
 
 def _check_axis(axis: object, mesh: Mesh) -> None:
