@@ -34,14 +34,18 @@ if TYPE_CHECKING:
         Array,
         Backend,
         CompiledModel,
+        Metrics,
         Profile,
         TensorSpec,
+        TrainState,
+        TrainStep,
         compile,
         is_main,
         open_backend,
         process_count,
         process_index,
         profile,
+        train_step,
     )
     from mithril.runtime.functional import (
         Function,
@@ -67,8 +71,9 @@ _HOMES = {
     "mithril.ops.custom": ("define_op",),
     "mithril.options": ("PipelineOptions", "Precision"),
     "mithril.runtime": (
-        "Array", "Backend", "CompiledModel", "Profile", "TensorSpec", "compile", "is_main",
-        "open_backend", "process_count", "process_index", "profile",
+        "Array", "Backend", "CompiledModel", "Metrics", "Profile", "TensorSpec", "TrainState",
+        "TrainStep", "compile", "is_main", "open_backend", "process_count", "process_index",
+        "profile", "train_step",
     ),
     "mithril.runtime.functional": (
         "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",

@@ -72,7 +72,8 @@ def make_plan(
     >>> [row.kind for row in plan.collectives()]
     ['all_gather']
     """
-    options, parameters = options or PlanOptions(), request.parameters
+    options = options or PlanOptions()
+    parameters, optimizer = request.parameters, request.optimizer
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
     plan = partition(graph, request.layouts, target, request.placement, pads=options.pads)
@@ -83,6 +84,7 @@ def make_plan(
         ),
         notes=(*request.notes, *plan.notes),
         parameters=parameters,
+        optimizer=optimizer,
     )
     for check in CHECKS:
         check(plan, request, target, options)

@@ -24,6 +24,7 @@ class Request:
         placement: what runs where, if layers are placed on devices or run as stages.
         notes: facts for readers of the plan.
         donated: inputs that are given up, in whose memory results may be made.
+        optimizer: inputs that are the state of an optimiser.
         update: what becomes of the gradients in a train step; otherwise they are outputs.
     """
 
@@ -34,6 +35,7 @@ class Request:
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
     donated: frozenset[str] = frozenset()
+    optimizer: tuple[str, ...] = ()
     update: Update | None = None
 
 

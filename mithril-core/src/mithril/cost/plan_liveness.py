@@ -28,7 +28,7 @@ from mithril.plan import Execution, Plan
 from mithril.plan.timetable import Run, Send, Transfer
 from mithril.types import TensorType
 
-GRADIENT, ACCUMULATOR = "gradients.", " accumulator"
+GRADIENT, NEXT, ACCUMULATOR = "gradients.", "next.", " accumulator"
 """How names of gradients start, and those of sums over micro-batches end."""
 
 
@@ -116,12 +116,17 @@ class Replay:
 
     def kind_of_input(self, name: str) -> str:
         """Return what an input of the plan is."""
-        return "parameters" if name in self._parameters else "inputs"
+        if name in self._parameters:
+            return "parameters"
+        return "optimizer" if name in self.plan.optimizer else "inputs"
 
     def kind_of_output(self, name: str) -> str:
         """Return what an output of the plan is; nothing for what stages hand on."""
         if name not in self._made:
             return ""
+        kept = name.removeprefix(NEXT)
+        if name.startswith(NEXT) and kept in {*self._parameters, *self.plan.optimizer}:
+            return self.kind_of_input(kept)
         is_gradient = name.startswith(GRADIENT) and name.removeprefix(GRADIENT) in self._parameters
         return "gradients" if is_gradient else "outputs"
 
@@ -132,7 +137,8 @@ class Replay:
     @cached_property
     def _kinds(self) -> Mapping[str, str]:
         """What tensors are that become outputs of the plan, by name."""
-        found = {port.name: self.kind_of_output(port.name) for port in self.plan.outputs}
+        found = {f"{GRADIENT}{name}": "gradients" for name in self.plan.parameters}
+        found |= {port.name: self.kind_of_output(port.name) for port in self.plan.outputs}
         return found | {f"{name}{ACCUMULATOR}": kind for name, kind in found.items()}
 
     @cached_property

@@ -63,6 +63,10 @@ _BY_ANNOTATION = {
 }
 
 
+Statistics = Mapping[str, tuple[str, float]]
+"""Running statistics: by output, the input that it is next time, and how that begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A layer function, taken apart.
@@ -78,6 +82,8 @@ class Definition:
         parameters: names of its parameters, or a function of options that returns them.
         weights: which parameters each entry of `weight_shard_spec` is for.
         checks: what the value of an option must be.
+        statistics: outputs that the next step of training takes as inputs: the input of each, and
+            the number that it begins with.
     """
 
     name: str
@@ -90,6 +96,7 @@ class Definition:
     parameters: Declared
     weights: tuple[Names, ...]
     checks: Mapping[str, Check] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=dict)
 
     def configure(self, values: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """Return every option's value from positional and named arguments.
@@ -182,6 +189,7 @@ def define(
     outputs: Declared,
     weights: Sequence[Sequence[str]] | None,
     checks: Mapping[str, Check] | None,
+    statistics: Statistics | None = None,
 ) -> Definition:
     """Take a layer function apart.
 
@@ -221,10 +229,17 @@ def define(
             f"layer {name} checks '{unknown[0]}', which is not one of its options "
             f"{listing(known)}{nearest(unknown[0], known)}"
         )
+    for output, (port, _) in (statistics or {}).items():
+        if output not in fixed or port not in inputs:
+            raise GraphError(
+                f"layer {name} has statistics '{output}' of '{port}', which are no output and "
+                f"input of it; outputs: {listing(fixed)}; inputs: {listing(inputs)}"
+            )
     groups = (("weight",),) if weights is None else tuple(tuple(group) for group in weights)
     return Definition(
         name, function, tuple(inputs), tuple(optional), variadic, tuple(options),
         outputs if callable(outputs) else fixed, parameters, groups, dict(checks or {}),
+        dict(statistics or {}),
     )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ from mithril.models.definition import (
     Check,
     Declared,
     Definition,
+    Statistics,
     define,
 )
 from mithril.models.initializer_options import read_initializers
@@ -184,7 +185,13 @@ class Layer(Component["Layer"]):
                     raise
                 raise type(error)(f"{error} (in layer '{scope.path}'{at(scope.source)})") from error
         self._check_parameters(scope)
-        return self._outputs(returned, scope)
+        made = self._outputs(returned, scope)
+        taken = dict(zip(self.definition.inputs, inputs, strict=False))
+        for output, (port, start) in self.definition.statistics.items():
+            before = taken[port]
+            if before is not None:
+                scope.trace.statistics[made[output].value] = before.value, start
+        return made
 
     def list_names(self) -> PartNames:
         """Return what is known of the layer without shapes, for a layer that calls it."""
@@ -281,6 +288,7 @@ def layer(
     outputs: Declared = ("output",),
     weights: Sequence[Sequence[str]] | None = None,
     checks: Mapping[str, Check] | None = None,
+    statistics: Statistics | None = None,
 ) -> Callable[[Callable[..., Any]], type[Layer]]: ...
 
 
@@ -293,6 +301,7 @@ def layer(
     outputs: Declared = ("output",),
     weights: Sequence[Sequence[str]] | None = None,
     checks: Mapping[str, Check] | None = None,
+    statistics: Statistics | None = None,
 ) -> type[Layer] | Callable[[Callable[..., Any]], type[Layer]]:
     """Make a layer of a function over tensors; see the module's text for an example.
 
@@ -311,6 +320,8 @@ def layer(
         weights: which parameters each entry of a `weight_shard_spec` list is for, by name or
             pattern (`layer_*.weight`); by default the one called `weight`.
         checks: what the value of an option must be.
+        statistics: running statistics: by output, the input that a train step gives it to next
+            time, and the number that this begins with, such as `{"new_mean": ("mean", 0.0)}`.
 
     Raises:
         GraphError: the function cannot be a layer; the message says why.
@@ -324,7 +335,7 @@ def layer(
             )
         if isinstance(function, type):
             function = function_of(function)
-        definition = define(function, parameters, outputs, weights, checks)
+        definition = define(function, parameters, outputs, weights, checks, statistics)
         body = {
             "__slots__": (),
             "__doc__": function.__doc__,

@@ -47,6 +47,8 @@ class Traced:
         value_annotations: the user's wish for inputs and results, by `model.shard`.
         uses_seed: whether the graph has the hidden input `seed`.
         captured: arrays of values that layers use from around them, each a hidden input.
+        statistics: outputs that the next step of training takes as inputs: the input of each, and
+            the number that it begins with.
     """
 
     graph: Graph
@@ -59,6 +61,7 @@ class Traced:
     value_annotations: Mapping[Value, Annotation]
     uses_seed: bool
     captured: tuple[CapturedArray, ...] = ()
+    statistics: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
 
 def input_names(model: Traceable) -> tuple[str, ...]:
@@ -376,6 +379,11 @@ def _finish(
         value_annotations=run.wishes | {walk.values[n]: a for n, a in matched if n in walk.values},
         uses_seed=run.seed is not None,
         captured=tuple(captured),
+        statistics={
+            name: (run.statistics[value][0].name, run.statistics[value][1])
+            for name, value in graph.outputs.items()
+            if value in run.statistics and run.statistics[value][0].name in component.input_ports
+        },
     )
 
 

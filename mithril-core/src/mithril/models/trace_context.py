@@ -64,6 +64,7 @@ class Trace:
             the names of their parameters begin with.
         parts: what layers that were called in layers make, by their paths.
         ties: for each parameter that is tied to another the name of that one.
+        statistics: of layers, by what goes out: what came in, and the number that it begins with.
         wishes: what the models inside loops say of how their values are split.
     """
 
@@ -80,6 +81,7 @@ class Trace:
     owners: dict[int, tuple[object, str]] = field(default_factory=dict)
     parts: dict[str, Value] = field(default_factory=dict)
     ties: Mapping[str, str] = field(default_factory=dict)
+    statistics: dict[Value, tuple[Value, float]] = field(default_factory=dict)
     wishes: dict[Value, Annotation] = field(default_factory=dict)
 
     def claim(self, component: object, label: str, prefix: str) -> None:

@@ -80,6 +80,7 @@ class Plan:
         pricing: what priced the choices in it, if there were any.
         analyst: reads memory and time off it.
         parameters: names of the inputs that are parameters of a model.
+        optimizer: names of the inputs that are the state of an optimiser.
     """
 
     mesh: Mesh
@@ -91,6 +92,7 @@ class Plan:
     pricing: Pricing | None = None
     analyst: Analyst | None = field(default=None, repr=False)
     parameters: tuple[str, ...] = ()
+    optimizer: tuple[str, ...] = ()
 
     @staticmethod
     def of_program(

@@ -63,6 +63,7 @@ def _plan_out(plan: Plan) -> Json:
         },
         "notes": list(plan.notes),
         "parameters": list(plan.parameters),
+        "optimizer": list(plan.optimizer),
         "pricing": None if plan.pricing is None else asdict(plan.pricing),
         "timetable": None if plan.only_stage else _timetable_out(plan.timetable),
     }
@@ -90,6 +91,7 @@ def _plan_in(content: Json) -> Plan:
         tuple(content["notes"]),
         pricing=pricing,
         parameters=tuple(content["parameters"]),
+        optimizer=tuple(content.get("optimizer", ())),
     )
 
 

@@ -328,9 +328,9 @@ class CompiledModel(PlanReports, Shared):
         open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded))
         return self._planner.ask(seeded, [*inputs, *open_])
 
-    def convert_inputs(self, given: Mapping[str, object]) -> list[Array]:
-        """Return inputs as arrays of the backend, in order; values of the host wait there."""
-        return self._evaluator.convert_inputs(given)
+    def convert_inputs(self, given: Mapping[str, object], names: Sequence[str]) -> list[Array]:
+        """Return some inputs as arrays of the backend, in order; values of the host wait there."""
+        return self._evaluator.convert_inputs(given, names)
 
     def convert_parameters(self, given: Mapping[str, object]) -> list[Array]:
         """Return parameters as arrays of the backend, in order."""

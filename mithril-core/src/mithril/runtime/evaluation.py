@@ -108,15 +108,18 @@ class Evaluator:
         arrays = self._fit_all(self._convert(given, seeded), seeded)
         return self.bind(seeded, [x.kind for x in arrays])
 
-    def convert_inputs(self, given: Given) -> list[Array]:
+    def convert_inputs(self, given: Given, names: Sequence[str]) -> list[Array]:
         """Return inputs as arrays of the backend, in order; values of the host wait there.
+
+        Args:
+            given: the inputs.
+            names: of those that must be given.
 
         Raises:
             GraphError: a name is missing or unknown.
         """
-        explain = self._planner.explain_input
-        found = _in_order(given, self._inputs, self._pick_inputs, "input", explain)
-        arrays = self._converter.convert(found, self._inputs, "input", self._settings.in_shardings)
+        found = _in_order(given, names, pick(names), "input", self._planner.explain_input)
+        arrays = self._converter.convert(found, names, "input", self._settings.in_shardings)
         return arrays if self._planner.is_placed else list(map(on_whole_mesh, arrays))
 
     def convert_parameters(self, given: Given) -> list[Array]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from mithril.ir import Builder, Graph, Phase, Tensor, Value
 from mithril.ir.constant import Constant
-from mithril.transform.gradient_names import cotangent_name, gradient_of
+from mithril.transform.gradient_names import cotangent_name
 from mithril.transform.simplify import eliminate_dead
 
 
@@ -23,11 +23,13 @@ class Update:
         graph: from parameters, their gradients (`gradient_of`) and what a step keeps to what it
             keeps next; an input that the joint graph has, as an input or an output, is that one.
         loss: the output whose gradient is one.
+        told: outputs of the model that are outputs of the step.
         scale: input of the graph that the gradient of the loss is instead; empty for one.
     """
 
     graph: Graph
     loss: str
+    told: tuple[str, ...]
     scale: str = ""
 
 
@@ -51,8 +53,7 @@ def append_update(joint: Graph, update: Update) -> Graph:
     for value in update.graph.inputs:
         known[value] = (outputs if value.name in outputs else inputs)[value.name]
     _copy(builder, update.graph, known, Phase.update)
-    gradients = {gradient_of(value.name) for value in joint.inputs}
-    kept = {name: tensor for name, tensor in outputs.items() if name not in gradients}
+    kept = {name: outputs[name] for name in update.told}
     made = {name: known[value] for name, value in update.graph.outputs.items()}
     return eliminate_dead(builder.build({**kept, **made}))
 

@@ -170,6 +170,7 @@ def _normalize_groups(input: Tensor, groups: int, epsilon: float, affine: bool) 
     parameters=("weight", "bias"),
     outputs=("output", "new_mean", "new_variance"),
     checks={"momentum": SHARE, "epsilon": POSITIVE_NUMBER},
+    statistics={"new_mean": ("running_mean", 0.0), "new_variance": ("running_variance", 1.0)},
 )
 def BatchNorm(  # noqa: N802
     input: Tensor,
@@ -183,8 +184,9 @@ def BatchNorm(  # noqa: N802
 
     Ioffe and Szegedy, "Batch normalization" (2015). The running statistics are no hidden state:
     they come in as inputs and go out as outputs, and the next evaluation is given what this one
-    returned (zeros and ones at first). Compiled for inference the layer uses them instead of the
-    batch's, and returns them unchanged. A batch split over devices is one batch.
+    returned (zeros and ones at first); `ml.train_step` does that by itself. Compiled for inference
+    the layer uses them instead of the batch's, and returns them unchanged. A batch split over
+    devices is one batch.
 
     Parameters are `weight` (channels,), starting at 1, and `bias` (channels,), starting at 0.
 

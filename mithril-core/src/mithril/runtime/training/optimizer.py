@@ -14,11 +14,12 @@ from typing import Any, Protocol
 from mithril.errors import GraphError, OptionError, ShapeError, kind_of
 from mithril.ir import Graph, Node, Tensor, Value
 from mithril.ir.running import tracing
-from mithril.ops import cast
+from mithril.ops import cast, isfinite, sqrt
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.tracing import FunctionBuilder, lift
 from mithril.runtime.functional.tree import Structure, flatten, names, rebuild
 from mithril.runtime.parameters import Parameters
+from mithril.runtime.training.loss_scale import SCALE, TYPES, LossScale, choose, unscale
 from mithril.transform import gradient_of
 from mithril.types import DType, TensorType
 
@@ -105,6 +106,8 @@ def trace_update(
     state: OptimizerState,
     metrics: Sequence[str],
     uses_seed: bool,
+    statistics: Mapping[str, tuple[str, TensorType]],
+    loss_scale: LossScale | None = None,
 ) -> Graph:
     """Return the update of a step as a graph.
 
@@ -118,6 +121,8 @@ def trace_update(
         state: what the optimiser keeps.
         metrics: which of `gradient_norm` and `learning_rate` are told.
         uses_seed: whether the model draws random numbers.
+        statistics: by output of the model, the input that it is next, and its type.
+        loss_scale: how the loss is scaled, if it is.
 
     Raises:
         GraphError: the optimiser returns trees of another form.
@@ -129,16 +134,27 @@ def trace_update(
         slopes = {n: builder.input(t, gradient_of(n)) for n, t in parameters.items()}
         kept = {n: builder.input(t, n) for n, t in state.types.items()}
         step = builder.input(TensorType((), DType.int32), STEP)
+        scaling = {n: builder.input(t, n) for n, t in TYPES.items()} if loss_scale else {}
+        if scaling:
+            slopes = unscale(slopes, scaling[SCALE])
+        norm = _find_norm(slopes) if scaling or GRADIENT_NORM in metrics else None
         returned = optimizer.apply(
             _as_params(slopes), state.rebuild(list(kept.values())), _as_params(given)
         )
         new, after = _check_returned(builder, returned, parameters, state)
-        outputs = {f"{NEXT}{n}": x for n, x in {**new, **after}.items()}
-        outputs[f"{NEXT}{STEP}"] = step + 1
+        given |= {port: builder.input(type, port) for port, type in statistics.values()}
+        learnt = {port: builder.input(type, out) for out, (port, type) in statistics.items()}
+        made = {**new, **after, **learnt, STEP: step + 1}
+        if loss_scale is not None and norm is not None:
+            is_finite = isfinite(norm)
+            before = {**given, **kept, STEP: step}
+            made = {n: choose(is_finite, x, before[n]) for n, x in made.items()}
+            made |= loss_scale.advance(scaling, is_finite)
         if uses_seed:
             seed = builder.input(TensorType((), DType.uint32), SEED)
-            outputs[f"{NEXT}{SEED}"] = seed + SEED_STEP
-        outputs |= _make_metrics(metrics, slopes, after)
+            made[SEED] = seed + SEED_STEP
+        outputs = {f"{NEXT}{n}": x for n, x in made.items()}
+        outputs |= _make_metrics(metrics, norm, after)
     graph = builder.build(outputs)
     builder.is_done = True
     _check_captured(builder)
@@ -190,13 +206,19 @@ def _first_other(found: Sequence[str], wanted: Sequence[str]) -> str:
     return f"'{more[0]}' is new" if more else "the order differs"
 
 
+def _find_norm(gradients: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the root of the sum of all squares, in float32."""
+    squares = [((g := cast(x, DType.float32)) * g).sum() for x in gradients.values()]
+    total = sum(squares[1:], squares[0]) if squares else None
+    return None if total is None else sqrt(total)
+
+
 def _make_metrics(
-    wanted: Sequence[str], gradients: Mapping[str, Tensor], state: Mapping[str, Tensor]
+    wanted: Sequence[str], norm: Tensor | None, state: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-    if GRADIENT_NORM in wanted and gradients:
-        squares = [(g := cast(x, DType.float32)) * g for x in gradients.values()]
-        found[f"{METRIC}{GRADIENT_NORM}"] = sum(x.sum() for x in squares) ** 0.5
+    if GRADIENT_NORM in wanted and norm is not None:
+        found[f"{METRIC}{GRADIENT_NORM}"] = norm
     rates = [x for name, x in state.items() if name.rpartition(".")[2] == LEARNING_RATE]
     if LEARNING_RATE in wanted and rates:
         found[f"{METRIC}{LEARNING_RATE}"] = rates[-1]

@@ -17,6 +17,7 @@ class TrainState(NamedTuple):
         statistics: running statistics of layers, such as those of BatchNorm, by input name.
         step: how many steps were made, int32.
         seed: decides the random numbers of the next step, uint32.
+        loss_scale: with `loss_scale=` the scale and its counters, by name; otherwise empty.
     """
 
     params: Parameters
@@ -24,6 +25,7 @@ class TrainState(NamedTuple):
     statistics: dict[str, Array]
     step: Array
     seed: Array
+    loss_scale: dict[str, Array]
 
 
 class Metrics(dict[str, Array]):

@@ -7,78 +7,46 @@ priced and explained like the rest, and a step is one program on every device.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mithril.compiler import Request
 from mithril.cost import PlanMemory
-from mithril.errors import GraphError, MeshError, OptionError, kind_of, listing, nearest
+from mithril.errors import GraphError, OptionError, kind_of, nearest
 from mithril.keywords import checked_keywords
-from mithril.mesh import Mesh, Sharding
+from mithril.mesh import Sharding
 from mithril.models import Layer, Model
-from mithril.models.trace import Traced
-from mithril.plan import Plan
+from mithril.plan import Plan, Port
 from mithril.report import explain
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
-from mithril.runtime.capture import Captured
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
 from mithril.runtime.functional.tree import flatten, names
 from mithril.runtime.parameters import Parameters, initial_array
-from mithril.runtime.planner import Asked
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.specification import TensorSpec
+from mithril.runtime.training.loss_scale import TYPES, LossScale, read_loss_scale
 from mithril.runtime.training.optimizer import (
-    GRADIENT_NORM,
-    LEARNING_RATE,
-    METRIC,
     NEXT,
     OPTIMIZER,
     SEED,
     STEP,
     Optimizer,
-    OptimizerState,
     check_optimizer,
-    find_parameter,
-    trace_state,
-    trace_update,
 )
+from mithril.runtime.training.planner import StepPlanner, StepSource
 from mithril.runtime.training.state import Metrics, TrainState
-from mithril.runtime.training.zero import split_further
+from mithril.runtime.training.zero import read_zero
 from mithril.runtime.unplaced import settle
-from mithril.sharding import FREE, UNSAID, Layout
-from mithril.transform import Update, cotangent_name
+from mithril.sharding import Layout
 from mithril.types import TensorType, as_dtype, to_python
 
 KEPT = 64
 """How many plans a step keeps."""
-STAGES = (0, 1, 2, 3)
 AXIS = "data"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepSource:
-    """What a step was made from.
-
-    Args:
-        traced: the model.
-        captured: arrays that its layers use from around them.
-        state: what the optimiser keeps.
-        kept: names of what the step keeps and gives up, in the order of its arguments.
-        passed: names of parameters that it takes and does not change.
-        metrics: names of what it tells, and the outputs that they are.
-    """
-
-    traced: Traced
-    captured: Captured
-    state: OptimizerState
-    kept: tuple[str, ...]
-    passed: tuple[str, ...]
-    metrics: Mapping[str, str]
 
 
 @checked_keywords()
@@ -92,6 +60,7 @@ def train_step(
     zero: int = 0,
     zero_axis: str | Sequence[str] = AXIS,
     accumulate: int = 1,
+    loss_scale: float | str | None = None,
     **options: Any,
 ) -> TrainStep:
     """Return a step of training: a function from state and batch to the next state and metrics.
@@ -112,6 +81,9 @@ def train_step(
         zero_axis: that mesh axis, or several of them.
         accumulate: into how many micro-batches a batch is cut, one after another; gradients are
             summed, and are those of the whole batch. Devices exchange them once.
+        loss_scale: a number that the loss is multiplied with for the backward, so that gradients of
+            float16 do not vanish, or `dynamic`: a step whose gradients overflow is left out and
+            counted, and the scale is halved; it is doubled after 2000 others.
         options: those of `compile`; `inference` and `donate` are not among them.
 
     Raises:
@@ -135,21 +107,21 @@ def train_step(
     for name in ("inference", "donate", "differentiable", "outputs"):
         if name in options:
             raise OptionError(f"option '{name}' makes no sense for train_step(); leave it out")
-    if zero not in STAGES or isinstance(zero, bool):
-        raise OptionError(f"zero={zero!r} is no stage of ZeRO; give 0, 1, 2 or 3")
+    stage, scale = read_zero(zero, zero_axis, backend.mesh), read_loss_scale(loss_scale)
     if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
         specs = {n: x.sharding for n, x in shapes.items() if isinstance(x, TensorSpec)}
         said = {name: spec for name, spec in specs.items() if spec is not None}
         options.setdefault("in_shardings", said)
-    # How parameters are computed with is chosen for the model alone; ZeRO splits them further.
     compiled = compile(model, backend, **options)
     compiled = compiled.accumulating(_check_accumulate(accumulate, compiled))
-    if zero:
+    kinds = compiled.read_kinds(shapes)
+    if stage.stage:  # how parameters are computed with is chosen for the model alone
         compiled.plan_for(shapes, gradients=True)
-    axes = (zero_axis,) if isinstance(zero_axis, str) else tuple(zero_axis)
-    for axis in axes if zero else ():
-        _check_axis(axis, backend.mesh)
-    return TrainStep(compiled, check_optimizer(optimizer), loss, shapes, zero, axes)
+    given = dict(zip(compiled.inputs, kinds, strict=True))
+    return TrainStep(
+        compiled, StepPlanner(compiled, check_optimizer(optimizer), loss, given, stage, scale),
+        [given[name] for name in compiled.inputs], scale,
+    )  # fmt: skip
 
 
 class TrainStep:
@@ -158,19 +130,19 @@ class TrainStep:
     def __init__(
         self,
         compiled: CompiledModel,
-        optimizer: Optimizer,
-        loss: str,
-        shapes: Mapping[str, object],
-        zero: int,
-        axes: tuple[str, ...],
+        planner: StepPlanner,
+        kinds: Sequence[Kind],
+        loss_scale: LossScale | None,
     ) -> None:
         self.compiled = compiled
         self.backend: Backend = compiled.backend
-        self._optimizer = optimizer
-        self._loss = _check_loss(loss, compiled)
-        self._zero, self._axes = zero, axes
+        self.inputs = planner.inputs
+        self._planner, self._scale = planner, loss_scale
         self._bindings: Bindings[None, StepSource] = Bindings(KEPT)
-        self._latest = self._bind(compiled.read_kinds(shapes))
+        given = dict(zip(compiled.inputs, kinds, strict=True))
+        first = [given[name] for name in self.inputs]
+        self._latest = planner.bind(first)
+        self._bindings.keep(None, [kind.said for kind in first], self._latest)
 
     # ------------------------------------------------------------------ what the plan tells
 
@@ -214,9 +186,15 @@ class TrainStep:
         arrays = self._make_parameters(seed, params, bound)
         optimizer = self._make_state(arrays, bound)
         step = self._place_number(np.asarray(0, np.int32))
-        return TrainState(
-            arrays, optimizer, {}, step, self._place_number(np.asarray(seed, np.uint32))
-        )
+        starts = self._planner.statistics.values()
+        statistics = {port: self._fill(bound.ports[port], start) for port, start in starts}
+        key = self._place_number(np.asarray(seed, np.uint32))
+        start = self._scale.make_start() if self._scale else {}
+        scale = {
+            name: self._place_number(np.asarray(number, TYPES[name].dtype.numpy))
+            for name, number in start.items()
+        }
+        return TrainState(arrays, optimizer, statistics, step, key, scale)
 
     def __call__(
         self, state: TrainState, batch: Mapping[str, object]
@@ -234,7 +212,7 @@ class TrainStep:
             GraphError: the state is of another model or optimiser, or an input is missing.
             BackendError: the state was given to a step before.
         """
-        inputs = self.compiled.convert_inputs(batch)
+        inputs = self.compiled.convert_inputs(batch, self.inputs)
         bound = self._find(inputs)
         source = bound.interface.source
         arrays = [*inputs, *self._flatten(state, bound), *source.captured.held]
@@ -250,6 +228,11 @@ class TrainStep:
         """Return a number of NumPy as an array that every device has."""
         type = TensorType((), as_dtype(number.dtype))
         return self.backend.place(type, Sharding.replicated(self.backend.mesh, 0), lambda _: number)
+
+    def _fill(self, port: Port, start: float) -> Array:
+        """Return what running statistics begin with."""
+        values = np.full(port.type.shape, start, port.type.dtype.numpy)
+        return self.backend.place(port.type, port.sharding, lambda box: values[box])
 
     def _make_parameters(
         self, seed: int, given: Mapping[str, object] | None, bound: Bound[StepSource]
@@ -297,7 +280,7 @@ class TrainStep:
         leaves: list[Any] = []
         structure = flatten(state.optimizer, leaves)
         found |= dict(zip(names(structure, OPTIMIZER), leaves, strict=True))
-        found |= {STEP: state.step, SEED: state.seed}
+        found |= {**state.statistics, **state.loss_scale, STEP: state.step, SEED: state.seed}
         wanted = (*source.kept, *source.passed)
         missing = [name for name in wanted if name not in found]
         unknown = [name for name in found if name not in wanted and name != SEED]
@@ -321,107 +304,24 @@ class TrainStep:
         return TrainState(
             params,
             source.state.rebuild(leaves),
-            {},
+            {port: made[f"{NEXT}{port}"] for port in before.statistics},
             made[f"{NEXT}{STEP}"],
             made.get(f"{NEXT}{SEED}", before.seed),
+            {name: made[f"{NEXT}{name}"] for name in before.loss_scale},
         )
 
-    # ------------------------------------------------------------------ planning
-
     def _find(self, inputs: Sequence[Array]) -> Bound[StepSource]:
+        """Return the step for a batch, planned if need be."""
         known = self._bindings.of_last_said(None, inputs)
         if known is None:
             kinds = [x.kind.said for x in inputs]
-            known = self._bindings.find(None, kinds) or self._bind([x.kind for x in inputs])
+            known = self._bindings.find(None, kinds)
+            if known is None:
+                known = self._planner.bind([x.kind for x in inputs])
+                self._bindings.keep(None, kinds, known)
             self._bindings.remember(None, inputs, known)
+            self._latest = known
         return known
-
-    def _bind(self, kinds: Sequence[Kind]) -> Bound[StepSource]:
-        """Return the step for batches of some kinds, planned."""
-        said = [kind.said for kind in kinds]
-        asked = self.compiled.ask((self._loss,), kinds)
-        traced = asked.traced
-        trainable = _list_types(traced, asked.request.differentiated)
-        _check_scalar(self._loss, traced)
-        state = trace_state(self.backend, self._optimizer, trainable)
-        wanted = (GRADIENT_NORM, LEARNING_RATE)
-        update = trace_update(
-            self.backend, self._optimizer, trainable, state, wanted, traced.uses_seed
-        )
-        source, interface = self._interface(asked, update, state)
-        request = replace(
-            asked.request,
-            layouts=self._lay_out(asked.request.layouts, trainable, state, update),
-            update=Update(update, self._loss),
-            donated=frozenset(source.kept),
-        )
-        bound = bind(
-            self.compiled.engine, traced.graph, request, interface, self.compiled.settings.plan
-        )
-        self._bindings.keep(None, said, bound)
-        self._latest = bound
-        return bound
-
-    def _interface(
-        self, asked: Asked, update: Any, state: OptimizerState
-    ) -> tuple[StepSource, Interface[StepSource]]:
-        traced = asked.traced
-        kept = [name.removeprefix(NEXT) for name in update.outputs if name.startswith(NEXT)]
-        passed = tuple(name for name in self.compiled.parameters if name not in kept)
-        metrics = {
-            name: name for name, value in traced.graph.outputs.items() if not value.type.shape
-        }
-        metrics = {self._loss: self._loss, **metrics}
-        told = [name for name in update.outputs if name.startswith(METRIC)]
-        metrics |= {name.removeprefix(METRIC): name for name in told}
-        source = StepSource(traced, Captured(traced.captured), state, tuple(kept), passed, metrics)
-        arguments = (*self.compiled.inputs, *kept, *passed)
-        hidden = tuple(item.name for item in traced.captured)
-        results = (*(f"{NEXT}{name}" for name in kept), *metrics.values())
-        made = Interface(
-            "step()", self.backend, source, (*arguments, *hidden), tuple(dict.fromkeys(results)),
-            is_placed=asked.interface.is_placed,
-        )  # fmt: skip
-        return source, made.donating(kept)
-
-    def _lay_out(
-        self,
-        said: Mapping[str, Layout],
-        parameters: Mapping[str, TensorType],
-        state: OptimizerState,
-        update: Any,
-    ) -> dict[str, Layout]:
-        """Return how everything lies: what is kept leaves as it arrives."""
-        mesh = self.backend.mesh
-        found = {
-            name: layout for name, layout in said.items() if name != cotangent_name(self._loss)
-        }
-        homes: dict[str, Sharding] = {}
-        for name, type in parameters.items():
-            layout = found.get(name, UNSAID)
-            if self._zero and mesh.size > 1:
-                found[name], homes[name] = self._split(layout, type, mesh)
-            elif not layout.is_free or layout.rests or layout.computed:
-                homes[name] = layout.arrival(mesh, len(type.shape))
-        for name, type in state.types.items():
-            owner = find_parameter(name, type, parameters)
-            whole = Sharding.replicated(mesh, len(type.shape))
-            home = homes.get(owner) if owner is not None else whole
-            found[name] = Layout(FREE if home is None else home, decided_by="the optimiser's state")
-        for name in (STEP, SEED):
-            found[name] = Layout(Sharding.replicated(mesh, 0))
-        kept = (name for name in update.outputs if name.startswith(NEXT))
-        return found | {name: Layout(follows=name.removeprefix(NEXT)) for name in kept}
-
-    def _split(self, layout: Layout, type: TensorType, mesh: Mesh) -> tuple[Layout, Sharding]:
-        """Return the layout of a parameter under ZeRO, and how what belongs to it lies."""
-        rank = len(type.shape)
-        computed = layout.computed or layout.existing or Sharding.replicated(mesh, rank)
-        home = layout.rests or split_further(computed, self._axes, type.shape)
-        if self._zero < 3 or home == computed:
-            return replace(layout, arrives=layout.existing or computed), home
-        who = layout.decided_by or f"zero={self._zero}"
-        return replace(layout, arrives=None, computed=computed, rests=home, decided_by=who), home
 
 
 def _check_accumulate(count: object, compiled: CompiledModel) -> int:
@@ -434,34 +334,6 @@ def _check_accumulate(count: object, compiled: CompiledModel) -> int:
             f"accumulates over its micro-batches: say PipelineOptions(microbatch_size=…)"
         )
     return number
-
-
-def _check_axis(axis: object, mesh: Mesh) -> None:
-    if axis not in mesh.names:
-        raise MeshError(f"zero_axis: {mesh.lacking(str(axis))}")
-
-
-def _list_types(traced: Traced, wanted: Sequence[str]) -> dict[str, TensorType]:
-    return {name: traced.graph.input(name).type for name in wanted}
-
-
-def _check_loss(loss: object, compiled: CompiledModel) -> str:
-    if loss not in compiled.outputs:
-        raise GraphError(
-            f"train_step() minimises output {loss!r}, which the model does not have"
-            f"{nearest(str(loss), compiled.outputs)}; outputs: {listing(compiled.outputs)}; "
-            f"say which by loss="
-        )
-    return str(loss)
-
-
-def _check_scalar(loss: str, traced: Traced) -> None:
-    type = traced.graph.outputs[loss].type
-    if type.shape or not type.dtype.is_float:
-        raise GraphError(
-            f"train_step() minimises '{loss}', which is {type}; give a scalar of floats, such as "
-            f"what a loss returns"
-        )
 
 
 __all__ = ["TrainStep", "train_step"]

@@ -8,9 +8,46 @@ gradients, too, and 3 the parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from mithril.errors import MeshError, OptionError
 from mithril.mesh import Mesh, Sharding
 from mithril.types import Shape
+
+STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """What is split further than it is computed with.
+
+    Args:
+        stage: 0 nothing, 1 the optimiser's state, 2 gradients, too, 3 parameters, too.
+        axes: of the mesh, over which it is split.
+    """
+
+    stage: int
+    axes: tuple[str, ...]
+
+    def split(self, sharding: Sharding, shape: Shape) -> Sharding:
+        """Return how a tensor lies between steps that is computed with in some sharding."""
+        return split_further(sharding, self.axes, shape)
+
+
+def read_zero(stage: object, axes: str | Sequence[str], mesh: Mesh) -> Zero:
+    """Return what `zero=` and `zero_axis=` mean.
+
+    Raises:
+        OptionError: there is no such stage.
+        MeshError: the mesh lacks an axis.
+    """
+    if stage not in STAGES or isinstance(stage, bool):
+        raise OptionError(f"zero={stage!r} is no stage of ZeRO; give 0, 1, 2 or 3")
+    names = (axes,) if isinstance(axes, str) else tuple(axes)
+    for axis in names if stage else ():
+        if axis not in mesh.names:
+            raise MeshError(f"zero_axis: {mesh.lacking(str(axis))}")
+    return Zero(int(stage), names)
 
 
 def split_further(sharding: Sharding, axes: Sequence[str], shape: Shape) -> Sharding:
@@ -47,4 +84,4 @@ def _list_parts(mesh: Mesh, axes: Sequence[str]) -> list[str]:
     return [axis.name for name in axes for axis in mesh.axes if name in (axis.name, axis.origin)]
 
 
-__all__ = ["split_further"]
+__all__ = ["Zero", "read_zero", "split_further"]

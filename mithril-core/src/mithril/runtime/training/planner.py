@@ -1,0 +1,219 @@
+"""Plans a train step: the model's own request, its update, and how what is kept lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mithril.errors import GraphError, PlanError, listing, nearest
+from mithril.ir import Graph
+from mithril.mesh import Mesh, Sharding
+from mithril.models.trace import Traced
+from mithril.runtime.array import Kind
+from mithril.runtime.call import Bound, Interface, bind
+from mithril.runtime.capture import Captured
+from mithril.runtime.compiled import CompiledModel
+from mithril.runtime.planner import Asked
+from mithril.runtime.training.loss_scale import SCALE, TYPES, LossScale
+from mithril.runtime.training.optimizer import (
+    GRADIENT_NORM,
+    LEARNING_RATE,
+    METRIC,
+    NEXT,
+    SEED,
+    STEP,
+    Optimizer,
+    OptimizerState,
+    find_parameter,
+    trace_state,
+    trace_update,
+)
+from mithril.runtime.training.zero import Zero
+from mithril.sharding import FREE, UNSAID, Layout
+from mithril.transform import Update, cotangent_name
+from mithril.types import TensorType
+
+METRICS = (GRADIENT_NORM, LEARNING_RATE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepSource:
+    """What a step was made from.
+
+    Args:
+        traced: the model.
+        captured: arrays that its layers use from around them.
+        state: what the optimiser keeps.
+        kept: names of what the step keeps and gives up, in the order of its arguments.
+        passed: names of parameters that it takes and does not change.
+        metrics: names of what it tells, and the outputs that they are.
+    """
+
+    traced: Traced
+    captured: Captured
+    state: OptimizerState
+    kept: tuple[str, ...]
+    passed: tuple[str, ...]
+    metrics: Mapping[str, str]
+
+
+class StepPlanner:
+    """Makes the plans of one step.
+
+    Args:
+        compiled: the model.
+        optimizer: what becomes of its gradients.
+        loss: the output that is minimised.
+        kinds: of the model's inputs, by name.
+        zero: what is split further than it is computed.
+        loss_scale: how the loss is scaled, if it is.
+
+    Raises:
+        GraphError: the loss is no output, or no scalar of floats.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledModel,
+        optimizer: Optimizer,
+        loss: str,
+        kinds: Mapping[str, Kind],
+        zero: Zero,
+        loss_scale: LossScale | None,
+    ) -> None:
+        self._compiled = compiled
+        self._backend = compiled.backend
+        self._optimizer = optimizer
+        self._loss = _check_loss(loss, compiled)
+        self._kinds = kinds
+        self._zero, self._scale = zero, loss_scale
+        traced = compiled.ask((self._loss,), list(kinds.values())).traced
+        _check_scalar(self._loss, traced)
+        self.statistics = traced.statistics
+        kept = {port for port, _ in self.statistics.values()}
+        self.inputs = tuple(name for name in compiled.inputs if name not in kept)
+
+    def bind(self, kinds: Sequence[Kind]) -> Bound[StepSource]:
+        """Return the step for batches of some kinds, planned.
+
+        Args:
+            kinds: of `inputs`, in order.
+
+        Raises:
+            PlanError: a loop of layers is cut over stages.
+        """
+        given = {**self._kinds, **dict(zip(self.inputs, kinds, strict=True))}
+        asked = self._compiled.ask((self._loss,), list(given.values()))
+        traced, request = asked.traced, asked.request
+        if request.placement is not None and request.placement.loops:
+            raise PlanError(
+                f"train_step() cannot update Repeat '{next(iter(request.placement.loops))}', which "
+                f"is cut over stages; give each stage a Repeat of its own"
+            )
+        types = {name: traced.graph.input(name).type for name in request.differentiated}
+        state = trace_state(self._backend, self._optimizer, types)
+        statistics = {
+            output: (port, traced.graph.input(port).type)
+            for output, (port, _) in self.statistics.items()
+        }
+        update = trace_update(
+            self._backend, self._optimizer, types, state, METRICS, traced.uses_seed, statistics,
+            self._scale,
+        )  # fmt: skip
+        told = _list_scalars(traced, self._loss)
+        source, interface = self._connect(asked, update, state, told)
+        scale = SCALE if self._scale is not None else ""
+        request = replace(
+            request,
+            layouts=self._lay_out(request.layouts, types, state, update),
+            optimizer=tuple(state.types),
+            update=Update(update, self._loss, told, scale),
+            donated=frozenset(source.kept),
+        )
+        options = self._compiled.settings.plan
+        return bind(self._compiled.engine, traced.graph, request, interface, options)
+
+    def _connect(
+        self, asked: Asked, update: Graph, state: OptimizerState, told: Sequence[str]
+    ) -> tuple[StepSource, Interface[StepSource]]:
+        """Return what a step is made from, and what goes in and comes out."""
+        traced = asked.traced
+        kept = [name.removeprefix(NEXT) for name in update.outputs if name.startswith(NEXT)]
+        passed = tuple(name for name in self._compiled.parameters if name not in kept)
+        metrics = {name: name for name in told}
+        measured = [name for name in update.outputs if name.startswith(METRIC)]
+        metrics |= {name.removeprefix(METRIC): name for name in measured}
+        source = StepSource(traced, Captured(traced.captured), state, tuple(kept), passed, metrics)
+        hidden = (item.name for item in traced.captured)
+        results = (*(f"{NEXT}{name}" for name in kept), *metrics.values())
+        made = Interface(
+            "step()", self._backend, source, (*self.inputs, *kept, *passed, *hidden), results,
+            is_placed=asked.interface.is_placed,
+        )  # fmt: skip
+        return source, made.donating(kept)
+
+    def _lay_out(
+        self,
+        said: Mapping[str, Layout],
+        parameters: Mapping[str, TensorType],
+        state: OptimizerState,
+        update: Graph,
+    ) -> dict[str, Layout]:
+        """Return how everything lies: what is kept leaves as it arrives."""
+        mesh = self._backend.mesh
+        found = {n: layout for n, layout in said.items() if n != cotangent_name(self._loss)}
+        homes: dict[str, Sharding] = {}
+        for name, type in parameters.items():
+            layout = found.get(name, UNSAID)
+            if self._zero.stage and mesh.size > 1:
+                found[name], homes[name] = self._split(layout, type, mesh)
+            elif not layout.is_free:
+                homes[name] = layout.arrival(mesh, type.rank)
+        for name, type in state.types.items():
+            owner = find_parameter(name, type, parameters)
+            whole = Sharding.replicated(mesh, type.rank)
+            home = homes.get(owner) if owner is not None else whole
+            found[name] = Layout(FREE if home is None else home, decided_by="the optimiser's state")
+        numbers = (STEP, SEED, *(TYPES if self._scale else ()))
+        found |= {name: Layout(Sharding.replicated(mesh, 0)) for name in numbers}
+        for port, _ in self.statistics.values():
+            found[port] = Layout(Sharding.replicated(mesh, self._kinds[port].type.rank))
+        kept = (name for name in update.outputs if name.startswith(NEXT))
+        return found | {name: Layout(follows=name.removeprefix(NEXT)) for name in kept}
+
+    def _split(self, layout: Layout, type: TensorType, mesh: Mesh) -> tuple[Layout, Sharding]:
+        """Return the layout of a parameter under ZeRO, and how what belongs to it lies."""
+        computed = layout.computed or layout.existing or Sharding.replicated(mesh, type.rank)
+        home = layout.rests or self._zero.split(computed, type.shape)
+        if self._zero.stage < 3 or home == computed:
+            return replace(layout, arrives=layout.existing or computed), home
+        who = layout.decided_by or f"zero={self._zero.stage}"
+        return replace(layout, arrives=None, computed=computed, rests=home, decided_by=who), home
+
+
+def _list_scalars(traced: Traced, loss: str) -> tuple[str, ...]:
+    """Return the scalars among the outputs of the model, the loss first."""
+    scalars = (name for name, value in traced.graph.outputs.items() if not value.type.shape)
+    return tuple(dict.fromkeys((loss, *scalars)))
+
+
+def _check_loss(loss: object, compiled: CompiledModel) -> str:
+    if loss not in compiled.outputs:
+        raise GraphError(
+            f"train_step() minimises output {loss!r}, which the model does not have"
+            f"{nearest(str(loss), compiled.outputs)}; outputs: {listing(compiled.outputs)}; say "
+            f"which by loss="
+        )
+    return str(loss)
+
+
+def _check_scalar(loss: str, traced: Traced) -> None:
+    type = traced.graph.outputs[loss].type
+    if type.shape or not type.dtype.is_float:
+        raise GraphError(
+            f"train_step() minimises '{loss}', which is {type}; give a scalar of floats, such as "
+            f"what a loss returns"
+        )
+
+
+__all__ = ["StepPlanner", "StepSource"]
