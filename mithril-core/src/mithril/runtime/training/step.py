@@ -15,7 +15,7 @@ from mithril.compiler import Request
 from mithril.cost import PlanMemory
 from mithril.errors import GraphError, OptionError, kind_of, nearest
 from mithril.keywords import checked_keywords
-from mithril.mesh import Sharding
+from mithril.mesh import Sharding, onto
 from mithril.models import Layer, Model
 from mithril.plan import Plan, Port
 from mithril.report import explain
@@ -28,6 +28,7 @@ from mithril.runtime.functional.tree import flatten, names
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.specification import TensorSpec
+from mithril.runtime.submesh import move_to
 from mithril.runtime.training.loss_scale import TYPES, LossScale, read_loss_scale
 from mithril.runtime.training.optimizer import (
     NEXT,
@@ -256,13 +257,17 @@ class TrainStep:
 
     def _make_state(self, params: Parameters, bound: Bound[StepSource]) -> Any:
         """Return what the optimiser keeps at first, made where it lies."""
-        state = bound.interface.source.state
+        state, mesh = bound.interface.source.state, self.backend.mesh
         used = [value.name for value in state.graph.inputs]
-        layouts = {name: Layout(bound.ports[name].sharding) for name in used}
-        layouts |= {name: Layout(leaves=bound.ports[name].sharding) for name in state.types}
+        # What a stage has is made on all devices: which of them it is for matters to plans alone.
+        lies = {n: onto(bound.ports[n].sharding, mesh) for n in (*used, *state.types)}
+        layouts = {name: Layout(lies[name]) for name in used}
+        layouts |= {name: Layout(leaves=lies[name]) for name in state.types}
         interface = Interface("init()", self.backend, None, tuple(used), tuple(state.types))
         made = bind(self.compiled.engine, state.graph, Request(layouts), interface)
-        return state.rebuild(made.run(made.settle([params[name] for name in used])))
+        arrays = made.run([move_to(params[name], lies[name]) for name in used])
+        wanted = (bound.ports[name].sharding for name in state.types)
+        return state.rebuild(list(map(move_to, arrays, wanted)))
 
     def _flatten(self, state: TrainState, bound: Bound[StepSource]) -> list[Array]:
         """Return the arrays of a state in the order of the arguments.
@@ -285,12 +290,11 @@ class TrainStep:
         missing = [name for name in wanted if name not in found]
         unknown = [name for name in found if name not in wanted and name != SEED]
         if missing or unknown:
-            name = (missing or unknown)[0]
-            lacks = "lacks" if missing else "has"
+            what = f"lacks '{missing[0]}', which" if missing else f"has '{unknown[0]}', which"
+            near = nearest(missing[0], unknown) if missing else ""
             raise GraphError(
-                f"state {lacks} '{name}'{nearest(name, unknown if missing else wanted)}, and this "
-                f"step {'keeps' if missing else 'does not keep'} it; it is the state of another "
-                f"model or optimiser; make one with step.init()"
+                f"state {what} this step {'keeps' if missing else 'does not keep'}{near}; it is "
+                f"the state of another model or optimiser; make one with step.init()"
             )
         return [found[name] for name in wanted]
 
