@@ -435,5 +435,5 @@ def test_a_state_of_another_step() -> None:
         ml.GraphError, match=r"^state has 'optimizer.other', which this step does not keep"
     ):
         step(state._replace(optimizer=more), batches(1)[0])
-    with pytest.raises(ml.GraphError, match=r"^input 't' is missing; inputs: 'x' and 't'"):
+    with pytest.raises(ml.GraphError, match=r"^input 't' is missing; inputs: 'x', 't'"):
         step(step.init(), {"x": batches(1)[0]["x"]})
