@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mithril.errors import OptionError
+from mithril.errors import OptionError, listing, nearest
 from mithril.options import Precision, float_dtype
+from mithril.types import DType, to_python
 
 BACKEND_LATER = frozenset({
     "all_reduce_fusion", "async_collective_ops", "auto_sharding", "auto_sharding_config",
@@ -24,9 +25,8 @@ BACKEND_LATER = frozenset({
 
 COMPILE_LATER = frozenset({
     "activation_checkpointing", "activation_offload", "auto_partition", "checkpointing",
-    "communication_optimization", "gradient_accumulation", "gradient_accumulation_steps",
-    "load_balancing", "load_balancing_algorithm", "max_memory_per_device",
-    "memory_planning", "mixed_precision_policy", "offload_threshold", "partition_constraints",
+    "communication_optimization", "load_balancing", "load_balancing_algorithm",
+    "max_memory_per_device", "memory_planning", "offload_threshold", "partition_constraints",
     "partition_objective", "partition_search_space", "partition_strategy",
     "profiling_based_partitioning", "recomputation_granularity",
     "rematerialization", "rematerialization_policy", "spill_threshold_mb", "spill_to_host",
@@ -35,8 +35,12 @@ COMPILE_LATER = frozenset({
 
 
 OF_MODELS = {
+    "accumulate": "cut the batch in the function, with ml.scan",
     "differentiable": "gradients are those of ml.grad(function, argnums=…)",
+    "gradient_accumulation": "cut the batch in the function, with ml.scan",
+    "gradient_accumulation_steps": "cut the batch in the function, with ml.scan",
     "inference": "a function does what its code says",
+    "mixed_precision_policy": "a function computes in the dtypes of its arrays; write x.astype(…)",
     "pipeline": "only a model has stages",
     "pipeline_schedule": "only a model has stages",
     "precision": "a function computes in the dtypes of its arrays; write x.astype(…)",
@@ -131,3 +135,68 @@ def refuse_later(call: str, given: Mapping[str, object], later: Iterable[str]) -
             raise OptionError(
                 f"option {name}={value!r} of {call} is not available yet; leave it out"
             )
+
+
+POLICY = ("params", "compute", "gradients")
+
+
+def read_policy(policy: object) -> tuple[Precision, DType | None]:
+    """Return the precision that `mixed_precision_policy=` means, and the dtype of gradients.
+
+    Args:
+        policy: a mapping from `params`, `compute` and `gradients` to float dtypes; gradients have
+            the dtype of their parameters by default.
+
+    Raises:
+        OptionError: it is no such mapping.
+    """
+    if not isinstance(policy, Mapping):
+        raise OptionError(
+            f"mixed_precision_policy={policy!r} is no mapping; give dtypes, such as "
+            f'{{"params": "bfloat16", "compute": "float32"}}'
+        )
+    for name in policy:
+        if name not in POLICY:
+            raise OptionError(
+                f"mixed_precision_policy has no entry {name!r}{nearest(str(name), POLICY)}; "
+                f"entries: {listing(POLICY)}"
+            )
+    given = {name: float_dtype(f"mixed_precision_policy '{name}'", policy[name]) for name in policy}
+    precision = Precision(param_dtype=given.get("params"), compute_dtype=given.get("compute"))
+    gradients = given.get("gradients")
+    return precision, None if gradients is None else DType(gradients)
+
+
+def read_accumulate(accumulate: object, is_on: object, steps: object) -> int:
+    """Return into how many micro-batches a batch is cut.
+
+    Args:
+        accumulate: the number; None where it is not given.
+        is_on: `gradient_accumulation=`, which the guides give with the number of steps.
+        steps: `gradient_accumulation_steps=`, another name of the number.
+
+    Raises:
+        OptionError: it is no positive integer, or these differ.
+    """
+    if accumulate is not None and steps is not None and accumulate != steps:
+        raise OptionError(
+            f"accumulate={accumulate!r} and gradient_accumulation_steps={steps!r} are two names of "
+            f"one option and differ; give one of them"
+        )
+    name = "accumulate" if steps is None else "gradient_accumulation_steps"
+    given = to_python(accumulate if steps is None else steps)
+    if is_on is not None and not isinstance(is_on, bool):
+        raise OptionError(f"gradient_accumulation={is_on!r} is neither True nor False")
+    if given is None and is_on:
+        raise OptionError(
+            "gradient_accumulation=True does not say over how many micro-batches; give "
+            "gradient_accumulation_steps, too"
+        )
+    count = 1 if given is None else given
+    if type(count) is not int or count < 1:
+        raise OptionError(f"{name}={count!r} is no number of micro-batches; give 1 or more")
+    if count > 1 and is_on is False:
+        raise OptionError(
+            f"gradient_accumulation=False is given together with {name}={count}; leave one out"
+        )
+    return count

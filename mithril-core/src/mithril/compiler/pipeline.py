@@ -27,6 +27,7 @@ from mithril.plan.proof import prove_order
 from mithril.sharding import Layout
 from mithril.transform import (
     append_update,
+    cast_gradients,
     differentiate,
     eliminate_dead,
     expand,
@@ -134,6 +135,8 @@ def add_gradients(graph: Graph, request: Request, target: Target, options: PlanO
         return graph, request
     follow = {gradient_of(name): Layout(follows=name) for name in request.differentiated}
     joint = differentiate(graph, request.cotangents, request.differentiated)
+    if options.gradients is not None:
+        joint = cast_gradients(joint, request.parameters, options.gradients)
     return joint, replace(request, layouts={**request.layouts, **follow})
 
 

@@ -9,6 +9,7 @@ from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.pipeline import Placement
 from mithril.sharding import Layout
 from mithril.transform import Update
+from mithril.types import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,11 @@ class PlanOptions:
             None for any.
         strict_memory: whether a plan is refused that devices have too little memory for; otherwise
             there is a warning.
+        gradients: the dtype in which gradients of parameters leave; None for that of each.
     """
 
     precision: Precision = AS_THEY_COME
     pads: bool = True
     max_reshard_bytes: int | None = None
     strict_memory: bool = False
+    gradients: DType | None = None

@@ -19,8 +19,6 @@ from mithril.keywords import checked_keywords, list_argument_names, refuse_unkno
 from mithril.mesh import Sharding
 from mithril.models import Layer
 from mithril.models.composition import Composition
-from mithril.models.placement import placement_spec_of
-from mithril.models.prefixes import component_of
 from mithril.models.trace import input_names, main_output_names, output_names, parameter_names
 from mithril.plan import Plan
 from mithril.plugins.published import suggest_attribute
@@ -306,17 +304,6 @@ class CompiledModel(PlanReports, Shared):
     def _float_outputs(self, planner: Planner, inputs: Sequence[Kind]) -> tuple[str, ...]:
         outputs = planner.trace(self._types(inputs)).graph.outputs
         return tuple(name for name in self.outputs if outputs[name].type.dtype.is_float)
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether the model says where its layers run."""
-        return placement_spec_of(component_of(self._model)).is_placed
-
-    def accumulating(self, count: int) -> CompiledModel:
-        """Return the same model, run on a number of micro-batches one after another."""
-        if count == 1:
-            return self
-        return CompiledModel(self._model, self.backend, replace(self.settings, accumulate=count))
 
     def ask(self, seeded: tuple[str, ...], inputs: Sequence[Kind]) -> Asked:
         """Return what would be planned for inputs of some kinds, parameters lying as said.

@@ -10,10 +10,12 @@ from mithril.compiler.options import (
     COMPILE_LATER,
     OF_FUNCTIONS,
     check_uneven,
+    read_accumulate,
+    read_policy,
     refuse_later,
     refuse_of_other,
 )
-from mithril.errors import BackendError, GraphError, kind_of
+from mithril.errors import BackendError, GraphError, OptionError, kind_of
 from mithril.keywords import refuse_unknown
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition
@@ -26,6 +28,7 @@ from mithril.runtime.settings import (
     Choice,
     Settings,
     Shardings,
+    check_accumulate,
     check_stages_for,
     read_at_rest,
     read_differentiable,
@@ -55,6 +58,10 @@ def compile(
     differentiable: Sequence[str] = (),
     max_reshard_bytes: int | None = None,
     strict_memory: bool = False,
+    accumulate: int | None = None,
+    gradient_accumulation: bool | None = None,
+    gradient_accumulation_steps: int | None = None,
+    mixed_precision_policy: Mapping[str, object] | None = None,
     pipeline: PipelineOptions | None = None,
     pipeline_schedule: str | Sequence[str] | None = None,
     partition_hooks: bool = False,
@@ -91,6 +98,12 @@ def compile(
             because two shardings do not fit together (reductions and what is kept at rest aside).
         strict_memory: refuse a plan that devices have too little memory for, where it is known what
             they have; otherwise there is a `MithrilWarning`, with what would help.
+        accumulate: into how many micro-batches a batch is cut, one after another. Outputs and
+            gradients are those of the whole batch, and devices exchange gradients once.
+        gradient_accumulation: whether it is cut at all.
+        gradient_accumulation_steps: another name of `accumulate`.
+        mixed_precision_policy: another form of `precision`: float dtypes of `params`, `compute` and
+            `gradients`; gradients of parameters then leave in the last one.
         pipeline: how the stages of a pipeline run.
         pipeline_schedule: the schedule alone, as `PipelineOptions` takes it.
         partition_hooks: put each layer, and each collective, into a range of the framework's
@@ -113,6 +126,14 @@ def compile(
             f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
     policy = backend.uneven if uneven is None else check_uneven(uneven)
+    count = read_accumulate(accumulate, gradient_accumulation, gradient_accumulation_steps)
+    gradients = None
+    if mixed_precision_policy is not None:
+        if precision is not None:
+            raise OptionError(
+                "precision= is given together with mixed_precision_policy=; give one form"
+            )
+        precision, gradients = read_policy(mixed_precision_policy)
     dtypes = backend.precision if precision is None else backend.check_precision(precision)
     snapshot = _snapshot(model)
     if outputs is not None:
@@ -126,7 +147,9 @@ def compile(
             pads=policy == "pad",
             max_reshard_bytes=read_limit(max_reshard_bytes),
             strict_memory=check_flag("strict_memory", strict_memory),
+            gradients=gradients,
         ),
+        accumulate=count,
         in_shardings=read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input"),
         out_shardings=read_shardings(
             out_shardings, outputs, backend.mesh, "out_shardings", "output"
@@ -140,6 +163,7 @@ def compile(
     alone = pipeline is None
     given = f"pipeline_schedule={pipeline_schedule!r}" if alone else f"pipeline={pipeline!r}"
     check_stages_for(snapshot, settings.pipeline, given)
+    check_accumulate(snapshot, count)
     compiled = CompiledModel(snapshot, backend, settings)
     if shapes is not None:
         compiled.plan_for(shapes, gradients=not inference)

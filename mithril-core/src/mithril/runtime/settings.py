@@ -108,6 +108,23 @@ def check_stages_for(model: Composition | Layer, options: PipelineOptions, given
             )
 
 
+def check_accumulate(model: Composition | Layer, count: int) -> None:
+    """Raise where a model cannot run on one micro-batch after another.
+
+    Args:
+        model: what is compiled.
+        count: number of micro-batches.
+
+    Raises:
+        OptionError: it has stages, or placed layers.
+    """
+    if count > 1 and placement_spec_of(model).is_placed:
+        raise OptionError(
+            f"accumulate={count} is given for a model with stages or placed layers; a pipeline "
+            f"accumulates over its micro-batches: say PipelineOptions(microbatch_size=…)"
+        )
+
+
 def read_limit(limit: object) -> int | None:
     """Return the limit that `max_reshard_bytes=` means.
 

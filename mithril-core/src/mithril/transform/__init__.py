@@ -1,7 +1,7 @@
 """Pure passes from graph to graph: mix precisions, differentiate, update, expand, simplify."""
 
 from mithril.transform.checkpoint import inline_checkpoints
-from mithril.transform.differentiate import differentiate
+from mithril.transform.differentiate import cast_gradients, differentiate
 from mithril.transform.expand import expand, expand_local, expand_nodes
 from mithril.transform.gradient_names import cotangent_name, gradient_of
 from mithril.transform.precision import mix, output_types
@@ -11,6 +11,7 @@ from mithril.transform.update import Update, append_update
 __all__ = [
     "Update",
     "append_update",
+    "cast_gradients",
     "differentiate",
     "eliminate_dead",
     "expand",

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 from mithril.errors import GraphError, listing
 from mithril.ir import Builder, Graph, Phase, Sweep, Tensor, Value, active_values
+from mithril.ops import cast
 from mithril.transform.checkpoint import checkpoint_visitors
 from mithril.transform.gradient_names import cotangent_name, gradient_of
 from mithril.transform.repeat import cotangent_or_zeros, visit, with_residuals
 from mithril.transform.simplify import eliminate_dead
+from mithril.types import DType
 
 
 def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -> Graph:
@@ -48,6 +50,23 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
             gradient = cotangent_or_zeros(sweep, value)
         results[gradient_of(name)] = builder.assign_name(gradient, gradient_of(name))
     return eliminate_dead(builder.build(results))
+
+
+def cast_gradients(joint: Graph, names: Sequence[str], dtype: DType) -> Graph:
+    """Return the joint graph with gradients of some inputs in a dtype.
+
+    Args:
+        joint: by `differentiate`.
+        names: of the inputs.
+        dtype: of floats.
+    """
+    builder = Builder.extending(joint)
+    wanted = {gradient_of(name) for name in names}
+    results = {name: Tensor(builder, value) for name, value in joint.outputs.items()}
+    with builder.at(phase=Phase.backward):
+        for name in wanted & results.keys():
+            results[name] = builder.assign_name(cast(results[name], dtype), name)
+    return builder.build(results)
 
 
 def _check_float(values: dict[str, Value], what: str) -> None:

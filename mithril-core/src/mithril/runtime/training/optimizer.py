@@ -108,6 +108,7 @@ def trace_update(
     uses_seed: bool,
     statistics: Mapping[str, tuple[str, TensorType]],
     loss_scale: LossScale | None = None,
+    gradients: DType | None = None,
 ) -> Graph:
     """Return the update of a step as a graph.
 
@@ -123,6 +124,7 @@ def trace_update(
         uses_seed: whether the model draws random numbers.
         statistics: by output of the model, the input that it is next, and its type.
         loss_scale: how the loss is scaled, if it is.
+        gradients: their dtype; None for that of each parameter.
 
     Raises:
         GraphError: the optimiser returns trees of another form.
@@ -131,7 +133,10 @@ def trace_update(
     builder = FunctionBuilder(backend, "the optimiser")
     with tracing(builder), builder.at(scope=OPTIMIZER):
         given = {n: builder.input(t, n) for n, t in parameters.items()}
-        slopes = {n: builder.input(t, gradient_of(n)) for n, t in parameters.items()}
+        slopes = {
+            n: builder.input(TensorType(t.shape, gradients or t.dtype), gradient_of(n))
+            for n, t in parameters.items()
+        }
         kept = {n: builder.input(t, n) for n, t in state.types.items()}
         step = builder.input(TensorType((), DType.int32), STEP)
         scaling = {n: builder.input(t, n) for n, t in TYPES.items()} if loss_scale else {}

@@ -111,6 +111,7 @@ class StepPlanner:
                 f"is cut over stages; give each stage a Repeat of its own"
             )
         types = {name: traced.graph.input(name).type for name in request.differentiated}
+        gradients = self._compiled.settings.plan.gradients
         state = trace_state(self._backend, self._optimizer, types)
         statistics = {
             output: (port, traced.graph.input(port).type)
@@ -118,7 +119,7 @@ class StepPlanner:
         }
         update = trace_update(
             self._backend, self._optimizer, types, state, METRICS, traced.uses_seed, statistics,
-            self._scale,
+            self._scale, gradients,
         )  # fmt: skip
         told = _list_scalars(traced, self._loss)
         source, interface = self._connect(asked, update, state, told)

@@ -43,7 +43,7 @@ from mithril.runtime.training.state import Metrics, TrainState
 from mithril.runtime.training.zero import read_zero
 from mithril.runtime.unplaced import settle
 from mithril.sharding import Layout
-from mithril.types import TensorType, as_dtype, to_python
+from mithril.types import TensorType, as_dtype
 
 KEPT = 64
 """How many plans a step keeps."""
@@ -60,7 +60,6 @@ def train_step(
     shapes: Mapping[str, object],
     zero: int = 0,
     zero_axis: str | Sequence[str] = AXIS,
-    accumulate: int = 1,
     loss_scale: float | str | None = None,
     **options: Any,
 ) -> TrainStep:
@@ -80,8 +79,6 @@ def train_step(
             (ZeRO): 0 nothing, 1 the optimiser's state, 2 gradients, too, which leave the backward
             split in either case, 3 parameters, too.
         zero_axis: that mesh axis, or several of them.
-        accumulate: into how many micro-batches a batch is cut, one after another; gradients are
-            summed, and are those of the whole batch. Devices exchange them once.
         loss_scale: a number that the loss is multiplied with for the backward, so that gradients of
             float16 do not vanish, or `dynamic`: a step whose gradients overflow is left out and
             counted, and the scale is halved; it is doubled after 2000 others.
@@ -114,7 +111,6 @@ def train_step(
         said = {name: spec for name, spec in specs.items() if spec is not None}
         options.setdefault("in_shardings", said)
     compiled = compile(model, backend, **options)
-    compiled = compiled.accumulating(_check_accumulate(accumulate, compiled))
     kinds = compiled.read_kinds(shapes)
     if stage.stage:  # how parameters are computed with is chosen for the model alone
         compiled.plan_for(shapes, gradients=True)
@@ -326,18 +322,6 @@ class TrainStep:
             self._bindings.remember(None, inputs, known)
             self._latest = known
         return known
-
-
-def _check_accumulate(count: object, compiled: CompiledModel) -> int:
-    number = to_python(count)
-    if type(number) is not int or number < 1:
-        raise OptionError(f"accumulate={count!r} is no number of micro-batches; give 1 or more")
-    if number > 1 and compiled.is_staged:
-        raise OptionError(
-            f"accumulate={number} is given for a model with stages or placed layers; a pipeline "
-            f"accumulates over its micro-batches: say PipelineOptions(microbatch_size=…)"
-        )
-    return number
 
 
 __all__ = ["TrainStep", "train_step"]

@@ -1,0 +1,146 @@
+"""Accumulation and the precision policy, as `compile` and `train_step` take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril import P
+
+from tests.conformance.engines import BACKENDS, opened
+from tests.profiles import quick
+from tests.tolerances import TOLERANCE
+from tests.training.test_step import (
+    BATCH,
+    Momentum,
+    batches,
+    model,
+    shapes,
+)
+
+
+def evaluate(backend: ml.Backend, **options: Any) -> tuple[ml.CompiledModel, Any, Any]:
+    compiled = ml.compile(model(), backend, **options)
+    params = compiled.randomize_params(seed=0)
+    outputs, gradients = compiled.evaluate(params, batches(1)[0], {"loss": 1.0})
+    return compiled, outputs, gradients
+
+
+@quick(lambda backend: backend == "torch in lockstep")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_micro_batches_give_the_gradients_of_the_batch(backend: str) -> None:
+    _, outputs, gradients = evaluate(ml.NumpyBackend())
+    options = {"gradient_accumulation": True, "gradient_accumulation_steps": 4}
+    _, found, slopes = evaluate(opened(backend, data=2), in_shardings=P("data"), **options)
+    np.testing.assert_allclose(
+        found["loss"].numpy(), outputs["loss"].numpy(), *TOLERANCE["float32"]
+    )
+    for name, x in gradients.items():
+        np.testing.assert_allclose(slopes[name].numpy(), x.numpy(), *TOLERANCE["float32"], name)
+
+
+def test_micro_batches_take_less_memory() -> None:
+    def peak(count: int) -> int:
+        wide = {"x": (512, 12), "t": (512, 6)}
+        compiled = ml.compile(model(), ml.NumpyBackend(), shapes=wide, accumulate=count)
+        return compiled.plan.memory().peak
+
+    assert peak(8) < 0.6 * peak(1)
+
+
+def test_gradients_are_exchanged_once() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    compiled = ml.compile(model(), backend, shapes=shapes(P("data")), accumulate=4)
+    rows = [row for row in compiled.plan.collectives() if row.bytes > 8]
+    assert [(row.kind, row.times) for row in rows] == [("all_reduce", 1)]
+
+
+def test_a_policy_says_dtypes() -> None:
+    policy = {"params": "bfloat16", "compute": "float32", "gradients": "float32"}
+    compiled, _, gradients = evaluate(ml.NumpyBackend(), mixed_precision_policy=policy)
+    assert {str(x.dtype) for x in compiled.randomize_params().values()} <= {"bfloat16"}
+    assert {str(x.dtype) for x in gradients.values()} == {"float32"}
+    _, _, plain = evaluate(ml.NumpyBackend(), mixed_precision_policy={"params": "bfloat16"})
+    assert {str(x.dtype) for x in plain.values()} == {"bfloat16"}
+
+
+def test_a_step_takes_the_policy() -> None:
+    policy = {"params": "bfloat16", "gradients": "float32"}
+    step = ml.train_step(
+        model(), ml.NumpyBackend(ml.Mesh(data=2)), Momentum(), shapes=shapes(P("data")),
+        mixed_precision_policy=policy, zero=3,
+    )  # fmt: skip
+    state, metrics = step(step.init(), batches(1)[0])
+    assert {str(x.dtype) for x in state.params.values()} == {"bfloat16"}
+    assert np.isfinite(metrics["loss"].item())
+
+
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "no number": (
+        {"accumulate": 1.5},
+        "accumulate=1.5 is no number of micro-batches; give 1 or more",
+    ),
+    "zero": (
+        {"gradient_accumulation_steps": 0},
+        "gradient_accumulation_steps=0 is no number of micro-batches; give 1 or more",
+    ),
+    "two numbers": (
+        {"accumulate": 2, "gradient_accumulation_steps": 4},
+        "accumulate=2 and gradient_accumulation_steps=4 are two names of one option and differ; "
+        "give one of them",
+    ),
+    "no steps": (
+        {"gradient_accumulation": True},
+        "gradient_accumulation=True does not say over how many micro-batches; give "
+        "gradient_accumulation_steps, too",
+    ),
+    "no flag": ({"gradient_accumulation": 4}, "gradient_accumulation=4 is neither True nor False"),
+    "off": (
+        {"gradient_accumulation": False, "accumulate": 2},
+        "gradient_accumulation=False is given together with accumulate=2; leave one out",
+    ),
+    "policy": (
+        {"mixed_precision_policy": "bfloat16"},
+        "mixed_precision_policy='bfloat16' is no mapping; give dtypes, such as "
+        '{"params": "bfloat16", "compute": "float32"}',
+    ),
+    "entry": (
+        {"mixed_precision_policy": {"param": "bfloat16"}},
+        "mixed_precision_policy has no entry 'param'; did you mean 'params'?; entries: 'params', "
+        "'compute', 'gradients'",
+    ),
+    "two forms": (
+        {"mixed_precision_policy": {}, "precision": ml.Precision()},
+        "precision= is given together with mixed_precision_policy=; give one form",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str) -> None:
+    options, text = REFUSED[case]
+    with pytest.raises(ml.OptionError) as raised:
+        ml.compile(model(), ml.NumpyBackend(), **options)  # type: ignore[arg-type]
+    assert str(raised.value) == text
+
+
+def test_float8_is_refused_with_its_reason() -> None:
+    with pytest.raises(ml.OptionError, match=r"^mixed_precision_policy 'compute'"):
+        ml.compile(model(), ml.NumpyBackend(), mixed_precision_policy={"compute": "float8_e4m3"})
+
+
+def test_stages_accumulate_over_their_own_micro_batches() -> None:
+    with pytest.raises(ml.OptionError, match=r"^accumulate=2 is given for a model with stages or"):
+        ml.compile(model(stages=True), ml.NumpyBackend(ml.Mesh(pipeline=2)), accumulate=2)
+
+
+def test_a_batch_that_does_not_divide() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    with pytest.raises(ml.PlanError) as raised:
+        ml.compile(model(), backend, shapes=shapes(P("data")), accumulate=3)
+    assert str(raised.value) == (
+        f"accumulate=3 cuts a batch of {BATCH}, 8 on each of 2 replicas, which does not divide "
+        f"into 3 micro-batches; use a batch that is a multiple of 6"
+    )
