@@ -144,3 +144,55 @@ def test_a_batch_that_does_not_divide() -> None:
         f"accumulate=3 cuts a batch of {BATCH}, 8 on each of 2 replicas, which does not divide "
         f"into 3 micro-batches; use a batch that is a multiple of 6"
     )
+
+
+# ------------------------------------------------------------------ ZeRO without an optimiser
+
+
+def test_zero_2_scatters_gradients() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=4))
+    compiled, _, gradients = evaluate(backend, in_shardings=P("data"), zero=2)
+    assert gradients["up.weight"].sharding.spec == P("data", None)
+    kinds = {row.kind for row in compiled.plan.collectives() if row.bytes > 8}
+    assert kinds == {"reduce_scatter"}
+    _, _, expected = evaluate(ml.NumpyBackend())
+    for name, x in expected.items():
+        np.testing.assert_allclose(gradients[name].numpy(), x.numpy(), *TOLERANCE["float32"], name)
+
+
+def test_zero_3_keeps_parameters_split() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=4))
+    compiled, _, gradients = evaluate(backend, in_shardings=P("data"), zero=3)
+    assert compiled.shardings["up.weight"].spec == P("data", None)
+    assert gradients["up.weight"].sharding.spec == P("data", None)
+    kinds = {row.kind for row in compiled.plan.collectives() if row.bytes > 8}
+    assert kinds == {"all_gather", "reduce_scatter"}
+
+
+def test_layers_of_a_loop_are_split_each() -> None:
+    block = ml.Model()
+    block |= ml.Linear(12, name="up")(input="x", output="y")
+    made = ml.Model()
+    made |= ml.Repeat(block, 4, name="blocks")(input="x", output="y")
+    compiled = ml.compile(
+        made, ml.NumpyBackend(ml.Mesh(data=4)), zero=3,
+        shapes={"x": ml.TensorSpec((8, 12), "float32", P("data"))}, inference=True,
+    )  # fmt: skip
+    assert compiled.shardings["blocks.up.weight"].spec == P(None, "data", None)
+
+
+def test_zero_1_needs_an_optimiser() -> None:
+    with pytest.raises(ml.OptionError) as raised:
+        ml.compile(model(), ml.NumpyBackend(ml.Mesh(data=2)), zero=1)
+    assert str(raised.value) == (
+        "zero=1 splits the state of an optimiser, which evaluate() does not have; give it to "
+        "train_step(), or 2 or 3 to compile()"
+    )
+
+
+def test_small_tensors_stay_whole() -> None:
+    step = ml.train_step(
+        model(), ml.NumpyBackend(ml.Mesh(data=8)), Momentum(), shapes=shapes(P("data")), zero=3
+    )
+    assert step.shardings["down.bias"].spec == P(None)
+    assert step.shardings["up.weight"].spec == P("data", None)

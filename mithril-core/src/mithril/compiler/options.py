@@ -44,6 +44,8 @@ OF_MODELS = {
     "pipeline": "only a model has stages",
     "pipeline_schedule": "only a model has stages",
     "precision": "a function computes in the dtypes of its arrays; write x.astype(…)",
+    "zero": "say at_rest=",
+    "zero_axis": "say at_rest=",
     "shapes": "call function.plan(ml.TensorSpec(…)) to plan without running",
 }
 """Options of compile that make no sense for a function, and what to do instead."""

@@ -137,7 +137,7 @@ def add_gradients(graph: Graph, request: Request, target: Target, options: PlanO
     joint = differentiate(graph, request.cotangents, request.differentiated)
     if options.gradients is not None:
         joint = cast_gradients(joint, request.parameters, options.gradients)
-    return joint, replace(request, layouts={**request.layouts, **follow})
+    return joint, replace(request, layouts={**follow, **request.layouts})
 
 
 def add_update(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:

@@ -45,6 +45,7 @@ class Traced:
         at_rest: how parameters are kept between uses, where the user says so.
         value_names: the value of every connection, layer output and single-output layer path.
         value_annotations: the user's wish for inputs and results, by `model.shard`.
+        stacked: how many leading dimensions of each parameter only stack the layers of a loop.
         uses_seed: whether the graph has the hidden input `seed`.
         captured: arrays of values that layers use from around them, each a hidden input.
         statistics: outputs that the next step of training takes as inputs: the input of each, and
@@ -59,6 +60,7 @@ class Traced:
     at_rest: Mapping[str, Annotation]
     value_names: Mapping[str, Value]
     value_annotations: Mapping[Value, Annotation]
+    stacked: Mapping[str, int]
     uses_seed: bool
     captured: tuple[CapturedArray, ...] = ()
     statistics: Mapping[str, tuple[str, float]] = field(default_factory=dict)
@@ -377,6 +379,7 @@ def _finish(
         at_rest=resting(component, run.aliases),
         value_names=walk.values,
         value_annotations=run.wishes | {walk.values[n]: a for n, a in matched if n in walk.values},
+        stacked={name: found.stacked for name, found in run.parameters.items()},
         uses_seed=run.seed is not None,
         captured=tuple(captured),
         statistics={

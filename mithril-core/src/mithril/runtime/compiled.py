@@ -18,6 +18,7 @@ from mithril.errors import GraphError, OptionError, PlanError, kind_of
 from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
 from mithril.mesh import Sharding
 from mithril.models import Layer
+from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.trace import input_names, main_output_names, output_names, parameter_names
 from mithril.plan import Plan
@@ -36,6 +37,7 @@ from mithril.runtime.settings import Choice, Settings
 from mithril.runtime.sharing import Shared
 from mithril.runtime.specification import read_kind
 from mithril.runtime.unplaced import PendingArray
+from mithril.runtime.zero import Zero
 from mithril.types import TensorType
 
 Placed = tuple[TensorType, Sharding]
@@ -304,6 +306,24 @@ class CompiledModel(PlanReports, Shared):
     def _float_outputs(self, planner: Planner, inputs: Sequence[Kind]) -> tuple[str, ...]:
         outputs = planner.trace(self._types(inputs)).graph.outputs
         return tuple(name for name in self.outputs if outputs[name].type.dtype.is_float)
+
+    def resting(self, zero: Zero, inputs: Sequence[Kind]) -> CompiledModel:
+        """Return the same model with parameters at rest that are split further than computed.
+
+        Args:
+            zero: over which axes.
+            inputs: kinds of the inputs, in order, for which there is a plan.
+        """
+        traced = self.ask((), inputs).traced
+        found = dict(self.settings.at_rest)
+        for name in self.parameters:
+            type, stacked = traced.graph.input(name).type, traced.stacked.get(name, 0)
+            decision = self._shardings.of(name, type)
+            if decision is not None and name not in traced.at_rest:
+                home = zero.split(decision.sharding, type.shape, stacked)
+                if home != decision.sharding:
+                    found[name] = Annotation(home.spec, place=f" of zero={zero.stage}")
+        return CompiledModel(self._model, self.backend, replace(self.settings, at_rest=found))
 
     def ask(self, seeded: tuple[str, ...], inputs: Sequence[Kind]) -> Asked:
         """Return what would be planned for inputs of some kinds, parameters lying as said.

@@ -37,6 +37,7 @@ from mithril.runtime.settings import (
     read_pipeline,
     read_shardings,
 )
+from mithril.runtime.zero import Zero, read_zero
 
 NOT_GIVEN: Any = None
 """Stands for an argument that must be given: what is said of None is said of none."""
@@ -53,6 +54,8 @@ def compile(
     in_shardings: Shardings = None,
     out_shardings: Shardings = None,
     at_rest: Shardings = None,
+    zero: int = 0,
+    zero_axis: str | Sequence[str] = "data",
     donate: Choice = (),
     precision: Precision | None = None,
     differentiable: Sequence[str] = (),
@@ -88,6 +91,10 @@ def compile(
             their axes must be the mesh's, on one device, too.
         at_rest: how parameters are kept between uses, by patterns of their names, or one
             PartitionSpec for all, as `model.at_rest` says it; these rules come last.
+        zero: 3 keeps every parameter of which `at_rest` says nothing split over `zero_axis`, too,
+            besides how it is computed with (ZeRO's stage 3): it is gathered where a phase needs it,
+            and its gradient scattered. 2 scatters the gradients alone. 1 is for `train_step`.
+        zero_axis: the mesh axis that splits the batch, or several of them.
         donate: what is given up by each evaluation: its arguments `params`, `inputs` and
             `output_gradients` by name or position, or patterns of the names of inputs and
             parameters. Such arrays cannot be used afterwards, and results may take their memory.
@@ -150,6 +157,7 @@ def compile(
             gradients=gradients,
         ),
         accumulate=count,
+        zero=_check_zero(read_zero(zero, zero_axis, backend.mesh)),
         in_shardings=read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input"),
         out_shardings=read_shardings(
             out_shardings, outputs, backend.mesh, "out_shardings", "output"
@@ -168,6 +176,15 @@ def compile(
     if shapes is not None:
         compiled.plan_for(shapes, gradients=not inference)
     return compiled
+
+
+def _check_zero(zero: Zero) -> Zero:
+    if zero.stage == 1:
+        raise OptionError(
+            "zero=1 splits the state of an optimiser, which evaluate() does not have; give it to "
+            "train_step(), or 2 or 3 to compile()"
+        )
+    return zero
 
 
 def _snapshot(model: object) -> Composition | Layer:

@@ -7,7 +7,7 @@ needs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from mithril.models.trace import Traced
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.settings import Settings
 from mithril.sharding import FREE, UNSAID, Layout
-from mithril.transform import cotangent_name
+from mithril.transform import cotangent_name, gradient_of
 from mithril.types import TensorType
 
 Placed = tuple[TensorType, Sharding | None]
@@ -70,6 +70,25 @@ class ModelLayouts:
             layouts[cotangent_name(name)] = Layout(arrives=FREE if sharding is None else sharding)
         return layouts
 
+    def of_gradients(
+        self, said: Mapping[str, Layout], differentiated: Sequence[str]
+    ) -> dict[str, Layout]:
+        """Return how gradients leave that leave otherwise than their parameters lie.
+
+        Args:
+            said: how everything else lies, by name.
+            differentiated: names of what gradients are of.
+        """
+        zero, found = self.settings.zero, {}
+        for name in differentiated if zero.stage == 2 and self.mesh.size > 1 else ():
+            layout, type = said[name], self.traced.graph.input(name).type
+            computed = (
+                layout.computed or layout.existing or Sharding.replicated(self.mesh, type.rank)
+            )
+            home = zero.split(computed, type.shape, self.traced.stacked.get(name, 0))
+            found[gradient_of(name)] = Layout(leaves=home, decided_by="zero=2")
+        return found
+
     def overrides(self, parameters: Arguments) -> Iterator[str]:
         """Yield a note for each parameter that is placed otherwise than its annotation says."""
         for name, (type, sharding) in parameters if self.mesh.size > 1 else ():
@@ -111,9 +130,9 @@ class ModelLayouts:
     def _resting(self, name: str, sharding: Sharding | None) -> Layout | None:
         """Return the layout of a parameter kept at rest; an array that lies otherwise stays so."""
         annotation = self.traced.at_rest.get(name)
-        if annotation is None:
-            return None
         type = self.traced.graph.input(name).type
+        if annotation is None:
+            return self._split_by_zero(name, type, sharding)
         resting = self._resolve_annotation(annotation, type, name, "parameter")
         who = "" if sharding is None else self._find_decider(name, type, sharding)
         if sharding not in (None, resting) and not who.startswith(AT_REST):
@@ -124,6 +143,20 @@ class ModelLayouts:
             rests=sharding or resting,
             decided_by=f"{AT_REST} {annotation}{annotation.place}",
         )
+
+    def _split_by_zero(
+        self, name: str, type: TensorType, sharding: Sharding | None
+    ) -> Layout | None:
+        """Return the layout of a parameter that rests split as ZeRO's stage 3 has it."""
+        zero = self.settings.zero
+        if zero.stage < 3:
+            return None
+        computed = self._find_compute_sharding(name)
+        whole = Sharding.replicated(self.mesh, type.rank)
+        home = zero.split(computed or whole, type.shape, self.traced.stacked.get(name, 0))
+        if home == (computed or whole) or sharding not in (None, home):
+            return None
+        return Layout(sharding, computed, rests=home, decided_by=f"zero={zero.stage}")
 
     def _find_decider(self, name: str, type: TensorType, sharding: Sharding) -> str:
         """Return who decided how a parameter lies: the model and its plan, or who passed it in."""

@@ -351,10 +351,12 @@ class Planner:
         # Micro-batches cut what is said to arrive whole, as any input.
         whole = self._backend.mesh if self.is_placed else None
         captured = {item.name: layout_of(item, whole) for item in traced.captured}
+        differentiated = self._differentiate(traced, arguments)
+        said = layouts.of(arguments.inputs, arguments.parameters, seeds or ()) | captured
         return Request(
-            layouts.of(arguments.inputs, arguments.parameters, seeds or ()) | captured,
+            said | layouts.of_gradients(said, differentiated),
             cotangents=None if seeds is None else tuple(name for name, _ in seeds),
-            differentiated=self._differentiate(traced, arguments),
+            differentiated=differentiated,
             parameters=tuple(traced.parameter_names),
             placement=self._placement(traced, arguments),
             notes=(*self._notes(traced), *layouts.overrides(arguments.parameters)),

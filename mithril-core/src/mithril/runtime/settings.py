@@ -16,6 +16,7 @@ from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
 from mithril.options import PipelineOptions, check_schedule_form
 from mithril.runtime.patterns import match_patterns, read_patterns
+from mithril.runtime.zero import NOTHING, Zero
 from mithril.transform import cotangent_name
 from mithril.types import to_python
 
@@ -37,6 +38,7 @@ class Settings:
         donated: names of the inputs of a plan that are given up.
         differentiable: inputs whose gradients are given besides those of the parameters.
         pipeline: how the stages of a pipeline run.
+        zero: what is split further than it is computed.
         accumulate: how many micro-batches a batch is cut into, without stages.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
@@ -51,6 +53,7 @@ class Settings:
     partition_hooks: bool = False
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     accumulate: int = 1
+    zero: Zero = NOTHING
 
 
 def read_pipeline(

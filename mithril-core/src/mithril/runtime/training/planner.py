@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mithril.errors import GraphError, PlanError, listing, nearest
 from mithril.ir import Graph
-from mithril.mesh import Mesh, Sharding
+from mithril.mesh import Sharding
 from mithril.models.trace import Traced
 from mithril.runtime.array import Kind
 from mithril.runtime.call import Bound, Interface, bind
@@ -28,7 +28,7 @@ from mithril.runtime.training.optimizer import (
     trace_state,
     trace_update,
 )
-from mithril.runtime.training.zero import Zero
+from mithril.runtime.zero import Zero
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import Update, cotangent_name
 from mithril.types import TensorType
@@ -126,7 +126,7 @@ class StepPlanner:
         scale = SCALE if self._scale is not None else ""
         request = replace(
             request,
-            layouts=self._lay_out(request.layouts, types, state, update),
+            layouts=self._lay_out(asked, types, state, update),
             optimizer=tuple(state.types),
             update=Update(update, self._loss, told, scale),
             donated=frozenset(source.kept),
@@ -155,19 +155,21 @@ class StepPlanner:
 
     def _lay_out(
         self,
-        said: Mapping[str, Layout],
+        asked: Asked,
         parameters: Mapping[str, TensorType],
         state: OptimizerState,
         update: Graph,
     ) -> dict[str, Layout]:
         """Return how everything lies: what is kept leaves as it arrives."""
-        mesh = self._backend.mesh
-        found = {n: layout for n, layout in said.items() if n != cotangent_name(self._loss)}
+        mesh, traced = self._backend.mesh, asked.traced
+        seed = cotangent_name(self._loss)
+        found = {n: layout for n, layout in asked.request.layouts.items() if n != seed}
         homes: dict[str, Sharding] = {}
         for name, type in parameters.items():
             layout = found.get(name, UNSAID)
             if self._zero.stage and mesh.size > 1:
-                found[name], homes[name] = self._split(layout, type, mesh)
+                stacked = traced.stacked.get(name, 0)
+                found[name], homes[name] = self._split(layout, type, stacked)
             elif not layout.is_free:
                 homes[name] = layout.arrival(mesh, type.rank)
         for name, type in state.types.items():
@@ -182,14 +184,14 @@ class StepPlanner:
         kept = (name for name in update.outputs if name.startswith(NEXT))
         return found | {name: Layout(follows=name.removeprefix(NEXT)) for name in kept}
 
-    def _split(self, layout: Layout, type: TensorType, mesh: Mesh) -> tuple[Layout, Sharding]:
+    def _split(self, layout: Layout, type: TensorType, stacked: int) -> tuple[Layout, Sharding]:
         """Return the layout of a parameter under ZeRO, and how what belongs to it lies."""
-        computed = layout.computed or layout.existing or Sharding.replicated(mesh, type.rank)
-        home = layout.rests or self._zero.split(computed, type.shape)
-        if self._zero.stage < 3 or home == computed:
-            return replace(layout, arrives=layout.existing or computed), home
-        who = layout.decided_by or f"zero={self._zero.stage}"
-        return replace(layout, arrives=None, computed=computed, rests=home, decided_by=who), home
+        if layout.resting is not None:
+            return layout, layout.resting
+        whole = Sharding.replicated(self._backend.mesh, type.rank)
+        computed = layout.computed or layout.existing or whole
+        home = self._zero.split(computed, type.shape, stacked)
+        return replace(layout, arrives=layout.existing or computed), home
 
 
 def _list_scalars(traced: Traced, loss: str) -> tuple[str, ...]:

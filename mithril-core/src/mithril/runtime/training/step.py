@@ -40,8 +40,8 @@ from mithril.runtime.training.optimizer import (
 )
 from mithril.runtime.training.planner import StepPlanner, StepSource
 from mithril.runtime.training.state import Metrics, TrainState
-from mithril.runtime.training.zero import read_zero
 from mithril.runtime.unplaced import settle
+from mithril.runtime.zero import read_zero
 from mithril.sharding import Layout
 from mithril.types import TensorType, as_dtype
 
@@ -114,6 +114,8 @@ def train_step(
     kinds = compiled.read_kinds(shapes)
     if stage.stage:  # how parameters are computed with is chosen for the model alone
         compiled.plan_for(shapes, gradients=True)
+    if stage.stage == 3:  # the model knows it, too: a state's parameters are evaluated as they lie
+        compiled = compiled.resting(stage, kinds)
     given = dict(zip(compiled.inputs, kinds, strict=True))
     return TrainStep(
         compiled, StepPlanner(compiled, check_optimizer(optimizer), loss, given, stage, scale),

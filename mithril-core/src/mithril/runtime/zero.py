@@ -29,9 +29,9 @@ class Zero:
     stage: int
     axes: tuple[str, ...]
 
-    def split(self, sharding: Sharding, shape: Shape) -> Sharding:
-        """Return how a tensor lies between steps that is computed with in some sharding."""
-        return split_further(sharding, self.axes, shape)
+    def split(self, sharding: Sharding, shape: Shape, stacked: int = 0) -> Sharding:
+        """Return how a tensor lies between steps; see `split_further`."""
+        return split_further(sharding, self.axes, shape, stacked)
 
 
 def read_zero(stage: object, axes: str | Sequence[str], mesh: Mesh) -> Zero:
@@ -50,7 +50,12 @@ def read_zero(stage: object, axes: str | Sequence[str], mesh: Mesh) -> Zero:
     return Zero(int(stage), names)
 
 
-def split_further(sharding: Sharding, axes: Sequence[str], shape: Shape) -> Sharding:
+NOTHING = Zero(0, ())
+
+
+def split_further(
+    sharding: Sharding, axes: Sequence[str], shape: Shape, stacked: int = 0
+) -> Sharding:
     """Return a sharding with a dimension split over further axes.
 
     The dimension is the first that divides evenly, else the largest; what is split already is split
@@ -60,6 +65,7 @@ def split_further(sharding: Sharding, axes: Sequence[str], shape: Shape) -> Shar
         sharding: how a tensor is computed with.
         axes: that split none of its dimensions yet; others are left out.
         shape: of the tensor.
+        stacked: how many leading dimensions only stack layers, and are left whole.
 
     >>> mesh = Mesh(data=2, tensor=2)
     >>> split_further(Sharding(mesh, (("tensor",), ())), ["data"], (8, 3))
@@ -68,11 +74,11 @@ def split_further(sharding: Sharding, axes: Sequence[str], shape: Shape) -> Shar
     mesh = sharding.mesh
     new = tuple(axis for axis in _list_parts(mesh, axes) if axis not in sharding.split_axes)
     count = mesh.product(new)
-    if count == 1 or not shape:
+    if count == 1 or len(shape) <= stacked:
         return sharding
-    parts = [size / sharding.shards_along(d) for d, size in enumerate(shape)]
-    even = [d for d, size in enumerate(parts) if size >= count and size % count == 0]
-    best = even[0] if even else max(range(len(parts)), key=lambda d: parts[d])
+    parts = {d: shape[d] / sharding.shards_along(d) for d in range(stacked, len(shape))}
+    even = [d for d, size in parts.items() if size >= count and size % count == 0]
+    best = even[0] if even else max(parts, key=lambda d: parts[d])
     if parts[best] < count:
         return sharding
     dims = tuple((*held, *new) if d == best else held for d, held in enumerate(sharding.dims))
@@ -84,4 +90,4 @@ def _list_parts(mesh: Mesh, axes: Sequence[str]) -> list[str]:
     return [axis.name for name in axes for axis in mesh.axes if name in (axis.name, axis.origin)]
 
 
-__all__ = ["Zero", "read_zero", "split_further"]
+__all__ = ["NOTHING", "Zero", "read_zero", "split_further"]
