@@ -69,7 +69,7 @@ def test_measured_stands_beside_predicted_with_their_ratio() -> None:
     assert ratio.strip() == f"{measured / PREDICTED_SECONDS:.2f}"
     assert "250 ms" in next(line for line in text.splitlines() if "layer up" in line)
     assert "125 ms" in next(line for line in text.splitlines() if "communication, data" in line)
-    assert "1.049 MB" in prof.device_summary()
+    assert "1 MiB" in prof.device_summary()
 
 
 def test_nothing_is_predicted_where_no_profile_describes_the_devices() -> None:
@@ -88,7 +88,7 @@ def test_nothing_is_predicted_where_no_profile_describes_the_devices() -> None:
     for text in (prof.summary(), prof.device_summary()):
         assert "nothing is predicted: no profile describes 'npu'" in text
         assert "500 ms" not in text
-        assert "1.049 MB" not in text
+        assert "1 MiB" not in text
 
 
 def test_memory_is_that_of_the_arrays() -> None:

@@ -49,6 +49,8 @@ def collective_lines(rows: Sequence[Collective]) -> list[str]:
     lines = []
     for phase in Phase:
         found = [row for row in rows if row.phase == phase]
+        if phase == Phase.update and not found:  # only a train step has one
+            continue
         lines.append(f"{phase} collectives" + ("" if found else ": none"))
         lines += map(_collective, found)
     total = bytes_by_axis(rows)

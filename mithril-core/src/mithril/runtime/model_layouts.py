@@ -86,7 +86,7 @@ class ModelLayouts:
                 layout.computed or layout.existing or Sharding.replicated(self.mesh, type.rank)
             )
             home = zero.split(computed, type.shape, self.traced.stacked.get(name, 0))
-            found[gradient_of(name)] = Layout(leaves=home, decided_by="zero=2")
+            found[gradient_of(name)] = Layout(leaves=home, rests=home, decided_by="zero=2")
         return found
 
     def overrides(self, parameters: Arguments) -> Iterator[str]:
@@ -120,6 +120,8 @@ class ModelLayouts:
             computed = None if who == COMPUTED_WITH else arrives
             return Layout(arrives, computed, decided_by=who)
         computed = self._find_compute_sharding(name)
+        if computed is None and self.settings.zero.stage == 2:  # only gradients are split
+            return Layout(Sharding.replicated(self.mesh, self.traced.graph.input(name).type.rank))
         if computed is None:
             return Layout(FREE)
         annotation = self.traced.annotations[name]

@@ -87,7 +87,7 @@ def find_constraints(
         if layout.follows is not None and name in graph.outputs:
             outputs[name] = _follow(layout, found[graph.input(layout.follows)])
         elif layout.leaves is not None:
-            outputs[name] = _leave(graph.outputs[name], layout.leaves, mesh)
+            outputs[name] = _leave(graph.outputs[name], layout, mesh)
     for value, home in _homes(graph, mesh, layouts, pads):
         found[value] = replace(found.get(value, UNSAID), home=home)
     return Constraints(mesh, found, outputs, pads)
@@ -108,11 +108,14 @@ def _enter(value: Value, given: Layout, mesh: Mesh) -> Layout:
     return replace(layout, arrives=arrives, entry=entry)
 
 
-def _leave(value: Value, leaves: Sharding, mesh: Mesh) -> Layout:
+def _leave(value: Value, layout: Layout, mesh: Mesh) -> Layout:
     """Return how an output must leave."""
+    leaves = layout.leaves
+    assert leaves is not None, "asked for by the caller"
     wanted = carry(leaves, mesh)
     met = _meet(leaves, wanted, value)
-    return Layout(leaves=met, exit=None if met == wanted else leaves)
+    rests = None if layout.rests is None else met
+    return Layout(leaves=met, rests=rests, exit=None if met == wanted else leaves)
 
 
 def _follow(layout: Layout, source: Layout) -> Layout:
