@@ -49,12 +49,6 @@ REFUSED = {
         r"gradient_as_bucket_view=False does not go with jit=True; .* no buckets of its own",
     ),
     "unknown": ({"find_unused": True}, r"no option 'find_unused'.*find_unused_parameters"),
-    "mode": (
-        {"parallel_mode": "fully_sharded"},
-        r"parallel_mode='fully_sharded' of backend 'torch' is not available yet",
-    ),
-    "fsdp": ({"fsdp_config": {}}, r"fsdp_config={} of backend 'torch' is not available yet"),
-    "tensor": ({"tensor_parallel_config": {}}, r"tensor_parallel_config={} .* not available yet"),
     "compression": ({"gradient_compression": "fp16"}, r"gradient_compression='fp16' .* yet"),
 }
 EXPRESSIONS = {

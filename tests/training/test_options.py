@@ -196,3 +196,127 @@ def test_small_tensors_stay_whole() -> None:
     )
     assert step.shardings["down.bias"].spec == P(None)
     assert step.shardings["up.weight"].spec == P("data", None)
+
+
+# ------------------------------------------------------------------ the guides' words of backends
+
+
+def kinds_of(step: ml.TrainStep) -> dict[str, set[str]]:
+    rows = [row for row in step.plan.collectives() if row.bytes > 8]
+    return {phase: {r.kind for r in rows if r.phase == phase} for phase in ("forward", "update")}
+
+
+def step_on(made: ml.Model | None = None, **options: Any) -> ml.TrainStep:
+    backend = ml.NumpyBackend((4, 2), mesh_axis_names=["data", "model"], **options)
+    return ml.train_step(made or model(), backend, Momentum(), shapes=shapes(P("data")))
+
+
+def test_fully_sharded_is_zero() -> None:
+    assert kinds_of(step_on()) == {"forward": set(), "update": set()}
+    full = step_on(parallel_mode="fully_sharded")
+    assert kinds_of(full) == {"forward": {"all_gather"}, "update": set()}
+    config = {"sharding_strategy": "SHARD_GRAD_OP", "flatten_parameters": True}
+    split = step_on(parallel_mode="fully_sharded", fsdp_config=config)
+    assert kinds_of(split) == {"forward": set(), "update": {"all_gather"}}
+    none = step_on(fsdp_config={"sharding_strategy": "NO_SHARD"})
+    assert kinds_of(none) == {"forward": set(), "update": set()}
+
+
+def test_what_is_said_by_the_caller_comes_first() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=4), parallel_mode="fully_sharded")
+    step = ml.train_step(model(), backend, Momentum(), shapes=shapes(P("data")), zero=0)
+    assert step.shardings["up.weight"].spec == P(None, None)
+    compiled = ml.compile(model(), backend, shapes=shapes(P("data")))
+    assert compiled.shardings["up.weight"].spec == P("data", None)
+
+
+def test_mixed_precision_computes_in_bfloat16() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2), fsdp_config={"mixed_precision": True})
+    assert str(backend.precision.compute) == "bfloat16"
+    assert str(backend.precision.parameters) == "float32"
+    named = ml.NumpyBackend(
+        ml.Mesh(data=2), fsdp_config={"mixed_precision": True}, compute_dtype="float16"
+    )
+    assert str(named.precision.compute) == "float16"
+
+
+@pytest.mark.parametrize(
+    ("mode", "weight", "bias"),
+    [("column", P("model", None), P("model")), ("row", P(None, "model"), P(None))],
+)
+def test_tensor_parallel_splits_linear_layers(mode: str, weight: P, bias: P) -> None:
+    made = model()
+    made.shard({"down.weight": P("model", None)})
+    step = step_on(made, tensor_parallel_config={"tp_size": 2, "tp_mode": mode})
+    assert step.shardings["up.weight"].spec == weight
+    assert step.shardings["up.bias"].spec == bias
+    assert step.shardings["down.weight"].spec == P("model", None)
+
+
+MISSPELT: dict[str, tuple[dict[str, object], str]] = {
+    "mode": (
+        {"parallel_mode": "fully_shared"},
+        "parallel_mode='fully_shared' is unknown; did you mean 'fully_sharded'?; modes: 'data', "
+        "'fully_sharded', 'tensor'",
+    ),
+    "another mode": (
+        {"parallel_mode": "data", "fsdp_config": {}},
+        "fsdp_config is given with parallel_mode='data'; it is for 'fully_sharded'",
+    ),
+    "no tensor": (
+        {"parallel_mode": "tensor"},
+        "parallel_mode='tensor' does not say how; give tensor_parallel_config, such as "
+        '{"tp_size": 2, "tp_mode": "column"}',
+    ),
+    "no mapping": (
+        {"fsdp_config": True},
+        "fsdp_config=True is no mapping; entries: 'sharding_strategy', 'mixed_precision', "
+        "'flatten_parameters'",
+    ),
+    "entry": (
+        {"fsdp_config": {"strategy": "FULL_SHARD"}},
+        "fsdp_config has no entry 'strategy'; did you mean 'sharding_strategy'?; entries: "
+        "'sharding_strategy', 'mixed_precision', 'flatten_parameters'",
+    ),
+    "strategy": (
+        {"fsdp_config": {"sharding_strategy": "FULL"}},
+        "fsdp_config 'sharding_strategy' is 'FULL'; strategies: 'FULL_SHARD', 'SHARD_GRAD_OP', "
+        "'NO_SHARD', 'HYBRID_SHARD'",
+    ),
+    "hybrid": (
+        {"fsdp_config": {"sharding_strategy": "HYBRID_SHARD"}},
+        "fsdp_config 'sharding_strategy' is 'HYBRID_SHARD', which does not say which mesh axis is "
+        "inside a node; say zero=3, zero_axis=… to compile() or train_step()",
+    ),
+    "flag": (
+        {"fsdp_config": {"mixed_precision": "bfloat16"}},
+        "fsdp_config 'mixed_precision' is 'bfloat16'; give True or False",
+    ),
+    "flat": (
+        {"fsdp_config": {"flatten_parameters": False}},
+        "fsdp_config 'flatten_parameters' is False, and parameters of a block travel together "
+        "wherever that pays; leave it out",
+    ),
+    "overlap": (
+        {"tensor_parallel_config": {"tp_size": 2, "overlap_comm": True}},
+        "tensor_parallel_config 'overlap_comm' is not available yet; leave it out",
+    ),
+    "way": (
+        {"tensor_parallel_config": {"tp_size": 2, "tp_mode": "colum"}},
+        "tensor_parallel_config 'tp_mode' is 'colum'; did you mean 'column'?; modes: 'column', "
+        "'row'",
+    ),
+    "size": (
+        {"tensor_parallel_config": {"tp_size": 3}},
+        "tensor_parallel_config 'tp_size' is 3, and no axis of Mesh(data=4, model=2) has that "
+        "size; give the size of the axis that splits weights",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISSPELT)
+def test_words_that_are_refused(case: str) -> None:
+    options, text = MISSPELT[case]
+    with pytest.raises(ml.OptionError) as raised:
+        ml.NumpyBackend((4, 2), mesh_axis_names=["data", "model"], **options)  # type: ignore[arg-type]
+    assert str(raised.value) == text

@@ -17,9 +17,9 @@ from mithril.types import DType, to_python
 BACKEND_LATER = frozenset({
     "all_reduce_fusion", "async_collective_ops", "auto_sharding", "auto_sharding_config",
     "collective_optimization", "collective_ops", "communication_optimization",
-    "communication_overlap_strategy", "executor", "fsdp_config", "gradient_compression",
-    "mesh_topology", "network_topology_aware", "overlap_communication", "parallel_mode",
-    "pipeline_communication", "tensor_parallel_config",
+    "communication_overlap_strategy", "executor", "gradient_compression",
+    "mesh_topology", "network_topology_aware", "overlap_communication",
+    "pipeline_communication",
 })  # fmt: skip
 """Options of every backend that the guides describe and that are not available yet."""
 

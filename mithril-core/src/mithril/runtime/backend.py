@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
@@ -33,6 +33,7 @@ from mithril.runtime.creation import Creation
 from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
+from mithril.runtime.parallelism import AS_MODELS_SAY, Parallelism, read_parallelism
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import meet
 from mithril.runtime.sharing import Shared
@@ -71,6 +72,9 @@ def open_backend(
     activation_dtype: object = None,
     precision: Precision | None = None,
     hardware: Hardware | str | Path | None = None,
+    parallel_mode: str | None = None,
+    fsdp_config: Mapping[str, object] | None = None,
+    tensor_parallel_config: Mapping[str, object] | None = None,
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -92,6 +96,14 @@ def open_backend(
         hardware: what the devices are taken to be where choices are priced: a name that `mithril
             hardware` shows, the path of a TOML file, or a Hardware. By default what they call
             themselves, calibrated where `mithril calibrate` was run.
+        parallel_mode: how models are split that say nothing themselves: `data` copies parameters,
+            `fully_sharded` keeps them split over the axis `data` (ZeRO, `zero=` of `compile`), and
+            `tensor` splits weights by `tensor_parallel_config`.
+        fsdp_config: of `fully_sharded`: `sharding_strategy` (`FULL_SHARD` is ZeRO's stage 3,
+            `SHARD_GRAD_OP` 2, `NO_SHARD` 0), `mixed_precision` (linear algebra in bfloat16),
+            `flatten_parameters` (what travels together does so in one buffer, which is so anyway).
+        tensor_parallel_config: `tp_size`, the size of the mesh axis that splits the weights of
+            linear layers, and `tp_mode`: `column` splits their outputs, `row` their inputs.
         options: the backend's own options.
 
     Raises:
@@ -105,6 +117,10 @@ def open_backend(
     if not isinstance(name, str):
         raise BackendError(f"backend name {name!r} is not a string; give one, such as 'numpy'")
     refuse_later(f"backend '{name}'", options, BACKEND_LATER - list_options(name))
+    mesh = read_mesh(device_mesh, mesh_axis_names)
+    parallelism = read_parallelism(parallel_mode, fsdp_config, tensor_parallel_config, mesh)
+    if parallelism.is_mixed and compute_dtype is None and precision is None:
+        compute_dtype = "bfloat16"
     dtypes = read_precision(
         precision,
         dtype=dtype,
@@ -114,10 +130,9 @@ def open_backend(
         activation_dtype=activation_dtype,
     )
     policy = check_uneven(uneven)
-    mesh = read_mesh(device_mesh, mesh_axis_names)
     profile = None if hardware is None else as_hardware(hardware)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
-    return Backend(engine, policy, dtypes, profile)
+    return Backend(engine, policy, dtypes, profile, parallelism)
 
 
 def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None) -> Mesh:
@@ -159,12 +174,14 @@ class Backend(Creation, Shared):
         uneven: str = "pad",
         precision: Precision = AS_THEY_COME,
         hardware: Hardware | None = None,
+        parallelism: Parallelism = AS_MODELS_SAY,
     ) -> None:
         super().__init__()
         self.engine = engine
         self.uneven = uneven
         self.hardware = find_hardware(engine, hardware)
         self.precision = self.check_precision(precision)
+        self.parallelism = parallelism
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.open_profile: OpenProfile | None = None

@@ -54,7 +54,7 @@ def compile(
     in_shardings: Shardings = None,
     out_shardings: Shardings = None,
     at_rest: Shardings = None,
-    zero: int = 0,
+    zero: int | None = None,
     zero_axis: str | Sequence[str] = "data",
     donate: Choice = (),
     precision: Precision | None = None,
@@ -93,7 +93,8 @@ def compile(
             PartitionSpec for all, as `model.at_rest` says it; these rules come last.
         zero: 3 keeps every parameter of which `at_rest` says nothing split over `zero_axis`, too,
             besides how it is computed with (ZeRO's stage 3): it is gathered where a phase needs it,
-            and its gradient scattered. 2 scatters the gradients alone. 1 is for `train_step`.
+            and its gradient scattered. 2 scatters the gradients alone. 1 is for `train_step`. By
+            default what `fsdp_config` of the backend says, or 0.
         zero_axis: the mesh axis that splits the batch, or several of them.
         donate: what is given up by each evaluation: its arguments `params`, `inputs` and
             `output_gradients` by name or position, or patterns of the names of inputs and
@@ -157,7 +158,7 @@ def compile(
             gradients=gradients,
         ),
         accumulate=count,
-        zero=_check_zero(read_zero(zero, zero_axis, backend.mesh)),
+        zero=_check_zero(read_zero(_or_default(zero, backend), zero_axis, backend.mesh)),
         in_shardings=read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input"),
         out_shardings=read_shardings(
             out_shardings, outputs, backend.mesh, "out_shardings", "output"
@@ -176,6 +177,10 @@ def compile(
     if shapes is not None:
         compiled.plan_for(shapes, gradients=not inference)
     return compiled
+
+
+def _or_default(zero: int | None, backend: Backend) -> int:
+    return backend.parallelism.zero if zero is None else zero
 
 
 def _check_zero(zero: Zero) -> Zero:

@@ -124,6 +124,7 @@ class Planner:
         self.bindings: Bindings[tuple[Seeded, frozenset[str]], Evaluation] = Bindings(2 * KEPT)
         self._input_names, self._parameter_names = input_names(model), parameter_names(model)
         self._frozen = frozen_of(component_of(model))
+        self._by_default = backend.parallelism.annotate(component_of(model))
         self._model = model
         self._backend = backend
         self._engine = engine
@@ -158,7 +159,11 @@ class Planner:
                 precision=settings.plan.precision,
                 convert=convert_on(self._backend, "a layer", settings.plan.precision.default),
             )
-            traced = replace(traced, at_rest={**traced.at_rest, **settings.at_rest})
+            traced = replace(
+                traced,
+                at_rest={**traced.at_rest, **settings.at_rest},
+                annotations={**self._by_default, **traced.annotations},
+            )
             self._traces.put(types, traced)
         return traced
 

@@ -58,7 +58,7 @@ def train_step(
     *,
     loss: str = "loss",
     shapes: Mapping[str, object],
-    zero: int = 0,
+    zero: int | None = None,
     zero_axis: str | Sequence[str] = AXIS,
     loss_scale: float | str | None = None,
     **options: Any,
@@ -77,7 +77,8 @@ def train_step(
         shapes: for each input a shape, an array, or a `TensorSpec`, as `compile` takes them.
         zero: what is split over the axis that splits the batch, besides what the model says
             (ZeRO): 0 nothing, 1 the optimiser's state, 2 gradients, too, which leave the backward
-            split in either case, 3 parameters, too.
+            split in either case, 3 parameters, too. By default what `fsdp_config` of the backend
+            says, or 0.
         zero_axis: that mesh axis, or several of them.
         loss_scale: a number that the loss is multiplied with for the backward, so that gradients of
             float16 do not vanish, or `dynamic`: a step whose gradients overflow is left out and
@@ -105,12 +106,13 @@ def train_step(
     for name in ("inference", "donate", "differentiable", "outputs"):
         if name in options:
             raise OptionError(f"option '{name}' makes no sense for train_step(); leave it out")
+    zero = backend.parallelism.zero if zero is None else zero
     stage, scale = read_zero(zero, zero_axis, backend.mesh), read_loss_scale(loss_scale)
     if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
         specs = {n: x.sharding for n, x in shapes.items() if isinstance(x, TensorSpec)}
         said = {name: spec for name, spec in specs.items() if spec is not None}
         options.setdefault("in_shardings", said)
-    compiled = compile(model, backend, **options)
+    compiled = compile(model, backend, zero=0, **options)
     kinds = compiled.read_kinds(shapes)
     if stage.stage:  # how parameters are computed with is chosen for the model alone
         compiled.plan_for(shapes, gradients=True)
