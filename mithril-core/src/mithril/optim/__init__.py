@@ -24,8 +24,9 @@ from mithril.optim.basics import (
     scale_by_momentum,
 )
 from mithril.optim.clipping import clip, clip_by_block_rms, clip_by_global_norm, global_norm
-from mithril.optim.masks import Mask, freeze, masked, partition
+from mithril.optim.masks import Mask
 from mithril.optim.muon import muon, orthogonalize, scale_by_muon
+from mithril.optim.parts import freeze, masked, partition
 from mithril.optim.places import match_parameters
 from mithril.optim.rms import adagrad, rmsprop, scale_by_rms, scale_by_sum_of_squares
 from mithril.optim.schedules import (

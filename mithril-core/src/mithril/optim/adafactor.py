@@ -11,7 +11,8 @@ from mithril.optim.checks import check_count, check_number
 from mithril.optim.clipping import clip_by_block_rms, root_mean_square
 from mithril.optim.each import map_gradients, transform_each
 from mithril.optim.form import Leaf, zeros_like
-from mithril.optim.masks import Mask, mask_others, train_only
+from mithril.optim.masks import Mask
+from mithril.optim.parts import mask_others, train_only
 from mithril.optim.transformation import Transformation, chain
 from mithril.options import check_flag
 

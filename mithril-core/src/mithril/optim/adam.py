@@ -11,7 +11,8 @@ from mithril.optim.basics import Rate, add_decayed_weights, scale_by_learning_ra
 from mithril.optim.checks import check_number
 from mithril.optim.each import transform_each
 from mithril.optim.form import Leaf
-from mithril.optim.masks import Mask, mask_others, train_only
+from mithril.optim.masks import Mask
+from mithril.optim.parts import mask_others, train_only
 from mithril.optim.transformation import Transformation, chain
 
 

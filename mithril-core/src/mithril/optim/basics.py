@@ -14,7 +14,8 @@ from mithril.keywords import checked_keywords
 from mithril.optim.checks import check_number
 from mithril.optim.each import check_state, map_gradients, read_gradients, transform_each
 from mithril.optim.form import Form, Leaf, constant_like, widen
-from mithril.optim.masks import Mask, mask_others
+from mithril.optim.masks import Mask
+from mithril.optim.parts import mask_others
 from mithril.optim.transformation import State, Transformation, Tree
 from mithril.options import check_flag
 from mithril.trees import flatten, names

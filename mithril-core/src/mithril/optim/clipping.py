@@ -11,7 +11,8 @@ from mithril.keywords import checked_keywords
 from mithril.optim.checks import check_number
 from mithril.optim.each import map_gradients, read_gradients
 from mithril.optim.form import Form, Leaf, widen
-from mithril.optim.masks import Mask, mask_others
+from mithril.optim.masks import Mask
+from mithril.optim.parts import mask_others
 from mithril.optim.transformation import State, Transformation, Tree
 
 

@@ -16,14 +16,8 @@ from mithril.optim.basics import Rate, add_decayed_weights, scale_by_learning_ra
 from mithril.optim.checks import check_count, check_number
 from mithril.optim.each import transform_each
 from mithril.optim.form import Form, Leaf
-from mithril.optim.masks import (
-    Mask,
-    check_mask,
-    mask_others,
-    read_mask,
-    split_by_label,
-    train_only,
-)
+from mithril.optim.masks import Mask, check_mask, read_mask
+from mithril.optim.parts import mask_others, split_by_label, train_only
 from mithril.optim.transformation import Transformation, Tree, chain
 from mithril.options import check_flag
 

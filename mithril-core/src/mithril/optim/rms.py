@@ -8,7 +8,8 @@ from mithril.optim.basics import Rate, scale_by_learning_rate, scale_by_momentum
 from mithril.optim.checks import check_number
 from mithril.optim.each import transform_each
 from mithril.optim.form import Leaf, zeros_like
-from mithril.optim.masks import Mask, mask_others, train_only
+from mithril.optim.masks import Mask
+from mithril.optim.parts import mask_others, train_only
 from mithril.optim.transformation import Transformation, chain
 from mithril.options import check_flag
 

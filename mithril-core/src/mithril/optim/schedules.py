@@ -191,13 +191,13 @@ def piecewise_constant_schedule(
 
     Args:
         init_value: at step 0.
-        boundaries_and_scales: factors by the number of the step after which they hold, as in optax.
+        boundaries_and_scales: factors by the number of the step that they hold from, as in optax.
 
     Raises:
         OptionError: a value is negative or no finite number, or a boundary is no step.
 
-    >>> piecewise_constant_schedule(1.0, {2: 0.5, 4: 0.1})([1, 2, 3, 5])
-    array([1.  , 1.  , 0.5 , 0.05], dtype=float32)
+    >>> piecewise_constant_schedule(1.0, {2: 0.5, 4: 0.1})([1, 2, 3, 4])
+    array([1.  , 0.5 , 0.5 , 0.05], dtype=float32)
     """
     name = "piecewise_constant_schedule()"
     start = check_number(name, "init_value", init_value)
@@ -215,7 +215,7 @@ def piecewise_constant_schedule(
         value, reached = step * 0.0 + start, start
         for boundary, factor in pieces:
             reached *= factor
-            value = xp.where(step > float(boundary), reached, value)
+            value = xp.where(step >= float(boundary), reached, value)
         return value
 
     return _compute(formula)
