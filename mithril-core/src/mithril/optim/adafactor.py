@@ -1,4 +1,4 @@
-"""Adafactor: second moments of matrices as a product of rows and columns, which is little to keep."""
+"""Adafactor: second moments of a matrix as a product of rows and columns, of little size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam and AdamW. The formula of one tensor is `find_adam_direction`; fused kernels go by `apply`."""
+"""Adam and AdamW; the formula of one tensor is `find_adam_direction`."""
 
 from __future__ import annotations
 

@@ -126,13 +126,14 @@ def check_state(name: str, state: object, keys: Sequence[str]) -> None:
 def _check_kept(
     name: str, moments: Sequence[Any], parameter: Leaf, of: str, may_lack: bool
 ) -> None:
+    lacking = [moment is None for moment in moments]
+    if moments and (all(lacking) if may_lack else any(lacking)):
+        raise GraphError(
+            f"the state of {name} has nothing for '{of}', which has a gradient; make it by "
+            f"init(params) of these parameters"
+        )
     for moment in moments:
-        if moment is None and not may_lack:
-            raise GraphError(
-                f"the state of {name} has nothing for '{of}', which has a gradient; make it by "
-                f"init(params) of these parameters"
-            )
-        if moment is not None and not may_lack and tuple(moment.shape) != tuple(parameter.shape):
+        if not may_lack and tuple(moment.shape) != tuple(parameter.shape):
             raise ShapeError(
                 f"the state of {name} has {list(moment.shape)} for '{of}', whose parameter has "
                 f"{list(parameter.shape)}; make it by init(params) of these parameters"

@@ -111,7 +111,7 @@ def _spread(said: Any, structure: Structure, kind: type[Said], what: str) -> Ite
             yield from _spread(inside, child, kind, what)
     elif structure is not None:
         raise GraphError(
-            f"{what} is of another form than the parameters, {_shown(said)} where they have "
+            f"{what} is of another form than the parameters, {_describe(said)} where they have "
             f"{_form(structure)}; give a {kind.__name__} for each, or patterns of names"
         )
 
@@ -122,7 +122,7 @@ def _fits(said: Any, structure: Branch) -> bool:
     return isinstance(said, list | tuple) and len(said) == len(structure.keys)
 
 
-def _shown(said: object) -> str:
+def _describe(said: object) -> str:
     return f"keys {listing(map(str, said))}" if isinstance(said, Mapping) else kind_of(said)
 
 

@@ -67,7 +67,7 @@ def linear_schedule(
     begin = check_count(name, "transition_begin", transition_begin)
 
     def formula(xp: Any, step: Value) -> Value:
-        return start + (end - start) * _held(xp, step - float(begin), count) / count
+        return start + (end - start) * _hold(xp, step - float(begin), count) / count
 
     return _compute(formula)
 
@@ -133,7 +133,7 @@ def warmup_cosine_decay_schedule(
         )
 
     def formula(xp: Any, step: Value) -> Value:
-        up = start + (peak - start) * _held(xp, step, warmup) / max(warmup, 1)
+        up = start + (peak - start) * _hold(xp, step, warmup) / max(warmup, 1)
         down = _cosine(xp, step - float(warmup), peak, end, total - warmup)
         return xp.where(step < float(warmup), up, down)
 
@@ -176,8 +176,8 @@ def warmup_stable_decay_schedule(
     decay = check_count(name, "decay_steps", decay_steps, least=1)
 
     def formula(xp: Any, step: Value) -> Value:
-        up = start + (peak - start) * _held(xp, step, warmup) / max(warmup, 1)
-        gone = _held(xp, step - float(warmup + stable), decay)
+        up = start + (peak - start) * _hold(xp, step, warmup) / max(warmup, 1)
+        gone = _hold(xp, step - float(warmup + stable), decay)
         return xp.where(step < float(warmup), up, peak + (end - peak) * gone / decay)
 
     return _compute(formula)
@@ -272,12 +272,12 @@ def _namespace(step: Any) -> tuple[Any, Any]:
     return (ops, step) if isinstance(step, Operand) else (np, np.asarray(step))
 
 
-def _held(xp: Any, step: Value, most: int) -> Value:
+def _hold(xp: Any, step: Value, most: int) -> Value:
     return xp.minimum(xp.maximum(step, 0.0), float(most))
 
 
 def _cosine(xp: Any, step: Value, start: float, end: float, count: int) -> Value:
-    along = _held(xp, step, count) / count
+    along = _hold(xp, step, count) / count
     return end + (start - end) * 0.5 * (1.0 + xp.cos(math.pi * along))
 
 
