@@ -17,8 +17,7 @@ from tests.tolerances import TOLERANCE
 
 def of_torch(name: str, **options: object) -> Callable[[], Values]:
     def run() -> Values:
-        import torch
-
+        torch = pytest.importorskip("torch")
         return train_torch(lambda params: getattr(torch.optim, name)(params, **options))
 
     return run
@@ -26,16 +25,15 @@ def of_torch(name: str, **options: object) -> Callable[[], Values]:
 
 def of_optax(make: Callable, *, is_transposed: bool = False) -> Callable[[], Values]:
     def run() -> Values:
-        import optax
-        import optax.contrib
-
+        optax = pytest.importorskip("optax")
+        pytest.importorskip("optax.contrib")
         return train_optax(make(optax), is_transposed=is_transposed)
 
     return run
 
 
 def clipped_by_torch() -> Values:
-    import torch
+    torch = pytest.importorskip("torch")
 
     class Clipped(torch.optim.AdamW):
         def step(self) -> None:

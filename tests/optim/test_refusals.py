@@ -113,6 +113,7 @@ TREES: list[tuple[Callable[[], object], type, str]] = [
     (lambda: optim.global_norm({}), GraphError, "global_norm() is given a tree without arrays; give one that has some"),
     (lambda: init(optim.muon(0.1), {"b": W["b"]}), OptionError, "muon() finds no parameter with two dimensions; say by matrices=… which it trains, or use adamw"),
     (lambda: init(optim.muon(0.1, matrices="*")), ShapeError, "muon() is to train 'b' as a matrix, which has the shape [1]; leave it out of matrices="),
+    (lambda: optim.match_parameters({"count": 1}, W), GraphError, "match_parameters() is given an int as 'count', which has no shape and dtype; give the state and the parameters of an optimiser"),
     (lambda: optim.orthogonalize(W["b"]), ShapeError, "orthogonalize() is given float32[1], no matrix; give [..., m, n]"),
 ]  # fmt: skip
 

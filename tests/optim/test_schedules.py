@@ -7,11 +7,13 @@ from collections.abc import Callable
 import mithril as ml
 import mithril.numpy as mnp
 import numpy as np
-import optax
 import pytest
 from mithril import optim
 
+from tests.optim.training import open_jax
 from tests.tolerances import TOLERANCE
+
+optax = pytest.importorskip("optax")
 
 CASES = {
     "constant": (optim.constant_schedule(0.3), optax.constant_schedule(0.3)),
@@ -60,6 +62,7 @@ STEPS = 40
 def test_a_schedule_has_the_values_of_optax(case: str) -> None:
     ours, theirs = CASES[case]
     rtol, atol = TOLERANCE["float32"]
+    open_jax()
     expected = [float(theirs(step)) for step in range(STEPS)]
     np.testing.assert_allclose(ours(np.arange(STEPS)), expected, rtol=rtol, atol=atol)
     backend = ml.NumpyBackend()

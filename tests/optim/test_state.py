@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mithril import P, optim
 from mithril.trees import flatten, names
+from mithril.types import DType, TensorType
 
 from tests.optim.training import draw_noise, draw_params, open_backend, train
 from tests.tolerances import TOLERANCE
@@ -80,6 +81,15 @@ def test_moments_belong_to_their_parameters(case: str) -> None:
     found = optim.match_parameters(state, params())
     like = [n for n in name_tensors(state) if ".up." in n and ".v_" not in n]
     assert found == {name: name[name.index("up.") :] for name in like}
+
+
+def test_types_are_matched_without_arrays() -> None:
+    """A planner has the names and types of a state, and no array."""
+    wide, bias = TensorType((4, 6), DType.float32), TensorType((4,), DType.float32)
+    state = {"optimizer.0.mu.up.weight": wide, "optimizer.0.v_row.up.weight": bias}
+    assert optim.match_parameters(state, {"up.weight": wide, "up.bias": bias}) == {
+        "optimizer.0.mu.up.weight": "up.weight"
+    }
 
 
 def test_the_parameter_of_a_tensor_is_told_from_others_that_are_called_alike() -> None:

@@ -7,7 +7,10 @@ from functools import cache
 
 import mithril as ml
 import numpy as np
+import pytest
 from mithril import P
+
+from tests.conformance.engines import opened
 
 STEPS = 100
 SHAPES = {"wide": (6, 8), "tall": (12, 4), "bias": (5,), "stack": (2, 4, 6)}
@@ -61,10 +64,14 @@ def train(
     return {name: x.numpy() for name, x in params.items()}, state
 
 
+def open_jax() -> None:
+    """Start JAX with as many devices as tests of other files need, which come after."""
+    opened("jax", x=1)
+
+
 def train_torch(make: Callable, *, steps: int = STEPS) -> Values:
     """Return what an optimiser of PyTorch makes of the same."""
-    import torch
-
+    torch = pytest.importorskip("torch")
     params = {name: torch.nn.Parameter(torch.tensor(x)) for name, x in draw_params().items()}
     optimizer = make(params.values())
     for noise in draw_noise()[:steps]:
@@ -76,8 +83,8 @@ def train_torch(make: Callable, *, steps: int = STEPS) -> Values:
 
 def train_optax(optimizer: object, *, is_transposed: bool = False) -> Values:
     """Return what an optimiser of optax makes of the same; its matrices may be [in, out]."""
-    import jax
-    import optax
+    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+    open_jax()
 
     def turn(values: dict) -> dict:
         return {n: x.T if is_transposed and x.ndim == 2 else x for n, x in values.items()}

@@ -102,7 +102,8 @@ __all__ = [
     "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__", "checkpoint", "compile",
     "constrain", "define_op", "grad", "is_inference", "is_main", "jit", "layer", "layer_path",
     "load", "numpy", "open_backend", "optim", "parameter", "process_count", "process_index",
-    "profile", "reshard", "save", "scan", "section", "seed", "train_step", "value_and_grad", "visualize",
+    "profile", "reshard", "save", "scan", "section", "seed", "train_step", "value_and_grad",
+    "visualize",
 ]  # fmt: skip
 
 

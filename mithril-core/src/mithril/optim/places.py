@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from mithril.optim.form import Form, is_float
+from mithril.errors import GraphError, kind_of
 from mithril.optim.transformation import State, Tree
 from mithril.trees import flatten, names
+from mithril.types import as_dtype
 
 
 def match_parameters(state: State, params: Tree) -> dict[str, str]:
@@ -17,25 +20,25 @@ def match_parameters(state: State, params: Tree) -> dict[str, str]:
     and lie as it does; all others, counts and rows of a factored moment, lie for themselves.
 
     Args:
-        state: of an optimiser.
-        params: what it was made for; arrays, traced tensors, or whatever has a shape and a dtype.
+        state: of an optimiser; arrays, traced tensors, or whatever has a shape and a dtype.
+        params: what it was made for, of the same.
 
     Returns:
         Names of parameters by names of tensors, both joined by dots.
+
+    Raises:
+        GraphError: a leaf has no shape or no dtype.
 
     >>> from mithril.optim import adam
     >>> params = {"up.weight": backend.array([1.0])}
     >>> match_parameters(adam(0.1).init(params), params)
     {'0.mu.up.weight': 'up.weight', '0.nu.up.weight': 'up.weight'}
     """
-    form = Form(params)
-    shapes = {name: tuple(x.shape) for name, x in zip(form.names, form.leaves, strict=True)}
-    leaves: list[object] = []
-    structure = flatten(state, leaves)
+    shapes = {name: tuple(x.shape) for name, x in _name_leaves(params)}
     candidates = {
-        path: list(_find_suffixes(path, tuple(x.shape), shapes))  # type: ignore[attr-defined]
-        for path, x in zip(names(structure, ""), leaves, strict=True)
-        if is_float(x)
+        path: list(_find_suffixes(path, tuple(x.shape), shapes))
+        for path, x in _name_leaves(state)
+        if as_dtype(x.dtype).is_float
     }
     # A tree of the state has many parameters behind one beginning; a name by chance has not.
     hits = Counter(begin for found in candidates.values() for begin, _ in found)
@@ -46,10 +49,24 @@ def match_parameters(state: State, params: Tree) -> dict[str, str]:
     }
 
 
+def _name_leaves(tree: Tree) -> Iterator[tuple[str, Any]]:
+    leaves: list[Any] = []
+    structure = flatten(tree, leaves)
+    for name, x in zip(names(structure, ""), leaves, strict=True):
+        if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+            raise GraphError(
+                f"match_parameters() is given {kind_of(x)} as '{name}', which has no shape and "
+                f"dtype; give the state and the parameters of an optimiser"
+            )
+        yield name, x
+
+
 def _find_suffixes(
-    path: str, shape: tuple[int, ...], shapes: dict[str, tuple[int, ...]]
-) -> list[tuple[str, str]]:
-    """Return pairs of a beginning and a parameter that make a path, where the shapes are equal."""
+    path: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a beginning and a parameter that make a path, where the shapes are equal."""
     parts = path.split(".")
-    splits = [(".".join(parts[:i]), ".".join(parts[i:])) for i in range(len(parts) + 1)]
-    return [(begin, name) for begin, name in splits if shapes.get(name) == shape]
+    for i in range(len(parts) + 1):
+        name = ".".join(parts[i:])
+        if shapes.get(name) == shape:
+            yield ".".join(parts[:i]), name

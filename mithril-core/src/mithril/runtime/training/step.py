@@ -24,7 +24,6 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
-from mithril.runtime.functional.tree import flatten, names
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.specification import TensorSpec
@@ -43,6 +42,7 @@ from mithril.runtime.training.state import Metrics, TrainState
 from mithril.runtime.unplaced import settle
 from mithril.runtime.zero import read_zero
 from mithril.sharding import Layout
+from mithril.trees import flatten, names
 from mithril.types import TensorType, as_dtype
 
 KEPT = 64
