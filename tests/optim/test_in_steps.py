@@ -13,9 +13,7 @@ from tests.tolerances import TOLERANCE
 
 OPTIMIZERS = {
     "momentum": optim.sgd(0.05, 0.9, nesterov=True),
-    "adamw": optim.chain(
-        optim.clip_by_global_norm(0.5), optim.adamw(0.02, decay_mask="*.weight")
-    ),
+    "adamw": optim.chain(optim.clip_by_global_norm(0.5), optim.adamw(0.02, decay_mask="*.weight")),
     "adafactor": optim.adafactor(0.05, min_dim_size_to_factor=4, weight_decay=0.1),
     "lion": optim.lion(0.01),
     "muon": optim.muon(optim.warmup_stable_decay_schedule(0.02, 2, 2, 2), weight_decay=0.1),
