@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import mithril as ml
+import mithril.numpy as mnp
 import numpy as np
 import pytest
 from mithril import P, optim
@@ -13,10 +14,8 @@ from tests.tolerances import TOLERANCE
 
 OPTIMIZERS = {
     "momentum": optim.sgd(0.05, 0.9, nesterov=True),
-    "adamw": optim.chain(optim.clip_by_global_norm(0.5), optim.adamw(0.02, decay_mask="*.weight")),
-    "adafactor": optim.adafactor(0.05, min_dim_size_to_factor=4, weight_decay=0.1),
+    "adamw": optim.adamw(0.02, decay_mask="*.weight"),
     "lion": optim.lion(0.01),
-    "muon": optim.muon(optim.warmup_stable_decay_schedule(0.02, 2, 2, 2), weight_decay=0.1),
     "adagrad": optim.adagrad(0.05),
     "rmsprop": optim.rmsprop(0.02, momentum=0.5, centered=True),
     "average": optim.with_ema(optim.adam(0.02), 0.9),
@@ -61,4 +60,16 @@ def test_an_optimiser_trains_split_as_on_one_device(name: str, zero: int) -> Non
     for parameter, x in expected.items():
         np.testing.assert_allclose(found[parameter], x, rtol=rtol, atol=atol, err_msg=parameter)
     if zero and name == "adamw":
-        assert "data" in str(state[1][0]["mu"]["up.weight"].sharding.spec)
+        assert "data" in str(state[0]["mu"]["up.weight"].sharding.spec)
+
+
+def test_a_learning_rate_that_starts_as_nan_is_refused_by_a_step() -> None:
+    model = ml.Model()
+    model |= ml.Linear(1, name="line")(input="x", output="y")
+    model |= ml.MeanSquaredError()(input="y", target="t", output="loss")
+    optimizer = optim.adam(lambda step: 0.1 * mnp.sqrt(step - 1.0))
+    shapes = {"x": (4, 2), "t": (4, 1)}
+    step = ml.train_step(model, ml.NumpyBackend(), optimizer, shapes=shapes)
+    text = "a schedule gives the learning rate nan at step 0; give one that returns a finite number"
+    with pytest.raises(ml.OptionError, match=text):
+        step.init()

@@ -10,8 +10,11 @@ import mithril.numpy as mnp
 import numpy as np
 import pytest
 from mithril import P, optim
+from mithril.trees import flatten, names
 
-from tests.optim.training import Values, draw_params, train, train_optax, train_torch
+from tests.functional.backends import close, every_backend, opened
+from tests.optim.training import Values, draw_noise, draw_params, train, train_optax, train_torch
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 
@@ -139,6 +142,72 @@ def test_an_optimiser_is_that_of_torch_or_optax(case: str, is_split: bool) -> No
     for name, expected in expect(case).items():
         assert not np.allclose(expected, before[name], rtol=1e-2)
         np.testing.assert_allclose(found[name], expected, rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "RMSprop"])
+def test_float64_keeps_its_digits(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    ours = {
+        "AdamW": optim.adamw(0.02),
+        "SGD": optim.sgd(0.02, 0.9),
+        "RMSprop": optim.rmsprop(0.02),
+    }
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    expected = train_torch(
+        lambda params: getattr(torch.optim, name)(params, lr=0.02, **options), dtype="float64"
+    )
+    found, _ = train(ours[name], dtype="float64")
+    rtol, atol = TOLERANCE["float64"]
+    for parameter, x in expected.items():
+        assert found[parameter].dtype == np.float64
+        np.testing.assert_allclose(found[parameter], x, rtol=rtol, atol=atol)
+
+
+EACH = {
+    "sgd": optim.sgd(0.1, 0.9, nesterov=True),
+    "adamw": optim.chain(
+        optim.clip_by_global_norm(1.0), optim.adamw(optim.linear_schedule(0.1, 0.0, 5))
+    ),
+    "adafactor": optim.adafactor(0.05, min_dim_size_to_factor=4),
+    "lion": optim.lion(0.01),
+    "muon": optim.muon(0.02),
+    "adagrad": optim.adagrad(0.1),
+    "rmsprop": optim.rmsprop(0.02, centered=True),
+    "average": optim.with_ema(optim.adam(optim.warmup_cosine_decay_schedule(0.0, 0.1, 2, 5))),
+}
+
+
+def take_steps(backend: ml.Backend) -> dict:
+    """Return what each optimiser makes in three steps, all in one plan."""
+
+    def step(params: dict, states: dict, noise: dict) -> tuple:
+        made = {
+            name: optimizer.apply(
+                {n: params[name][n] - noise[n] for n in noise}, states[name], params[name]
+            )
+            for name, optimizer in EACH.items()
+        }
+        return {n: m[0] for n, m in made.items()}, {n: m[1] for n, m in made.items()}
+
+    spec = {"wide": P("x"), "tall": P(None, "x"), "bias": None}
+    start = {n: backend.array(draw_params()[n], sharding=s) for n, s in spec.items()}
+    params = dict.fromkeys(EACH, start)
+    states = {name: optimizer.init(start) for name, optimizer in EACH.items()}
+    run = ml.jit(step, backend=backend)
+    for noise in draw_noise()[:3]:
+        params, states = run(params, states, {n: noise[n] for n in spec})
+    leaves: list = []
+    found = names(flatten({"params": params, "states": states}, leaves), "")
+    return {n: x.numpy() for n, x in zip(found, leaves, strict=True)}
+
+
+@quick(lambda name: name not in ("jax", "torch"))  # they take long to compile, and to start
+@every_backend
+def test_optimisers_are_the_same_on_every_backend(name: str) -> None:
+    found, expected = take_steps(opened(name, x=2)), take_steps(ml.NumpyBackend(ml.Mesh(x=1)))
+    assert list(found) == list(expected)
+    for tensor, x in found.items():
+        close(x, expected[tensor])
 
 
 def test_moments_lie_as_their_parameters_do() -> None:

@@ -41,7 +41,11 @@ def open_backend(is_split: bool) -> ml.Backend:
 
 
 def train(
-    optimizer: ml.optim.Transformation, *, is_split: bool = False, steps: int = STEPS
+    optimizer: ml.optim.Transformation,
+    *,
+    is_split: bool = False,
+    steps: int = STEPS,
+    dtype: str = "float32",
 ) -> tuple[Values, object]:
     """Return parameters and state after so many steps with the gradient `p - noise`."""
     backend = open_backend(is_split)
@@ -55,7 +59,7 @@ def train(
         step, backend=backend, in_shardings=(specs, None, None), out_shardings=(specs, None)
     )
     params = {
-        name: backend.array(x, sharding=SPECS[name]) if is_split else backend.array(x)
+        name: backend.array(x, dtype=dtype, sharding=SPECS[name] if is_split else None)
         for name, x in draw_params().items()
     }
     state = optimizer.init(params)
@@ -69,12 +73,14 @@ def open_jax() -> None:
     opened("jax", x=1)
 
 
-def train_torch(make: Callable, *, steps: int = STEPS) -> Values:
+def train_torch(make: Callable, *, dtype: str = "float32") -> Values:
     """Return what an optimiser of PyTorch makes of the same."""
     torch = pytest.importorskip("torch")
-    params = {name: torch.nn.Parameter(torch.tensor(x)) for name, x in draw_params().items()}
+    params = {
+        name: torch.nn.Parameter(torch.tensor(x.astype(dtype))) for name, x in draw_params().items()
+    }
     optimizer = make(params.values())
-    for noise in draw_noise()[:steps]:
+    for noise in draw_noise():
         for name, p in params.items():
             p.grad = p.detach() - torch.tensor(noise[name])
         optimizer.step()

@@ -18,6 +18,7 @@ from mithril.optim.basics import (
     Rate,
     Schedule,
     add_decayed_weights,
+    check_learning_rates,
     find_learning_rates,
     scale,
     scale_by_learning_rate,
@@ -58,5 +59,6 @@ __all__ = [
     "constant_schedule", "cosine_decay_schedule", "join_schedules", "linear_schedule",
     "piecewise_constant_schedule", "warmup_cosine_decay_schedule", "warmup_stable_decay_schedule",
     # what tools ask for
-    "find_learning_rates", "global_norm", "match_parameters", "orthogonalize",
+    "check_learning_rates", "find_learning_rates", "global_norm", "match_parameters",
+    "orthogonalize",
 ]  # fmt: skip

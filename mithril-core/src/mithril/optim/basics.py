@@ -140,9 +140,9 @@ def scale_by_learning_rate(learning_rate: Rate, *, mask: Mask | None = None) -> 
     def init(params: Tree) -> State:
         form = Form(params)
         count = form.scalar(0, DType.int32)
-        rate = _rate_at(given_rate, count)
-        _check_first(rate)
-        return {"count": count, "learning_rate": rate}
+        state = {"count": count, "learning_rate": _rate_at(given_rate, count)}
+        check_learning_rates(state)
+        return state
 
     def update(gradients: Tree, state: State, params: Tree) -> tuple[Tree, State]:
         form = Form(params)
@@ -201,9 +201,18 @@ def _rate_at(rate: Rate, count: Leaf) -> Leaf:
     return ops.cast(made, DType.float32)
 
 
-def _check_first(rate: Leaf) -> None:
-    """Raise if the rate that training starts with is NaN or negative, where it has a value."""
-    if not isinstance(rate, Tensor):
+def check_learning_rates(state: State) -> None:
+    """Raise if a learning rate that training starts with is NaN, infinite or negative.
+
+    Args:
+        state: of an optimiser, as its `init` made it; rates that are traced have no value yet.
+
+    Raises:
+        OptionError: one is.
+    """
+    for rate in find_learning_rates(state).values():
+        if rate.shape or isinstance(rate, Tensor):
+            continue
         value = float(rate.item())
         if not 0 <= value < np.inf:
             raise OptionError(
