@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mithril import P, optim
 
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 OPTIMIZERS = {
@@ -49,6 +50,7 @@ def train(name: str, zero: int | None) -> tuple[dict, list, object]:
     return {n: x.numpy() for n, x in state.params.items()}, losses, state.optimizer
 
 
+@quick(lambda name, zero: zero == 3 or name == "frozen")
 @pytest.mark.parametrize("zero", [0, 1, 3])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimiser_trains_split_as_on_one_device(name: str, zero: int) -> None:
