@@ -36,10 +36,10 @@ def check_number(
     number = float(value) if isinstance(value, Real) else math.nan
     is_inside = (number > least if is_open else number >= least) and number < below
     if not is_number or not math.isfinite(number) or not is_inside:
-        low = "above" if is_open else "of at least"
+        low = f" {'above' if is_open else 'of at least'} {least:g}" if math.isfinite(least) else ""
         high = f" and below {below:g}" if math.isfinite(below) else ""
         raise OptionError(
-            f"{call} is given {option}={value!r}, no number {low} {least:g}{high}; give such a one"
+            f"{call} is given {option}={value!r}, no finite number{low}{high}; give such a one"
         )
     return number
 
