@@ -232,6 +232,7 @@ NAMED_BY_PARTICIPLES = {
     "grouped_matmul": "the name of an op",
     "grouped_outer": "the name of an op",
     "left_shift": "the name of an op, and a direction",
+    "masked": "optax's name",
     "replicated": "a constructor beside `Sharding.of`: it says what is made",
 }
 """Functions that may be named so, and why."""

@@ -267,6 +267,15 @@ def test_parts_that_overlap_and_leave_a_gap(saved: Path) -> None:
     refuses("ValueError: parts of 'w' overlap; take another", lambda: ml.load(saved))
 
 
+def test_an_old_file_that_cannot_be_removed(tmp_path: Path) -> None:
+    ml.save(tmp_path, {"step": 1})
+    (tmp_path / "000001-00000-00009.safetensors").mkdir()  # as a file of a save is called
+    refuses(
+        r"directory '.*' keeps files of another save; .*; remove what 'index.json' does not name",
+        lambda: ml.save(tmp_path, {"step": 2}),
+    )
+
+
 def test_an_index_that_cannot_be_read(saved: Path) -> None:
     (saved / "index.json").unlink()
     (saved / "index.json").mkdir()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 from mithril.mesh import P
-from mithril.runtime.functional.tree import flatten, names, numbers, rebuild, spread
+from mithril.trees import flatten, names, numbers, rebuild, spread
 
 
 class Point(NamedTuple):

@@ -101,8 +101,9 @@ __all__ = [
     "Tanh", "TensorSpec", "TorchBackend", "TrainState", "TrainStep", "Transpose", "TruncatedNormal",
     "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__", "checkpoint", "compile",
     "constrain", "define_op", "grad", "is_inference", "is_main", "jit", "layer", "layer_path",
-    "load", "numpy", "open_backend", "parameter", "process_count", "process_index", "profile",
-    "reshard", "save", "scan", "section", "seed", "train_step", "value_and_grad", "visualize",
+    "load", "numpy", "open_backend", "optim", "parameter", "process_count", "process_index",
+    "profile", "reshard", "save", "scan", "section", "seed", "train_step", "value_and_grad",
+    "visualize",
 ]  # fmt: skip
 
 
@@ -111,7 +112,7 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("mithril-core")
-    if name in ("numpy", "visualize"):
+    if name in ("numpy", "optim", "visualize"):
         return import_module(f"mithril.{name}")
     if name not in __all__:
         from mithril.errors import nearest

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 FRAMEWORKS = {"jax": "jax", "jaxlib": "jax", "torch": "torch", "mlx": "mlx.core", "numpy": "numpy"}
 """Packages whose classes a message names with their package, and how users write it."""
@@ -90,6 +90,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
         found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
         close = [lower[other] for other in found]
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def near_names(pattern: str, names: Sequence[str]) -> list[str]:
+    """Return a few names that look like a pattern, or the first ones."""
+    return difflib.get_close_matches(pattern, names, n=5, cutoff=0.3) or list(names[:5])
 
 
 def listing(names: Iterable[str]) -> str:

@@ -30,8 +30,8 @@ from mithril.errors import CheckpointError, OptionError, kind_of, listing, neare
 from mithril.keywords import checked_keywords
 from mithril.mesh import Box
 from mithril.runtime import CompiledModel, Parameters
-from mithril.runtime.functional.tree import rebuild
 from mithril.runtime.processes import find_place
+from mithril.trees import rebuild
 from mithril.types import DType
 
 

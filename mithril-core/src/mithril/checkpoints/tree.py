@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mithril.errors import CheckpointError, kind_of
-from mithril.runtime.functional.tree import Branch, Leaf, Structure, flatten, names
+from mithril.trees import Branch, Leaf, Structure, flatten, names
 
 ROOT = "value"
 """The name of what is saved by itself, without a tree around it."""

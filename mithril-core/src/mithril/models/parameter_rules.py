@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import TypeVar
 
-from mithril.errors import GraphError, MithrilError, OptionError, ShardingError, listing
+from mithril.errors import GraphError, MithrilError, OptionError, ShardingError, listing, near_names
 from mithril.ir.source import at
 from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
@@ -20,7 +20,6 @@ from mithril.models.initializers import Initializer
 from mithril.models.layer import Layer
 from mithril.models.parameter_rule import ParameterRule
 from mithril.models.prefixes import parameter_places
-from mithril.models.rules import near_names
 
 Said = TypeVar("Said")
 Rules = Iterator[tuple[str, ParameterRule]]

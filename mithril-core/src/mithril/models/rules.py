@@ -6,11 +6,10 @@ the last rule that matches a name wins.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from mithril.errors import ShardingError, listing
+from mithril.errors import ShardingError, listing, near_names
 from mithril.ir.source import at
 from mithril.mesh import PartitionSpec
 from mithril.models.annotations import Annotation
@@ -77,8 +76,3 @@ def _rules(composition: Composition, prefix: str) -> Iterator[tuple[str, ShardRu
             yield from _rules(member.component, f"{prefix}{member.name}.")
     for rule in composition.rules:
         yield prefix, rule
-
-
-def near_names(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return a few names that look like a pattern, or the first ones."""
-    return difflib.get_close_matches(pattern, names, n=5, cutoff=0.3) or list(names[:5])

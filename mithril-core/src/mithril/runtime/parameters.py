@@ -15,12 +15,14 @@ from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.sampling import Key
 from mithril.runtime.sharing import refuse_pickle
+from mithril.trees import keep_kind
 from mithril.types import DType, TensorType
 
 SHOWN = 12
 """A message names no more parameters than this."""
 
 
+@keep_kind
 class Parameters(dict[str, Array]):
     """Parameters of a model, or their gradients, by full name: a dict that prints as a table.
 

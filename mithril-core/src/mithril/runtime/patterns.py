@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from mithril.errors import ShardingError, listing
+from mithril.errors import ShardingError, listing, near_names
 from mithril.mesh import PartitionSpec
-from mithril.models.rules import check_rules, near_names
+from mithril.models.rules import check_rules
 
 Patterns = Mapping[str, PartitionSpec]
 

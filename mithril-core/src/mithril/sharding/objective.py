@@ -330,6 +330,8 @@ class Objective:
         That home is chosen, too, so this is a table over both and no promise.
         """
         here, there = (value, Phase.forward), (source, Phase.forward)
+        if here == there:
+            return  # an input that leaves as it came
         prices = [
             [self._leave(h, [goal], value) for h in self.homes[here]] for goal in self.homes[there]
         ]

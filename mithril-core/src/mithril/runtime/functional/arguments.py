@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from mithril.errors import OptionError, listing, nearest
-from mithril.runtime.functional.tree import Leaf, Structure, flatten, names, numbers, rebuild
+from mithril.trees import Leaf, Structure, flatten, names, numbers, rebuild
 from mithril.types import to_python
 
 Choice = int | str | Sequence[int | str]

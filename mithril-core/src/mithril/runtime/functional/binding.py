@@ -18,10 +18,10 @@ from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.arriving import Arriving, sharding_of
 from mithril.runtime.functional.options import FunctionOptions
 from mithril.runtime.functional.tracing import FunctionBuilder, lift
-from mithril.runtime.functional.tree import Structure, flatten, names, spread
 from mithril.runtime.host_indices import IndexUse, check_host_indices, find_index_uses
 from mithril.runtime.submesh import placement_by
 from mithril.sharding import FREE, UNSAID, Layout
+from mithril.trees import Structure, flatten, names, spread
 from mithril.types import DType, check_number
 
 Limit = tuple[int, DType, str]

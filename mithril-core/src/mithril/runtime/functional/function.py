@@ -27,9 +27,9 @@ from mithril.runtime.functional.arriving import Arriving
 from mithril.runtime.functional.binding import TracedFunction, bind_function
 from mithril.runtime.functional.options import FunctionOptions, JitOptions
 from mithril.runtime.functional.tracing import lift
-from mithril.runtime.functional.tree import flatten, rebuild, spread
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
+from mithril.trees import flatten, rebuild, spread
 
 KEPT = 512
 """How many plans a function keeps; the one unused for longest goes first."""

@@ -27,8 +27,8 @@ from mithril.runtime.functional.tracing import (
     lift,
     trace_inside,
 )
-from mithril.runtime.functional.tree import Structure, flatten, names, rebuild, together
 from mithril.transform import differentiate, gradient_of
+from mithril.trees import Structure, flatten, names, rebuild, together
 from mithril.types import to_python
 
 VALUE = Output("result.0")

@@ -27,8 +27,8 @@ from mithril.runtime.functional.tracing import (
     lift,
     trace_inside,
 )
-from mithril.runtime.functional.tree import Structure, flatten, names, rebuild
 from mithril.runtime.lru import LRUCache
+from mithril.trees import Structure, flatten, names, rebuild
 from mithril.types import DType, TensorType, to_python
 
 KEPT = 256

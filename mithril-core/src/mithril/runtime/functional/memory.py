@@ -13,7 +13,7 @@ from mithril.ir import Checkpoint, Operand, Tensor
 from mithril.ir.running import running_trace, trace_around
 from mithril.runtime.functional.arguments import name_of
 from mithril.runtime.functional.tracing import Output, lift, trace_inside
-from mithril.runtime.functional.tree import flatten, rebuild
+from mithril.trees import flatten, rebuild
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:

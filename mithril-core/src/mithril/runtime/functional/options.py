@@ -12,9 +12,9 @@ from mithril.mesh import PartitionSpec
 from mithril.options import check_flag
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Choice, Form, Signature
-from mithril.runtime.functional.tree import shorten, spread
 from mithril.runtime.patterns import Patterns, match_patterns, read_patterns
 from mithril.runtime.settings import read_limit
+from mithril.trees import shorten, spread
 
 Specs = list[PartitionSpec | None]
 

@@ -10,7 +10,7 @@ from mithril.ir import Tensor
 from mithril.mesh import PartitionSpec
 from mithril.ops.constrain import apply_constraint
 from mithril.runtime.array import Array
-from mithril.runtime.functional.tree import flatten, rebuild, spread
+from mithril.trees import flatten, rebuild, spread
 
 
 def reshard(x: Any, sharding: Any) -> Any:

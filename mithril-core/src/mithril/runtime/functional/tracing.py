@@ -21,8 +21,8 @@ from mithril.ir.source import user_source
 from mithril.ir.tensor import Number
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.capture import convert_on
-from mithril.runtime.functional.tree import Structure, flatten
 from mithril.sharding import Layout
+from mithril.trees import Structure, flatten
 from mithril.types import DType, Scalar, TensorType, as_dtype
 
 

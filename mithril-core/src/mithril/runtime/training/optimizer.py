@@ -17,10 +17,10 @@ from mithril.ir.running import tracing
 from mithril.ops import cast, isfinite, sqrt
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.tracing import FunctionBuilder, lift
-from mithril.runtime.functional.tree import Structure, flatten, names, rebuild
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.training.loss_scale import SCALE, TYPES, LossScale, choose, unscale
 from mithril.transform import gradient_of
+from mithril.trees import Structure, flatten, names, rebuild
 from mithril.types import DType, TensorType
 
 OPTIMIZER = "optimizer"

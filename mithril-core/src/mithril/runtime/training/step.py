@@ -17,6 +17,7 @@ from mithril.errors import GraphError, OptionError, kind_of, nearest
 from mithril.keywords import checked_keywords
 from mithril.mesh import Sharding, onto
 from mithril.models import Layer, Model
+from mithril.optim import check_learning_rates
 from mithril.plan import Plan, Port
 from mithril.report import explain
 from mithril.runtime.array import Array, Kind
@@ -24,7 +25,6 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
-from mithril.runtime.functional.tree import flatten, names
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.specification import TensorSpec
@@ -43,6 +43,7 @@ from mithril.runtime.training.state import Metrics, TrainState
 from mithril.runtime.unplaced import settle
 from mithril.runtime.zero import read_zero
 from mithril.sharding import Layout
+from mithril.trees import flatten, names
 from mithril.types import TensorType, as_dtype
 
 KEPT = 64
@@ -182,10 +183,12 @@ class TrainStep:
 
         Raises:
             GraphError: a parameter is missing, or unknown.
+            OptionError: the optimiser starts with a learning rate that is NaN or negative.
         """
         seed, bound = read_seed(seed), self._latest
         arrays = self._make_parameters(seed, params, bound)
         optimizer = self._make_state(arrays, bound)
+        check_learning_rates(optimizer)
         step = self._place_number(np.asarray(0, np.int32))
         starts = self._planner.statistics.values()
         statistics = {port: self._fill(bound.ports[port], start) for port, start in starts}

@@ -10,14 +10,15 @@ from __future__ import annotations
 import reprlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from mithril.errors import GraphError, listing
+from mithril.ir import Operand
 from mithril.mesh import PartitionSpec
-from mithril.runtime.array import Array
-from mithril.runtime.parameters import Parameters
+
+Kind = TypeVar("Kind", bound=type[dict[Any, Any]])
 
 
 class Branch(NamedTuple):
@@ -49,9 +50,15 @@ class Leaf(NamedTuple):
 
 Structure = Branch | Leaf | None
 LEAF, NUMBER = Leaf(), Leaf(is_number=True)
-_KEPT = (dict, Parameters, OrderedDict)
+_KEPT: set[type] = {dict, OrderedDict}
 MOST_DEEP = 100
 """Containers in each other; what goes through a tree calls itself for each."""
+
+
+def keep_kind(kind: Kind) -> Kind:
+    """Have trees give mappings of a class back as such; of other classes they make dicts."""
+    _KEPT.add(kind)
+    return kind
 
 
 def flatten(
@@ -76,7 +83,7 @@ def flatten(
     >>> found, rebuild(structure, [10, 20])
     ([1.0, 2.0], {'w': 10, 'rest': [20, None]})
     """
-    if type(tree) is Array:  # first, because most leaves are
+    if isinstance(tree, Operand):  # first, because most leaves are
         leaves.append(tree)
         return LEAF
     if tree is None:
