@@ -26,25 +26,29 @@ MEGATRON = {
     "*.mlp.up.weight": P("tensor", None), "*.mlp.down.weight": P(None, "tensor"),
 }  # fmt: skip
 PIPELINE = ml.PipelineOptions(schedule="1f1b", microbatch_size=4)
-WIDER = {"bfloat16": "bfloat16", "float16": "float16"}
 
 
-def block(name: str) -> ml.Model:
+def block(name: str, experts: bool) -> ml.Model:
     made = ml.Model(name=name)
     made |= ml.LayerNorm(name="norm_1")(input="x", output="a")
     made |= ml.MultiHeadAttention(HEADS, causal=True, name="attn")(input="a", output="b")
     made |= ml.Add(name="add_1")(inputs=["x", "b"], output="c")
     made |= ml.LayerNorm(name="norm_2")(input="c", output="d")
-    made |= ml.FeedForward(2 * WIDTH, name="mlp")(input="d", output="e")
+    if experts:
+        made |= ml.MoE(num_experts=4, expert_dim=WIDTH, top_k=2, capacity_factor=None, name="mlp")(
+            input="d", output="e"
+        )
+    else:
+        made |= ml.FeedForward(2 * WIDTH, name="mlp")(input="d", output="e")
     made |= ml.Add(name="add_2")(inputs=["c", "e"], output="y")
     return made
 
 
-def char_gpt() -> ml.Model:
+def char_gpt(experts: bool) -> ml.Model:
     made = ml.Model()
     made |= ml.Embedding(len(LETTERS), WIDTH, name="embed")(input="ids", output="x0")
     for number in range(LAYERS):
-        made |= block(f"block{number}")(x=f"x{number}", y=f"x{number + 1}")
+        made |= block(f"block{number}", experts)(x=f"x{number}", y=f"x{number + 1}")
     made |= ml.Linear(len(LETTERS), name="head")(input=f"x{LAYERS}", output="logits")
     made |= ml.CrossEntropy(name="end")(input="logits", target="next", output="loss")
     return made
@@ -64,6 +68,7 @@ STRATEGIES: dict[str, tuple[dict[str, int], dict[str, Any], str]] = {
     "pipeline, zero 1": (
         {"data": 2, "pipeline": 2}, {"zero": 1, "pipeline": PIPELINE}, "float32",
     ),
+    "experts": ({"expert": 4}, {}, "float32"),
     "accumulation": ({"data": 2}, {"accumulate": 4}, "float32"),
     "bfloat16, master copies": (
         {"data": 2},
@@ -78,10 +83,12 @@ STRATEGIES: dict[str, tuple[dict[str, int], dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def make_step(backend: ml.Backend, options: dict[str, Any]) -> TrainStep:
+def make_step(backend: ml.Backend, options: dict[str, Any], experts: bool = False) -> TrainStep:
     axes = backend.mesh.names
-    rows = tuple(name for name in ("node", "data") if name in axes)
-    made = char_gpt()
+    rows = tuple(name for name in ("node", "data", "expert") if name in axes)
+    made = char_gpt(experts)
+    if "expert" in axes:
+        made.shard({"*.mlp.experts.*.weight": P("expert", None, None)})
     if "tensor" in axes:
         made.shard(MEGATRON)
     if "pipeline" in axes:
@@ -107,25 +114,27 @@ def losses_of(step: TrainStep) -> list[float]:
 
 
 @cache
-def expected() -> list[float]:
-    return losses_of(make_step(ml.NumpyBackend(), {}))
+def expected(experts: bool) -> list[float]:
+    return losses_of(make_step(ml.NumpyBackend(), {}, experts))
 
 
-def agree(found: list[float], dtype: str) -> None:
-    assert expected()[-1] < (0.5 if runs_all() else 0.9) * expected()[0]
-    np.testing.assert_allclose(found, expected(), *TOLERANCE[dtype])
+def check(backend: ml.Backend, strategy: str) -> None:
+    _, options, dtype = STRATEGIES[strategy]
+    experts = strategy == "experts"
+    wanted = expected(experts)
+    assert wanted[-1] < (0.5 if runs_all() else 0.9) * wanted[0]
+    found = losses_of(make_step(backend, options, experts))
+    np.testing.assert_allclose(found, wanted, *TOLERANCE[dtype])
 
 
 @quick(lambda strategy: strategy in ("zero 3, tensor", "bfloat16, master copies"))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_it_learns_the_same(strategy: str) -> None:
-    axes, options, dtype = STRATEGIES[strategy]
-    agree(losses_of(make_step(ml.NumpyBackend(ml.Mesh(**axes)), options)), dtype)
+    check(ml.NumpyBackend(ml.Mesh(**STRATEGIES[strategy][0])), strategy)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_it_learns_the_same_everywhere(backend: str, strategy: str) -> None:
-    axes, options, dtype = STRATEGIES[strategy]
-    agree(losses_of(make_step(opened(backend, **axes), options)), dtype)
+    check(opened(backend, **STRATEGIES[strategy][0]), strategy)
