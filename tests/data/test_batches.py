@@ -398,10 +398,9 @@ class Faulty(Samples):
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_an_error_of_the_data_arrives_in_its_turn(prefetch: int) -> None:
     batches = ml.data.batches(Faulty(), 2, backend=ml.NumpyBackend(), prefetch=prefetch)
-    found = []
+    found: list[list[int]] = []
     with pytest.raises(FileNotFoundError, match="sample 5 is gone"):
-        for batch in batches:
-            found.append(batch["y"].numpy().tolist())
+        found.extend(batch["y"].numpy().tolist() for batch in batches)
     assert found == [[0, 1], [2, 3]]
     assert batches.state()["position"] == 4
     assert not threads()

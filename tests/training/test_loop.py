@@ -247,10 +247,10 @@ def test_plain_lines_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
 def test_predicted_time_is_that_of_the_steps_that_are_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mithril.training import clock
+    from mithril.training import timing
 
     now = [0.0]
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
 
     def step(state: int, batch: Any) -> tuple[int, dict[str, float]]:
         now[0] += 100 if state == 0 else 2

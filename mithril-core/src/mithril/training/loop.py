@@ -18,7 +18,7 @@ from mithril.data.order import read_count
 from mithril.errors import OptionError, kind_of, warn
 from mithril.keywords import checked_keywords
 from mithril.runtime.processes import find_place
-from mithril.training.clock import Clock, count_samples
+from mithril.training.timing import Timer, count_samples
 from mithril.training.history import RATE, SECONDS, STEP, End, History, fetch
 from mithril.training.interrupt import Interrupt, watch_interrupts
 from mithril.training.logs import Log, LogPath, list_paths, open_logs
@@ -154,7 +154,7 @@ class _Loop:
     interrupt: Interrupt
     rows: list[dict[str, float]] = field(default_factory=list)
     latest: dict[str, int] = field(default_factory=dict)
-    clock: Clock = field(default_factory=Clock)
+    timer: Timer = field(default_factory=Timer)
 
     def run(self) -> Trained:
         """Train to the end."""
@@ -173,7 +173,7 @@ class _Loop:
                 f"batches ended after step {self.number} of {self.options.steps}; give more of "
                 f"them, such as epochs=None"
             )
-        return Trained(self.state, History(tuple(self.rows), self.number, self.clock.seconds, end))
+        return Trained(self.state, History(tuple(self.rows), self.number, self.timer.seconds, end))
 
     def _go(self, iterator: Iterator[Any]) -> tuple[End, Mapping[str, Any]]:
         """Run steps; return why they ended, and the metrics of the last one."""
@@ -181,14 +181,14 @@ class _Loop:
         while self.number != self.options.steps:
             if self.interrupt.is_asked:
                 return "interrupt", metrics
-            self.clock.begin_step()
-            with self.clock.measure():
+            self.timer.begin_step()
+            with self.timer.measure():
                 batch = next(iterator, _NONE)
                 if batch is _NONE:
                     return "batches", metrics
                 self.state, metrics = _read_result(self.step(self.state, batch))
             self.number += 1
-            self.clock.count(count_samples(batch))
+            self.timer.count(count_samples(batch))
             self.progress.advance(self.number)
             self._report(metrics, is_last=self.number == self.shown)
             if self._is_due(self.options.save_every):
@@ -214,21 +214,21 @@ class _Loop:
         evaluates = is_last or self._is_due(self.options.evaluate_every)
         row: dict[str, float] = {}
         if logs:
-            with self.clock.measure():
+            with self.timer.measure():
                 row |= fetch(metrics)
-            rate = self.clock.take_rate()
+            rate = self.timer.take_rate()
             row |= {} if rate is None else {RATE: rate}
         if evaluate is not None and evaluates and self._is_new("evaluate"):
             row |= fetch(_check_metrics(evaluate(self.state), "evaluate"), EVALUATED)
         if row or logs:
-            self._write({STEP: self.number, **row, SECONDS: self.clock.seconds})
+            self._write({STEP: self.number, **row, SECONDS: self.timer.seconds})
 
     def _write(self, row: dict[str, float]) -> None:
         self.rows.append(row)
         for log in self.logs:
             log.write(row)
         left = None if self.shown is None else self.shown - self.number
-        self.progress.show(row, self.clock.predict(left))
+        self.progress.show(row, self.timer.predict(left))
 
     def _save(self) -> None:
         assert self.options.save is not None, "it was asked for"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 
-class Clock:
+class Timer:
     """Measures a training from when it is made."""
 
     def __init__(self) -> None:
