@@ -18,11 +18,11 @@ from mithril.data.order import read_count
 from mithril.errors import OptionError, kind_of, warn
 from mithril.keywords import checked_keywords
 from mithril.runtime.processes import find_place
-from mithril.training.timing import Timer, count_samples
 from mithril.training.history import RATE, SECONDS, STEP, End, History, fetch
 from mithril.training.interrupt import Interrupt, watch_interrupts
 from mithril.training.logs import Log, LogPath, list_paths, open_logs
 from mithril.training.progress import Progress, open_progress
+from mithril.training.timing import Timer, count_samples
 
 Step = Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]
 Evaluate = Callable[[Any], Mapping[str, Any]]
