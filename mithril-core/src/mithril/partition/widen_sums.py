@@ -37,8 +37,7 @@ def widen_sums(program: Program, hardware: Hardware) -> Program:
             return None
         with builder.at():
             wide = [cast(x, DType.float32) for x in operands]
-        cause = None if node.cause is None else _price(node, node.cause, wide, program.mesh, hardware)
-        with builder.at(cause=cause):
+        with builder.at(cause=_price(node, wide, program.mesh, hardware)):
             sums = builder.apply(node.op, *wide)
         with builder.at():
             return [cast(y, x.dtype) for x, y in zip(operands, sums, strict=True)]
@@ -53,10 +52,12 @@ def _is_wanted(node: Node) -> bool:
     return any(is_narrow_sum(op.reduction, value.type.dtype) for value in node.inputs)
 
 
-def _price(node: Node, cause: Cause, wide: Tensors, mesh: Mesh, hardware: Hardware) -> Cause:
+def _price(node: Node, wide: Tensors, mesh: Mesh, hardware: Hardware) -> Cause | None:
     """Return why the collective is there, with what it costs in float32."""
-    op = node.op
+    op, cause = node.op, node.cause
     assert isinstance(op, AllReduce | ReduceScatter), "it is one of those that are widened"
+    if cause is None:
+        return None
     issued = op.name, op.count_bytes([x.type for x in wide]), op.axes, mesh
     return replace(
         cause,

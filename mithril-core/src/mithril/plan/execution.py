@@ -27,8 +27,8 @@ class Execution:
             input that nobody else needs.
         joins_parts: whether what is exchanged along another dimension than the first is copied
             before or after, so that the parts of devices lie behind one another.
-        adds_narrow: whether what carries data between devices adds 16-bit floats up in 16 bits; plans
-            then have such sums in float32.
+        adds_narrow: whether what carries data between devices adds 16-bit floats up in 16 bits;
+            plans then have such sums in float32.
         workspaces: what kernels take while they run besides operands and results, as multiples of
             the largest of these, by op name.
         devices_per_processor: how many devices are at work on one processor at the same time, as
