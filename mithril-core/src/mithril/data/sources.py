@@ -6,7 +6,7 @@ Arrays and data sets are read by position, iterables in their order. A batch tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -380,9 +380,7 @@ def open_source(data: Any, has_size: bool) -> Table | BatchTable | Stream:
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, str):
         found: SampleTable = read_data_set(data)
         return found if has_size else BatchTable(data)
-    if isinstance(data, Callable) or (  # type: ignore[arg-type]
-        hasattr(data, "__iter__") and not isinstance(data, str)
-    ):
+    if callable(data) or (hasattr(data, "__iter__") and not isinstance(data, str)):
         return Stream(data)
     raise OptionError(
         f"data are {kind_of(data)}; give a dict or tuple of arrays, a data set with len(data) and "
