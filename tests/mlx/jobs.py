@@ -25,4 +25,5 @@ def mpirun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
         assert MUST_HAVE_MPI not in os.environ, "mpirun is not installed"
         pytest.skip("mpirun is not installed")
     options = ["--oversubscribe", "--host", f"localhost:{ranks}", "-n", str(ranks)]
-    return ran(["mpirun", *options, sys.executable, *arguments], PYTHONPATH=str(ROOT), **AS_ROOT)
+    found_at = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return ran(["mpirun", *options, sys.executable, *arguments], PYTHONPATH=found_at, **AS_ROOT)

@@ -19,7 +19,7 @@ from mithril import P
 from mithril.cost.analysis import HardwareAnalyst
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.ops.collective import class_of
-from mithril.report.profile_files import crc32c
+from mithril.report.event_files import crc32c
 from mithril.runtime.backend import Backend
 
 from tests.runtime.profiled import check_bytes, check_figures, compiled_on

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         scan,
         value_and_grad,
     )
+    from mithril.training import History, train
 
 _HOMES = {
     "mithril.backends": ("JaxBackend", "MLXBackend", "NumpyBackend", "TorchBackend"),
@@ -79,6 +80,7 @@ _HOMES = {
         "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
         "value_and_grad",
     ),
+    "mithril.training": ("History", "train"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 """The module of each public name; `mithril.models` for layers and all that is not said here."""
@@ -90,7 +92,7 @@ __all__ = [
     "Constant", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "CosineLoss",
     "CrossEntropy", "Divide", "Dropout", "Elu", "Embedding", "FeedForward", "Flatten", "Function",
     "GRU", "Gelu", "GlobalAvgPool", "GlobalMaxPool", "Glu", "GraphError", "GroupNorm", "HardSwish",
-    "Hardware", "HingeLoss", "HuberLoss", "Initializer", "InstanceNorm", "JaxBackend",
+    "Hardware", "HingeLoss", "History", "HuberLoss", "Initializer", "InstanceNorm", "JaxBackend",
     "KLDivergence", "Kaiming", "L1Loss", "LSTM", "Layer", "LayerNorm", "LeakyRelu", "Linear",
     "MLXBackend", "MatMul", "MaxPool1d", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
     "MeshError", "Metrics", "Mish", "MithrilError", "MithrilWarning", "MoE", "Model",
@@ -100,10 +102,10 @@ __all__ = [
     "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus", "Split", "Subtract",
     "Tanh", "TensorSpec", "TorchBackend", "TrainState", "TrainStep", "Transpose", "TruncatedNormal",
     "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__", "checkpoint", "compile",
-    "constrain", "define_op", "grad", "is_inference", "is_main", "jit", "layer", "layer_path",
-    "load", "numpy", "open_backend", "optim", "parameter", "process_count", "process_index",
-    "profile", "reshard", "save", "scan", "section", "seed", "train_step", "value_and_grad",
-    "visualize",
+    "constrain", "data", "define_op", "grad", "is_inference", "is_main", "jit", "layer",
+    "layer_path", "load", "numpy", "open_backend", "optim", "parameter", "process_count",
+    "process_index", "profile", "reshard", "save", "scan", "section", "seed", "train",
+    "train_step", "value_and_grad", "visualize",
 ]  # fmt: skip
 
 
@@ -112,7 +114,7 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("mithril-core")
-    if name in ("numpy", "optim", "visualize"):
+    if name in ("data", "numpy", "optim", "visualize"):
         return import_module(f"mithril.{name}")
     if name not in __all__:
         from mithril.errors import nearest

@@ -76,6 +76,7 @@ class JaxEngine(Engine):
             fuses=True,
             overlaps=not is_cpu,
             lays_out=True,
+            adds_narrow=True,
             devices_per_processor=here,
             largest_part=float(here),
             adds_in_product=self.platform == "gpu",

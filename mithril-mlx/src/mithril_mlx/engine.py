@@ -112,7 +112,9 @@ class MLXEngine(Engine):
     @property
     def execution(self) -> Execution:
         """A kernel an op, one device after the other where one process has all."""
-        return Execution(fuses=is_compiled(self.options.jit, self.device), in_turn=self.job is None)
+        is_alone = self.job is None
+        fuses = is_compiled(self.options.jit, self.device)
+        return Execution(fuses=fuses, in_turn=is_alone, adds_narrow=not is_alone)
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -143,6 +143,7 @@ class TorchEngine(Engine):
             reduces_in_place=is_written,
             adds_in_place=is_written,
             joins_parts=not in_turn,
+            adds_narrow=not in_turn,
             workspaces=WORKSPACES if self.device == "cpu" else (),
         )
 

@@ -22,6 +22,7 @@ from mithril.partition.buckets import bucket_gradients
 from mithril.partition.limits import check_capabilities, check_memory, check_moves
 from mithril.partition.partition import partition
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
+from mithril.partition.widen_sums import widen_sums
 from mithril.plan import Plan, Program
 from mithril.plan.proof import prove_order
 from mithril.sharding import Layout
@@ -169,7 +170,12 @@ def bucket(program: Program, target: Target, options: PlanOptions) -> Program:
     return bucket_gradients(program, target.hardware)
 
 
-PROGRAM_PASSES: tuple[ProgramPass, ...] = (bucket,)
+def widen(program: Program, target: Target, options: PlanOptions) -> Program:
+    """Take sums of 16-bit floats over devices in float32."""
+    return widen_sums(program, target.hardware)
+
+
+PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, bucket)
 
 
 # ------------------------------------------------------------------ checks of the plan

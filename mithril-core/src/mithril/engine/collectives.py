@@ -30,7 +30,8 @@ def _reducer(reduction: str, xp: ModuleType) -> Callable[[Group], Any]:
 
     def reduce(parts: Group) -> Any:
         dtype = parts[0].dtype
-        small = str(dtype) in SMALL_FLOATS and reduction == "sum"
+        # A framework writes its own dtypes with its name in front.
+        small = str(dtype).rpartition(".")[2] in SMALL_FLOATS and reduction == "sum"
         total = xp.asarray(parts[0], dtype=np.float32) if small else parts[0]
         for part in parts[1:]:
             total = combine(total, part)

@@ -30,7 +30,7 @@ class PlannedEngine(NumpyEngine):
     @property
     def execution(self) -> Execution:
         """A compiler fuses elementwise ops, and collectives go on beside other work."""
-        return Execution(fuses=True, overlaps=True)
+        return Execution(fuses=True, overlaps=True, adds_narrow=True)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Never:
         """Refuse to run.

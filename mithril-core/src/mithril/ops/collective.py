@@ -23,6 +23,18 @@ SEND = "send"
 """The kind of a message from one device to another, where a plan or a library issues one."""
 
 
+NARROW_FLOATS = frozenset({DType.bfloat16, DType.float16})
+
+
+def is_narrow_sum(reduction: str, dtype: DType) -> bool:
+    """Return whether a reduction over devices adds 16-bit floats up.
+
+    >>> is_narrow_sum("sum", DType.bfloat16), is_narrow_sum("max", DType.bfloat16)
+    (True, False)
+    """
+    return reduction == "sum" and dtype in NARROW_FLOATS
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """What one device sends in a collective, for the alpha-beta model.

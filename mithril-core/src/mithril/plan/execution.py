@@ -27,6 +27,8 @@ class Execution:
             input that nobody else needs.
         joins_parts: whether what is exchanged along another dimension than the first is copied
             before or after, so that the parts of devices lie behind one another.
+        adds_narrow: whether what carries data between devices adds 16-bit floats up in 16 bits;
+            plans then have such sums in float32.
         workspaces: what kernels take while they run besides operands and results, as multiples of
             the largest of these, by op name.
         devices_per_processor: how many devices are at work on one processor at the same time, as
@@ -44,6 +46,7 @@ class Execution:
     reduces_in_place: bool = False
     adds_in_place: bool = False
     joins_parts: bool = False
+    adds_narrow: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
     devices_per_processor: int = 1
     largest_part: float = 1.0

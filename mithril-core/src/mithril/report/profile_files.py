@@ -1,22 +1,17 @@
-"""Files of a profile: events for Chrome and Perfetto, and what TensorBoard reads.
-
-TensorBoard reads scalars from records of protocol buffers with a checksum. They are few and simple,
-so they are written here: no package of TensorFlow's is needed. The format is that of TFRecord, the
-messages `Event` and `Summary` of TensorFlow, the checksum CRC-32C (RFC 3720, appendix B.4).
-"""
+"""Files of a profile: events for Chrome and Perfetto, and what TensorBoard reads."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import math
-import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mithril.engine.recording import Span
+from mithril.report.event_files import VERSION, encode_event, encode_record
 from mithril.report.profile import DeviceFigures, ProfileFigures
 
 HOST = "host"
@@ -81,11 +76,11 @@ def write_tensorboard(
     write_chrome_trace(figures, run / f"mithril-{process}.trace.json.gz")
     stamp = time.time()
     path = folder / f"events.out.tfevents.{int(stamp)}.mithril-{process}"
-    events = [_encode_event(stamp, version="brain.Event:2")]
+    events = [encode_event(stamp, version=VERSION)]
     for step, one in enumerate(figures.runs):
-        events.append(_encode_event(stamp, step, {"mithril/seconds_of_run": one.seconds}))
-    events.append(_encode_event(stamp, len(figures.runs), _list_scalars(figures, devices)))
-    path.write_bytes(b"".join(map(_encode_record, events)))
+        events.append(encode_event(stamp, step, {"mithril/seconds_of_run": one.seconds}))
+    events.append(encode_event(stamp, len(figures.runs), _list_scalars(figures, devices)))
+    path.write_bytes(b"".join(map(encode_record, events)))
 
 
 def _list_scalars(figures: ProfileFigures, devices: DeviceFigures) -> dict[str, float]:
@@ -102,69 +97,4 @@ def _list_scalars(figures: ProfileFigures, devices: DeviceFigures) -> dict[str, 
     return {tag: value for tag, value in found.items() if not math.isnan(value)}
 
 
-def _encode_event(
-    wall: float, step: int = 0, scalars: Mapping[str, float] | None = None, version: str = ""
-) -> bytes:
-    """Return an `Event`: wall_time = 1, step = 2, file_version = 3, summary = 5."""
-    data = b"\x09" + struct.pack("<d", wall)
-    if step:
-        data += b"\x10" + _encode_varint(step)
-    if version:
-        data += _encode_bytes(3, version.encode())
-    if scalars:
-        values = (
-            _encode_bytes(1, _encode_bytes(1, tag.encode()) + b"\x15" + struct.pack("<f", value))
-            for tag, value in scalars.items()
-        )
-        data += _encode_bytes(5, b"".join(values))
-    return data
-
-
-def _encode_bytes(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + _encode_varint(len(data)) + data
-
-
-def _encode_varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _encode_record(data: bytes) -> bytes:
-    """Return a record: its length and its bytes, each with a checksum."""
-    length = struct.pack("<Q", len(data))
-    return length + _mask(length) + data + _mask(data)
-
-
-def _mask(data: bytes) -> bytes:
-    crc = crc32c(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _make_table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-_TABLE = _make_table()
-
-
-def crc32c(data: bytes) -> int:
-    """Return the checksum CRC-32C.
-
-    >>> hex(crc32c(b"123456789"))
-    '0xe3069283'
-    """
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
-    return crc ^ 0xFFFFFFFF
-
-
-__all__ = ["crc32c", "list_events", "write_chrome_trace", "write_tensorboard"]
+__all__ = ["list_events", "write_chrome_trace", "write_tensorboard"]

@@ -27,8 +27,15 @@ from dataclasses import dataclass, field, replace
 from mithril.cost import Hardware, collective_seconds, describe_emulation
 from mithril.errors import PlanError
 from mithril.mesh import MICRO, Mesh, Sharding
-from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
-from mithril.types import TensorType
+from mithril.ops.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Permute,
+    ReduceScatter,
+    is_narrow_sum,
+)
+from mithril.types import DType, TensorType
 
 PICOSECONDS = 1e12
 WAIT = 1.0
@@ -128,6 +135,7 @@ class Resharder:
 
     def move_bytes(self, move: Move, type: TensorType) -> int:
         """Return the bytes of a collective move with padding, as `Collective.bytes` counts them."""
+        type = self._find_exchanged(move, type)
         if move.kind == AllGather.name:
             return local_bytes(move.before, type) * self._mesh.product(move.axes)
         if move.kind == ReduceScatter.name:
@@ -139,6 +147,15 @@ class Resharder:
             sizes = (cut if i == split else size for i, size in enumerate(held))
             return math.prod(sizes) * type.dtype.itemsize
         return local_bytes(move.before, type)
+
+    def _find_exchanged(self, move: Move, type: TensorType) -> TensorType:
+        """Return the type in which a move is carried out: see `partition/widen_sums.py`."""
+        sums = (AllReduce.name, ReduceScatter.name)
+        if not self.hardware.execution.adds_narrow or move.kind not in sums:
+            return type
+        reduction = move.before.reduction_of(move.axes[0]) or "sum"
+        is_narrow = MICRO not in move.axes and is_narrow_sum(reduction, type.dtype)
+        return TensorType(type.shape, DType.float32) if is_narrow else type
 
     def seconds(self, move: Move, type: TensorType) -> float:
         """Return the predicted seconds of a move."""

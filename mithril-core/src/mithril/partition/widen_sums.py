@@ -1,0 +1,66 @@
+"""Sums of 16-bit floats over devices are taken in float32, and rounded once.
+
+Libraries that carry data between devices round after every addition, so that a sum of many small
+gradients stops growing, and may come out differently on devices that add in another order. Where
+the target is one of these, such a sum is exchanged in float32: the plan has the cast, the bytes and
+the price.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mithril.cost import Hardware, collective_seconds, describe_emulation
+from mithril.ir import Builder, Cause, Node
+from mithril.ir.op import Tensors
+from mithril.ir.rewrite import all_nodes, rewrite
+from mithril.mesh import MICRO, Mesh
+from mithril.ops.collective import AllReduce, ReduceScatter, is_narrow_sum
+from mithril.ops.elementwise import cast
+from mithril.plan import Program
+from mithril.types import DType
+
+
+def widen_sums(program: Program, hardware: Hardware) -> Program:
+    """Return the program with its sums of 16-bit floats over devices in float32.
+
+    Args:
+        program: a local program.
+        hardware: the profile that prices them, and says whether devices add 16-bit floats up in 16
+            bits.
+    """
+    if not hardware.execution.adds_narrow or not any(map(_is_wanted, all_nodes(program.graph))):
+        return program
+
+    def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        if not _is_wanted(node):
+            return None
+        with builder.at():
+            wide = [cast(x, DType.float32) for x in operands]
+        with builder.at(cause=_price(node, wide, program.mesh, hardware)):
+            sums = builder.apply(node.op, *wide)
+        with builder.at():
+            return [cast(y, x.dtype) for x, y in zip(operands, sums, strict=True)]
+
+    return replace(program, graph=rewrite(program.graph, visit))
+
+
+def _is_wanted(node: Node) -> bool:
+    op = node.op
+    if not isinstance(op, AllReduce | ReduceScatter) or MICRO in op.axes:
+        return False
+    return any(is_narrow_sum(op.reduction, value.type.dtype) for value in node.inputs)
+
+
+def _price(node: Node, wide: Tensors, mesh: Mesh, hardware: Hardware) -> Cause | None:
+    """Return why the collective is there, with what it costs in float32."""
+    op, cause = node.op, node.cause
+    assert isinstance(op, AllReduce | ReduceScatter), "it is one of those that are widened"
+    if cause is None:
+        return None
+    issued = op.name, op.count_bytes([x.type for x in wide]), op.axes, mesh
+    return replace(
+        cause,
+        seconds=collective_seconds(*issued, hardware),
+        emulated=describe_emulation(*issued, hardware),
+    )
