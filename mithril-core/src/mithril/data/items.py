@@ -14,8 +14,8 @@ import numpy as np
 
 from mithril.errors import ShapeError, listing
 from mithril.runtime.array import Array
-from mithril.runtime.functional.tree import Branch, Structure, flatten, names
 from mithril.runtime.host import on_host
+from mithril.trees import Branch, Structure, flatten, names
 from mithril.types import Shape
 
 LONE = "data"

@@ -19,10 +19,10 @@ from mithril.data.sources import Rows
 from mithril.errors import OptionError, ShapeError, listing, nearest
 from mithril.mesh import Box, PartitionSpec, Sharding, edges
 from mithril.runtime.backend import Backend
-from mithril.runtime.functional.tree import Structure, rebuild, spread
 from mithril.runtime.placement import read_placement
 from mithril.runtime.processes import list_backends
 from mithril.runtime.specification import TensorSpec
+from mithril.trees import Structure, rebuild, spread
 from mithril.types import DType, TensorType, as_dtype
 
 Specs = PartitionSpec | Mapping[str, Any] | tuple[Any, ...] | list[Any] | None

@@ -16,7 +16,7 @@ from mithril.data.items import LONE, Field, Item, check_alike, read_item, read_l
 from mithril.errors import OptionError, ShapeError, kind_of
 from mithril.mesh import Box
 from mithril.runtime.array import Array
-from mithril.runtime.functional.tree import Structure
+from mithril.trees import Structure
 
 
 class Rows(Protocol):
