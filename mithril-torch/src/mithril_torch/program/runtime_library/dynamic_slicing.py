@@ -40,16 +40,19 @@ def update_slice_in_place(
     """
     if torch.compiler.is_compiling():
         return update_slice(x, update, starts, axes)
+    if sys.getrefcount(x) > count_holders() or is_memory_shared(x):
+        return update_slice(x, update, starts, axes)
+    return write_slice(x, update, starts, axes)
+
+
+def is_memory_shared(x: torch.Tensor) -> bool:
+    """Return whether anything but Python's references to a tensor has its memory."""
     memory = x.untyped_storage()
-    is_shared = (
-        sys.getrefcount(x) > count_holders()
-        or x._use_count() > 1  # type: ignore[attr-defined]
+    return (
+        x._use_count() > 1  # type: ignore[attr-defined]
         or torch._C._storage_Use_Count(memory._cdata) > 2
         or not memory.resizable()
     )
-    if is_shared:
-        return update_slice(x, update, starts, axes)
-    return write_slice(x, update, starts, axes)
 
 
 @cache
