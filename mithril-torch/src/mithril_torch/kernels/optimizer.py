@@ -13,16 +13,21 @@ from mithril_torch.program.gather_updates import AdamWSteps
 @kernel(ops.AdamWStep)
 def adamw_step(op: ops.AdamWStep, types: Types) -> str:
     """(parameter, first moment, second moment), in memory of their own."""
-    numbers = ", ".join(map(number, (op.b1, op.b2, op.eps, op.weight_decay)))
-    return f"adamw_steps([{{0}}], [{{1}}], [{{2}}], [{{3}}], {{4}}, {{5}}, {numbers})"
+    return _format(op, types)
 
 
 @kernel(AdamWSteps)
 def adamw_steps(op: AdamWSteps, types: Types) -> str:
     """All parameters, all first moments, all second moments."""
-    step, count = op.step, (len(types) - 2) // 4
-    lists = [f"[{', '.join(f'{{{i}}}' for i in range(n * count, n * count + count))}]" for n in range(4)]
-    numbers = ", ".join(map(number, (step.b1, step.b2, step.eps, step.weight_decay)))
-    scalars = f"{{{4 * count}}}, {{{4 * count + 1}}}"
-    said = f", own={op.own}" if any(op.own) else ""
-    return f"adamw_steps({', '.join(lists)}, {scalars}, {numbers}{said})"
+    return _format(op.step, types, op.own)
+
+
+def _format(step: ops.AdamWStep, types: Types, own: tuple[bool, ...] = ()) -> str:
+    count = (len(types) - 2) // 4
+    operands = [f"{{{i}}}" for i in range(len(types))]
+    lists = [f"[{', '.join(operands[i * count : (i + 1) * count])}]" for i in range(4)]
+    numbers = map(number, (step.b1, step.b2, step.eps, step.weight_decay))
+    given = ", ".join([*lists, *operands[-2:], *numbers])
+    if len({type.dtype for type in types[:-2]}) > 1:
+        return f"adamw_steps_by_formula({given})"
+    return f"adamw_steps({given}, own={own})" if any(own) else f"adamw_steps({given})"

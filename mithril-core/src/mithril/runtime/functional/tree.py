@@ -10,6 +10,7 @@ from __future__ import annotations
 import reprlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,7 @@ class Leaf(NamedTuple):
 
 Structure = Branch | Leaf | None
 LEAF, NUMBER = Leaf(), Leaf(is_number=True)
+_ARRAYS = {Array}
 _KEPT = (dict, Parameters, OrderedDict)
 MOST_DEEP = 100
 """Containers in each other; what goes through a tree calls itself for each."""
@@ -84,6 +86,9 @@ def flatten(
     if isinstance(tree, dict):
         _check_depth(depth)
         kind = type(tree) if type(tree) in _KEPT else dict
+        if set(map(type, tree.values())) == _ARRAYS:  # parameters: hundreds, in every call
+            leaves.extend(tree.values())
+            return Branch(kind, tuple(tree), (LEAF,) * len(tree))
         below = [flatten(item, leaves, is_fixed, depth + 1) for item in tree.values()]
         return Branch(kind, tuple(tree), tuple(below))
     if isinstance(tree, list | tuple):
@@ -118,7 +123,11 @@ def rebuild(structure: Structure, leaves: Iterable[Any]) -> Any:
     if isinstance(structure, Leaf):
         return structure.fixed[1] if structure.fixed else next(leaves)
     kind: Any = structure.kind
-    items = [rebuild(child, leaves) for child in structure.children]
+    items: Any
+    if structure.children == (LEAF,) * len(structure.children):
+        items = islice(leaves, len(structure.children))
+    else:
+        items = [rebuild(child, leaves) for child in structure.children]
     if issubclass(kind, dict):
         return kind(zip(structure.keys, items, strict=True))
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

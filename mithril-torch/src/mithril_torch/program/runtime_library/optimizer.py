@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from mithril_torch.program.runtime_library.dynamic_slicing import is_memory_shared
+from mithril_torch.program.runtime_library.dynamic_slicing import find_shared
 
 Tensors = list[torch.Tensor]
 
@@ -31,13 +31,10 @@ def adamw_steps(
     They are made in the memory of the old ones where a program owns that: `own` says of which of
     the three lists it may, and who holds a tensor is seen here.
     """
-    dtypes = {x.dtype for xs in (parameters, gradients, firsts, seconds) for x in xs}
-    if len(dtypes) > 1 or torch.compiler.is_compiling():
-        found = [
-            adamw_step_of_one(*tensors, rate, count, b1, b2, eps, weight_decay)
-            for tensors in zip(parameters, gradients, firsts, seconds)  # noqa: B905
-        ]
-        return tuple(x for xs in zip(*found) for x in xs)  # noqa: B905
+    if torch.compiler.is_compiling():
+        return adamw_steps_by_formula(
+            parameters, gradients, firsts, seconds, rate, count, b1, b2, eps, weight_decay
+        )
     parameters = own_memory(parameters, own[0])
     firsts = own_memory(firsts, own[1])
     seconds = own_memory(seconds, own[2])
@@ -59,28 +56,31 @@ def adamw_steps(
     return (*parameters, *firsts, *seconds)
 
 
-def adamw_step_of_one(
-    parameter: torch.Tensor,
-    gradient: torch.Tensor,
-    first: torch.Tensor,
-    second: torch.Tensor,
+def adamw_steps_by_formula(
+    parameters: Tensors,
+    gradients: Tensors,
+    firsts: Tensors,
+    seconds: Tensors,
     rate: torch.Tensor,
     count: torch.Tensor,
     b1: float,
     b2: float,
     eps: float,
     weight_decay: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return a new parameter and its moments by the formula, whatever their dtypes."""
-    wide = torch.promote_types(torch.promote_types(parameter.dtype, first.dtype), torch.float32)
-    p, g, m, v, rate, count = (
-        x.to(wide) for x in (parameter, gradient, first, second, rate, count)
-    )
-    m = m + (1 - b1) * (g - m)
-    v = b2 * v + (1 - b2) * g * g
-    root = v.sqrt() / sum_of_weights(b2, count).sqrt() + eps
-    p = p - rate * weight_decay * p - rate / sum_of_weights(b1, count) * m / root
-    return p.to(parameter.dtype), m.to(first.dtype), v.to(second.dtype)
+) -> tuple[torch.Tensor, ...]:
+    """Return the same for tensors whose dtypes differ, or that a compiler looks at."""
+    found: tuple[Tensors, Tensors, Tensors] = ([], [], [])
+    for tensors in zip(parameters, gradients, firsts, seconds):  # noqa: B905
+        dtypes = [tensors[i].dtype for i in (0, 2, 3)]
+        wide = torch.promote_types(torch.promote_types(dtypes[0], dtypes[1]), torch.float32)
+        p, g, m, v, r, t = (x.to(wide) for x in (*tensors, rate, count))
+        m = m + (1 - b1) * (g - m)
+        v = b2 * v + (1 - b2) * g * g
+        root = v.sqrt() / sum_of_weights(b2, t).sqrt() + eps
+        p = p - r * weight_decay * p - r / sum_of_weights(b1, t) * m / root
+        for xs, x, dtype in zip(found, (p, m, v), dtypes):  # noqa: B905
+            xs.append(x.to(dtype))
+    return (*found[0], *found[1], *found[2])
 
 
 def sum_of_weights(b: float, count: torch.Tensor) -> torch.Tensor:
@@ -93,13 +93,16 @@ def own_memory(tensors: Tensors, is_given_up: bool) -> Tensors:
 
     Others are copied, and so is what does not lie in order.
     """
-    references = count_each(tensors)
-    most = count_holders_of_list() if is_given_up else 0
+    if not is_given_up:
+        return [x.clone(memory_format=torch.contiguous_format) for x in tensors]
+    most = count_holders_of_list()
     return [
-        x
-        if count <= most and x.is_contiguous() and not is_memory_shared(x)
-        else x.clone(memory_format=torch.contiguous_format)
-        for count, x in zip(references, tensors)  # noqa: B905
+        x.clone(memory_format=torch.contiguous_format)
+        if count > most or is_shared or not x.is_contiguous()
+        else x
+        for count, is_shared, x in zip(  # noqa: B905
+            count_each(tensors), find_shared(tensors), tensors
+        )
     ]
 
 
@@ -121,4 +124,4 @@ def count_each(tensors: Tensors) -> list[int]:
     return [sys.getrefcount(x) for x in tensors]
 
 
-__all__ = ["adamw_steps"]
+__all__ = ["adamw_steps", "adamw_steps_by_formula"]
