@@ -58,7 +58,10 @@ def draw(shapes: Shapes) -> tuple[Arrays, Arrays]:
     """Return parameters and gradients."""
     rng = np.random.default_rng(0)
     first, second = (
-        {name: rng.standard_normal(shape).astype(np.float32) * 0.1 for name, shape in shapes.items()}
+        {
+            name: rng.standard_normal(shape).astype(np.float32) * 0.1
+            for name, shape in shapes.items()
+        }
         for _ in range(2)
     )
     return first, second

@@ -17,9 +17,7 @@ SHAPES = {"a": (4, 6), "b": (6,), "c": (5, 2)}
 
 
 def update(p, g, m, v, rate, count):
-    made = {
-        n: ops.adamw_step(p[n], g[n], m[n], v[n], rate, count, weight_decay=0.1) for n in p
-    }
+    made = {n: ops.adamw_step(p[n], g[n], m[n], v[n], rate, count, weight_decay=0.1) for n in p}
     return tuple({n: made[n][i] for n in p} for i in range(3))
 
 
@@ -40,9 +38,7 @@ def expected(trees, rate, count):
         {
             n: p[n]
             - rate
-            * (
-                m[n] / (1 - 0.9**count) / (np.sqrt(v[n] / (1 - 0.999**count)) + 1e-8) + 0.1 * p[n]
-            )
+            * (m[n] / (1 - 0.9**count) / (np.sqrt(v[n] / (1 - 0.999**count)) + 1e-8) + 0.1 * p[n])
             for n in p
         },
         m,

@@ -137,7 +137,10 @@ def test_the_memory_is_that_of_what_is_given_up(donated: str) -> None:
     p, g, m, v = step(*trees(backend), 0.1, count)[:1] + tuple(trees(backend)[1:])
     p, m, v = step(p, g, m, v, 0.1, count)
     names = [name for name, shape in SHAPES.items() if 0 not in shape]
-    held = {letter: [x[n].shards.data_ptr() for n in names] for letter, x in zip("pmv", (p, m, v), strict=True)}
+    held = {
+        letter: [x[n].shards.data_ptr() for n in names]
+        for letter, x in zip("pmv", (p, m, v), strict=True)
+    }
     new = dict(zip("pmv", step(p, g, m, v, 0.1, count), strict=True))
     for letter in "pmv":
         pointers = [new[letter][n].shards.data_ptr() for n in names]

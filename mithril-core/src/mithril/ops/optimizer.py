@@ -83,10 +83,12 @@ class AdamWStep(Op):
     def expand(self, inputs: Tensors) -> Tensors:
         wide = accumulator(promote(inputs[0].dtype, inputs[2].dtype))
         p, g, m, v, rate, count = (cast(x, wide) for x in inputs)
+        # With c = sqrt(1 - b2^t): (m / a) / (sqrt(v) / c + eps) = m c / a / (sqrt(v) + c eps).
+        root = sqrt(_sum_of_weights(self.b2, count))
+        scale = rate * root / _sum_of_weights(self.b1, count)
         m = m + (1.0 - self.b1) * (g - m)
-        v = self.b2 * v + (1.0 - self.b2) * g * g
-        root = sqrt(v) / sqrt(_sum_of_weights(self.b2, count)) + self.eps
-        p = p - rate * self.weight_decay * p - rate / _sum_of_weights(self.b1, count) * m / root
+        v = self.b2 * v + (1.0 - self.b2) * (g * g)
+        p = p * (1.0 - rate * self.weight_decay) - m * scale / (sqrt(v) + root * self.eps)
         return [cast(x, inputs[i].dtype) for x, i in ((p, 0), (m, 2), (v, 3))]
 
 

@@ -14,7 +14,6 @@ from mithril_mlx.kernels import (
     moe,
     nn,
     normalization,
-    optimizer,
     order,
     pool,
     position,
@@ -27,6 +26,6 @@ from mithril_mlx.kernels.table import KERNELS
 
 __all__ = [
     "KERNELS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped", "index",
-    "linalg", "loss", "matrix", "moe", "nn", "normalization", "optimizer", "order", "pool",
+    "linalg", "loss", "matrix", "moe", "nn", "normalization", "order", "pool",
     "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -8,10 +8,11 @@ takes lists, and on a GPU starts a few times instead of once a parameter.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from mithril.engine.equal_scalars import join_equal_scalars
 from mithril.ir import Graph, Node, Op, Value
 from mithril.ir.op import Types
 from mithril.ir.rewrite import map_bodies
@@ -44,29 +45,12 @@ def gather_updates(graph: Graph) -> Graph:
     """Return a graph that computes the same with one node for many updates, in loops too."""
     nodes = tuple(map_bodies(node, gather_updates) for node in graph.nodes)
     if any(isinstance(node.op, AdamWStep) for node in nodes):
-        joined = _join_equal_scalars(nodes, frozenset(graph.outputs.values()))
-        nodes = _keep_what_is_read_later(list(_gather(joined)))
+        joined = join_equal_scalars(Graph(graph.inputs, nodes, graph.outputs))
+        nodes = _keep_what_is_read_later(list(_gather(joined.nodes)))
     return Graph(graph.inputs, nodes, graph.outputs)
 
 
-def _join_equal_scalars(nodes: Sequence[Node], kept: Container[Value]) -> Iterator[Node]:
-    """Yield the nodes without those of scalars that are there: a rate is cast for each update."""
-    same: dict[Value, Value] = {}
-    known: dict[object, Value] = {}
-    for node in nodes:
-        if not same.keys().isdisjoint(node.inputs):
-            node = replace(node, inputs=tuple(same.get(value, value) for value in node.inputs))
-        result = node.outputs[0]
-        is_apart = node.op.is_collective or node.op.bodies or len(node.outputs) > 1
-        if not result.type.rank and not is_apart:
-            first = known.setdefault((str(node.op), node.inputs), result)  # 0.0 is not -0.0
-            if first is not result and result not in kept:
-                same[result] = first
-                continue
-        yield node
-
-
-def _gather(nodes: Iterable[Node]) -> Iterator[Node]:
+def _gather(nodes: Sequence[Node]) -> Iterator[Node]:
     """Yield the nodes in order; an update waits until somebody reads a result of its like."""
     waiting: dict[object, list[Node]] = {}
     made: dict[Value, object] = {}

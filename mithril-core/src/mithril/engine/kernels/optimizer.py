@@ -20,6 +20,8 @@ def adamw_step(op: ops.AdamWStep, types: Types, xp: ModuleType) -> Run:
 
     def run(p: Any, g: Any, m: Any, v: Any, rate: Any, count: Any) -> tuple[Any, ...]:
         p, g, m, v, rate, count = (xp.asarray(x, dtype=wide) for x in (p, g, m, v, rate, count))
+        total = _sum_of_weights(op.b2, count, xp) ** 0.5
+        scale = rate * total / _sum_of_weights(op.b1, count, xp)
         change = g - m
         change *= 1 - op.b1
         change += m
@@ -29,15 +31,12 @@ def adamw_step(op: ops.AdamWStep, types: Types, xp: ModuleType) -> Run:
         v = v * op.b2
         v += square
         root = xp.sqrt(v)
-        root /= xp.sqrt(_sum_of_weights(op.b2, count, xp))
-        root += op.eps
-        step = m / root
-        step *= rate / _sum_of_weights(op.b1, count, xp)
+        root += total * op.eps
+        step = m * scale
+        step /= root
         p = p * (1 - rate * op.weight_decay)
         p -= step
-        return tuple(
-            xp.asarray(x, dtype=dtype) for x, dtype in zip((p, m, v), dtypes, strict=True)
-        )
+        return tuple(xp.asarray(x, dtype=dtype) for x, dtype in zip((p, m, v), dtypes, strict=True))
 
     return run
 
