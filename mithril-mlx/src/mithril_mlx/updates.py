@@ -111,7 +111,8 @@ def adamw_step(op: AdamWStep, types: Types) -> Run:
 
     def run(*operands: mx.array) -> tuple[mx.array, ...]:
         rate, count = (x.astype(wide) for x in operands[4:])
-        return apply(*operands[:4], *_compute_numbers(op, rate, count))
+        made: tuple[mx.array, ...] = apply(*operands[:4], *_compute_numbers(op, rate, count))
+        return made
 
     return run
 

@@ -118,7 +118,7 @@ class Op:
     indices: ClassVar[tuple[int, ...]] = ()
     """Operands that are used as indices: they must be in range in the padding of a shard, too."""
     overwrites: ClassVar[tuple[tuple[int, int], ...]] = ()
-    """Operands in whose memory an engine may make a result, if they are given up: (operand, result)."""
+    """(operand, result): an engine may make one in the memory of the other if that is given up."""
     origin: ClassVar[str] = ""
     """Where a user defined the op: the same place may define it again."""
 

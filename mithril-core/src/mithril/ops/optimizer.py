@@ -64,7 +64,7 @@ class AdamWStep(Op):
         if rate.rank or not rate.dtype.is_float or count.rank or count.dtype is DType.bool_:
             raise ShapeError(
                 f"adamw_step takes a learning rate and a count that are scalars, a float and a "
-                f"number, not {_listing([rate, count])}"
+                f"number, not {_listing([rate, count])}; give one of each for all elements"
             )
         return [parameter, first, second]
 
