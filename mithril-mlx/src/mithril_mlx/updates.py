@@ -146,7 +146,7 @@ def adamw_apply(op: AdamWApply, types: Types) -> Run:
 def _apply(types: Types, is_compiled: bool) -> Run:
     wide = accumulator(promote(types[0].dtype, types[2].dtype))
     dtypes = [mlx_dtype(types[i].dtype) for i in (0, 2, 3)]
-    update = _compiled_update() if is_compiled else _update
+    update = _compile_update() if is_compiled else _update
 
     def run(p: mx.array, g: mx.array, m: mx.array, v: mx.array, *numbers: mx.array) -> Any:
         made = update(*(x.astype(wide) for x in (p, g, m, v)), *numbers)
@@ -156,7 +156,7 @@ def _apply(types: Types, is_compiled: bool) -> Run:
 
 
 @cache
-def _compiled_update() -> Run:
+def _compile_update() -> Run:
     compiled: Run = mx.compile(_update, shapeless=False)
     return compiled
 
