@@ -6,8 +6,10 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P, ops
-from mithril.engine.reuse import find_overwritten
+from mithril.cost.storages import Storages
+from mithril.engine.reuse import find_overwritten, reuse_donated
 from mithril.errors import BackendError
+from mithril.plan import Execution
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.tolerances import TOLERANCE
@@ -148,3 +150,16 @@ def test_a_program_that_runs_is_split_as_its_parameters_are() -> None:
     backend = opened("numpy", data=2)
     plan = ml.jit(update, backend=backend).plan(*given(backend, P("data")), 0.1, 1)
     assert not plan.collectives()
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_memory_is_predicted_as_it_is_taken(in_place: bool) -> None:
+    """Six results of three parameters are new memory only where they are not made in place."""
+    plan = ml.jit(update, backend=opened("numpy")).plan(*given(opened("numpy")), 0.1, 1)
+    program = plan.only_stage.program
+    donated = [i for i, port in enumerate(program.inputs) if port.name[0] in "pm"]
+    graph = reuse_donated(program, donated).graph
+    found = Storages(graph, Execution(adds_in_place=in_place))
+    taken = [found.of[value] for value in graph.outputs.values()]
+    shared = {x.name.partition(".")[0] for x in graph.inputs if found.of[x] in taken}
+    assert shared == ({"p", "m"} if in_place else set())
