@@ -61,8 +61,8 @@ bench-jax: $(VENV)/.ready
 	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth \
 		placement moe "moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.jax_$$run || failed=1; \
-	done; for run in stage_memory decoding; do \
-		$(VENV)/bin/python -m benchmarks.$$run || failed=1; \
+	done; for run in stage_memory decoding adamw "adamw --model llama"; do \
+		$(VENV)/bin/python -m benchmarks.$$run --backend jax || failed=1; \
 	done; exit $$failed
 
 # The same against eager PyTorch, DDP and DTensor; every rank is a process.
@@ -71,7 +71,7 @@ bench-torch: $(VENV)/.ready
 		"gpt --width 64 --ranks 4" "gpt --ranks 4" "pipeline --width 64" pipeline pool moe \
 		"moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.torch_$$run || failed=1; \
-	done; for run in stage_memory decoding; do \
+	done; for run in stage_memory decoding adamw "adamw --model llama"; do \
 		$(VENV)/bin/python -m benchmarks.$$run --backend torch || failed=1; \
 	done; exit $$failed
 
@@ -80,6 +80,8 @@ bench-mlx: $(VENV)/.ready
 	@failed=0; for run in mlp "mlp --sizes 784,512,256,10 --batch 128" "gpt --width 64" gpt \
 		"gpt --width 64 --ranks 2" "gpt --ranks 2"; do \
 		$(VENV)/bin/python -m benchmarks.mlx_$$run || failed=1; \
+	done; for run in adamw "adamw --model llama"; do \
+		$(VENV)/bin/python -m benchmarks.$$run --backend mlx || failed=1; \
 	done; exit $$failed
 
 clean:

@@ -9,6 +9,7 @@ import pytest
 from mithril.cli.gpt import Sizes
 
 from benchmarks import (
+    adamw,
     decoding,
     jax_by_hand,
     jax_depth,
@@ -49,6 +50,10 @@ def test_both_sides_of_the_mlp_agree(mesh: ml.Mesh):
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_both_sides_of_the_mixture_agree(factor: float | None, top_k: int):
     jax_moe.contestants(MoeSizes(4, 6, 8, top_k, factor, batch=2, context=8))
+
+
+def test_both_sides_of_adamw_agree():
+    assert [*adamw.contestants("jax", adamw.llama(1, 12, 7))] == ["mithril", "optax"]
 
 
 def test_both_sides_of_decoding_agree():

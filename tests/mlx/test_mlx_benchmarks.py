@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import mlx.core as mx
 import pytest
 from mithril.cli.gpt import Sizes
 
-from benchmarks import mlx_by_hand, mlx_gpt, mlx_mlp, mlx_sides
+from benchmarks import adamw, mlx_by_hand, mlx_gpt, mlx_mlp, mlx_sides
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=4)
 VOCABULARY = 7
@@ -22,6 +23,12 @@ def test_both_sides_of_the_gpt_agree() -> None:
 
 def test_both_sides_of_the_mlp_agree() -> None:
     assert [*mlx_mlp.contestants((6, 8, 4, 3), 8)] == ["mithril", "by hand"]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="MLX compiles with a C++ compiler")
+def test_all_sides_of_adamw_agree() -> None:
+    sides = adamw.contestants("mlx", adamw.gpt(1, 8, 7, 5))
+    assert [*sides] == ["mithril", "mlx, compiled", "mlx"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 from mithril import ops
 from mithril.ops.attention import Attention, AttentionGradient
 
-from tests.ops.arrays import booleans, floats, integers
+from tests.ops.arrays import booleans, floats, integers, positive
 from tests.ops.evaluate import apply
 
 X, Y = floats(4, 6), floats(4, 6, seed=1) + 0.031
@@ -56,10 +56,20 @@ def _softmax(axis: int, *shape: int) -> tuple[list, list]:
     return [ops.Softmax(axis), x], [ops.SoftmaxGradient(axis), y, floats(*shape, seed=1)]
 
 
+def _adamw(*shape: int, count: object = 3, b1: float = 0.9, decay: float = 0.1) -> list:
+    moments = floats(*shape, seed=2), positive(*shape, seed=3)
+    scalars = np.asarray(0.05), np.asarray(count)
+    op = ops.AdamWStep(b1, 0.99, 1e-3, decay)
+    return [op, floats(*shape), floats(*shape, seed=1), *moments, *scalars]
+
+
 HEADS = floats(2, 4, 3, 6)
 NOTHING_SEEN = np.array([[False] * 4, [True] * 4, [True, False] * 2, [False, True, True, True]])
 
 FUSED: list[list] = [
+    _adamw(4, 6, count=np.int32(3)),
+    _adamw(2, 1, 6, count=1.0, decay=0.0),
+    _adamw(count=np.int32(7), b1=0.0),
     *_softmax(1, 4, 6),
     *_softmax(1, 2, 4, 6),
     *_softmax(0, 6),

@@ -45,6 +45,11 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (lambda: read_scaling({"type": "yarn", "factor": 2.0}), OptionError, "rope_scaling 'yarn' needs 'original_max_position_embeddings'; give all of 'factor', 'original_max_position_embeddings'"),
     (lambda: read_scaling({"type": "linear", "factor": True}), OptionError, "rope_scaling 'linear' has factor=True; give a positive number"),
     (lambda: read_scaling(LLAMA3), OptionError, "rope_scaling 'llama3' has low_freq_factor=4 and high_freq_factor=2; the second must be larger"),
+    # optimisers
+    (_calls(lambda p, g: ops.adamw_step(p, g, p, p, 0.1, 1), (4, 3), (4,)), ShapeError, "adamw_step takes parameter, gradient and moments of floats of one shape, not float32[4, 3], float32[4], float32[4, 3], float32[4, 3]; give each the shape of the parameter"),
+    (_calls(lambda p, r: ops.adamw_step(p, p, p, p, r, 1), (4,), (1,)), ShapeError, "adamw_step takes a learning rate and a count that are scalars, a float and a number, not float32[1], float32[]; give one of each for all elements"),
+    (_calls(lambda p: ops.adamw_step(p, p, p, p, 0.1, 1, b2=1), (4,)), OptionError, "adamw_step has b2=1; give at least 0 and less than 1"),
+    (_calls(lambda p: ops.adamw_step(p, p, p, p, 0.1, 1, eps=-1.0), (4,)), OptionError, "adamw_step has eps=-1.0; give a number of at least 0"),
     # activations
     (_calls(ops.glu, (4, 3)), ShapeError, "glu halves dimension -1 of float32[4, 3], and its size is odd; choose an even size"),
     # transposed convolutions

@@ -186,6 +186,18 @@ def attention_gradient(op, q, k, v, out, total, g, *masks):
     return dq, dk, dv
 
 
+# ------------------------------------------------------------------ optimisers
+
+
+@oracle
+def adamw_step(op, p, g, m, v, rate, count):
+    """Kingma and Ba (2015), algorithm 1, with the decay of Loshchilov and Hutter (2019)."""
+    m = op.b1 * m + (1 - op.b1) * g
+    v = op.b2 * v + (1 - op.b2) * g**2
+    step = m / (1 - op.b1**count) / (np.sqrt(v / (1 - op.b2**count)) + op.eps)
+    return p - rate * (step + op.weight_decay * p), m, v
+
+
 # ------------------------------------------------------------------ positions
 
 

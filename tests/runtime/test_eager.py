@@ -115,7 +115,15 @@ def replaced(x: np.ndarray, update: np.ndarray, starts: tuple[int, ...]) -> np.n
     return x
 
 
+ADAMW = ops.AdamWStep(0.9, 0.999, 1e-8, 0.1)
+
 CASES: list[Case] = [
+    (
+        "adamw_step",
+        lambda *arrays, **decay: list(ORACLES["adamw_step"](ADAMW, *arrays)),
+        (X, X + Y, X * Y, Y, 0.1, 3),
+        {"weight_decay": 0.1},
+    ),
     ("cholesky", np.linalg.cholesky, (SYMMETRIC,), {}),
     ("cumprod", np.cumprod, (X,), {"axis": 1}),
     ("cumulative_prod", np.cumprod, (X,), {"axis": 0}),

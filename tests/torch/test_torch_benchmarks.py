@@ -8,6 +8,7 @@ import torch
 from mithril.cli.gpt import Sizes
 
 from benchmarks import (
+    adamw,
     decoding,
     torch_by_hand,
     torch_gpt,
@@ -41,6 +42,11 @@ def test_sides_of_the_gpt_agree_on_two_ranks():
 def test_sides_of_the_mlp_agree_compiled_too():
     times = {name: [1.0] for name in torch_mlp.contestants((6, 8, 4, 3), 8)}
     assert times.keys() == {"mithril", "mithril, jit", "eager"}
+
+
+def test_all_sides_of_adamw_agree():
+    sides = adamw.contestants("torch", adamw.gpt(1, 8, 7, 5))
+    assert [*sides] == ["mithril", "fused", "foreach"]
 
 
 def test_both_sides_of_decoding_agree():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import reprlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -91,6 +92,10 @@ def flatten(
     if isinstance(tree, dict):
         _check_depth(depth)
         kind = type(tree) if type(tree) in _KEPT else dict
+        kinds = set(map(type, tree.values()))
+        if len(kinds) == 1 and issubclass(kinds.pop(), Operand):  # hundreds, in every call
+            leaves.extend(tree.values())
+            return Branch(kind, tuple(tree), (LEAF,) * len(tree))
         below = [flatten(item, leaves, is_fixed, depth + 1) for item in tree.values()]
         return Branch(kind, tuple(tree), tuple(below))
     if isinstance(tree, list | tuple):
@@ -125,7 +130,11 @@ def rebuild(structure: Structure, leaves: Iterable[Any]) -> Any:
     if isinstance(structure, Leaf):
         return structure.fixed[1] if structure.fixed else next(leaves)
     kind: Any = structure.kind
-    items = [rebuild(child, leaves) for child in structure.children]
+    items: Any
+    if structure.children == (LEAF,) * len(structure.children):
+        items = islice(leaves, len(structure.children))
+    else:
+        items = [rebuild(child, leaves) for child in structure.children]
     if issubclass(kind, dict):
         return kind(zip(structure.keys, items, strict=True))
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

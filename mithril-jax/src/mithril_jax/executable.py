@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 from mithril.engine import Observer
-from mithril.mesh import Sharding
+from mithril.mesh import Sharding, carry
 from mithril.plan import Issued, Program
 from mithril.types import DType, TensorType
 
 from mithril_jax import hlo
 from mithril_jax.devices import Devices
+from mithril_jax.donation import name_donations, order_outputs, pair_donated
 from mithril_jax.lower import needs_flag, output_order
 from mithril_jax.options import JaxOptions
 
@@ -50,17 +51,18 @@ class JaxExecutable:
     ) -> None:
         self.program = program
         self.function = function
-        # On several devices outputs leave in their own order, and nothing has to be put back.
-        order = output_order(program) if program.mesh.size == 1 else None
-        self._restore_order = None if order is None else np.argsort(order).tolist()
-        # What takes no input runs where its outputs are wanted, not on JAX's first device.
-        placed = None if program.inputs else SingleDeviceSharding(devices.flat[0])
+        # On several devices outputs leave in their own order where donation needs no other one.
+        own = list(range(len(program.outputs)))
+        pairs = pair_donated(program, donate)
+        first = output_order(program) if program.mesh.size == 1 else own
+        order = order_outputs(program, first, pairs)
+        self._restore_order = None if order == own else np.argsort(order).tolist()
         self._reordered = (
-            function if order is None else lambda *inputs: _reorder(function(*inputs), order)
+            function if order == own else lambda *inputs: _reorder(function(*inputs), order)
         )
         self._jit_options: dict[str, Any] = {
-            "donate_argnums": donate,
-            "out_shardings": placed if devices.mesh.size == 1 else None,
+            "donate_argnums": name_donations(program, donate, pairs),
+            "out_shardings": _say_shardings(program, devices, order if pairs else ()),
             "compiler_options": options.compiler_options(devices.platform),
         }
         self.jitted = jax.jit(self._reordered, **self._jit_options)
@@ -134,6 +136,20 @@ class JaxExecutable:
                 earlier = _in_flight.popleft()
             if not earlier.is_deleted():  # it was donated, so a later run waits for it
                 earlier.block_until_ready()
+
+
+def _say_shardings(program: Program, devices: Devices, order: Sequence[int]) -> Any:
+    """Return how outputs lie, in an order, if JAX has to be told.
+
+    What takes no input runs where its outputs are wanted, not on JAX's first device. On several
+    devices, donated memory goes to the outputs that `order_outputs` means only if it is said how
+    they lie: otherwise XLA pairs all of one size.
+    """
+    if devices.mesh.size == 1:
+        return None if program.inputs else SingleDeviceSharding(devices.flat[0])
+    ports = [program.outputs[position] for position in order]
+    said = [devices.sharding(carry(port.sharding, program.mesh)) for port in ports]
+    return said or None
 
 
 def _reorder(items: Sequence[Any], order: Sequence[int]) -> list[Any]:

@@ -7,6 +7,7 @@ of a part of the mesh is of the same kind; in a job it may have no device of thi
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,7 @@ from mithril.engine.transport import Transport
 from mithril.errors import BackendError
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, Sharding
+from mithril.ops.dynamic_slicing import DynamicUpdateSlice
 from mithril.plan import Execution, Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
@@ -45,6 +47,7 @@ from mithril_mlx.measured import MeasuredExecutable, MLXProfiler
 from mithril_mlx.options import MLXOptions
 from mithril_mlx.stages import JobExecutable, RemoteStage
 from mithril_mlx.tensors import to_mlx, to_numpy
+from mithril_mlx.updates import COMPILER, share_numbers
 
 _EVERY = frozenset(DType)
 
@@ -257,6 +260,8 @@ class MLXEngine(Engine):
         kernels = kernels_for(self.name, KERNELS)
         if self.options.channels_last:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
+        overwritten = find_overwritten(program, donate)
+        program = share_numbers(program, self._compiles_updates)
         compiled = is_compiled(self.options.jit, self.device) and not self.is_measuring
         communicator = (
             self.communicator
@@ -266,9 +271,9 @@ class MLXEngine(Engine):
         if communicator is not None and communicator.by_messages(program.mesh):
             compiled = False  # messages are sent while the graph is built
         with mx.stream(self.device):
-            overwritten = find_overwritten(program, donate)
-            # What is computed early finds its operands held.
-            at_once = compiled or communicator is not None or bool(overwritten)
+            # What is computed early finds its operands held; a cache would be copied.
+            is_cached = any(isinstance(n.op, DynamicUpdateSlice) for n in all_nodes(program.graph))
+            at_once = compiled or communicator is not None or (is_cached and bool(overwritten))
             xp = namespace(program.graph, at_once=at_once or self.is_measuring)
             build = self._make_build(program, kernels, xp)
         made = LazyExecutable(
@@ -279,6 +284,12 @@ class MLXEngine(Engine):
         if self.job is not None:
             return MeasuredExecutable(made, (self._rank,), (self._rank,))
         return MeasuredExecutable(made, program.mesh.flat, (self.whole or self).mesh.flat)
+
+    @property
+    def _compiles_updates(self) -> bool:
+        """Whether an update is compiled by itself: on CPU, unless it was asked for otherwise."""
+        is_left_open = self.options.jit is None and self.device == mx.cpu
+        return is_left_open and shutil.which(COMPILER) is not None
 
     def _make_build(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
         marks = Marks(settles=True) if self.is_measuring else None

@@ -19,6 +19,7 @@ from mithril.ops.arithmetic import Add
 from mithril.ops.collective import AllReduce
 from mithril.ops.control import After
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
+from mithril.ops.optimizer import AdamWStep
 from mithril.ops.shape import Reshape
 from mithril.plan import Execution
 
@@ -101,8 +102,11 @@ class Storages:
         elif how.reduces_in_place and isinstance(_begun(node), AllReduce):
             self._place_reduction(node, position)
         elif not (node.op.is_view and how.has_views and self._place_view(node)):
+            overwritten = self._find_overwritten(node)
             for value in node.outputs:
-                if value not in self._unmade:
+                if value in overwritten:
+                    self.of[value] = self.of[overwritten[value]]
+                elif value not in self._unmade:
                     self._add(value, _name(node, value), node, position)
 
     def _add(self, value: Value, name: str, node: Node | None, birth: int) -> Storage:
@@ -146,6 +150,13 @@ class Storages:
         """Return whether a node adds a term to an input, where that lies."""
         target = self.find_grown(node)
         return target is not None and target is not term
+
+    def _find_overwritten(self, node: Node) -> Mapping[Value, Value]:
+        """Return the results of an update that are made in the memory of its operands."""
+        if not self.execution.adds_in_place or not isinstance(node.op, AdamWStep):
+            return {}
+        marked, pairs = node.op.in_place, node.op.overwrites
+        return {node.outputs[result]: node.inputs[x] for x, result in pairs if x in marked}
 
     def find_grown(self, node: Node) -> Value | None:
         """Return the operand in whose memory the result of a node is made, if it is."""

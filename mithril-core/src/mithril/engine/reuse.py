@@ -1,9 +1,9 @@
 """Which ops of a program may write into the memory of an input that is given up.
 
-An op that returns its first operand with a part replaced copies the rest of it. Where that operand
-is a donated input, or what such an op made, and nobody reads it later, the copy is for nobody.
-Engines that write in place by themselves look at the ops' `in_place`; whether memory belongs to one
-array alone is seen only when the program runs.
+An op that returns its first operand with a part replaced copies the rest of it, and an update makes
+a new parameter. Where that operand is a donated input, or what such an op made, and nobody reads it
+later, the copy is for nobody. Engines that write in place by themselves look at the ops'
+`in_place`; whether memory belongs to one array alone is seen only when the program runs.
 """
 
 from __future__ import annotations
@@ -25,37 +25,58 @@ def reuse_donated(program: Program, donate: Collection[int]) -> Program:
         donate: positions of inputs that are given up.
     """
     graph = program.graph
-    marked = {node: _mark(node) for node in _find_writers(graph, donate)}
-    if not marked:
-        return program
-    nodes = tuple(marked.get(node, node) for node in graph.nodes)
-    return replace(program, graph=Graph(graph.inputs, nodes, graph.outputs))
+    free = {graph.inputs[position] for position in donate}
+    marked = mark_writers(graph, free)
+    return program if marked is graph else replace(program, graph=marked)
+
+
+def mark_writers(graph: Graph, free: Collection[Value]) -> Graph:
+    """Return the graph with the ops marked that may write into memory that is given up.
+
+    Args:
+        graph: a local one, its nodes in the order in which they run.
+        free: inputs that are given up.
+    """
+    found = _find_writers(graph, free)
+    if not found:
+        return graph
+    nodes = tuple(
+        replace(node, op=node.op.reuse(found[node])) if node in found else node
+        for node in graph.nodes
+    )
+    return Graph(graph.inputs, nodes, graph.outputs)
 
 
 def find_overwritten(program: Program, donate: Collection[int]) -> list[int]:
     """Return which of the inputs that are given up may be written over while the program runs."""
     inputs = program.graph.inputs
-    written = {node.inputs[0] for node in _find_writers(program.graph, donate)}
+    found = _find_writers(program.graph, {inputs[position] for position in donate})
+    written = {node.inputs[operand] for node, operands in found.items() for operand in operands}
     return [position for position in donate if inputs[position] in written]
 
 
-def _find_writers(graph: Graph, donate: Collection[int]) -> list[Node]:
+def _find_writers(graph: Graph, given_up: Collection[Value]) -> dict[Node, list[int]]:
+    """Return the nodes that may write into operands, and into which."""
     users: defaultdict[Value, list[Node]] = defaultdict(list)
     for node in graph.nodes:
         for value in node.inputs:
             users[value].append(node)
     kept, makers = set(graph.outputs.values()), graph.producers()
-    free = {graph.inputs[position] for position in donate}
-    found = []
+    given, free, ran = set(given_up), set(given_up), set[Node]()
+    found: dict[Node, list[int]] = {}
     for node in graph.nodes:
-        if not isinstance(node.op, DynamicUpdateSlice):
-            continue
-        x, update, *_ = node.inputs
-        readers = [user for user in users[x] if user is not node]
-        is_alone = len(users[x]) == len(readers) + 1  # it may be the update, too
-        if x in free and x not in kept and is_alone and _are_before(readers, update, makers):
-            found.append(node)
-        free.add(node.outputs[0])  # a copy, or memory that is free already
+        for operand, result in node.op.overwrites:
+            x = node.inputs[operand]
+            readers = [user for user in users[x] if user is not node]
+            is_alone = len(users[x]) == len(readers) + 1  # it may be another operand, too
+            if isinstance(node.op, DynamicUpdateSlice):
+                have_run = _are_before(readers, node.inputs[1], makers)
+            else:  # a reader may return what it reads, which is seen of handles alone
+                have_run = ran.issuperset(readers) if x in given else not readers
+            if x in free and x not in kept and is_alone and have_run:
+                found.setdefault(node, []).append(operand)
+            free.add(node.outputs[result])  # a copy, or memory that is free already
+        ran.add(node)
     return found
 
 
@@ -75,9 +96,4 @@ def _are_before(readers: Sequence[Node], update: Value, makers: Mapping[Value, N
     return not missing
 
 
-def _mark(node: Node) -> Node:
-    assert isinstance(node.op, DynamicUpdateSlice)
-    return replace(node, op=replace(node.op, in_place=True))
-
-
-__all__ = ["find_overwritten", "reuse_donated"]
+__all__ = ["find_overwritten", "mark_writers", "reuse_donated"]

@@ -117,6 +117,8 @@ class Op:
     """Whether engines run it; one without kernel is gone from local programs (see `plain`)."""
     indices: ClassVar[tuple[int, ...]] = ()
     """Operands that are used as indices: they must be in range in the padding of a shard, too."""
+    overwrites: ClassVar[tuple[tuple[int, int], ...]] = ()
+    """(operand, result): an engine may make one in the memory of the other if that is given up."""
     origin: ClassVar[str] = ""
     """Where a user defined the op: the same place may define it again."""
 
@@ -177,6 +179,11 @@ class Op:
     def resize(self, outputs: Types) -> Op:
         """Return the op with attributes for these local result types; by default unchanged."""
         del outputs
+        return self
+
+    def reuse(self, operands: Sequence[int]) -> Op:
+        """Return the op marked as one that may write into the memory of some of its operands."""
+        assert not operands, f"op '{self.name}' writes into no operand"
         return self
 
     def plain(self, outputs: Types) -> Op:

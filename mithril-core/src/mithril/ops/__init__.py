@@ -32,6 +32,7 @@ from mithril.ops.moe import *
 from mithril.ops.nn import *
 from mithril.ops.normalization import *
 from mithril.ops.numbers import *
+from mithril.ops.optimizer import *
 from mithril.ops.order import *
 from mithril.ops.order_functions import *
 from mithril.ops.pool import *

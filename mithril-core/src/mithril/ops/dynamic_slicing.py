@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
@@ -105,6 +105,7 @@ class DynamicUpdateSlice(Op):
     """
 
     name: ClassVar[str] = "dynamic_update_slice"
+    overwrites: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
     axes: tuple[int, ...]
     in_place: bool = False
 
@@ -141,6 +142,9 @@ class DynamicUpdateSlice(Op):
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         # Where the memory is not given up, the tensor is copied.
         return Cost(0, 2 * inputs[1].nbytes if self.in_place else 2 * outputs[0].nbytes)
+
+    def reuse(self, operands: Sequence[int]) -> DynamicUpdateSlice:
+        return replace(self, in_place=bool(operands))
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         x: Any

@@ -24,7 +24,7 @@ class Execution:
         reduces_in_place: whether an all_reduce takes place in one buffer, in which its operands are
             made where nobody else reads them.
         adds_in_place: whether a sum that nobody in the program reads grows in the memory of an
-            input that nobody else needs.
+            input that nobody else needs, and an update of a parameter is made where that lies.
         joins_parts: whether what is exchanged along another dimension than the first is copied
             before or after, so that the parts of devices lie behind one another.
         adds_narrow: whether what carries data between devices adds 16-bit floats up in 16 bits;

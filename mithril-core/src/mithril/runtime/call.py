@@ -164,9 +164,14 @@ class Bound(Generic[Source]):
         return [self.order[i] for i in find_overwritten(stage.program, given_up)]
 
     def _give_up(self, arrays: Sequence[Array], positions: Sequence[int]) -> None:
-        caller, names = self.interface.caller, self.interface.arguments
+        takers = self._takers
         for position in positions:
-            give_up(arrays[position], f"{caller} as '{names[position]}'")
+            give_up(arrays[position], takers[position])
+
+    @cached_property
+    def _takers(self) -> list[str]:
+        """As what each argument is taken if it is given up, for messages."""
+        return [f"{self.interface.caller} as '{name}'" for name in self.interface.arguments]
 
     @cached_property
     def _parts(self) -> _Parts:

@@ -7,12 +7,16 @@ took them, on every backend alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from mithril.errors import BackendError
 from mithril.runtime.array import Array
 
 _shards: Any = vars(Array)["shards"]  # the slot of the base class: the name of who took them
+
+
+_read_shards = attrgetter("shards")
 
 
 class DonatedArray(Array):
@@ -68,9 +72,12 @@ def check_donated(arrays: Sequence[Array], names: Sequence[str], donated: Sequen
     Raises:
         BackendError: one array, or its memory, is at two places, one of which is donated.
     """
-    given = {id(arrays[position].shards): position for position in donated}
+    held = list(map(id, map(_read_shards, arrays)))
+    if len(set(held)) == len(held):
+        return
+    given = {held[position]: position for position in donated}
     for position, array in enumerate(arrays):
-        first = given.get(id(array.shards), position)
+        first = given.get(held[position], position)
         if first != position:
             raise BackendError(
                 f"array {array.type} is donated as '{names[first]}' and also passed as "

@@ -26,6 +26,6 @@ from mithril_mlx.kernels.table import KERNELS
 
 __all__ = [
     "KERNELS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped", "index",
-    "linalg", "loss", "matrix", "moe", "nn", "normalization", "order", "pool", "position", "random",
-    "reduce", "shape", "shard",
+    "linalg", "loss", "matrix", "moe", "nn", "normalization", "order", "pool",
+    "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

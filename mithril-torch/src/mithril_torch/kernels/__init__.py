@@ -14,6 +14,7 @@ from mithril_torch.kernels import (
     moe,
     nn,
     normalization,
+    optimizer,
     order,
     pool,
     position,
@@ -26,6 +27,6 @@ from mithril_torch.kernels.table import EXPRESSIONS
 
 __all__ = [
     "EXPRESSIONS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped",
-    "index", "linalg", "loss", "matrix", "moe", "nn", "normalization", "order", "pool", "position",
-    "random", "reduce", "shape", "shard",
+    "index", "linalg", "loss", "matrix", "moe", "nn", "normalization", "optimizer", "order", "pool",
+    "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

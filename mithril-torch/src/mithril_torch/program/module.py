@@ -22,6 +22,7 @@ from mithril_torch.program.codegen_options import DEFAULT_CODEGEN, CodegenOption
 from mithril_torch.program.emit import FunctionEmitter, indent
 from mithril_torch.program.flatten_batch_dims import flatten_batch_dims
 from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse
+from mithril_torch.program.gather_updates import gather_updates
 from mithril_torch.program.module_scope import Line, ModuleScope, TextSegment
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.schedule_late import defer_uncritical
@@ -156,7 +157,7 @@ class Module(ModuleScope):
 
 def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:
     """Return a graph that computes the same in the ops that are written."""
-    found = defer_uncritical(flatten_batch_dims(fuse(join_starts(graph))))
+    found = gather_updates(defer_uncritical(flatten_batch_dims(fuse(join_starts(graph)))))
     return found if codegen.compiled else accumulate_in_place(found, free)
 
 

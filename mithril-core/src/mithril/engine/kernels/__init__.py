@@ -14,6 +14,7 @@ from mithril.engine.kernels import (
     moe,
     nn,
     normalization,
+    optimizer,
     order,
     pool,
     position,
@@ -35,6 +36,6 @@ from mithril.engine.kernels.registry import (
 __all__ = [
     "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "dynamic_slicing",
     "elementwise", "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "matrix", "moe",
-    "nn", "normalization", "on_namespace", "order", "pool", "position", "random", "reduce", "shape",
-    "shard",
+    "nn", "normalization", "on_namespace", "optimizer", "order", "pool", "position", "random",
+    "reduce", "shape", "shard",
 ]  # fmt: skip

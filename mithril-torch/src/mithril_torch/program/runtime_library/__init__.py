@@ -27,6 +27,7 @@ from mithril_torch.program.runtime_library.moe import *
 from mithril_torch.program.runtime_library.movement import *
 from mithril_torch.program.runtime_library.normalization import *
 from mithril_torch.program.runtime_library.numbers import *
+from mithril_torch.program.runtime_library.optimizer import *
 from mithril_torch.program.runtime_library.point_to_point import *
 from mithril_torch.program.runtime_library.pool import *
 from mithril_torch.program.runtime_library.position import *

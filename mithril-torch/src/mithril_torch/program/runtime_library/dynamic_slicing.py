@@ -40,16 +40,20 @@ def update_slice_in_place(
     """
     if torch.compiler.is_compiling():
         return update_slice(x, update, starts, axes)
-    memory = x.untyped_storage()
-    is_shared = (
-        sys.getrefcount(x) > count_holders()
-        or x._use_count() > 1  # type: ignore[attr-defined]
-        or torch._C._storage_Use_Count(memory._cdata) > 2
-        or not memory.resizable()
-    )
-    if is_shared:
+    if sys.getrefcount(x) > count_holders() or find_shared([x])[0]:
         return update_slice(x, update, starts, axes)
     return write_slice(x, update, starts, axes)
+
+
+def find_shared(tensors: list[torch.Tensor]) -> list[bool]:
+    """Return of each tensor whether anything but Python's references to it has its memory."""
+    count_users = torch._C._storage_Use_Count
+    return [
+        x._use_count() > 1  # type: ignore[attr-defined]
+        or count_users((memory := x.untyped_storage())._cdata) > 2
+        or not memory.resizable()
+        for x in tensors
+    ]
 
 
 @cache
