@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from mithril import ops
 from mithril.keywords import checked_keywords
-from mithril.optim.basics import Rate, add_decayed_weights, scale_by_learning_rate
+from mithril.optim.basics import (
+    Rate,
+    add_decayed_weights,
+    find_rate,
+    read_rate,
+    scale_by_learning_rate,
+)
 from mithril.optim.checks import check_number
-from mithril.optim.each import transform_each
-from mithril.optim.form import Leaf
-from mithril.optim.masks import Mask
+from mithril.optim.each import check_kept, check_state, read_gradients, transform_each
+from mithril.optim.form import Form, Leaf
+from mithril.optim.masks import Mask, read_mask
 from mithril.optim.parts import mask_others, train_only
-from mithril.optim.transformation import Transformation, chain
+from mithril.optim.transformation import State, Transformation, Tree, chain, check_chained
 
 
 def correct_bias(decay: float, step: Leaf) -> Leaf:
@@ -115,11 +123,11 @@ def adam(
     >>> optimizer = adam(0.5)
     >>> params = {"w": backend.array([1.0, -2.0])}
     >>> params, state = optimizer.apply(params, optimizer.init(params), params)
-    >>> params["w"].numpy()
+    >>> params["w"].numpy().round(4)
     array([ 0.5, -1.5], dtype=float32)
     """
-    parts = scale_by_adam(b1, b2, eps), scale_by_learning_rate(learning_rate)
-    return train_only(chain(*parts), mask)
+    made = chain(scale_by_adam(b1, b2, eps), scale_by_learning_rate(learning_rate))
+    return train_only(_fuse(made, learning_rate, 2, b1=b1, b2=b2, eps=eps), mask)
 
 
 @checked_keywords()
@@ -153,12 +161,71 @@ def adamw(
     >>> optimizer = adamw(0.5, weight_decay=0.1)
     >>> params = {"w": backend.array([1.0, -2.0])}
     >>> params, state = optimizer.apply(params, optimizer.init(params), params)
-    >>> params["w"].numpy()
+    >>> params["w"].numpy().round(4)
     array([ 0.45, -1.4 ], dtype=float32)
     """
-    parts = (
+    made = chain(
         scale_by_adam(b1, b2, eps),
         add_decayed_weights(weight_decay, mask=decay_mask),
         scale_by_learning_rate(learning_rate),
     )
-    return train_only(chain(*parts), mask)
+    numbers = {"b1": b1, "b2": b2, "eps": eps, "weight_decay": weight_decay}
+    return train_only(_fuse(made, learning_rate, 3, decay_mask, **numbers), mask)
+
+
+def _fuse(
+    made: Transformation,
+    learning_rate: Rate,
+    parts: int,
+    decay_mask: Mask | None = None,
+    *,
+    weight_decay: float = 0.0,
+    **numbers: float,
+) -> Transformation:
+    """Return a chain that makes updates with one op for each parameter, `ops.adamw_step`.
+
+    Args:
+        made: a chain that begins with `scale_by_adam` and ends with `scale_by_learning_rate`.
+        learning_rate: of that.
+        parts: how many there are.
+        decay_mask: which parameters are decayed.
+        weight_decay: of these.
+        numbers: b1, b2 and eps.
+    """
+    given_rate = read_rate(learning_rate)
+
+    def apply(gradients: Tree, state: State, params: Tree) -> tuple[Tree, State]:
+        form = Form(params)
+        if any(isinstance(x, np.ndarray) for x in form.leaves):  # no backend to run an op on
+            return made.apply(gradients, state, params)
+        check_chained(state, parts)
+        moments, *between, rates = state
+        check_state("scale_by_adam()", moments, ("count", "mu", "nu"))
+        check_state("scale_by_learning_rate()", rates, ("count", "learning_rate"))
+        count, rate = moments["count"] + 1, find_rate(given_rate, rates["count"])
+        factor = given_rate if isinstance(given_rate, float) else rate  # float64 keeps its digits
+        decays = [True] * len(form.leaves)
+        if decay_mask is not None:
+            decays = read_mask(decay_mask, params, form)
+        before = [
+            form.find(moments[key], f"moments '{key}' of scale_by_adam()") for key in ("mu", "nu")
+        ]
+        after: list[tuple[Leaf | None, ...]] = []
+        slopes = read_gradients(form, gradients)
+        columns = zip(form.names, form.leaves, slopes, *before, decays, strict=True)
+        for name, parameter, gradient, mu, nu, decayed in columns:
+            if gradient is None:
+                after.append((parameter, mu, nu))
+                continue
+            check_kept("scale_by_adam()", [mu, nu], parameter, name, may_lack=False)
+            decay = weight_decay if decayed else 0.0
+            after.append(
+                ops.adamw_step(
+                    parameter, gradient, mu, nu, factor, count, weight_decay=decay, **numbers
+                )
+            )
+        new, mu, nu = (form.build([row[i] for row in after]) for i in range(3))
+        kept = {"count": count, "mu": mu, "nu": nu}
+        return new, (kept, *between, {"count": rates["count"] + 1, "learning_rate": rate})
+
+    return Transformation(made.init, made.update, apply)

@@ -135,19 +135,19 @@ def scale_by_learning_rate(learning_rate: Rate, *, mask: Mask | None = None) -> 
     [-1.] 2 0.5
     """
     name = "scale_by_learning_rate()"
-    given_rate = _read_rate(learning_rate)
+    given_rate = read_rate(learning_rate)
 
     def init(params: Tree) -> State:
         form = Form(params)
         count = form.scalar(0, DType.int32)
-        state = {"count": count, "learning_rate": _rate_at(given_rate, count)}
+        state = {"count": count, "learning_rate": find_rate(given_rate, count)}
         check_learning_rates(state)
         return state
 
     def update(gradients: Tree, state: State, params: Tree) -> tuple[Tree, State]:
         form = Form(params)
         check_state(name, state, ("count", "learning_rate"))
-        rate = _rate_at(given_rate, state["count"])
+        rate = find_rate(given_rate, state["count"])
         factor = -given_rate if isinstance(given_rate, float) else -rate
         given = read_gradients(form, gradients)
         updates = form.build([None if g is None else widen(g) * factor for g in given])
@@ -176,7 +176,13 @@ def find_learning_rates(state: State) -> dict[str, Leaf]:
     return {name: x for name, x in found if name.rpartition(".")[2] == "learning_rate"}
 
 
-def _read_rate(rate: Rate) -> Rate:
+def read_rate(rate: Rate) -> Rate:
+    """Return a learning rate that is a number, a schedule, or a scalar of floats.
+
+    Raises:
+        OptionError: a number is negative or NaN.
+        ShapeError: an array is no scalar of floats.
+    """
     if isinstance(rate, Operand):
         if rate.shape or not rate.dtype.is_float:
             raise ShapeError(
@@ -187,7 +193,7 @@ def _read_rate(rate: Rate) -> Rate:
     return rate if callable(rate) else check_number("an optimiser", "learning_rate", rate)
 
 
-def _rate_at(rate: Rate, count: Leaf) -> Leaf:
+def find_rate(rate: Rate, count: Leaf) -> Leaf:
     """Return the learning rate of a step as a float32 scalar."""
     made = rate if isinstance(rate, Operand) or not callable(rate) else rate(count)
     if isinstance(made, int | float | np.generic | np.ndarray) and np.ndim(made) == 0:

@@ -62,7 +62,7 @@ def transform_each(
             old = [moment[i] for moment in before]
             made = (None, *old)
             if gradient is not None:
-                _check_kept(name, old, parameter, form.names[i], start is not None)
+                check_kept(name, old, parameter, form.names[i], start is not None)
                 made = _round_moments(
                     formula(widen(gradient), widen(parameter), *map(_widen, old)), old
                 )
@@ -123,9 +123,20 @@ def check_state(name: str, state: object, keys: Sequence[str]) -> None:
         )
 
 
-def _check_kept(
-    name: str, moments: Sequence[Any], parameter: Leaf, of: str, may_lack: bool
-) -> None:
+def check_kept(name: str, moments: Sequence[Any], parameter: Leaf, of: str, may_lack: bool) -> None:
+    """Raise unless a state has what is kept of a parameter.
+
+    Args:
+        name: of the transformation, for messages.
+        moments: what it has.
+        parameter: what they are of.
+        of: its name.
+        may_lack: whether some of them may be missing.
+
+    Raises:
+        GraphError: there is nothing.
+        ShapeError: it has another shape.
+    """
     lacking = [moment is None for moment in moments]
     if moments and (all(lacking) if may_lack else any(lacking)):
         raise GraphError(

@@ -119,7 +119,7 @@ def chain(*transformations: Transformation) -> Transformation:
         return tuple(each.init(params) for each in transformations)
 
     def update_before(gradients: Tree, state: State, params: Tree) -> tuple[Tree, list[State]]:
-        _check_chained(state, len(transformations))
+        check_chained(state, len(transformations))
         made = []
         for each, part in zip(before, state, strict=False):
             gradients, part = each.update(gradients, part, params)
@@ -139,7 +139,12 @@ def chain(*transformations: Transformation) -> Transformation:
     return Transformation(init, update, apply)
 
 
-def _check_chained(state: object, count: int) -> None:
+def check_chained(state: object, count: int) -> None:
+    """Raise unless there is a state for each transformation of a chain.
+
+    Raises:
+        GraphError: there are more or fewer, or something else.
+    """
     if not isinstance(state, tuple | list) or len(state) != count:
         found = f"{len(state)} states" if isinstance(state, tuple | list) else kind_of(state)
         raise GraphError(
