@@ -13,6 +13,7 @@ from mithril.engine import Engine
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.shards import trim_padding
 from mithril.ir import Builder, Graph
+from mithril.ir.rewrite import walk
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
 from mithril.plan import Plan
@@ -35,6 +36,24 @@ class Ran:
     def rows(self, phase: str) -> list[tuple[str, tuple[str, ...], int]]:
         """Return kind, axes and bytes of the plan's collectives of one phase."""
         return [(r.kind, r.axes, r.bytes) for r in self.plan.collectives() if r.phase == phase]
+
+    def members(self, phase: str) -> list[tuple[str, tuple[str, ...], int]]:
+        """Return the same of each tensor by itself, that of a bucket in its place."""
+        return [(kind, axes, size) for kind, axes, size, _ in members(self.plan, phase)]
+
+
+Member = tuple[str, tuple[str, ...], int, int]
+
+
+def members(plan: Plan, phase: str) -> list[Member]:
+    """Return kind, axes, bytes and times of what each collective moves of each tensor."""
+    return [
+        (node.op.name, plan.mesh.join_axes(node.op.axes), node.op.count_bytes([x.type]), times)
+        for stage in plan.stages
+        for node, times in walk(stage.program.graph)
+        if node.op.is_collective and node.phase == phase
+        for x in node.inputs
+    ]
 
 
 def mlp(b: int = 4, s: int = 4, d: int = 32, h: int = 64) -> Graph:

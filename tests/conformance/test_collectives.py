@@ -57,10 +57,24 @@ def every_collective(x: Tensor, axes: tuple[str, ...], count: int) -> dict[str, 
         "permute of some": Permute(axes, pairs[: count // 2]),
     }
     first, second = apply(AllReduce(axes, "sum"), x, x + x)
+    turned, narrow = x.transpose(1, 0) + x, x[:, :count]
+    flat = {
+        f"{op.name} {getattr(op, 'reduction', '')} {op.dimension} of several": op
+        for d in (0, 1)
+        for op in (
+            AllGather(axes, d, count),
+            *(ReduceScatter(axes, r, d, count) for r in ("sum", "max")),
+        )
+    }
     pending = apply(Start(AllReduce(axes, "sum")), x)
     work = x + x
     return {
         **{name: apply(op, x)[0] for name, op in made.items()},
+        **{
+            f"{name}, {i}": y
+            for name, op in flat.items()
+            for i, y in enumerate(apply(op, x, turned, narrow))
+        },
         "take_shard": apply(TakeShard(0, count), x, index)[0],
         "keep_first": apply(KeepFirst(), x, index)[0],
         "axis_index": x + ops.cast(index, x.dtype),

@@ -133,3 +133,28 @@ def test_running_statistics_are_those_of_the_whole_batch(backend: str) -> None:
     found = trained(opened(backend, data=3))
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, RTOL, ATOL, err_msg=name)
+
+
+@quick(lambda backend, spec: backend == LOCKSTEP)
+@pytest.mark.parametrize("spec", [P("data"), P(None, "data")], ids=str)
+def test_a_loop_at_rest_is_one_device(backend: str, spec: P) -> None:
+    """Parameters gathered, and gradients scattered, in flat buffers layer by layer."""
+    block = ml.Model()
+    block |= ml.Linear(12, name="up")(input="input", output="h")
+    block += ml.Gelu()(input="h", output="g")
+    block += ml.Linear(6, name="down")(input="g", output="output")
+    model = ml.Model()
+    model |= ml.Linear(6, name="first")(input="x", output="h")
+    model |= ml.Repeat(block, 3, name="blocks")(input="h", output="y")
+    model.at_rest({"first.*": P("data"), "blocks.*": spec})
+    rng = np.random.default_rng(0)
+    x, slope = (rng.standard_normal((8, 6)).astype(np.float32) for _ in range(2))
+    made = []
+    for device in (opened(backend, data=2), ml.NumpyBackend()):
+        compiled = ml.compile(model, device, in_shardings={"x": P(*device.mesh.names)})
+        outputs, gradients = compiled.evaluate(compiled.randomize_params(3), {"x": x}, {"y": slope})
+        made.append({name: value.numpy() for name, value in {**outputs, **gradients}.items()})
+        kinds = {(row.kind, row.times) for row in compiled.plan.collectives()}
+        assert not device.mesh.names or {("all_gather", 3), ("reduce_scatter", 3)} <= kinds
+    for name, value in made[1].items():
+        np.testing.assert_allclose(made[0][name], value, RTOL, ATOL, err_msg=name)

@@ -242,6 +242,7 @@ def repeated(count: int, mesh: Mesh) -> Plan:
     column, row = ml.P("tensor", None), ml.P(None, "tensor")
     block.shard({f"attn.{part}.weight": column for part in "qkv"})
     block.shard({"attn.o.weight": row, "mlp.up.weight": column, "mlp.down.weight": row})
+    block.shard({"attn.[qkv].bias": ml.P("tensor"), "mlp.up.bias": ml.P("tensor")})
     model = ml.Model()
     model |= ml.Repeat(block, count, name="blocks")(input="x", output="y")
     spec = ml.TensorSpec((8, 8, 16), sharding=ml.P("data"))

@@ -46,7 +46,9 @@ class Meeting:
                 values = [self._places[member] for member in members]
                 self._barrier.wait()
                 made = together(*(list(column) for column in zip(*values, strict=True)))
-                return made if kind.name in ("all_reduce", "all_gather") else made[index]
+                if kind.name in ("all_reduce", "all_gather"):
+                    return made
+                return tuple(x[index] for x in made) if len(operands) > 1 else made[index]
 
             return run
 

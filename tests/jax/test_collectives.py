@@ -12,7 +12,7 @@ from mithril.cli.gpt import transformer_block
 from mithril.ir import Builder, Node, Start, Wait
 from mithril.ir.rewrite import unroll
 from mithril.mesh import Mesh
-from mithril.ops.collective import AllGather
+from mithril.ops.collective import AllGather, AllReduce
 from mithril.plan import Plan
 from mithril.plan.issued import count_moved_bytes
 from mithril.plan.program import Program
@@ -30,7 +30,7 @@ Rows = Counter[tuple[str, tuple[str, ...], int]]
 
 
 def promised(plan: Plan) -> Rows:
-    """Return what every operand of every collective of a plan moves, loops unrolled."""
+    """Return what every array that a collective of a plan moves has, loops unrolled."""
     (stage,) = plan.stages
     return Counter(_operands(stage.program, stage.program.graph))
 
@@ -40,7 +40,7 @@ def _operands(program: Program, graph) -> list[tuple[str, tuple[str, ...], int]]
     for node in unroll(graph):
         if node.op.is_collective:
             axes = program.mesh.join_axes(node.op.attributes["axes"])
-            if len(node.inputs) == 1:
+            if len(node.inputs) == 1 or not isinstance(node.op, AllReduce):
                 found.append((node.op.name, axes, count_moved_bytes(node)))
             else:
                 found += [(node.op.name, axes, size) for size in _travelling(node)]
@@ -48,7 +48,7 @@ def _operands(program: Program, graph) -> list[tuple[str, tuple[str, ...], int]]
 
 
 def _travelling(node: Node) -> list[int]:
-    """Return the bytes of the arrays that a bucket's operands travel as."""
+    """Return the bytes of the arrays that the operands of an all_reduce travel as."""
     sizes = [value.type.nbytes for value in node.inputs]
     small = small_operands([value.type for value in node.inputs])
     large = [size for i, size in enumerate(sizes) if i not in small]

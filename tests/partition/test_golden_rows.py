@@ -121,8 +121,8 @@ def test_loss_of_each_token_leaves_split_as_it_is_promised() -> None:
     graph = builder.build({"loss": ops.cross_entropy(logits, targets)})
     specs, promised = {"table": P("tensor", None)}, {"loss": P(None, "tensor")}
     ran = checked(graph, TENSOR, specs, (), compute=["table"], outputs=promised)
-    scattered = ("reduce_scatter", ("tensor",), TOKENS)
-    assert ran.rows("forward") == [all_reduce("tensor", TOKENS), scattered, scattered]
+    scattered = ("reduce_scatter", ("tensor",), 2 * TOKENS)  # both sums in one buffer
+    assert ran.rows("forward") == [all_reduce("tensor", TOKENS), scattered]
 
 
 def test_vocabulary_parallel_embedding_and_head() -> None:
@@ -154,16 +154,29 @@ def test_zero_3_gathers_each_parameter_in_each_phase_and_scatters_its_gradient()
     rest = dict.fromkeys(BLOCK_PARAMETERS, P("data"))
     ran = checked(block(b=4), Mesh(data=4), {"x": P("data")}, BLOCK_PARAMETERS, at_rest=rest)
     sizes = {name: 4 * int(np.prod(shape)) for name, shape in block_shapes().items()}
-    gathered = sorted(row for row in ran.rows("forward") if row[0] == "all_gather")
+    gathered = sorted(ran.members("forward"))
     assert gathered == sorted(("all_gather", ("data",), size) for size in sizes.values())
-    assert len(ran.rows("forward")) == len(gathered)
-    back = ran.rows("backward")
-    again = [row for row in ran.plan.collectives() if row.kind == "all_gather"][len(sizes) :]
-    assert {row.cause.value for row in again} <= set(sizes)
-    assert len(again) == len({row.cause.value for row in again}), "each at most once more"
+    back = ran.members("backward")
+    rows = [r for r in ran.plan.collectives() if (r.phase, r.kind) == ("backward", "all_gather")]
+    again = [name for row in rows for name in row.cause.parts or [row.cause.value]]
+    assert set(again) <= set(sizes)
+    assert len(again) == len(set(again)), "each at most once more"
     scattered = sorted(row for row in back if row[0] == "reduce_scatter")
     assert scattered == sorted(("reduce_scatter", ("data",), size) for size in sizes.values())
     assert "all_reduce" not in {kind for kind, _, _ in back}
+
+
+def test_what_rests_of_a_block_is_gathered_together_where_start_up_counts() -> None:
+    """Norms and biases, 1408 bytes, wait for one start-up; weights of 4096 take their own."""
+    rest = dict.fromkeys(BLOCK_PARAMETERS, P("data"))
+    ran = checked(block(b=4), Mesh(data=4), {"x": P("data")}, BLOCK_PARAMETERS, at_rest=rest)
+    sizes = {name: 4 * int(np.prod(shape)) for name, shape in block_shapes().items()}
+    (flat,) = (row for row in ran.plan.collectives() if row.phase == "forward" and row.cause.parts)
+    vectors = {name for name, shape in block_shapes().items() if len(shape) == 1}
+    assert set(flat.cause.parts) == vectors
+    assert flat.bytes == sum(sizes[name] for name in vectors)
+    assert ran.rows("forward")[0] == (flat.kind, flat.axes, flat.bytes), "with its first"
+    assert len(ran.rows("forward")) == 1 + len(sizes) - len(vectors)
 
 
 def test_a_weight_that_only_the_forward_needs_is_not_gathered_again() -> None:
@@ -279,8 +292,8 @@ def test_key_value_heads_lie_over_a_part_of_the_axis(fused: bool) -> None:
     wanted = ("q", "k", "v", "o", "x")
     ran = checked(grouped_query(fused), TENSOR, specs, wanted, compute=list(specs))
     assert ran.rows("forward") == [all_reduce("tensor", 4 * 2 * 4 * 32)]
-    inside = all_reduce("tensor.1", 4 * 2 * 4 * 1 * 4)  # dk and dv of one head, in the sub-group
-    assert ran.rows("backward") == [inside, inside, all_reduce("tensor", 4 * 2 * 4 * 32)]
+    inside = all_reduce("tensor.1", 2 * 4 * 2 * 4 * 1 * 4)  # dk, dv of one head, in the sub-group
+    assert ran.rows("backward") == [inside, all_reduce("tensor", 4 * 2 * 4 * 32)]
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["einsum", "attention"])
@@ -292,8 +305,8 @@ def test_key_value_weights_over_the_whole_axis_are_gathered_in_sub_groups(fused:
     head = 4 * 2 * 4 * 1 * 4
     gathers = [("all_gather", ("tensor.1",), head)] * 2
     assert ran.rows("forward") == [*gathers, all_reduce("tensor", 4 * 2 * 4 * 32)]
-    scatters = [("reduce_scatter", ("tensor.1",), head)] * 2
-    assert ran.rows("backward") == [*scatters, all_reduce("tensor", 4 * 2 * 4 * 32)]
+    scatters = ("reduce_scatter", ("tensor.1",), 2 * head)
+    assert ran.rows("backward") == [scatters, all_reduce("tensor", 4 * 2 * 4 * 32)]
 
 
 FAST = replace(
@@ -310,10 +323,9 @@ def test_key_value_weights_are_gathered_where_that_is_cheaper_than_activations()
     wanted, graph = ("q", "k", "v", "o", "x"), grouped_query(True, b, s)
     ran = checked(graph, TENSOR, specs, wanted, compute=list(specs), hardware=FAST)
     activation = all_reduce("tensor", 4 * b * s * 32)
-    gathers = [("all_gather", ("tensor.1",), HEAD_WEIGHT)] * 2
-    assert sorted(ran.rows("forward")) == sorted([*gathers, activation])
-    scatters = [("reduce_scatter", ("tensor.1",), HEAD_WEIGHT)] * 2
-    assert sorted(ran.rows("backward")) == sorted([*scatters, activation])
+    assert ran.rows("forward") == [("all_gather", ("tensor.1",), 2 * HEAD_WEIGHT), activation]
+    scatters = ("reduce_scatter", ("tensor.1",), 2 * HEAD_WEIGHT)
+    assert sorted(ran.rows("backward")) == sorted([scatters, activation])
     ports = {port.name: port.sharding.spec for port in ran.plan.stages[0].program.inputs}
     assert {ports["k"], ports["v"]} == {P("tensor")}
 

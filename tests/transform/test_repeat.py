@@ -22,7 +22,7 @@ from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.transform import differentiate, eliminate_dead, gradient_of
 from mithril.types import DType, TensorType
 
-from tests.graphs import Ran, on_one_device, run, values_for
+from tests.graphs import Ran, members, on_one_device, run, values_for
 from tests.mesh.strategies import specs
 from tests.profiles import scaled
 from tests.tolerances import DIFFERENCES, TOLERANCE
@@ -195,6 +195,11 @@ CASES = {
         {"x": P("data")},
         {"at_rest": {"up": P(None, "data"), "down": P(None, "data"), "shared": P("data")}},
     ),
+    "at rest, stacks split over their layers": (
+        Mesh(data=2),
+        {"x": P("data")},
+        {"at_rest": {"up": P("data"), "down": P("data"), "shared": P("data")}},
+    ),
 }
 
 
@@ -225,12 +230,34 @@ def test_tensor_parallel_blocks_reduce_once_an_iteration() -> None:
 
 
 def test_what_is_kept_at_rest_is_gathered_and_scattered_slice_by_slice() -> None:
-    weight = 8 * D * H
-    found = rows("at rest")
-    assert found.count(("f", "all_gather", weight, N)) == 2
-    assert found.count(("b", "all_gather", weight, N)) == 2
-    assert found.count(("b", "reduce_scatter", weight, N)) == 2
-    assert {row for row in found if row[2] > weight} == set()
+    weight, graph, found = 8 * D * H, stack(True), rows("at rest")
+    mesh, inputs, options = CASES["at rest"]
+    ran = run(graph, mesh, values_for(graph), inputs, differentiated=PARAMETERS[1:], **options)
+    gathers, scatters = (
+        ("all_gather", ("data",), weight, N),
+        ("reduce_scatter", ("data",), weight, N),
+    )
+    assert members(ran.plan, "forward").count(gathers) == 2
+    assert members(ran.plan, "backward").count(gathers) == 2
+    assert members(ran.plan, "backward").count(scatters) == 2
+    pairs = [("f", "all_gather"), ("b", "all_gather"), ("b", "reduce_scatter")]
+    assert all(found.count((*pair, 2 * weight, N)) == 1 for pair in pairs), "in one buffer each"
+    assert max(row[2] for row in found) == 2 * weight
+
+
+def test_stacks_that_rest_split_over_their_layers_are_gathered_slice_by_slice() -> None:
+    """What a device has is exchanged once for a part of every layer, and back."""
+    mesh, inputs, options = CASES["at rest, stacks split over their layers"]
+    graph = stack(True)
+    ran = run(graph, mesh, values_for(graph), inputs, differentiated=PARAMETERS[1:], **options)
+    whole, half = 8 * D * H, 8 * 4 * D * H // 2  # one layer's; of 3 layers, padded to 4
+    once, again = (members(ran.plan, phase) for phase in ("forward", "backward"))
+    for found in (once, again):
+        assert found.count(("all_gather", ("data",), whole, N)) == 2
+        assert max(row[2] for row in found if row[0] == "all_gather") == whole
+    assert once.count(("all_to_all", ("data",), half, 1)) == 2, "to a part of each layer"
+    assert again.count(("all_to_all", ("data",), half, 1)) == 4, "again, and of gradients back"
+    assert again.count(("reduce_scatter", ("data",), whole, N)) == 2
 
 
 def test_planning_sees_the_body_once() -> None:

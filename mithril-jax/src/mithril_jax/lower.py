@@ -179,14 +179,14 @@ def find_reissued(graph: Graph) -> dict[Node, Value]:
     A plan gathers a parameter once for the forward and once for the backward computation, so that
     no device keeps the whole of it in between; XLA would see one computation and do it once.
     """
-    seen: set[tuple[Op, tuple[Value, ...]]] = set()
+    seen: set[tuple[Op, Value]] = set()
     found: dict[Node, Value] = {}
     for number, node in enumerate(graph.nodes):
         if node.op.is_collective:
-            key = (node.op, node.inputs)
-            if key in seen:
+            moved = {(node.op, value) for value in node.inputs}
+            if seen & moved:
                 found[node] = graph.nodes[number - 1].outputs[0]
-            seen.add(key)
+            seen |= moved
     return found
 
 

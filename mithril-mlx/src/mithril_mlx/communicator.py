@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate, pairwise, permutations
+from math import prod
 from typing import Any
 
 import mlx.core as mx
@@ -325,36 +326,45 @@ def _all_reduce(communicator: Communicator, op: AllReduce, members: _Members) ->
     def run(*operands: mx.array) -> Any:
         if len(operands) == 1:
             return members.reduce(operands[0], op.reduction)
-        flat = mx.concatenate([x.reshape(-1) for x in operands])
-        made = members.reduce(flat, op.reduction)
-        cuts = pairwise(accumulate((x.size for x in operands), initial=0))
-        return tuple(
-            made[start:stop].reshape(x.shape)
-            for x, (start, stop) in zip(operands, cuts, strict=True)
-        )
+        made = members.reduce(_flatten(operands), op.reduction)
+        return tuple(_cut(made, [x.shape for x in operands]))
 
     return run
 
 
 def _all_gather(communicator: Communicator, op: AllGather, members: _Members) -> Run:
-    return lambda x: mx.concatenate(list(members.parts(x)), axis=op.dimension)
+    def run(*operands: mx.array) -> Any:
+        if len(operands) == 1:
+            return mx.concatenate(list(members.parts(operands[0])), axis=op.dimension)
+        shapes = [x.shape for x in operands]
+        parts = [_cut(part, shapes) for part in members.parts(_flatten(operands))]
+        return tuple(
+            mx.concatenate(list(own), axis=op.dimension) for own in zip(*parts, strict=True)
+        )
+
+    return run
 
 
 def _reduce_scatter(communicator: Communicator, op: ReduceScatter, members: _Members) -> Run:
     """A library that has it has it for sums; of an extreme's all_reduce a part is kept."""
     transport = communicator.transport
-    if transport.has(op.name) and transport.serves(op.count) and op.reduction == "sum":
-        order = [members.ranks.index(rank) for rank in range(op.count)]
+    is_native = transport.has(op.name) and transport.serves(op.count) and op.reduction == "sum"
+    order = [members.ranks.index(rank) for rank in range(op.count)] if is_native else []
 
-        def run(x: mx.array) -> mx.array:
-            parts = _split_dimension(mx.moveaxis(x, op.dimension, 0), 0, op.count)
-            mine = members.reduce_scatter(mx.concatenate([parts[i] for i in order]))
-            return mx.moveaxis(mine, 0, op.dimension)
+    def run(*operands: mx.array) -> Any:
+        parts = [_split_dimension(x, op.dimension, op.count) for x in operands]
+        if is_native:
+            rows = [_flatten([part[i] for part in parts]) for i in order]
+            mine = members.reduce_scatter(mx.concatenate(rows))
+            found = _cut(mine, [part[0].shape for part in parts])
+        else:
+            sums = _cut(
+                members.reduce(_flatten(operands), op.reduction), [x.shape for x in operands]
+            )
+            found = [_split_dimension(x, op.dimension, op.count)[members.index] for x in sums]
+        return tuple(found) if len(operands) > 1 else found[0]
 
-        return run
-    return lambda x: _split_dimension(members.reduce(x, op.reduction), op.dimension, op.count)[
-        members.index
-    ]
+    return run
 
 
 def _all_to_all(communicator: Communicator, op: AllToAll, members: _Members) -> Run:
@@ -376,3 +386,15 @@ def _permute(communicator: Communicator, op: Permute, members: _Members) -> Run:
 
 def _split_dimension(x: mx.array, dimension: int, count: int) -> list[mx.array]:
     return list(mx.split(x, count, axis=dimension))
+
+
+def _flatten(arrays: Sequence[mx.array]) -> mx.array:
+    """Return the elements of arrays one after another."""
+    return mx.concatenate([x.reshape(-1) for x in arrays])
+
+
+def _cut(row: mx.array, shapes: Sequence[Sequence[int]]) -> list[mx.array]:
+    """Return the arrays of some shapes whose elements lie one after another."""
+    ends = accumulate(map(prod, shapes), initial=0)
+    cuts = zip(pairwise(ends), shapes, strict=True)
+    return [row[start:stop].reshape(shape) for (start, stop), shape in cuts]

@@ -18,7 +18,7 @@ from dataclasses import replace
 from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
 from mithril.ir import Graph
-from mithril.partition.buckets import bucket_gradients
+from mithril.partition.buckets import bucket_collectives
 from mithril.partition.limits import check_capabilities, check_memory, check_moves
 from mithril.partition.partition import partition
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
@@ -166,8 +166,8 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
 
 
 def bucket(program: Program, target: Target, options: PlanOptions) -> Program:
-    """Gather the all-reduces of gradients into buckets."""
-    return bucket_gradients(program, target.hardware)
+    """Gather the sums of gradients, and what fetches parameters at rest, into buckets."""
+    return bucket_collectives(program, target.hardware)
 
 
 def widen(program: Program, target: Target, options: PlanOptions) -> Program:
@@ -194,8 +194,8 @@ def check_collectives(plan: Plan, request: Request, target: Target, options: Pla
 def check_hidden_moves(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
     """Refuse a move that is larger than the user allows, unless it was asked for."""
     if options.max_reshard_bytes is not None:
-        rests = [name for name, layout in request.layouts.items() if layout.rests]
-        check_moves(plan, options.max_reshard_bytes, rests)
+        rests = {name for name, layout in request.layouts.items() if layout.rests}
+        check_moves(plan, options.max_reshard_bytes, rests | set(map(gradient_of, rests)))
 
 
 def check_fit(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:

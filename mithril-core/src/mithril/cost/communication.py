@@ -19,6 +19,10 @@ from mithril.mesh import Mesh
 from mithril.ops.collective import SEND, Traffic, class_of
 from mithril.plan.timetable import Transfer
 
+LARGE = 1 << 30
+LEAST_SHARE = 8
+"""How much longer the bytes of a bucket take than its start-up, at most."""
+
 
 def collective_seconds(
     kind: str, nbytes: int, axes: Sequence[str], mesh: Mesh, hardware: Hardware
@@ -43,6 +47,26 @@ def collective_seconds(
     # What is issued among others than the group may go over any axis.
     links = (hardware.link(mesh, axes if c.group == group else mesh.names, c.kind) for c in calls)
     return sum(map(_seconds, calls, links))
+
+
+def find_bucket_bytes(kind: str, axes: Sequence[str], mesh: Mesh, hardware: Hardware) -> int:
+    """Return the size from which the start-up of a collective is a small part of its time.
+
+    More in one buffer would save little, and takes memory.
+
+    Args:
+        kind: of the collective.
+        axes: mesh axes it runs over.
+        mesh: the devices.
+        hardware: the profile to price with.
+
+    >>> from mithril.cost import SIMULATED
+    >>> find_bucket_bytes("all_gather", ["a"], Mesh(a=2), SIMULATED)
+    1600
+    """
+    start = collective_seconds(kind, 0, axes, mesh, hardware)
+    rate = (collective_seconds(kind, LARGE, axes, mesh, hardware) - start) / LARGE
+    return round(LEAST_SHARE * start / rate) if rate else 0
 
 
 def transfer_seconds(transfer: Transfer, hardware: Hardware) -> float:

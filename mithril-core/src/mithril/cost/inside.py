@@ -2,7 +2,8 @@
 
 A product of tensors is computed as one of matrices: an operand is copied whose dimensions do not
 lie behind one another as that needs it. What is exchanged along another dimension than the first is
-copied, too, where the parts of devices have to lie behind one another. Other kernels take what an
+copied, too, where the parts of devices have to lie behind one another, and so is what several
+operands of a collective have in one buffer. Other kernels take what an
 engine says of them (`Execution.workspaces`).
 """
 
@@ -60,11 +61,12 @@ def _count_arranged(node: Node, op: Einsum, strides: Mapping[Value, Strides]) ->
 def _count_joined(node: Node) -> int:
     """Return the bytes of parts that are laid behind one another, or joined, by a collective."""
     op = node.op.collective if isinstance(node.op, Start) else node.op
-    given, made = node.inputs[0].type.nbytes, node.outputs[0].type.nbytes
+    given, made = (sum(v.type.nbytes for v in values) for values in (node.inputs, node.outputs))
+    is_flat = len(node.inputs) > 1  # in one buffer
     if isinstance(op, AllGather):
-        return made if op.dimension else 0
+        return (made if op.dimension or is_flat else 0) + (given if is_flat else 0)
     if isinstance(op, ReduceScatter):
-        return given if op.dimension else 0
+        return given if op.dimension or is_flat else 0
     if isinstance(op, AllToAll):
         return made + (given if op.split else 0)
     return given if isinstance(op, Permute) else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mithril.cost.communication import collective_seconds
+from mithril.cost.communication import collective_seconds, find_bucket_bytes
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import ACTIVATIONS, TEMPORARIES
 from mithril.cost.memory import DeviceMemory, PlanMemory
@@ -96,7 +96,9 @@ def _rest_parameters(plan: Plan, row: DeviceMemory, hardware: Hardware) -> Itera
         sizes = [_local_bytes(port) for port in cut]
         if not sizes:
             continue
-        saved = sum(sizes) * (1 - 1 / axis.size) * (1 + gradients) - max(sizes)
+        bucket = find_bucket_bytes(AllGather.name, [axis.name], plan.mesh, hardware)
+        whole = max(*sizes, min(sum(sizes), bucket))  # of what is needed at one moment
+        saved = sum(sizes) * (1 - 1 / axis.size) * (1 + gradients) - whole
         seconds = 2 * sum(
             collective_seconds(AllGather.name, size, [axis.name], plan.mesh, hardware)
             for size in sizes

@@ -17,12 +17,7 @@ COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
 def _all_reduce(op: Any, xp: ModuleType) -> Callable[..., Any]:
-    reduce = _reducer(op.reduction, xp)
-
-    def run(*groups: Group) -> Any:
-        return tuple(map(reduce, groups)) if len(groups) > 1 else reduce(groups[0])
-
-    return run
+    return _each(_reducer(op.reduction, xp))
 
 
 def _reducer(reduction: str, xp: ModuleType) -> Callable[[Group], Any]:
@@ -40,13 +35,18 @@ def _reducer(reduction: str, xp: ModuleType) -> Callable[[Group], Any]:
     return reduce
 
 
-def _all_gather(op: Any, xp: ModuleType) -> Callable[[Group], Any]:
-    return lambda parts: xp.concatenate(parts, axis=op.dimension)
+def _all_gather(op: Any, xp: ModuleType) -> Callable[..., Any]:
+    return _each(lambda parts: xp.concatenate(parts, axis=op.dimension))
 
 
-def _reduce_scatter(op: Any, xp: ModuleType) -> Callable[[Group], Group]:
+def _reduce_scatter(op: Any, xp: ModuleType) -> Callable[..., Any]:
     reduce = _reducer(op.reduction, xp)
-    return lambda parts: _cut(reduce(parts), op.dimension, op.count)
+    return _each(lambda parts: _cut(reduce(parts), op.dimension, op.count))
+
+
+def _each(exchange: Callable[[Group], Any]) -> Callable[..., Any]:
+    """Return the function of one operand as one of several, each by itself."""
+    return lambda *groups: tuple(map(exchange, groups)) if len(groups) > 1 else exchange(groups[0])
 
 
 def _all_to_all(op: Any, xp: ModuleType) -> Callable[[Group], Group]:

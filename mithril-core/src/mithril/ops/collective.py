@@ -143,17 +143,20 @@ class AllReduce(Collective):
 @register
 @dataclass(frozen=True)
 class AllGather(Collective):
-    """Every device gets the parts of its group, concatenated along a dimension."""
+    """Every device gets the parts of its group, concatenated along a dimension.
+
+    Several operands, each of which is concatenated by itself, travel in one flat buffer.
+    """
 
     name: ClassVar[str] = "all_gather"
     dimension: int
     count: int
 
     def infer(self, inputs: Types) -> Types:
-        return [_scale_dimension(inputs[0], self.dimension, self.count, 1)]
+        return [_scale_dimension(x, self.dimension, self.count, 1) for x in inputs]
 
     def count_bytes(self, inputs: Types) -> int:
-        """Return the bytes of the result."""
+        """Return the bytes of the results."""
         return sum(type.nbytes for type in self.infer(inputs))
 
     @classmethod
@@ -177,7 +180,10 @@ class AllGather(Collective):
 @register
 @dataclass(frozen=True)
 class ReduceScatter(Collective):
-    """Every device gets its part, along a dimension, of the reduction over its group."""
+    """Every device gets its part, along a dimension, of the reduction over its group.
+
+    Several operands, of each of which it gets a part, travel in one flat buffer.
+    """
 
     name: ClassVar[str] = "reduce_scatter"
     reduces: ClassVar[bool] = True
@@ -187,7 +193,7 @@ class ReduceScatter(Collective):
     count: int
 
     def infer(self, inputs: Types) -> Types:
-        return [_scale_dimension(inputs[0], self.dimension, 1, self.count)]
+        return [_scale_dimension(x, self.dimension, 1, self.count) for x in inputs]
 
     @classmethod
     def traffic(cls, nbytes: float, group: int) -> Traffic:

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from mithril.cost import Target
 from mithril.cost.remedies import describe_shortage
 from mithril.errors import BackendError, PlanError, warn
-from mithril.ops.collective import SEND, collectives
+from mithril.ir.rewrite import all_nodes
+from mithril.ops.collective import SEND, collective_of, collectives
 from mithril.plan import Plan
 
 HIDDEN = frozenset(kind for kind, op in collectives().items() if not op.reduces)
@@ -39,18 +40,22 @@ def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = 
     Raises:
         PlanError: a move is larger; the message names it and its reason.
     """
-    for row in plan.collectives():
-        cause = row.cause
-        if cause.is_asked or cause.value in declared:
+    for node in (node for stage in plan.stages for node in all_nodes(stage.program.graph)):
+        op, cause = collective_of(node.op), node.cause
+        if op is None or op.name not in HIDDEN or cause is None or cause.is_asked:
             continue
-        if row.kind in HIDDEN and row.bytes > max_reshard_bytes:
-            place = f" ({row.source})" if row.source else ""
-            raise PlanError(
-                f"plan moves '{cause.value}'{place} by {row.kind} over {' x '.join(row.axes)}, "
-                f"from {cause.produced} to {cause.required} for {cause.consumer}; {row.bytes} "
-                f"bytes, more than max_reshard_bytes={max_reshard_bytes}; split the two alike, or "
-                f"raise the limit"
-            )
+        names = cause.parts or [cause.value]  # of a bucket, each has its own reason
+        for name, value in zip(names, node.inputs, strict=True):
+            nbytes = op.count_bytes([value.type])
+            if name not in declared and nbytes > max_reshard_bytes:
+                place = f" ({node.source})" if node.source else ""
+                raise PlanError(
+                    f"plan moves '{name}'{place} by {op.name} over "
+                    f"{' x '.join(plan.mesh.join_axes(op.axes))}, from {cause.produced} to "
+                    f"{cause.required} for {cause.consumer}; {nbytes} bytes, more than "
+                    f"max_reshard_bytes={max_reshard_bytes}; split the two alike, or raise the "
+                    f"limit"
+                )
 
 
 def check_memory(

@@ -13,7 +13,9 @@ from mithril.errors import listing
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Sharding
+from mithril.ops.collective import AllToAll
 from mithril.sharding import Choice, Constraints
+from mithril.sharding.regions import drop_leading_dim, links
 
 
 def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
@@ -28,7 +30,28 @@ def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
                 if node.phase == Phase.forward:
                     found.update(dict.fromkeys(_remarks(node, weights, made, choice)))
     found.update(dict.fromkeys(_remark_dropped_axes(given)))
+    found.update(dict.fromkeys(_remark_split_stacks(graph, given, choice)))
     return tuple(found)
+
+
+def _remark_split_stacks(graph: Graph, given: Constraints, choice: Choice) -> Iterator[str]:
+    """Yield a remark on the stacks of a loop that rest split over its repetitions."""
+    better: dict[str, list[str]] = {}
+    for link in links(graph):
+        rest = given.of(link.source).resting
+        if link.slices and rest is not None and rest.dims[0]:
+            slice_home = choice.home(link.target)
+            if slice_home is not None and slice_home != drop_leading_dim(rest):
+                split = max(d for d, axes in enumerate(slice_home.dims) if axes)
+                short = Sharding(rest.mesh, ((), *slice_home.dims[: split + 1]))
+                better.setdefault(repr(short.spec), []).append(link.source.name)
+    for spec, names in better.items():
+        held = dict.fromkeys(names)
+        yield (
+            f"stacked {listing(held)} {'rest' if len(held) > 1 else 'rests'} split by repetition, "
+            f"and every device needs a part of each; at_rest {spec} would save an "
+            f"{AllToAll.name} of the stack whenever it is used"
+        )
 
 
 def _remark_dropped_axes(given: Constraints) -> Iterator[str]:

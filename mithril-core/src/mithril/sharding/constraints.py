@@ -27,12 +27,14 @@ class Constraints:
         layouts: of every graph input, and of other values of which something is said.
         outputs: of outputs that something is promised of, by name.
         pads: whether a dimension may be split that does not divide; its parts are then padded.
+        gradients: how values between, which are gradients that an update takes, live at rest.
     """
 
     mesh: Mesh
     layouts: Mapping[Value, Layout]
     outputs: Mapping[str, Layout] = field(default_factory=dict)
     pads: bool = True
+    gradients: Mapping[Value, Sharding] = field(default_factory=dict)
 
     @staticmethod
     def of_border(
@@ -90,7 +92,18 @@ def find_constraints(
             outputs[name] = _leave(graph.outputs[name], layout, mesh)
     for value, home in _homes(graph, mesh, layouts, pads):
         found[value] = replace(found.get(value, UNSAID), home=home)
-    return Constraints(mesh, found, outputs, pads)
+    return Constraints(mesh, found, outputs, pads, dict(_find_gradients(graph, mesh, layouts)))
+
+
+def _find_gradients(
+    graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout]
+) -> Iterator[tuple[Value, Sharding]]:
+    """Yield the values between that live at rest, and how they lie there."""
+    others = {*graph.outputs, *(value.name for value in graph.inputs)}
+    for value in (value for node in graph.nodes for value in node.outputs):
+        rests = layouts.get(value.name, UNSAID).rests
+        if rests is not None and value.name not in others:
+            yield value, carry(rests, mesh)
 
 
 def _enter(value: Value, given: Layout, mesh: Mesh) -> Layout:

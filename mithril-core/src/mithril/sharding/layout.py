@@ -38,7 +38,8 @@ class Layout:
             that is one candidate.
         home: where it must lie between the op that makes it and those that take it.
         rests: where it, and its gradient, live between uses; each phase fetches it anew. Of an
-            output: it leaves as such an input lives.
+            output: it leaves as such an input lives. Of a gradient that an update takes: so it is
+            brought there, by a loop slice by slice.
         leaves: how it must leave, as an output.
         follows: name of the input whose sharding it leaves in: a gradient that of its parameter.
         entry: how it arrives on a coarser mesh, where padding makes that another layout.

@@ -32,7 +32,7 @@ from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
 from mithril.sharding.option import NodeOptions, Option
-from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links
+from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
 from mithril.sharding.reshard import PICOSECONDS, Resharder
 from mithril.sharding.trial import work_seconds
 from mithril.types import TensorType
@@ -210,12 +210,16 @@ class Objective:
         resting = self._given.of(link.source).resting
         if link.slices and resting is not None:
             self.homes[link.source, link.phase] = (resting,)
-            self.homes[link.target, Phase.forward] = (drop_leading_dim(resting),)
+            resting_slice = split_slice(resting, link.source.type, self._given.pads)
+            self.homes[link.target, Phase.forward] = (resting_slice,)
             return {link.source, link.target}
-        goals = self._promised.get(link.target, ())
-        if link.stacks and link.target in self._resting and len(goals) == 1:
-            self.homes[link.target, Phase.forward] = tuple(goals)
-            self.homes[link.source, Phase.forward] = (drop_leading_dim(goals[0]),)
+        goal = self._given.gradients.get(link.target)
+        if link.target in self._resting and len(set(self._promised[link.target])) == 1:
+            goal = self._promised[link.target][0]
+        if link.stacks and goal is not None:
+            resting_slice = split_slice(goal, link.target.type, self._given.pads)
+            self.homes[link.target, Phase.forward] = (goal,)
+            self.homes[link.source, Phase.forward] = (resting_slice,)
             return {link.source, link.target}
         return set()
 

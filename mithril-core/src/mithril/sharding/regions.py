@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.rewrite import walk
 from mithril.mesh import Sharding
+from mithril.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +76,25 @@ def add_leading_dim(sharding: Sharding) -> Sharding:
 def drop_leading_dim(sharding: Sharding) -> Sharding:
     """Return the sharding of a slice of a value that lies so."""
     return Sharding(sharding.mesh, sharding.dims[1:], sharding.partial)
+
+
+def split_slice(sharding: Sharding, type: TensorType, pads: bool) -> Sharding:
+    """Return how a slice of a stack lies that rests split over its devices.
+
+    What splits the stack's leading dimension splits another one of the slice, the first that
+    divides: of a slice that only some devices have the others would have to hold the whole, for
+    all iterations at once. Where nothing of the slice can be split, it is whole.
+
+    Args:
+        sharding: of the stack.
+        type: of the stack.
+        pads: whether a dimension may be split that does not divide.
+    """
+    inside, axes = drop_leading_dim(sharding), sharding.dims[0]
+    parts = sharding.mesh.product(axes)
+    sizes = inside.local_shape(type.shape[1:])
+    divides = [i for i, size in enumerate(sizes) if size and size % parts == 0]
+    large = [i for i, size in enumerate(sizes) if size > parts] if pads else []
+    found = [*divides, *sorted(large, key=lambda i: -sizes[i])][:1]
+    dims = ((*held, *axes) if i in found else held for i, held in enumerate(inside.dims))
+    return Sharding(inside.mesh, tuple(dims), inside.partial)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from typing import Any
 
 import jax
@@ -57,7 +60,9 @@ def _flip_negatives(bits: Any) -> Any:
 
 @kernel(ops.AllGather)
 def all_gather(op: ops.AllGather, types: Types) -> Run:
-    """The parts of a group one after another."""
+    """The parts of a group one after another; those of several operands in one array."""
+    if len(types) > 1:
+        return _gather_flat(op, types)
     if empty := _empty(op, types):
         return empty
     return lambda x: lax.all_gather(x, op.axes, axis=op.dimension, tiled=True)
@@ -65,7 +70,12 @@ def all_gather(op: ops.AllGather, types: Types) -> Run:
 
 @kernel(ops.ReduceScatter)
 def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
-    """A part of the sum over a group; of a maximum or minimum by an all_reduce and a slice."""
+    """A part of the sum over a group; of a maximum or minimum by an all_reduce and a slice.
+
+    What is to be summed of several operands travels in one array.
+    """
+    if len(types) > 1:
+        return _scatter_flat(op, types)
     if empty := _empty(op, types):
         return empty
     if op.reduction == "sum":
@@ -79,6 +89,56 @@ def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
         return lax.dynamic_slice_in_dim(whole, start, size, op.dimension)
 
     return run
+
+
+def _gather_flat(op: ops.AllGather, types: Types) -> Run:
+    """Return the all_gather of several operands in one array, row by row for the devices."""
+    sizes, results = [type.size for type in types], op.infer(types)
+
+    def run(*operands: Any) -> Any:
+        flat = lax.concatenate([lax.reshape(x, (x.size,)) for x in operands], 0)
+        rows = _cut_rows(lax.all_gather(flat, op.axes), sizes)
+        parts = (
+            jnp.moveaxis(lax.reshape(row, (op.count, *type.shape)), 0, op.dimension)
+            for row, type in zip(rows, types, strict=True)
+        )
+        return tuple(
+            lax.reshape(part, made.shape) for part, made in zip(parts, results, strict=True)
+        )
+
+    return run
+
+
+def _scatter_flat(op: ops.ReduceScatter, types: Types) -> Run:
+    """Return the reduce_scatter of several operands in one array, row by row for the devices."""
+    results = op.infer(types)
+    if op.reduction != "sum":
+        alone = [reduce_scatter(op, [type]) for type in types]
+        return lambda *operands: tuple(f(x) for f, x in zip(alone, operands, strict=True))
+    sizes = [made.size for made in results]
+
+    def run(*operands: Any) -> Any:
+        rows = [_split_parts(x, op.dimension, op.count) for x in operands]
+        mine = lax.psum_scatter(lax.concatenate(rows, 1), op.axes, tiled=True)
+        return tuple(
+            lax.reshape(part, made.shape)
+            for part, made in zip(_cut_rows(mine, sizes), results, strict=True)
+        )
+
+    return run
+
+
+def _split_parts(x: Any, dimension: int, count: int) -> Any:
+    """Return the part of each device as a row."""
+    shape = (*x.shape[:dimension], count, x.shape[dimension] // count, *x.shape[dimension + 1 :])
+    parts = jnp.moveaxis(lax.reshape(x, shape), dimension, 0)
+    return lax.reshape(parts, (count, math.prod(parts.shape[1:])))
+
+
+def _cut_rows(rows: Any, sizes: list[int]) -> Iterator[Any]:
+    """Yield so many columns of some rows, one after another."""
+    for start, stop in pairwise(accumulate(sizes, initial=0)):
+        yield lax.slice_in_dim(rows, start, stop, axis=1)
 
 
 @kernel(ops.AllToAll)

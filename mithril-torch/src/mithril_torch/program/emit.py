@@ -31,11 +31,12 @@ class PendingCollective:
     """A collective on its way: where its work is, and what it makes."""
 
     work: str
-    target: str | None  # the variable that gets the result; None: it is in its buffer already
+    target: str | None  # the variables that get the results; None: they are in their buffer
     outputs: tuple[Value, ...]
     release: str  # the buffer's own name, if it is not a result
     step: int
     segment: Segment
+    is_shared: bool = False  # whether several results lie in one buffer
 
 
 class FunctionEmitter:
@@ -180,9 +181,10 @@ class FunctionEmitter:
         call = self._format_call(op.name, op, self._operand_names(node))
         segment = segment_of(node, issue_node(node, self._module.mesh))
         yield from self._emit_communication(number, "", f"{work} = {call}", segment)
-        target = self._name_output(node.outputs[0])
-        started = PendingCollective(work, target, node.outputs, "", number, segment)
-        self._pending[node.outputs[0]] = started
+        target = ", ".join(self._name_output(value) for value in node.outputs)
+        is_shared = op.reduces and len(node.outputs) > 1
+        started = PendingCollective(work, target, node.outputs, "", number, segment, is_shared)
+        self._pending |= dict.fromkeys(node.outputs, started)
 
     def _emit_all_reduce(self, node: Node, op: ops.AllReduce, number: int) -> Iterator[str]:
         buffer, work = self._buffers[node], f"work{self._prefix}_{number}"
@@ -201,7 +203,8 @@ class FunctionEmitter:
         segment = segment_of(node, issue_node(node, self._module.mesh))
         yield from self._emit_communication(number, "", f"{work} = {call}", segment)
         release = "" if buffer.is_single else buffer.name
-        pending = PendingCollective(work, None, node.outputs, release, number, segment)
+        is_shared = not buffer.is_single
+        pending = PendingCollective(work, None, node.outputs, release, number, segment, is_shared)
         self._pending |= dict.fromkeys(node.outputs, pending)
 
     def _emit_buffer(self, buffer: Buffer) -> Iterator[str]:
@@ -227,7 +230,7 @@ class FunctionEmitter:
             yield from self._emit_communication(
                 started.step, "end of ", f"{assigned}{started.work}.wait()", started.segment
             )
-            if self._is_top_level and started.release and not self._module.codegen.bucket_views:
+            if self._is_top_level and started.is_shared and not self._module.codegen.bucket_views:
                 yield from (f"{self._names[v]} = {self._names[v]}.clone()" for v in started.outputs)
             yield f"del {', '.join(filter(None, [started.work, started.release]))}"
 

@@ -30,7 +30,7 @@ from mithril.runtime.training.optimizer import (
 )
 from mithril.runtime.zero import Zero
 from mithril.sharding import FREE, UNSAID, Layout
-from mithril.transform import Update, cotangent_name
+from mithril.transform import Update, cotangent_name, gradient_of
 from mithril.types import TensorType
 
 METRICS = (GRADIENT_NORM, LEARNING_RATE)
@@ -172,6 +172,9 @@ class StepPlanner:
                 found[name], homes[name] = self._split(layout, type, stacked)
             elif not layout.is_free:
                 homes[name] = layout.arrival(mesh, type.rank)
+            if traced.stacked.get(name) and (self._zero.stage > 1 or layout.resting):
+                # Not the whole of a stack: each slice of it is split where a loop makes it.
+                found[gradient_of(name)] = Layout(rests=homes[name])
         for name, type in state.types.items():
             owner = find_parameter(name, type, parameters)
             whole = Sharding.replicated(mesh, type.rank)

@@ -78,35 +78,89 @@ def from_ordered_integers(buffer: torch.Tensor, keys: torch.Tensor) -> torch.Ten
     return buffer.copy_(bits.view(torch.float64 if keys.dtype == torch.int64 else torch.float32))
 
 
-def all_gather(group: Group, x: torch.Tensor, dimension: int) -> Pending:
-    """Join the parts of a group along a dimension."""
-    parts = x.new_empty((group.size, *x.shape))
+def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending:
+    """Join the parts of a group along a dimension; those of several operands in one buffer."""
+    flat = flatten_operands(operands)
+    parts = flat.new_empty((group.size, flat.numel()))
     work = None
-    if x.numel():
+    if flat.numel():
         work = dist.all_gather_single(
             flatten_elements(parts),
-            flatten_elements(x.contiguous()),
+            flatten_elements(flat),
             group=group.process_group,
             async_op=True,
         )
-    return Pending(work, join_parts, group, parts, dimension)
+    return Pending(work, join_operands, group, parts, [x.shape for x in operands], dimension)
 
 
-def reduce_scatter(group: Group, x: torch.Tensor, reduction: str, dimension: int) -> Pending:
-    """Reduce x over a group and keep this process's part along a dimension."""
-    pieces = split_parts(group, x, dimension)
-    if x.numel() == 0:
-        return Pending(None, lambda: pieces[0])
-    part = torch.empty_like(pieces[0])
+def flatten_operands(operands: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Return the elements of all operands in a row; those of one contiguous tensor as they lie."""
+    if len(operands) == 1:
+        return flatten_row(operands[0].contiguous())
+    return torch.cat([x.reshape(-1) for x in operands])
+
+
+def join_operands(
+    group: Group, parts: torch.Tensor, shapes: list[torch.Size], dimension: int
+) -> Any:
+    """Return operands of some shapes, of which each row has one part, joined along a dimension."""
+    cuts = parts.split([shape.numel() for shape in shapes], 1)
+    made = tuple(
+        join_parts(group, cut.unflatten(1, shape), dimension).contiguous()
+        for cut, shape in zip(cuts, shapes, strict=True)
+    )
+    return made if len(made) > 1 else made[0]
+
+
+def reduce_scatter(
+    group: Group, *operands: torch.Tensor, reduction: str, dimension: int
+) -> Pending:
+    """Reduce over a group and keep this process's part along a dimension.
+
+    Several operands are cut into parts in one buffer.
+    """
+    pieces = split_operands(group, operands, dimension)
+    shapes = [part_shape(group, x, dimension) for x in operands]
+    part = pieces.new_empty(pieces.shape[1:])
+    if pieces.numel() == 0:
+        return Pending(None, split_row, part, shapes)
     keys = pieces if is_native_sum(reduction, pieces) else to_ordered_integers(pieces, reduction)
     found = part if keys is pieces else keys.new_empty(part.shape)
     kind = getattr(dist.ReduceOp, reduction.upper())
     work = dist.reduce_scatter_single(
-        found.view(-1), keys.view(-1), kind, group.process_group, async_op=True
+        found, keys.view(-1), kind, group.process_group, async_op=True
     )
-    return Pending(
-        work, (lambda: part) if found is part else lambda: from_ordered_integers(part, found)
-    )
+    if found is part:
+        return Pending(work, split_row, part, shapes)
+    return Pending(work, lambda: split_row(from_ordered_integers(part, found), shapes))
+
+
+def split_operands(
+    group: Group, operands: tuple[torch.Tensor, ...], dimension: int
+) -> torch.Tensor:
+    """Return a row for each process with its parts of the operands, one after another."""
+    if len(operands) == 1:
+        return split_parts(group, operands[0], dimension).flatten(1)
+    sizes = [x.numel() // group.size for x in operands]
+    rows = operands[0].new_empty((group.size, sum(sizes)))
+    for x, row in zip(operands, rows.split(sizes, 1), strict=True):
+        parts = view_parts(group, x, dimension)
+        row.unflatten(1, parts.shape[1:]).copy_(parts)
+    return rows
+
+
+def part_shape(group: Group, x: torch.Tensor, dimension: int) -> torch.Size:
+    """Return the shape of a process's part of x along a dimension."""
+    shape = list(x.shape)
+    shape[dimension] //= group.size
+    return torch.Size(shape)
+
+
+def split_row(row: torch.Tensor, shapes: list[torch.Size]) -> Any:
+    """Return the tensors of some shapes that lie in a row one after another."""
+    parts = row.split([shape.numel() for shape in shapes])
+    made = tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
+    return made if len(made) > 1 else made[0]
 
 
 def all_to_all(group: Group, x: torch.Tensor, split: int, concat: int) -> Pending:
@@ -168,11 +222,16 @@ def join_parts(group: Group, parts: torch.Tensor, dimension: int) -> torch.Tenso
 
 def split_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
     """Return x cut into a part for each process, which lie behind one another in memory."""
+    return view_parts(group, x, dimension).contiguous()
+
+
+def view_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return x cut into a part for each process, as they lie."""
     parts: torch.Tensor = x.unflatten(dimension, (group.size, x.shape[dimension] // group.size))
     parts = parts.movedim(dimension, 0)
     if group.places is not None:
         parts = parts[sorted(range(group.size), key=group.places.__getitem__)]
-    return parts.contiguous()
+    return parts
 
 
 def flatten_elements(x: torch.Tensor) -> torch.Tensor:
@@ -210,28 +269,31 @@ def reduce_tensor(group: Group, reduction: str, x: torch.Tensor) -> torch.Tensor
     return from_ordered_integers(torch.empty_like(keys, dtype=x.dtype), found)
 
 
-def all_gather_now(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return the parts of a group joined along a dimension."""
-    if x.numel() == 0:
-        return join_parts(group, x.new_empty((group.size, *x.shape)), dimension)
-    data = flatten_elements(x.contiguous())
-    found = wait_for_tensor(functional.all_gather_single(data, 0, group.name))
-    return join_parts(group, found.view(x.dtype).view(group.size, *x.shape), dimension)
+def all_gather_now(group: Group, *operands: torch.Tensor, dimension: int) -> Any:
+    """Return the parts of a group joined along a dimension, exchanged in one buffer."""
+    flat, shapes = flatten_operands(operands), [x.shape for x in operands]
+    if flat.numel() == 0:
+        parts = flat.new_empty((group.size, 0))
+        return join_operands(group, parts, shapes, dimension)
+    found = wait_for_tensor(functional.all_gather_single(flatten_elements(flat), 0, group.name))
+    parts = found.view(flat.dtype).view(group.size, flat.numel())
+    return join_operands(group, parts, shapes, dimension)
 
 
 def reduce_scatter_now(
-    group: Group, x: torch.Tensor, reduction: str, dimension: int
-) -> torch.Tensor:
-    """Return this process's part, along a dimension, of the reduction of x over a group."""
-    pieces = split_parts(group, x, dimension)
+    group: Group, *operands: torch.Tensor, reduction: str, dimension: int
+) -> Any:
+    """Return this process's part, along a dimension, of the reductions over a group."""
+    rows = [split_parts(group, x, dimension).flatten(1) for x in operands]
+    pieces = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
+    shapes = [part_shape(group, x, dimension) for x in operands]
     place = group.index if group.places is None else group.places[group.index]
-    if x.numel() == 0:
-        return pieces[0]
+    if pieces.numel() == 0:
+        return split_row(pieces[0], shapes)
     if not is_native_sum(reduction, pieces):
-        return reduce_tensor(group, reduction, pieces)[place]
-    data = pieces.view(-1)
-    found = wait_for_tensor(functional.reduce_scatter_single(data, "sum", 0, group.name))
-    return found.view(pieces.shape[1:])
+        return split_row(reduce_tensor(group, reduction, pieces)[place], shapes)
+    found = functional.reduce_scatter_single(pieces.view(-1), "sum", 0, group.name)
+    return split_row(wait_for_tensor(found), shapes)
 
 
 def all_to_all_now(group: Group, x: torch.Tensor, split: int, concat: int) -> torch.Tensor:
