@@ -16,6 +16,9 @@ from tests.tolerances import TOLERANCE
 OPTIMIZERS = {
     "momentum": optim.sgd(0.05, 0.9, nesterov=True),
     "adamw": optim.adamw(0.02, decay_mask="*.weight"),
+    "clipped": optim.chain(optim.clip_by_global_norm(0.5), optim.adamw(0.02)),
+    "adafactor": optim.adafactor(0.05, min_dim_size_to_factor=4, weight_decay=0.1),
+    "muon": optim.muon(optim.warmup_stable_decay_schedule(0.02, 2, 2, 2), weight_decay=0.1),
     "lion": optim.lion(0.01),
     "adagrad": optim.adagrad(0.05),
     "rmsprop": optim.rmsprop(0.02, momentum=0.5, centered=True),
