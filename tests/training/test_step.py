@@ -437,3 +437,12 @@ def test_a_state_of_another_step() -> None:
         step(state._replace(optimizer=more), batches(1)[0])
     with pytest.raises(ml.GraphError, match=r"^input 't' is missing; inputs: 'x', 't'"):
         step(step.init(), {"x": batches(1)[0]["x"]})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_of_a_state_that_begin_alike_are_apart(backend: str) -> None:
+    step = ml.train_step(model(), opened(backend), ml.optim.adamw(RATE), shapes=shapes())
+    state = step.init()
+    for batch in batches(2):
+        state, _ = step(state, batch)
+    assert [state.optimizer[n]["count"].item() for n in (0, 2)] == [2, 2]

@@ -7,6 +7,7 @@ priced and explained like the rest, and a step is one program on every device.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -270,7 +271,7 @@ class TrainStep:
         made = bind(self.compiled.engine, state.graph, Request(layouts), interface)
         arrays = made.run([move_to(params[name], lies[name]) for name in used])
         wanted = (bound.ports[name].sharding for name in state.types)
-        return state.rebuild(list(map(move_to, arrays, wanted)))
+        return state.rebuild(_separate(list(map(move_to, arrays, wanted))))
 
     def _flatten(self, state: TrainState, bound: Bound[StepSource]) -> list[Array]:
         """Return the arrays of a state in the order of the arguments.
@@ -329,6 +330,16 @@ class TrainStep:
             self._bindings.remember(None, inputs, known)
             self._latest = known
         return known
+
+
+def _separate(arrays: Sequence[Array]) -> list[Array]:
+    """Return arrays no two of which are one in memory: each is given up for itself."""
+    seen: set[int] = set()
+    found = []
+    for x in arrays:
+        found.append(deepcopy(x) if id(x.shards) in seen else x)
+        seen.add(id(x.shards))
+    return found
 
 
 __all__ = ["TrainStep", "train_step"]
