@@ -61,7 +61,7 @@ bench-jax: $(VENV)/.ready
 	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth \
 		placement moe "moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.jax_$$run || failed=1; \
-	done; for run in stage_memory decoding adamw "adamw --model llama"; do \
+	done; for run in training stage_memory decoding adamw "adamw --model llama"; do \
 		$(VENV)/bin/python -m benchmarks.$$run --backend jax || failed=1; \
 	done; exit $$failed
 
@@ -71,7 +71,7 @@ bench-torch: $(VENV)/.ready
 		"gpt --width 64 --ranks 4" "gpt --ranks 4" "pipeline --width 64" pipeline pool moe \
 		"moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.torch_$$run || failed=1; \
-	done; for run in stage_memory decoding adamw "adamw --model llama"; do \
+	done; for run in training "training --ranks 2" stage_memory decoding adamw "adamw --model llama"; do \
 		$(VENV)/bin/python -m benchmarks.$$run --backend torch || failed=1; \
 	done; exit $$failed
 
