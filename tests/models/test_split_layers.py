@@ -75,7 +75,7 @@ ROWS, OUT = 4 * 6 * 4, 4 * 6 * 8 * 4
         # A mean over what is not ignored: the sum and the count of the whole batch, as one.
         (ml.CrossEntropy(ignore_index=-100), LOGITS, {}, {"input": P("t"), "target": P("t")}, 2, sums(8)),
         (ml.CrossEntropy(ignore_index=-100), LOGITS, {}, LAST, 2, sums(ROWS, ROWS, 4)),
-        (ml.CosineLoss(), {**SEQUENCE, "target": (4, 6, 8)}, {}, {**LAST, "target": P(None, None, "t")}, 2, sums(ROWS, ROWS, 4)),
+        (ml.CosineLoss(), {**SEQUENCE, "target": (4, 6, 8)}, {}, {**LAST, "target": P(None, None, "t")}, 2, sums(2 * ROWS, 4)),
     ],
     ids=lambda x: str(x) if isinstance(x, ml.Layer) else "",
 )  # fmt: skip
