@@ -55,7 +55,7 @@ def compile(
     out_shardings: Shardings = None,
     at_rest: Shardings = None,
     zero: int | None = None,
-    zero_axis: str | Sequence[str] = "data",
+    zero_axis: str | Sequence[str] | None = None,
     donate: Choice = (),
     precision: Precision | None = None,
     differentiable: Sequence[str] = (),
@@ -95,7 +95,7 @@ def compile(
             besides how it is computed with (ZeRO's stage 3): it is gathered where a phase needs it,
             and its gradient scattered. 2 scatters the gradients alone. 1 is for `train_step`. By
             default what `fsdp_config` of the backend says, or 0.
-        zero_axis: the mesh axis that splits the batch, or several of them.
+        zero_axis: the mesh axis that splits the batch, or several of them; `data` by default.
         donate: what is given up by each evaluation: its arguments `params`, `inputs` and
             `output_gradients` by name or position, or patterns of the names of inputs and
             parameters. Such arrays cannot be used afterwards, and results may take their memory.
@@ -158,7 +158,7 @@ def compile(
             gradients=gradients,
         ),
         accumulate=count,
-        zero=_check_zero(read_zero(_or_default(zero, backend), zero_axis, backend.mesh)),
+        zero=_read_zero(zero, zero_axis, backend),
         in_shardings=read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input"),
         out_shardings=read_shardings(
             out_shardings, outputs, backend.mesh, "out_shardings", "output"
@@ -179,17 +179,14 @@ def compile(
     return compiled
 
 
-def _or_default(zero: int | None, backend: Backend) -> int:
-    return backend.parallelism.zero if zero is None else zero
-
-
-def _check_zero(zero: Zero) -> Zero:
-    if zero.stage == 1:
+def _read_zero(zero: int | None, axis: str | Sequence[str] | None, backend: Backend) -> Zero:
+    stage = backend.parallelism.zero if zero is None else zero
+    if stage == 1 and not isinstance(stage, bool):
         raise OptionError(
             "zero=1 splits the state of an optimiser, which evaluate() does not have; give it to "
             "train_step(), or 2 or 3 to compile()"
         )
-    return zero
+    return read_zero(stage, axis, backend.mesh)
 
 
 def _snapshot(model: object) -> Composition | Layer:

@@ -34,16 +34,25 @@ class Zero:
         return split_further(sharding, self.axes, shape, stacked)
 
 
-def read_zero(stage: object, axes: str | Sequence[str], mesh: Mesh) -> Zero:
-    """Return what `zero=` and `zero_axis=` mean.
+AXIS = "data"
+"""The mesh axis that splits batches, where nobody says which."""
+
+
+def read_zero(stage: object, axes: str | Sequence[str] | None, mesh: Mesh) -> Zero:
+    """Return what `zero=` and `zero_axis=` mean; on one device, as annotations, nothing.
 
     Raises:
-        OptionError: there is no such stage.
+        OptionError: there is no such stage, or an axis is given for nothing.
         MeshError: the mesh lacks an axis.
     """
     if stage not in STAGES or isinstance(stage, bool):
         raise OptionError(f"zero={stage!r} is no stage of ZeRO; give 0, 1, 2 or 3")
-    names = (axes,) if isinstance(axes, str) else tuple(axes)
+    if axes is not None and not stage:
+        raise OptionError(f"zero_axis={axes!r} has no effect without zero=; say which stage, too")
+    given = AXIS if axes is None else axes
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if mesh.size == 1:
+        return NOTHING
     for axis in names if stage else ():
         if axis not in mesh.names:
             raise MeshError(f"zero_axis: {mesh.lacking(str(axis))}")

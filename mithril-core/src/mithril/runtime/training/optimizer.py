@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from mithril.errors import GraphError, OptionError, ShapeError, kind_of
 from mithril.ir import Graph, Node, Tensor, Value
 from mithril.ir.running import tracing
+from mithril.models.trace_context import SEED
 from mithril.ops import cast, isfinite, sqrt
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.tracing import FunctionBuilder, lift
@@ -24,11 +25,12 @@ from mithril.trees import Structure, flatten, names, rebuild
 from mithril.types import DType, TensorType
 
 OPTIMIZER = "optimizer"
-STEP, SEED, LEARNING_RATE, GRADIENT_NORM = "step", "seed", "learning_rate", "gradient_norm"
+STEP, LEARNING_RATE, GRADIENT_NORM = "train.step", "learning_rate", "gradient_norm"
 NEXT = "next."
 METRIC = "metric."
-SEED_STEP = 0x9E3779B9
-"""Distance of the seeds of two steps: 2**32 over the golden ratio, so that none come close."""
+SEED_STEP = 0x85EBCA6B
+"""Distance of the seeds of two steps; not that of two iterations of a loop (`Repeat`), or the
+second layer would draw in a step what the first one draws in the next."""
 
 Types = Mapping[str, TensorType]
 

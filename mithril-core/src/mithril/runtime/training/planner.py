@@ -9,6 +9,7 @@ from mithril.errors import GraphError, PlanError, listing, nearest
 from mithril.ir import Graph
 from mithril.mesh import Sharding
 from mithril.models.trace import Traced
+from mithril.models.trace_context import SEED
 from mithril.runtime.array import Kind
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.capture import Captured
@@ -20,7 +21,6 @@ from mithril.runtime.training.optimizer import (
     LEARNING_RATE,
     METRIC,
     NEXT,
-    SEED,
     STEP,
     Optimizer,
     OptimizerState,
@@ -92,6 +92,7 @@ class StepPlanner:
         self.statistics = traced.statistics
         kept = {port for port, _ in self.statistics.values()}
         self.inputs = tuple(name for name in compiled.inputs if name not in kept)
+        self.first = [kinds[name] for name in self.inputs]
 
     def bind(self, kinds: Sequence[Kind]) -> Bound[StepSource]:
         """Return the step for batches of some kinds, planned.
@@ -141,9 +142,11 @@ class StepPlanner:
         traced = asked.traced
         kept = [name.removeprefix(NEXT) for name in update.outputs if name.startswith(NEXT)]
         passed = tuple(name for name in self._compiled.parameters if name not in kept)
+        _check_names([STEP, *state.types], (*self.inputs, *self._compiled.parameters))
         metrics = {name: name for name in told}
         measured = [name for name in update.outputs if name.startswith(METRIC)]
-        metrics |= {name.removeprefix(METRIC): name for name in measured}
+        metrics = {name.removeprefix(METRIC): name for name in measured} | metrics
+        metrics = {name: metrics[name] for name in dict.fromkeys((*told, *metrics))}
         source = StepSource(traced, Captured(traced.captured), state, tuple(kept), passed, metrics)
         hidden = (item.name for item in traced.captured)
         results = (*(f"{NEXT}{name}" for name in kept), *metrics.values())
@@ -180,7 +183,7 @@ class StepPlanner:
             whole = Sharding.replicated(mesh, type.rank)
             home = homes.get(owner) if owner is not None else whole
             found[name] = Layout(FREE if home is None else home, decided_by="the optimiser's state")
-        numbers = (STEP, SEED, *(TYPES if self._scale else ()))
+        numbers = (STEP, *(TYPES if self._scale else ()), *((SEED,) if traced.uses_seed else ()))
         found |= {name: Layout(Sharding.replicated(mesh, 0)) for name in numbers}
         for port, _ in self.statistics.values():
             found[port] = Layout(Sharding.replicated(mesh, self._kinds[port].type.rank))
@@ -195,6 +198,15 @@ class StepPlanner:
         computed = layout.computed or layout.existing or whole
         home = self._zero.split(computed, type.shape, stacked)
         return replace(layout, arrives=layout.existing or computed), home
+
+
+def _check_names(kept: Sequence[str], of_model: Sequence[str]) -> None:
+    for name in kept:
+        if name in of_model:
+            raise GraphError(
+                f"train_step() keeps '{name}', which is the name of an input or parameter of the "
+                f"model, too; rename that, or the entry of the optimiser's state"
+            )
 
 
 def _list_scalars(traced: Traced, loss: str) -> tuple[str, ...]:

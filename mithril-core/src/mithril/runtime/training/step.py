@@ -14,14 +14,15 @@ import numpy as np
 
 from mithril.compiler import Request
 from mithril.cost import PlanMemory
-from mithril.errors import GraphError, OptionError, kind_of, nearest
+from mithril.errors import BackendError, GraphError, OptionError, ShapeError, kind_of, nearest
 from mithril.keywords import checked_keywords
 from mithril.mesh import Sharding, onto
 from mithril.models import Layer, Model
+from mithril.models.trace_context import SEED
 from mithril.optim import check_learning_rates
 from mithril.plan import Plan, Port
 from mithril.report import explain
-from mithril.runtime.array import Array, Kind
+from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.compiled import CompiledModel
@@ -34,7 +35,6 @@ from mithril.runtime.training.loss_scale import TYPES, LossScale, read_loss_scal
 from mithril.runtime.training.optimizer import (
     NEXT,
     OPTIMIZER,
-    SEED,
     STEP,
     Optimizer,
     check_optimizer,
@@ -49,7 +49,6 @@ from mithril.types import TensorType, as_dtype
 
 KEPT = 64
 """How many plans a step keeps."""
-AXIS = "data"
 
 
 @checked_keywords()
@@ -61,7 +60,7 @@ def train_step(
     loss: str = "loss",
     shapes: Mapping[str, object],
     zero: int | None = None,
-    zero_axis: str | Sequence[str] = AXIS,
+    zero_axis: str | Sequence[str] | None = None,
     loss_scale: float | str | None = None,
     **options: Any,
 ) -> TrainStep:
@@ -81,7 +80,7 @@ def train_step(
             (ZeRO): 0 nothing, 1 the optimiser's state, 2 gradients, too, which leave the backward
             split in either case, 3 parameters, too. By default what `fsdp_config` of the backend
             says, or 0.
-        zero_axis: that mesh axis, or several of them.
+        zero_axis: that mesh axis, or several of them; `data` by default.
         loss_scale: a number that the loss is multiplied with for the backward, so that gradients of
             float16 do not vanish, or `dynamic`: a step whose gradients overflow is left out and
             counted, and the scale is halved; it is doubled after 2000 others.
@@ -105,9 +104,13 @@ def train_step(
     >>> list(metrics), state.step.item()
     (['loss', 'gradient_norm', 'learning_rate'], 1)
     """
-    for name in ("inference", "donate", "differentiable", "outputs"):
+    for name in ("inference", "donate", "differentiable", "outputs", "out_shardings"):
         if name in options:
             raise OptionError(f"option '{name}' makes no sense for train_step(); leave it out")
+    if not isinstance(backend, Backend):
+        raise BackendError(
+            f"train_step() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
+        )
     zero = backend.parallelism.zero if zero is None else zero
     stage, scale = read_zero(zero, zero_axis, backend.mesh), read_loss_scale(loss_scale)
     if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
@@ -121,10 +124,8 @@ def train_step(
     if stage.stage == 3:  # the model knows it, too: a state's parameters are evaluated as they lie
         compiled = compiled.resting(stage, kinds)
     given = dict(zip(compiled.inputs, kinds, strict=True))
-    return TrainStep(
-        compiled, StepPlanner(compiled, check_optimizer(optimizer), loss, given, stage, scale),
-        [given[name] for name in compiled.inputs], scale,
-    )  # fmt: skip
+    planner = StepPlanner(compiled, check_optimizer(optimizer), loss, given, stage, scale)
+    return TrainStep(compiled, planner, scale)
 
 
 class TrainStep:
@@ -134,7 +135,6 @@ class TrainStep:
         self,
         compiled: CompiledModel,
         planner: StepPlanner,
-        kinds: Sequence[Kind],
         loss_scale: LossScale | None,
     ) -> None:
         self.compiled = compiled
@@ -142,10 +142,8 @@ class TrainStep:
         self.inputs = planner.inputs
         self._planner, self._scale = planner, loss_scale
         self._bindings: Bindings[None, StepSource] = Bindings(KEPT)
-        given = dict(zip(compiled.inputs, kinds, strict=True))
-        first = [given[name] for name in self.inputs]
-        self._latest = planner.bind(first)
-        self._bindings.keep(None, [kind.said for kind in first], self._latest)
+        self._latest = planner.bind(planner.first)
+        self._bindings.keep(None, [kind.said for kind in planner.first], self._latest)
 
     # ------------------------------------------------------------------ what the plan tells
 
@@ -246,6 +244,7 @@ class TrainStep:
         wanted = self.compiled.parameters
         if given is not None:
             arrays = self.compiled.convert_parameters(given)
+            _check_types("params", wanted, arrays, bound)
             kept = [bound.ports[name].sharding for name in wanted]
             return Parameters(zip(wanted, settle(arrays, kept), strict=True))
         return Parameters(
@@ -300,7 +299,14 @@ class TrainStep:
                 f"state {what} this step {'keeps' if missing else 'does not keep'}{near}; it is "
                 f"the state of another model or optimiser; make one with step.init()"
             )
-        return [found[name] for name in wanted]
+        arrays = [self.backend.own(found[name], f"'{name}' of the state") for name in wanted]
+        _check_types("state", wanted, arrays, bound)
+        # A state that was loaded, or placed by hand, is brought to where the plan has it.
+        lies = (bound.ports[name].sharding for name in wanted)
+        return [
+            x if x.sharding == s else self.backend.lay_out(x, s)
+            for x, s in zip(arrays, lies, strict=True)
+        ]
 
     def _next(
         self, before: TrainState, made: Mapping[str, Array], source: StepSource
@@ -330,6 +336,18 @@ class TrainStep:
             self._bindings.remember(None, inputs, known)
             self._latest = known
         return known
+
+
+def _check_types(
+    what: str, names: Sequence[str], arrays: Sequence[Array], bound: Bound[StepSource]
+) -> None:
+    for name, x in zip(names, arrays, strict=True):
+        expected = bound.ports[name].type
+        if x.type != expected:
+            raise ShapeError(
+                f"{what} has '{name}' as {x.type}; with these inputs the step needs {expected}; "
+                f"pass inputs of the size that the state was made for, or make another step"
+            )
 
 
 def _separate(arrays: Sequence[Array]) -> list[Array]:

@@ -1,0 +1,146 @@
+"""States, names and options that do not fit a step: refused, or brought to where they belong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mithril as ml
+import mithril.numpy as mnp
+import numpy as np
+import pytest
+from mithril import P
+from mithril.models.layers.repeat import SEED_STEP as LOOP_SEED_STEP
+from mithril.runtime.training.optimizer import SEED_STEP
+
+from tests.training.test_step import (
+    BATCH,
+    OUT,
+    WIDTH,
+    Momentum,
+    agree,
+    batches,
+    make_step,
+    model,
+    shapes,
+)
+
+
+def linear(input: str = "x", name: str = "line") -> ml.Model:
+    made = ml.Model()
+    made |= ml.Linear(OUT, name=name)(input=input, output="y")
+    made += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    return made
+
+
+def refusal(error: type[Exception], **options: Any) -> str:
+    with pytest.raises(error) as raised:
+        ml.train_step(
+            **{
+                "model": model(),
+                "backend": ml.NumpyBackend(),
+                "optimizer": Momentum(),
+                "shapes": shapes(),
+                **options,
+            }
+        )
+    return str(raised.value)
+
+
+def test_options_without_an_effect_are_refused() -> None:
+    assert refusal(ml.OptionError, zero_axis="data") == (
+        "zero_axis='data' has no effect without zero=; say which stage, too"
+    )
+    assert refusal(ml.OptionError, out_shardings=P()) == (
+        "option 'out_shardings' makes no sense for train_step(); leave it out"
+    )
+    assert refusal(ml.BackendError, backend="numpy") == (
+        "train_step() takes a backend, not 'numpy'; open one, such as ml.NumpyBackend()"
+    )
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_one_device_splits_nothing(stage: int) -> None:
+    block = ml.Model()
+    block |= ml.Linear(WIDTH, name="up")(input="x", output="y")
+    made = ml.Model()
+    made |= ml.Repeat(block, 2, name="blocks")(input="x", output="h")
+    made += ml.Linear(OUT, name="line")(output="y")
+    made += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    losses = []
+    for zero in (0, stage):
+        step = ml.train_step(made, ml.NumpyBackend(), Momentum(), shapes=shapes(), zero=zero)
+        losses.append(step(step.init(), batches(1)[0])[1]["loss"].item())
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("name", ["step", "seed", "learning_rate"])
+def test_inputs_may_be_called_as_entries_of_the_state(name: str) -> None:
+    given = {name: (BATCH, WIDTH), "t": (BATCH, OUT)}
+    step = ml.train_step(linear(name), ml.NumpyBackend(), Momentum(), shapes=given)
+    plain = ml.train_step(linear(), ml.NumpyBackend(), Momentum(), shapes=shapes())
+    batch = batches(1)[0]
+    _, found = step(step.init(), {name: batch["x"], "t": batch["t"]})
+    _, expected = plain(plain.init(), batch)
+    assert found["loss"].item() == expected["loss"].item()
+
+
+class Clashing(Momentum):
+    """An optimiser whose state has an entry that is called as a parameter of the model is."""
+
+    def init(self, params: Any) -> Any:
+        return {**super().init(params), "weight": mnp.zeros(())}
+
+
+def test_names_that_mean_two_things_are_refused() -> None:
+    text = refusal(ml.GraphError, model=linear(name="optimizer"), optimizer=Clashing())
+    assert text.startswith("optimiser returned state of another form")
+
+    class Keeping(Clashing):
+        def apply(self, gradients: Any, state: Any, params: Any) -> Any:
+            after, kept = super().apply(gradients, state, params)
+            return after, {**kept, "weight": state["weight"]}
+
+    text = refusal(ml.GraphError, model=linear(name="optimizer"), optimizer=Keeping())
+    assert text == (
+        "train_step() keeps 'optimizer.weight', which is the name of an input or parameter of the "
+        "model, too; rename that, or the entry of the optimiser's state"
+    )
+
+
+def test_a_state_of_another_size() -> None:
+    step = make_step(ml.NumpyBackend(), {})
+    narrow = {"x": np.zeros((4, 5), np.float32), "t": np.zeros((4, OUT), np.float32)}
+    with pytest.raises(ml.ShapeError) as raised:
+        step(step.init(), narrow)
+    assert str(raised.value) == (
+        "state has 'up.weight' as float32[24, 12]; with these inputs the step needs float32[24, 5];"
+        " pass inputs of the size that the state was made for, or make another step"
+    )
+    wrong = {name: np.zeros((3, 3), np.float32) for name in step.compiled.parameters}
+    with pytest.raises(ml.ShapeError, match=r"^params has 'up.weight' as float32\[3, 3\]; with"):
+        step.init(params=wrong)
+
+
+def test_a_state_of_another_backend() -> None:
+    step, other = make_step(ml.NumpyBackend(), {}), make_step(ml.NumpyBackend(), {})
+    with pytest.raises(ml.BackendError, match=r"^'up.weight' of the state belongs to another"):
+        step(other.init(), batches(1)[0])
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_state_that_lies_otherwise_is_brought_to_its_place(stage: int) -> None:
+    step = make_step(ml.NumpyBackend(ml.Mesh(data=2)), {"zero": stage})
+    state, losses = step.init(), []
+    for batch in batches():
+        moved = {n: ml.reshard(x, P() if stage else P("data")) for n, x in state.params.items()}
+        state = state._replace(params=type(state.params)(moved))
+        state, metrics = step(state, batch)
+        losses.append(metrics["loss"].item())
+    agree((losses, {name: x.numpy() for name, x in state.params.items()}))
+
+
+def test_seeds_of_steps_are_not_those_of_loops() -> None:
+    """Else a layer of a Repeat would draw in a step what another one drew in the step before."""
+    near = range(-64, 65)
+    loops = {i * LOOP_SEED_STEP % 2**32 for i in near if i}
+    assert loops.isdisjoint({i * SEED_STEP % 2**32 for i in near if i})
