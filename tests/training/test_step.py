@@ -10,8 +10,6 @@ import mithril.numpy as mnp
 import numpy as np
 import pytest
 from mithril import P
-from mithril.runtime.training.optimizer import find_parameter
-from mithril.types import DType, TensorType
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.profiles import quick
@@ -317,15 +315,6 @@ def test_a_step_that_overflows_is_left_out() -> None:
         np.testing.assert_array_equal(state.params[name].numpy(), x)
     state, _ = step(state, batches(1)[0])
     assert (state.step.item(), state.loss_scale["loss_scale.good_steps"].item()) == (1, 1)
-
-
-def test_a_state_tensor_belongs_to_the_parameter_whose_name_it_ends_with() -> None:
-    types = {n: TensorType((2,), DType.float32) for n in ("a.weight", "b.a.weight")}
-    two = TensorType((2,), DType.float32)
-    assert find_parameter("optimizer.0.mu.b.a.weight", two, types) == "b.a.weight"
-    assert find_parameter("optimizer.mu.a.weight", two, types) == "a.weight"
-    assert find_parameter("optimizer.count", two, types) is None
-    assert find_parameter("optimizer.mu.a.weight", TensorType((), DType.float32), types) is None
 
 
 # ------------------------------------------------------------------ bad input

@@ -25,10 +25,11 @@ from mithril.ir import Node, Phase
 from mithril.mesh import Sharding
 from mithril.mesh.sharding import edges
 from mithril.plan import Execution, Plan
+from mithril.plan.names import GRADIENT, NEXT
 from mithril.plan.timetable import Run, Send, Transfer
 from mithril.types import TensorType
 
-GRADIENT, NEXT, ACCUMULATOR = "gradients.", "next.", " accumulator"
+ACCUMULATOR = " accumulator"
 """How names of gradients start, and those of sums over micro-batches end."""
 
 

@@ -16,6 +16,7 @@ from mithril.cost.memory import DeviceMemory, PlanMemory
 from mithril.ir.rewrite import all_nodes
 from mithril.ops.collective import AllGather, AllReduce
 from mithril.plan import Plan, Port
+from mithril.plan.names import GRADIENT
 from mithril.types import DType
 from mithril.units import format_bytes, format_seconds
 
@@ -111,7 +112,7 @@ def _split_activations(plan: Plan, row: DeviceMemory, hardware: Hardware) -> Ite
     """Yield what activations save that are whole along an axis, and could be split."""
     names = {h.name: h.bytes for h in row.alive if h.kind == ACTIVATIONS}
     reports = {name: plan.specs[name] for name in names if name in plan.specs}
-    gradients = sum(_local_bytes(p) for p in plan.outputs if p.name.startswith("gradients."))
+    gradients = sum(_local_bytes(p) for p in plan.outputs if p.name.startswith(GRADIENT))
     for axis in plan.mesh.axes:
         size = sum(
             names[name]

@@ -13,6 +13,7 @@ from typing import Protocol
 from mithril.ir import Cause, Node, Phase
 from mithril.mesh import Mesh
 from mithril.ops.collective import Collective, collective_of
+from mithril.plan.names import GRADIENT
 
 Row = tuple[str, tuple[str, ...], int]
 """Kind, mesh axes and bytes."""
@@ -95,7 +96,7 @@ class Issued:
         ends = [self.bytes * end // sum(sizes) for end in accumulate(sizes, initial=0)]
         found: dict[str, int] = {}
         for part, (start, stop) in zip(parts, pairwise(ends), strict=True):
-            layer = part.removeprefix("gradients.").rpartition(".")[0]
+            layer = part.removeprefix(GRADIENT).rpartition(".")[0]
             found[layer] = found.get(layer, 0) + stop - start
         return found
 

@@ -82,10 +82,7 @@ class ModelLayouts:
         zero, found = self.settings.zero, {}
         for name in differentiated if zero.stage == 2 and self.mesh.size > 1 else ():
             layout, type = said[name], self.traced.graph.input(name).type
-            computed = (
-                layout.computed or layout.existing or Sharding.replicated(self.mesh, type.rank)
-            )
-            home = zero.split(computed, type.shape, self.traced.stacked.get(name, 0))
+            _, home = zero.find_home(layout, type, self.mesh, self.traced.stacked.get(name, 0))
             found[gradient_of(name)] = Layout(leaves=home, rests=home, decided_by="zero=2")
         return found
 
@@ -153,12 +150,12 @@ class ModelLayouts:
         zero = self.settings.zero
         if zero.stage < 3:
             return None
-        computed = self._find_compute_sharding(name)
-        whole = Sharding.replicated(self.mesh, type.rank)
-        home = zero.split(computed or whole, type.shape, self.traced.stacked.get(name, 0))
-        if home == (computed or whole) or sharding not in (None, home):
+        said = Layout(computed=self._find_compute_sharding(name))
+        stacked = self.traced.stacked.get(name, 0)
+        computed, home = zero.find_home(said, type, self.mesh, stacked)
+        if home == computed or sharding not in (None, home):
             return None
-        return Layout(sharding, computed, rests=home, decided_by=f"zero={zero.stage}")
+        return Layout(sharding, said.computed, rests=home, decided_by=f"zero={zero.stage}")
 
     def _find_decider(self, name: str, type: TensorType, sharding: Sharding) -> str:
         """Return who decided how a parameter lies: the model and its plan, or who passed it in."""

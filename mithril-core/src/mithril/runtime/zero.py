@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from mithril.errors import MeshError, OptionError
 from mithril.mesh import Mesh, Sharding
-from mithril.types import Shape
+from mithril.sharding import Layout
+from mithril.types import Shape, TensorType
 
 STAGES = (0, 1, 2, 3)
 
@@ -32,6 +33,21 @@ class Zero:
     def split(self, sharding: Sharding, shape: Shape, stacked: int = 0) -> Sharding:
         """Return how a tensor lies between steps; see `split_further`."""
         return split_further(sharding, self.axes, shape, stacked)
+
+    def find_home(
+        self, layout: Layout, type: TensorType, mesh: Mesh, stacked: int
+    ) -> tuple[Sharding, Sharding]:
+        """Return what a parameter is computed with, and how it, or what belongs to it, lies.
+
+        Args:
+            layout: of the parameter; where it says nothing, that is whole on every device.
+            type: of the parameter.
+            mesh: of the backend.
+            stacked: how many leading dimensions only stack layers.
+        """
+        whole = Sharding.replicated(mesh, type.rank)
+        computed = layout.computed or layout.existing or whole
+        return computed, self.split(computed, type.shape, stacked)
 
 
 AXIS = "data"

@@ -1,9 +1,9 @@
 """Pure passes from graph to graph: mix precisions, differentiate, update, expand, simplify."""
 
+from mithril.plan.names import cotangent_name, gradient_of
 from mithril.transform.checkpoint import inline_checkpoints
 from mithril.transform.differentiate import cast_gradients, differentiate
 from mithril.transform.expand import expand, expand_local, expand_nodes
-from mithril.transform.gradient_names import cotangent_name, gradient_of
 from mithril.transform.precision import mix, output_types
 from mithril.transform.simplify import eliminate_dead, runnable
 from mithril.transform.update import Update, append_update

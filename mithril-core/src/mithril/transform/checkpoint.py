@@ -9,7 +9,7 @@ from mithril.ir import Builder, Checkpoint, Graph, Node, Phase, Sweep, Tensor, T
 from mithril.ir.reverse import Visitors
 from mithril.ir.rewrite import all_nodes, inline, rewrite
 from mithril.ops import after
-from mithril.transform.gradient_names import gradient_of
+from mithril.plan.names import gradient_of
 from mithril.transform.simplify import eliminate_dead
 
 Differentiate = Callable[[Graph, Sequence[str], Sequence[str]], Graph]

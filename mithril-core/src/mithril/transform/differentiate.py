@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from mithril.errors import GraphError, listing
 from mithril.ir import Builder, Graph, Phase, Sweep, Tensor, Value, active_values
 from mithril.ops import cast
+from mithril.plan.names import cotangent_name, gradient_of
 from mithril.transform.checkpoint import checkpoint_visitors
-from mithril.transform.gradient_names import cotangent_name, gradient_of
 from mithril.transform.repeat import cotangent_or_zeros, visit, with_residuals
 from mithril.transform.simplify import eliminate_dead
 from mithril.types import DType

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from mithril.ir import Builder, Graph, Phase, Tensor, Value
 from mithril.ir.constant import Constant
-from mithril.transform.gradient_names import cotangent_name
+from mithril.plan.names import cotangent_name
 from mithril.transform.simplify import eliminate_dead
 
 

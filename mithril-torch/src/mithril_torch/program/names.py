@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from mithril.ir import Node
 from mithril.mesh import Mesh, carry
 from mithril.plan import Port
+from mithril.plan.names import GRADIENT
 from mithril.plan.program import describe_collective
 
 from mithril_torch.program import runtime_library
@@ -94,7 +95,7 @@ def describe_node(node: Node, mesh: Mesh) -> str:
         what, axes, _ = describe_collective(node, mesh)
         over = f" over {', '.join(map(repr, axes))}"
     if node.cause is not None and node.cause.parts:
-        first, *_, last = (part.removeprefix("gradients.") for part in node.cause.parts)
+        first, *_, last = (part.removeprefix(GRADIENT) for part in node.cause.parts)
         over += f" of {node.cause.value}, '{first}' to '{last}'"
     where = node.where()
     return f"{what}{over}" + ("" if where.startswith("op ") else f" at {where}")

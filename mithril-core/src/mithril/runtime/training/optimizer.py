@@ -16,17 +16,17 @@ from mithril.ir import Graph, Node, Tensor, Value
 from mithril.ir.running import tracing
 from mithril.models.trace_context import SEED
 from mithril.ops import cast, isfinite, sqrt
+from mithril.optim import match_parameters
+from mithril.plan.names import GRADIENT, gradient_of, next_of
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.tracing import FunctionBuilder, lift
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.training.loss_scale import SCALE, TYPES, LossScale, choose, unscale
-from mithril.transform import gradient_of
 from mithril.trees import Structure, flatten, names, rebuild
 from mithril.types import DType, TensorType
 
 OPTIMIZER = "optimizer"
 STEP, LEARNING_RATE, GRADIENT_NORM = "train.step", "learning_rate", "gradient_norm"
-NEXT = "next."
 METRIC = "metric."
 SEED_STEP = 0x85EBCA6B
 """Distance of the seeds of two steps; not that of two iterations of a loop (`Repeat`), or the
@@ -160,7 +160,7 @@ def trace_update(
         if uses_seed:
             seed = builder.input(TensorType((), DType.uint32), SEED)
             made[SEED] = seed + SEED_STEP
-        outputs = {f"{NEXT}{n}": x for n, x in made.items()}
+        outputs = {next_of(n): x for n, x in made.items()}
         outputs |= _make_metrics(metrics, norm, after)
     graph = builder.build(outputs)
     builder.is_done = True
@@ -241,32 +241,13 @@ def _check_captured(builder: FunctionBuilder) -> None:
         )
 
 
-def find_parameter(name: str, type: TensorType, parameters: Types) -> str | None:
-    """Return the parameter that a tensor of the optimiser's state belongs to, if it does to one.
-
-    It ends as the parameter is called, and has its shape.
-
-    Args:
-        name: of the tensor.
-        type: of the tensor.
-        parameters: their types by name.
-    """
-    path = name
-    while "." in path:
-        path = path.partition(".")[2]
-        if path in parameters:
-            return path if parameters[path].shape == type.shape else None
-    return None
-
-
 def _give_scopes(graph: Graph, parameters: Types, state: Types) -> Graph:
     """Return the update with nodes of one parameter stamped with the path of its layer."""
     of: dict[Value, frozenset[str]] = {}
+    owners_of = match_parameters(dict(state), dict(parameters))
+    owners_of |= {name: name for name in parameters}
     for value in graph.inputs:
-        name = value.name.removeprefix(gradient_of(""))
-        owner = name if name in parameters else None
-        if value.name in state:
-            owner = find_parameter(value.name, state[value.name], parameters)
+        owner = owners_of.get(value.name.removeprefix(GRADIENT))
         of[value] = frozenset() if owner is None else frozenset({owner})
     nodes: list[Node] = []
     for node in graph.nodes:

@@ -10,6 +10,8 @@ from mithril.ir import Graph
 from mithril.mesh import Sharding
 from mithril.models.trace import Traced
 from mithril.models.trace_context import SEED
+from mithril.optim import match_parameters
+from mithril.plan.names import NEXT, next_of
 from mithril.runtime.array import Kind
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.capture import Captured
@@ -20,11 +22,9 @@ from mithril.runtime.training.optimizer import (
     GRADIENT_NORM,
     LEARNING_RATE,
     METRIC,
-    NEXT,
     STEP,
     Optimizer,
     OptimizerState,
-    find_parameter,
     trace_state,
     trace_update,
 )
@@ -149,7 +149,7 @@ class StepPlanner:
         metrics = {name: metrics[name] for name in dict.fromkeys((*told, *metrics))}
         source = StepSource(traced, Captured(traced.captured), state, tuple(kept), passed, metrics)
         hidden = (item.name for item in traced.captured)
-        results = (*(f"{NEXT}{name}" for name in kept), *metrics.values())
+        results = (*(next_of(name) for name in kept), *metrics.values())
         made = Interface(
             "step()", self._backend, source, (*self.inputs, *kept, *passed, *hidden), results,
             is_placed=asked.interface.is_placed,
@@ -178,8 +178,9 @@ class StepPlanner:
             if traced.stacked.get(name) and (self._zero.stage > 1 or layout.resting):
                 # Not the whole of a stack: each slice of it is split where a loop makes it.
                 found[gradient_of(name)] = Layout(rests=homes[name])
+        owners = match_parameters(dict(state.types), dict(parameters))
         for name, type in state.types.items():
-            owner = find_parameter(name, type, parameters)
+            owner = owners.get(name)
             whole = Sharding.replicated(mesh, type.rank)
             home = homes.get(owner) if owner is not None else whole
             found[name] = Layout(FREE if home is None else home, decided_by="the optimiser's state")
@@ -194,9 +195,7 @@ class StepPlanner:
         """Return the layout of a parameter under ZeRO, and how what belongs to it lies."""
         if layout.resting is not None:
             return layout, layout.resting
-        whole = Sharding.replicated(self._backend.mesh, type.rank)
-        computed = layout.computed or layout.existing or whole
-        home = self._zero.split(computed, type.shape, stacked)
+        computed, home = self._zero.find_home(layout, type, self._backend.mesh, stacked)
         return replace(layout, arrives=layout.existing or computed), home
 
 

@@ -21,6 +21,7 @@ from mithril.models import Layer, Model
 from mithril.models.trace_context import SEED
 from mithril.optim import check_learning_rates
 from mithril.plan import Plan, Port
+from mithril.plan.names import next_of
 from mithril.report import explain
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
@@ -33,7 +34,6 @@ from mithril.runtime.specification import TensorSpec
 from mithril.runtime.submesh import move_to
 from mithril.runtime.training.loss_scale import TYPES, LossScale, read_loss_scale
 from mithril.runtime.training.optimizer import (
-    NEXT,
     OPTIMIZER,
     STEP,
     Optimizer,
@@ -311,17 +311,15 @@ class TrainStep:
     def _next(
         self, before: TrainState, made: Mapping[str, Array], source: StepSource
     ) -> TrainState:
-        params = Parameters(
-            (name, made.get(f"{NEXT}{name}", x)) for name, x in before.params.items()
-        )
-        leaves = [made[f"{NEXT}{name}"] for name in source.state.types]
+        params = Parameters((name, made.get(next_of(name), x)) for name, x in before.params.items())
+        leaves = [made[next_of(name)] for name in source.state.types]
         return TrainState(
             params,
             source.state.rebuild(leaves),
-            {port: made[f"{NEXT}{port}"] for port in before.statistics},
-            made[f"{NEXT}{STEP}"],
-            made.get(f"{NEXT}{SEED}", before.seed),
-            {name: made[f"{NEXT}{name}"] for name in before.loss_scale},
+            {port: made[next_of(port)] for port in before.statistics},
+            made[next_of(STEP)],
+            made.get(next_of(SEED), before.seed),
+            {name: made[next_of(name)] for name in before.loss_scale},
         )
 
     def _find(self, inputs: Sequence[Array]) -> Bound[StepSource]:
