@@ -168,7 +168,7 @@ def test_a_calibrated_profile_predicts_what_it_was_made_of() -> None:
     assert found == pytest.approx(KERNEL + 20 * x.size / RATE, rel=1e-3)
     assert made.serving(2).vector_rate == made.vector_rate
     for kind in ("convolution", "convolution_input_gradient"):
-        assert made.op_rates[kind] == pytest.approx(RATE, rel=1e-3)
+        assert made.op_rate(kind, 1e9) == pytest.approx(RATE, rel=1e-3)
 
 
 def test_simulated_devices_are_not_measured() -> None:
@@ -199,7 +199,7 @@ def test_a_job_of_processes_is_not_measured() -> None:
 
 
 def test_an_op_has_a_rate_of_its_own() -> None:
-    mine = replace(SIMULATED, op_rates={"exp": 2e9})
+    mine = replace(SIMULATED, op_rates={"exp": ((1.0, 2e9),)})
     x = TensorType((1000,), DType.float32)
     assert op_seconds(Exp(), [x], [x], mine) == 8000 / 2e9
     assert op_seconds(Tanh(), [x], [x], mine) == 8000 / 1e9
@@ -216,8 +216,8 @@ def test_bandwidth_depends_on_what_is_moved() -> None:
     assert [mine.bandwidth(n) for n in (10, 1e4, 1e9)] == [8e9, pytest.approx(4.5e9), 1e9]
     with pytest.raises(OptionError, match=r"^memory_bandwidth has sizes that do not rise"):
         replace(mine, bandwidths=((1e5, 8e9), (1e3, 1e9)))
-    with pytest.raises(OptionError, match=r"^op 'exp' has operations a second 0; give a finite"):
-        replace(mine, op_rates={"exp": 0})
+    with pytest.raises(OptionError, match=r"^rate of op 'exp' has rate 0; give a finite"):
+        replace(mine, op_rates={"exp": ((1.0, 0),)})
 
 
 # ------------------------------------------------------------------ stored profiles
@@ -236,7 +236,7 @@ def made_for(engine: Engine, **changes: object) -> Hardware:
         name="card-calibrated",
         bandwidths=((1e3, 8e9), (1e5, 1e9)),
         memory_bandwidth=1e9,
-        op_rates={"exp": 2e9},
+        op_rates={"exp": ((1.0, 2e9),)},
         levels=(Level("data", None, 1e-6, 1e9, collectives=link),),
         call_seconds=1e-4,
         calibration=replace(record, **changes),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mithril.ir import Builder, Graph, Node, Tensor, Tensors, Value
-from mithril.ir.op import Op, Types
+from mithril.ir.op import Cost, Op, Types
 from mithril.ir.rewrite import all_nodes, map_bodies, rewrite
 from mithril.ops.conv import Convolution, Convolving
 from mithril.ops.definition import UserOp
@@ -47,14 +47,19 @@ def _expand(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
 
 @dataclass(frozen=True)
 class LayOut(Movement):
-    """The same elements in another order in memory; it exists only while memory is read off.
+    """The same elements in another order in memory; it exists only while a plan is priced.
 
     Args:
         order: which.
     """
 
-    name: ClassVar[str] = "lay_out"
+    name: ClassVar[str] = "transpose"
+    """Whose rate, in elements a second, is measured."""
     order: str
+
+    def cost(self, inputs: Types, outputs: Types) -> Cost:
+        """Return one operation for each element."""
+        return replace(super().cost(inputs, outputs), flops=outputs[0].size)
 
     def infer(self, inputs: Types) -> Types:
         """Return the type of the operand."""

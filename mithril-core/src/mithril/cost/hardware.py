@@ -151,7 +151,8 @@ class Hardware:
         memory_bandwidth: bytes per second between a device and its memory, of what is large.
         bandwidths: the same by the bytes of a kernel, rising in them, where caches make a
             difference; empty where it is always that.
-        op_rates: operations per second of ops by name that have a rate of their own.
+        op_rates: operations per second, by their number, of ops by name that have a rate of their
+            own.
         levels: of links, the innermost first.
         kernel_seconds: what starting one kernel costs.
         call_seconds: what starting a program costs besides.
@@ -179,7 +180,7 @@ class Hardware:
     call_seconds: float = 0.0
     memory_bytes: int | None = None
     bandwidths: Rate = ()
-    op_rates: Mapping[str, float] = field(default_factory=dict)
+    op_rates: Mapping[str, Rate] = field(default_factory=dict)
     transport: Transport | None = field(default=None, repr=False)
     execution: Execution = field(default_factory=Execution)
     unknown_platform: str = ""
@@ -200,7 +201,7 @@ class Hardware:
         if self.bandwidths:
             _check_rate("memory_bandwidth", self.bandwidths)
         for name, rate in self.op_rates.items():
-            _check(f"op '{name}'", "operations a second", rate)
+            _check_rate(f"rate of op '{name}'", rate)
         _check_levels(self.levels)
 
     load: ClassVar[Callable[[str | Path], Hardware]]
@@ -245,7 +246,7 @@ class Hardware:
             name=self.name,
             rates=rates,
             vector_rate=figures.vector_rate * part,
-            op_rates={name: rate * part for name, rate in figures.op_rates.items()},
+            op_rates={name: _scale(rate, part) for name, rate in figures.op_rates.items()},
             memory_bandwidth=figures.memory_bandwidth * part,
             bandwidths=_scale(figures.bandwidths, part),
             kernel_seconds=figures.kernel_seconds / part,
@@ -274,6 +275,15 @@ class Hardware:
         1000000000.0
         """
         return _interpolate(self.rates.get(dtype) or self.rates[DType.float32], flops)
+
+    def op_rate(self, name: str, flops: float) -> float | None:
+        """Return the operations per second of an op; None where it has no rate of its own.
+
+        Args:
+            name: of the op.
+            flops: its operations.
+        """
+        return _interpolate(self.op_rates[name], flops) if name in self.op_rates else None
 
     def bandwidth(self, nbytes: float) -> float:
         """Return the bytes per second between a device and its memory.

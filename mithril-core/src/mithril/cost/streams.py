@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mithril.cost.communication import collective_seconds
+from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.events import COMMUNICATION, COMPUTE, Event, Item, Iterations
 from mithril.cost.hardware import Hardware, hardware_within
 from mithril.cost.kernels import Kernel, OpCosts, find_kernels
@@ -139,7 +140,8 @@ def price_program(program: Program, hardware: Hardware, costs: OpCosts) -> Work:
     own, execution = hardware_within(hardware, program.mesh.flat), hardware.execution
     rounds = program.mesh.size if execution.in_turn else 1
     pricing = _Pricing(program.mesh, own, costs, rounds)
-    return Work(pricing.list_steps(program.graph), execution.overlaps and not execution.in_turn)
+    graph = to_compiled_form(program.graph) if execution.lays_out else program.graph
+    return Work(pricing.list_steps(graph), execution.overlaps and not execution.in_turn)
 
 
 class _Pricing:

@@ -73,7 +73,7 @@ def kernel_seconds(
 
 def arithmetic_seconds(name: str, flops: float, product: DType | None, hardware: Hardware) -> float:
     """Return the predicted seconds of operations alone; arguments are those of `kernel_seconds`."""
-    rate = hardware.op_rates.get(name)
+    rate = hardware.op_rate(name, flops)
     if rate is None:
         rate = hardware.vector_rate if product is None else hardware.rate(product, flops)
     return flops / rate

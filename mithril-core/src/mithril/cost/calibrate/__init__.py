@@ -21,6 +21,7 @@ from mithril.cost.calibrate.compute import (
     measure_functions,
     measure_memory,
     measure_products,
+    measure_transposes,
 )
 from mithril.cost.calibrate.links import list_axes, list_kinds, measure_levels
 from mithril.cost.calibrate.timing import Timer
@@ -38,7 +39,7 @@ def count_measurements(engine: Engine) -> int:
     """Return how many measurements `calibrate` announces at most."""
     timer = Timer(engine)
     links = len(list_axes(engine.mesh)) * len(list_kinds(engine))
-    functions = len(list_functions(engine.kernels)) + len(list_convolutions(engine.kernels))
+    functions = len(list_functions(engine.kernels)) + len(list_convolutions(engine.kernels)) + 1
     return len(ROWS) + count_products(timer) + functions + links
 
 
@@ -75,9 +76,10 @@ def calibrate(
     products = measure_products(timer, memory.kernel_seconds, advance)
     functions = measure_functions(timer, memory.kernel_seconds, advance)
     convolutions = measure_convolutions(timer, memory.kernel_seconds, advance)
+    transposes = measure_transposes(timer, memory.kernel_seconds, advance)
     levels, errors = measure_levels(timer, advance)
     base = find_described(engine)
-    ordinary = sorted(functions.values())
+    ordinary = sorted(rate for ((_, rate),) in functions.values())
     found = replace(
         base,
         name=base.name.removesuffix(SUFFIX) + SUFFIX,
@@ -85,7 +87,7 @@ def calibrate(
         vector_rate=ordinary[len(ordinary) // 2] if ordinary else products[DType.float32][-1][1],
         memory_bandwidth=memory.bandwidths[-1][1],
         bandwidths=memory.bandwidths,
-        op_rates={**functions, **convolutions},
+        op_rates={**functions, **convolutions, **transposes},
         kernel_seconds=memory.kernel_seconds,
         call_seconds=call_seconds,
         levels=levels or base.levels,

@@ -7,19 +7,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.cost.calibrate.timing import Step, Timer, make_type
+from mithril.cost.compiled_form import LayOut
 from mithril.cost.hardware import Rate
 from mithril.cost.work import is_fused
 from mithril.ir import Op, Tensor
 from mithril.ir.operand import apply, apply_one
 from mithril.ops.arithmetic import Add, Multiply
 from mithril.ops.attention import Attention, AttentionGradient
-from mithril.ops.conv import Convolution, ConvolutionWeightGradient
+from mithril.ops.control import after
+from mithril.ops.conv import (
+    Convolution,
+    ConvolutionInputGradient,
+    ConvolutionWeightGradient,
+    Convolving,
+)
 from mithril.ops.functions import Erf, Tanh
 from mithril.ops.linalg import Einsum
 from mithril.ops.nn import Gelu, GeluGradient, Silu, SiluGradient, Softmax, SoftmaxGradient
 from mithril.ops.normalization import LayerNorm, LayerNormGradient, RmsNorm, RmsNormGradient
 from mithril.ops.reduce import Sum
-from mithril.types import DType, TensorType
+from mithril.ops.shape import Transpose
+from mithril.types import DType, Shape, TensorType
 
 DTYPES = (DType.float32, DType.bfloat16, DType.float16, DType.float64)
 PRODUCT_SIZES = (16, 32, 64, 128, 256, 512, 1024)
@@ -37,8 +45,11 @@ FUNCTION_ROWS = 1024
 ATTENTION = (4, 128, 4, 64)
 """Batch, sequence, heads and their size."""
 CONSTANT_ERROR = 1e-5
-IMAGES, WINDOW = (8, 64, 16, 16), (64, 64, 3, 3)
-"""Batch, channels and sizes; channels and a window that keeps all of them."""
+IMAGES, WINDOW = ((8, 64, 16, 16), (32, 64, 32, 32)), (64, 64, 3, 3)
+"""Batch, channels and sizes, of small and large images; channels and a window that keeps all of
+them."""
+ORDERS = ((0, 2, 3, 1), (0, 3, 1, 2), (1, 2, 3, 0), (3, 0, 1, 2))
+"""In which libraries take images: channels last, the batch last, and back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,24 @@ def _add_sum(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
 def _repeat(op: Op) -> Step:
     """Return an op whose first result takes the place of its first operand."""
     return lambda x, operands: apply(op, x, *operands[1:])[0]
+
+
+def _measure_apart(timer: Timer, step: Step, types: Sequence[TensorType]) -> float:
+    """Return the seconds of an op whose operand comes from memory, and whose result goes there.
+
+    A compiler makes a chain of ops one kernel, in which it computes values anew for each use, and
+    leaves out what brings operands into the order of a library. Beside other ops it is not so.
+
+    Args:
+        timer: of the engine.
+        step: emits the op.
+        types: of its operands.
+    """
+    if not timer.engine.execution.fuses:
+        return timer.measure(step, types)
+    seconds = timer.measure(lambda x, operands: step(after(x, x), operands), types)
+    apart = timer.measure(lambda x, operands: after(x, x), types[:1])
+    return max(seconds - apart, seconds / 4)
 
 
 def measure_products(
@@ -177,7 +206,7 @@ def list_functions(kernels: frozenset[str]) -> dict[Op, tuple[TensorType, ...]]:
 
 def measure_functions(
     timer: Timer, kernel_seconds: float, advance: Callable[[str], None]
-) -> Mapping[str, float]:
+) -> Mapping[str, Rate]:
     """Return the operations a second of ops by name, where they are not those of their memory.
 
     Args:
@@ -185,30 +214,63 @@ def measure_functions(
         kernel_seconds: what starting a kernel costs.
         advance: told of each measurement before it begins.
     """
-    found = {}
+    found: dict[str, Rate] = {}
     for op, types in list_functions(timer.engine.kernels).items():
         advance(op.name)
-        seconds = timer.measure(_repeat(op), types)
+        seconds = _measure_apart(timer, _repeat(op), types)
         start = 0.0 if is_fused(op, timer.engine.execution) else kernel_seconds
         flops = op.cost(types, op.infer(types)).flops
-        found[op.name] = flops / max(seconds - start, seconds / 4)
+        found[op.name] = ((float(flops), flops / max(seconds - start, seconds / 4)),)
     return found
 
 
-def list_convolutions(kernels: frozenset[str]) -> tuple[Op, ...]:
+def measure_transposes(
+    timer: Timer, kernel_seconds: float, advance: Callable[[str], None]
+) -> Mapping[str, Rate]:
+    """Return the elements a second that are put into another order, where a compiler does that.
+
+    Args:
+        timer: of the engine.
+        kernel_seconds: what starting a kernel costs.
+        advance: told of each measurement before it begins.
+    """
+    if not timer.engine.execution.lays_out:
+        return {}
+    advance(LayOut.name)
+    sizes = (ATTENTION, IMAGES[1])
+    return {LayOut.name: tuple(_measure_transpose(timer, x, kernel_seconds) for x in sizes)}
+
+
+def _measure_transpose(timer: Timer, shape: Shape, kernel_seconds: float) -> tuple[float, float]:
+    """Return the elements of a tensor, and how many are put into another order in a second."""
+
+    def step(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+        for order in ORDERS:
+            x = after(apply_one(Transpose(order), x), x)
+        return x
+
+    types, count = [make_type(*shape)], len(ORDERS)
+    apart = timer.measure(lambda x, operands: after(x, x), types)
+    seconds = timer.measure(step, types) / count
+    seconds = max(seconds - apart, seconds / 4)
+    size = math.prod(shape)
+    return float(size), size / max(seconds - kernel_seconds, seconds / 4)
+
+
+def list_convolutions(kernels: frozenset[str]) -> tuple[Convolving, ...]:
     """Return a convolution and its gradients, which are measured one by one.
 
     Args:
         kernels: names of the ops that the engine runs itself.
     """
     op = Convolution((1, 1), ((1, 1), (1, 1)), (1, 1), 1)
-    known = (op, op.input_gradient(IMAGES[2:]), op.weight_gradient(WINDOW[2:]))
+    known = (op, op.input_gradient(IMAGES[0][2:]), op.weight_gradient(WINDOW[2:]))
     return known if kernels >= {one.name for one in known} else ()
 
 
 def measure_convolutions(
     timer: Timer, kernel_seconds: float, advance: Callable[[str], None]
-) -> Mapping[str, float]:
+) -> Mapping[str, Rate]:
     """Return the operations a second of a convolution and of its gradients, by name.
 
     Args:
@@ -216,17 +278,25 @@ def measure_convolutions(
         kernel_seconds: what starting a kernel costs.
         advance: told of each measurement before it begins.
     """
-    kernels, found, forward = timer.engine.kernels, {}, 0.0
-    for op in list_convolutions(kernels):
+    found: dict[str, Rate] = {}
+    for op in list_convolutions(timer.engine.kernels):
         advance(op.name)
-        seconds = timer.measure(_convolve(op), [make_type(*IMAGES), make_type(*WINDOW)])
-        if isinstance(op, Convolution):
-            forward = seconds
-        if isinstance(op, ConvolutionWeightGradient):
-            seconds = max(seconds - forward, seconds / 4)
-        flops = 2.0 * math.prod(IMAGES) * math.prod(WINDOW[1:])
-        found[op.name] = flops / max(seconds - kernel_seconds, seconds / 4)
+        found[op.name] = tuple(_measure_convolution(timer, op, x, kernel_seconds) for x in IMAGES)
     return found
+
+
+def _measure_convolution(
+    timer: Timer, op: Convolving, images: Shape, kernel_seconds: float
+) -> tuple[float, float]:
+    """Return the operations of a convolution, and how many it does in a second."""
+    types = [make_type(*images), make_type(*WINDOW)]
+    if isinstance(op, ConvolutionInputGradient):
+        op = op.input_gradient(images[2:])
+    seconds = timer.measure(_convolve(op), types)
+    if isinstance(op, ConvolutionWeightGradient):
+        seconds = max(seconds - timer.measure(_convolve(op.forward()), types), seconds / 4)
+    flops = 2.0 * math.prod(images) * math.prod(WINDOW[1:])
+    return flops, flops / max(seconds - kernel_seconds, seconds / 4)
 
 
 def _convolve(op: Op) -> Step:

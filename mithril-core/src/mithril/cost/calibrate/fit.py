@@ -26,29 +26,35 @@ class Line:
         return self.first * a + self.second * b
 
 
-def fit_line(points: Sequence[tuple[float, float, float]]) -> Line:
+def fit_line(
+    points: Sequence[tuple[float, float, float]], scales: Sequence[float] | None = None
+) -> Line:
     """Return the line with the least sum of squared relative residuals, neither factor below 0.
 
     Args:
-        points: a, b and the measured seconds, above 0, of each.
+        points: a, b and the measured seconds of each.
+        scales: seconds, above 0, that the residual of each is relative to: those of the measurement
+            that it is a part of; by default its own.
 
     >>> line = fit_line([(1, 1000, 3.0), (1, 2000, 4.0), (1, 4000, 6.0)])
     >>> round(line.first, 6), round(line.second, 6), round(line.error, 6)
     (2.0, 0.001, 0.0)
     """
-    rows = [(a / t, b / t) for a, b, t in points]
+    scales = scales or [t for *_, t in points]
+    rows = [(a / s, b / s) for (a, b, _), s in zip(points, scales, strict=True)]
+    times = [t / s for (*_, t), s in zip(points, scales, strict=True)]
     aa, ab, bb = (_dot(rows, i, j) for i, j in ((0, 0), (0, 1), (1, 1)))
-    a1, b1 = (math.fsum(row[i] for row in rows) for i in (0, 1))
+    a1, b1 = (math.fsum(r[i] * t for r, t in zip(rows, times, strict=True)) for i in (0, 1))
     determinant = aa * bb - ab * ab
     first, second = a1 / aa if aa else 0.0, 0.0
     # Columns that are all but parallel say nothing of their parts.
     if determinant > 1e-9 * aa * bb:
         first, second = (a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant
     if first < 0:
-        first, second = 0.0, b1 / bb
+        first, second = 0.0, max(b1 / bb, 0.0)
     if second < 0:
-        first, second = a1 / aa, 0.0
-    residuals = [first * a + second * b - 1 for a, b in rows]
+        first, second = max(a1 / aa, 0.0), 0.0
+    residuals = [first * a + second * b - t for (a, b), t in zip(rows, times, strict=True)]
     error = math.sqrt(math.fsum(r * r for r in residuals) / len(rows))
     return Line(first, second, error)
 

@@ -11,7 +11,7 @@ from mithril.engine import Engine
 from mithril.ir import Tensor
 from mithril.ir.operand import apply_one
 from mithril.mesh import Mesh
-from mithril.ops.arithmetic import Add
+from mithril.ops.arithmetic import Add, Multiply
 from mithril.ops.collective import (
     SEND,
     AllGather,
@@ -21,10 +21,17 @@ from mithril.ops.collective import (
     ReduceScatter,
     class_of,
 )
+from mithril.ops.linalg import Einsum
+from mithril.ops.reduce import Max
 from mithril.ops.slicing import Slice
 
 SIZES = (1 << 8, 1 << 12, 1 << 15, 1 << 18, 1 << 20)
 """Elements that a collective is measured with, before they are cut into parts of a group."""
+WORK = 256
+"""Rows and columns of a product between collectives: devices compute between them, too, and wait
+for the last one where they share the cores of a machine."""
+NOTHING = 1e-30
+"""What is multiplied by it changes nothing to which it is added."""
 LEAST_LATENCY, LEAST_SECONDS_PER_BYTE = 1e-9, 1e-12
 """What counts where the fit leaves nothing."""
 
@@ -75,28 +82,39 @@ def _to_link(line: Line) -> Link:
 def measure_kind(timer: Timer, kind: str, axis: str) -> Line:
     """Return what a kind of collective costs a device for each message and each byte it sends."""
     group = timer.engine.mesh.product([axis])
-    points = []
+    points, scales = [], []
     for size in SIZES:
         held = make_type(max(size // group, 1) * group)
         part = make_type(held.size // group)
         operand = part if kind == AllGather.name else held
         # What keeps the chain going costs time, too: it is measured without the collective.
         steps = (_make_step(kind, axis, group, runs) for runs in (True, False))
-        with_it, without = (timer.quickly(0.5).measure(s, [operand], False) for s in steps)
+        types = [operand, make_type(WORK, WORK)]
+        with_it, without = (timer.quickly(0.5).measure(s, types, False) for s in steps)
         share = timer.engine.mesh.size if timer.engine.execution.in_turn else 1
-        seconds = max(with_it - without, with_it / 4) / share
+        seconds = (with_it - without) / share
         traffic = class_of(kind).traffic(held.nbytes, group)
         points.append((float(traffic.messages), traffic.bytes, seconds))
-    return fit_line(points)
+        scales.append(with_it / share)
+    return fit_line(points, scales)
 
 
 def _make_step(kind: str, axis: str, group: int, runs: bool) -> Step:
     """Return a collective whose result is brought back to the size of its operand."""
 
     def step(y: Tensor, operands: Sequence[Tensor]) -> Tensor:
-        return apply_one(Add(), _exchange(kind, axis, group, y, runs), operands[0])
+        return _work(_exchange(kind, axis, group, y, runs), operands[1])
 
     return step
+
+
+def _work(y: Tensor, matrix: Tensor) -> Tensor:
+    """Return the operand, after a product of matrices that waits for it."""
+    nothing = y.builder.constant(NOTHING, y.dtype)
+    first = apply_one(Multiply(), apply_one(Slice((0,), (1,), (1,)), y), nothing)
+    product = apply_one(Einsum("ab,bc->ac"), apply_one(Add(), matrix, first), matrix)
+    most = apply_one(Max((0, 1), keepdims=False), product)
+    return apply_one(Add(), y, apply_one(Multiply(), most, nothing))
 
 
 def _exchange(kind: str, axis: str, group: int, y: Tensor, runs: bool) -> Tensor:

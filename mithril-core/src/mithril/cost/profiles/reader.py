@@ -198,10 +198,10 @@ class _Reader:
             return self._points(given, "memory_bandwidth", BYTES, BANDWIDTH)
         return ((1.0, self._figure(content, "memory_bandwidth", BANDWIDTH)),)
 
-    def _op_rates(self, content: object) -> dict[str, float]:
+    def _op_rates(self, content: object) -> dict[str, Rate]:
         table = self._table(content, "op_rates")
         self._check_keys(table, sorted(registry()), "op_rates.")
-        return {name: self._figure(table, name, RATE, "op_rates.") for name in table}
+        return {name: self._rate(table, name, "op_rates.") for name in table}
 
     def _calibration(self, content: object) -> Calibration | None:
         if content is None:
@@ -223,14 +223,13 @@ class _Reader:
         known = [dtype.value for dtype in DType]
         table = self._table(content, "rates")
         self._check_keys(table, known, "rates.")
-        return {DType(key): self._rate(table, key) for key in table}
+        return {DType(key): self._rate(table, key, "rates.") for key in table}
 
-    def _rate(self, table: Mapping[str, Any], key: str) -> Rate:
-        given = self._unwrap(table[key], f"rates.{key}")
-        what = f"{self.what}: rates.{key}"
+    def _rate(self, table: Mapping[str, Any], key: str, at: str) -> Rate:
+        given = self._unwrap(table[key], at + key)
         if not isinstance(given, list):
-            return ((1.0, RATE.read(given, what)),)
-        return self._points(given, f"rates.{key}", WORK, RATE)
+            return ((1.0, RATE.read(given, f"{self.what}: {at}{key}")),)
+        return self._points(given, at + key, WORK, RATE)
 
     def _points(self, given: list[Any], key: str, size: Dimension, rate: Dimension) -> Rate:
         what = f"{self.what}: {key}"
@@ -304,7 +303,9 @@ def write_content(profile: Profile) -> dict[str, object]:
         "rates": {
             dtype.value: _write_points(rate, WORK, RATE) for dtype, rate in hardware.rates.items()
         },
-        "op_rates": {name: RATE.write(rate) for name, rate in hardware.op_rates.items()},
+        "op_rates": {
+            name: _write_points(rate, WORK, RATE) for name, rate in hardware.op_rates.items()
+        },
         "levels": [_write_level(level) for level in hardware.levels],
         **_write_calibration(hardware.calibration),
     }
