@@ -33,8 +33,8 @@ DTYPES = (DType.float32, DType.bfloat16, DType.float16, DType.float64)
 PRODUCT_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 FORMS = ("ab,cb->ac", "ab,bc->ac", "ba,bc->ac")
 """Of a product by a weight [out, in]: forward, and the gradients of its input and of the weight."""
-LONGEST_PRODUCT = 0.1
-"""Seconds of one product beyond which no larger one is measured."""
+LONGEST = 0.1
+"""Seconds of one product or convolution beyond which no larger one is measured."""
 COLUMNS = 256
 ROWS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 SMALL = 16
@@ -110,22 +110,32 @@ def _repeat(op: Op) -> Step:
     return lambda x, operands: apply(op, x, *operands[1:])[0]
 
 
-def _measure_apart(timer: Timer, step: Step, types: Sequence[TensorType]) -> float:
-    """Return the seconds of an op whose operand comes from memory, and whose result goes there.
+class _Apart:
+    """Times ops whose operands come from memory, and whose results go there.
 
     A compiler makes a chain of ops one kernel, in which it computes values anew for each use, and
     leaves out what brings operands into the order of a library. Beside other ops it is not so.
 
     Args:
         timer: of the engine.
-        step: emits the op.
-        types: of its operands.
     """
-    if not timer.engine.execution.fuses:
-        return timer.measure(step, types)
-    seconds = timer.measure(lambda x, operands: step(after(x, x), operands), types)
-    apart = timer.measure(lambda x, operands: after(x, x), types[:1])
-    return max(seconds - apart, seconds / 4)
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._known: dict[TensorType, float] = {}
+
+    def measure(self, step: Step, types: Sequence[TensorType]) -> float:
+        """Return the seconds of an op; see `Timer.measure`."""
+        if not self._timer.engine.execution.fuses:
+            return self._timer.measure(step, types)
+        seconds = self._timer.measure(lambda x, operands: step(after(x, x), operands), types)
+        return max(seconds - self._find_gap(types[0]), seconds / 4)
+
+    def _find_gap(self, type: TensorType) -> float:
+        """Return the seconds of what keeps a tensor apart."""
+        if type not in self._known:
+            self._known[type] = self._timer.measure(lambda x, operands: after(x, x), [type])
+        return self._known[type]
 
 
 def measure_products(
@@ -161,7 +171,7 @@ def _measure_dtype(
     for size in PRODUCT_SIZES:
         advance(f"product, {size} x {size} {dtype}")
         # Eight times the work of the size before.
-        if 8 * seconds > LONGEST_PRODUCT:
+        if 8 * seconds > LONGEST:
             continue
         type = make_type(size, size, dtype=dtype)
         share = 1.0 if dtype == DType.float32 else 0.5
@@ -215,9 +225,10 @@ def measure_functions(
         advance: told of each measurement before it begins.
     """
     found: dict[str, Rate] = {}
+    apart = _Apart(timer)
     for op, types in list_functions(timer.engine.kernels).items():
         advance(op.name)
-        seconds = _measure_apart(timer, _repeat(op), types)
+        seconds = apart.measure(_repeat(op), types)
         start = 0.0 if is_fused(op, timer.engine.execution) else kernel_seconds
         flops = op.cost(types, op.infer(types)).flops
         found[op.name] = ((float(flops), flops / max(seconds - start, seconds / 4)),)
@@ -281,7 +292,10 @@ def measure_convolutions(
     found: dict[str, Rate] = {}
     for op in list_convolutions(timer.engine.kernels):
         advance(op.name)
-        found[op.name] = tuple(_measure_convolution(timer, op, x, kernel_seconds) for x in IMAGES)
+        rates = [_measure_convolution(timer, op, IMAGES[0], kernel_seconds)]
+        if _count_operations(IMAGES[1]) / rates[0][1] <= LONGEST:
+            rates.append(_measure_convolution(timer, op, IMAGES[1], kernel_seconds))
+        found[op.name] = tuple(rates)
     return found
 
 
@@ -295,8 +309,12 @@ def _measure_convolution(
     seconds = timer.measure(_convolve(op), types)
     if isinstance(op, ConvolutionWeightGradient):
         seconds = max(seconds - timer.measure(_convolve(op.forward()), types), seconds / 4)
-    flops = 2.0 * math.prod(images) * math.prod(WINDOW[1:])
+    flops = _count_operations(images)
     return flops, flops / max(seconds - kernel_seconds, seconds / 4)
+
+
+def _count_operations(images: Shape) -> float:
+    return 2.0 * math.prod(images) * math.prod(WINDOW[1:])
 
 
 def _convolve(op: Op) -> Step:
