@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mithril.cost.storages import Storage, Storages
+from mithril.cost.storages import Storages
 from mithril.engine.arena import ALIGNMENT, Arena, Writing
 from mithril.ir import Node, Repeat, Value
 from mithril.plan.execution import ALL

@@ -59,8 +59,10 @@ class DeviceMemory:
         lines.append("  " + ", ".join(f"{part} {format_bytes(size)}" for part, size in parts))
         if self.arena is not None:
             size, bound = format_bytes(self.arena.size), format_bytes(self.arena.bound)
-            lines.append(f"  arena of {size}; no offsets take less than {bound}, it is "
-                         f"{self.arena.ratio:.3f} times that")
+            lines.append(
+                f"  arena of {size}; no offsets take less than {bound}, it is "
+                f"{self.arena.ratio:.3f} times that"
+            )
         for holding in self.alive[:SHOWN]:
             where = f" ({holding.scope})" if holding.scope else ""
             size = format_bytes(holding.bytes)

@@ -46,7 +46,7 @@ from mithril.ops import (
     Where,
 )
 from mithril.ops.attention import Attention, AttentionGradient
-from mithril.ops.choice import Comparison
+from mithril.ops.elementwise import Comparison
 from mithril.ops.random import RandomBits
 from mithril.ops.reduce import Reduction
 from mithril.plan import Execution, Program
@@ -127,7 +127,7 @@ class Arrange(Protocol):
 
 
 WriterOf = Mapping[str, Callable[[Any, Sequence[TensorType]], Run | None]]
-"""By op name, factories of kernels that write into memory that is given, None where there is none."""
+"""By op name, factories of kernels that write into memory that is given; None if there is none."""
 
 
 Place = tuple[int, int, TensorType]

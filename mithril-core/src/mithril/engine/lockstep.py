@@ -301,8 +301,9 @@ class Writer:
                 elif layout.holds(value):
                     yield f"{name} = {self._place(layout, value, function, axes, at)}"
                 else:
-                    self.constants["empty"] = self._xp.empty
-                    yield f"{name} = empty({value.type.shape}, {value.type.dtype.numpy.name!r})"
+                    dtype = f"{function}_{self._names[value]}_dtype"
+                    self.constants |= {"empty": self._xp.empty, dtype: value.type.dtype.numpy}
+                    yield f"{name} = empty({value.type.shape}, {dtype})"
 
     def _place(
         self, layout: HostLayout, value: Value, function: str, axes: Axes, at: Coordinate

@@ -34,9 +34,9 @@ class Execution:
             plans then have such sums in float32.
         workspaces: what kernels take while they run besides operands and results, as multiples of
             the largest of these, by op name.
-        in_arena: names of the ops whose results lie in one arena, which is laid out before a program
-            runs and kept between calls (`ALL` for those of all ops); without any, memory is taken
-            when a result is made and given back when nobody needs it any more.
+        in_arena: names of the ops whose results lie in one arena at offsets that are chosen before
+            a program runs (`ALL` for those of all ops); without any, memory is taken when a result
+            is made and given back when nobody needs it any more.
         devices_per_processor: how many devices are at work on one processor at the same time, as
             processes on the cores of a machine are.
         largest_part: how many times its even part of the processor a device uses where the others

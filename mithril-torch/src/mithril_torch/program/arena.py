@@ -36,9 +36,7 @@ IN_ARENA = tuple(
 """Names of the ops whose results lie in an arena, as far as that is known of an op by its name."""
 
 
-def arrange_on(
-    arrange: Arrange, execution: Execution, graph: Graph, writing: Writing
-) -> Arena:
+def arrange_on(arrange: Arrange, execution: Execution, graph: Graph, writing: Writing) -> Arena:
     """Return where the results of a graph lie that is written as text.
 
     Args:

@@ -100,7 +100,9 @@ def write_into(target: str, expression: str) -> str:
     if isinstance(expression, Direct):
         return expression.into.format(out=target)
     argument = _find_out_argument(expression)
-    return f"{expression[:-1]}, {argument}={target})" if argument else f"{target}.copy_({expression})"
+    return (
+        f"{expression[:-1]}, {argument}={target})" if argument else f"{target}.copy_({expression})"
+    )
 
 
 def is_written_into(expression: str) -> bool:

@@ -164,7 +164,7 @@ class FunctionEmitter:
     def _place_in_arena(self, value: Value) -> str:
         """Return, and remember, the name of a value's own part of the arena."""
         offset = self._base + self._arena.offsets[value]
-        self._names[value] = name = self._module.place(offset, value.type)
+        self._names[value] = name = self._module.name_part(offset, value.type)
         return name
 
     def _name_output(self, value: Value) -> str:

@@ -110,7 +110,7 @@ class ModuleScope:
             self.arenas.append((self.mesh.devices, arena.size))
         return arena
 
-    def place(self, offset: int, type: TensorType) -> str:
+    def name_part(self, offset: int, type: TensorType) -> str:
         """Return the name of a part of that block, which is cut out once."""
         return self.once("held_", f"cut(arena, {offset}, {list(type.shape)}, {dtype(type)})")
 

@@ -1,8 +1,8 @@
 """Kernels of NumPy that write their result into memory that is given, where they have one to write.
 
-They compute what the kernels of `KERNELS` do, by the same functions, bit for bit. An op, or a dtype,
-that is missing here makes its result anew: it would be computed elsewhere and copied, which costs
-time and saves no memory.
+They compute what the kernels of `KERNELS` do, by the same functions, bit for bit. An op, or a
+dtype, that is missing here makes its result anew: it would be computed elsewhere and copied, which
+costs time and saves no memory.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ def _sum_as_product(is_leading: bool, x: TensorType, terms: int) -> Run:
     ones = np.ones(terms, dtype=x.dtype.numpy)
 
     def run(x: Any, out: Any) -> Any:
-        operands = (ones, x.reshape(terms, -1)) if is_leading else (x.reshape(-1, terms), ones)
-        np.matmul(*operands, out=out.reshape(-1))
+        flat = x.reshape(terms, -1) if is_leading else x.reshape(-1, terms)
+        left, right = (ones, flat) if is_leading else (flat, ones)
+        np.matmul(left, right, out=out.reshape(-1))
         return out
 
     return run

@@ -22,9 +22,7 @@ def make_arena(
     return torch.empty(max(sizes, default=0), dtype=torch.uint8, device=device)
 
 
-def cut(
-    arena: torch.Tensor, offset: int, shape: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor:
+def cut(arena: torch.Tensor, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return the part of a block that a tensor takes, as that tensor."""
     size = math.prod(shape) * dtype.itemsize
     return arena[offset : offset + size].view(dtype).view(shape)
