@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mithril.cost.storages import Storages
 from mithril.engine.arena import ALIGNMENT, Arena, Writing
-from mithril.ir import Node, Repeat, Value
+from mithril.ir import Node, Value
 from mithril.plan.execution import ALL
 
 
@@ -101,7 +101,7 @@ def writing_by_name(names: Sequence[str]) -> Writing:
     def results(node: Node) -> Sequence[Value]:
         if node.op.name not in known:
             return ()
-        return node.outputs[node.op.carried :] if isinstance(node.op, Repeat) else node.outputs
+        return node.outputs[len(node.op.carries) :]  # of a loop the stacks, slice by slice
 
     return Writing(results)
 
@@ -154,8 +154,8 @@ def _extend_shared(
     of = storages.of
     for node in reversed(storages.graph.nodes):
         results = node.outputs
-        if isinstance(node.op, Repeat):
-            results = results[: node.op.carried]  # stacks are copies
+        if node.op.bodies:
+            results = results[: len(node.op.carries)]  # stacks are copies
         elif is_anew(node):
             continue
         for value in (value for value in results if value in of):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mithril.engine.kernels.registry import Run
-from mithril.ir import Graph, Node, Repeat, Value
+from mithril.ir import Graph, Node, Value
 from mithril.ir.start import join_starts
 from mithril.ops import (
     Add,
@@ -86,9 +86,9 @@ NO_ARENA = Arena()
 
 _ANEW = (
     Add, Attention, AttentionGradient, Comparison, CrossEntropy, CrossEntropyGradient, Divide,
-    Einsum, Exp, Gelu, GeluGradient, LayerNorm, LayerNormGradient, LogSoftmax, Multiply, OneHot, RandomBits,
-    RmsNorm, RmsNormGradient, ScatterAdd, Silu, SiluGradient, Softmax, SoftmaxGradient, Subtract,
-    Take, Tanh, Where,
+    Einsum, Exp, Gelu, GeluGradient, LayerNorm, LayerNormGradient, LogSoftmax, Multiply, OneHot,
+    RandomBits, RmsNorm, RmsNormGradient, ScatterAdd, Silu, SiluGradient, Softmax, SoftmaxGradient,
+    Subtract, Take, Tanh, Where,
 )  # fmt: skip
 """Ops whose kernels, on every engine, return neither an operand nor a view of one."""
 
@@ -179,8 +179,8 @@ class HostArenas:
 
 def _list_written(writers: WriterOf, node: Node) -> Sequence[Value]:
     """Return the results of a node that a kernel writes; a scalar of NumPy is no array."""
-    if isinstance(node.op, Repeat):
-        return node.outputs[node.op.carried :]  # stacks, slice by slice
+    if node.op.bodies:
+        return node.outputs[len(node.op.carries) :]  # stacks, slice by slice
     make = writers.get(node.op.name)
     if make is None or not all(value.type.shape for value in node.outputs):
         return ()

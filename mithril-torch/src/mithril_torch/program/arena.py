@@ -50,8 +50,8 @@ def arrange_on(arrange: Arrange, execution: Execution, graph: Graph, writing: Wr
 
 def list_written(node: Node) -> Sequence[Value]:
     """Return the results of a node that are written into memory that is given."""
-    if isinstance(node.op, Repeat):
-        return node.outputs[node.op.carried :]  # stacks, slice by slice
+    if node.op.bodies:
+        return node.outputs[len(node.op.carries) :]  # stacks, slice by slice
     is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex | UserOp)
     if is_special or len(node.outputs) != 1:
         return ()
