@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from mithril.cost.storages import Storages
 from mithril.engine.arena import ALIGNMENT, Arena, Writing
 from mithril.ir import Node, Value
@@ -44,29 +46,33 @@ def place(blocks: Sequence[Block]) -> list[int]:
     """
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].bytes, blocks[i].birth))
     offsets = [0] * len(blocks)
-    placed: list[tuple[int, int, int, int]] = []  # birth, death, start, end
-    for number in order:
+    placed = np.zeros((4, len(blocks)), np.int64)  # birth, death, start, end; by their starts
+    for count, number in enumerate(order):
         block = blocks[number]
         size = align(block.bytes)
-        beside = sorted(
-            (start, end)
-            for birth, death, start, end in placed
-            if birth <= block.death and block.birth <= death
-        )
-        offsets[number] = start = _find_gap(beside, size)
-        placed.append((block.birth, block.death, start, start + size))
+        birth, death, start, end = placed[:, :count]
+        is_beside = (birth <= block.death) & (death >= block.birth)
+        offsets[number] = found = _find_gap(start[is_beside], end[is_beside], size)
+        at = int(np.searchsorted(start, found))
+        placed[:, at + 1 : count + 1] = placed[:, at:count]
+        placed[:, at] = block.birth, block.death, found, found + size
     return offsets
 
 
-def _find_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """Return where the smallest gap between taken parts begins that is large enough."""
-    best, least, end = -1, 0, 0
-    for start, stop in taken:
-        room = start - end
-        if room >= size and (best < 0 or room < least):
-            best, least = end, room
-        end = max(end, stop)
-    return end if best < 0 else best
+def _find_gap(starts: np.ndarray, ends: np.ndarray, size: int) -> int:
+    """Return where the smallest gap between taken parts begins that is large enough.
+
+    Args:
+        starts: of the parts, in order.
+        ends: of the parts.
+        size: of what is put there.
+    """
+    if not len(starts):
+        return 0
+    before = np.concatenate(([0], np.maximum.accumulate(ends)))
+    room = starts - before[:-1]
+    fits = np.flatnonzero(room >= size)
+    return int(before[fits[np.argmin(room[fits])]] if len(fits) else before[-1])
 
 
 def find_bound(blocks: Sequence[Block]) -> int:
