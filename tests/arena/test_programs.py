@@ -28,13 +28,13 @@ def engine_of(name: str) -> Engine:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@settings(max_examples=scaled(200), deadline=None)
+@settings(max_examples=scaled(120), deadline=None)
 @given(graph=graphs())
 def test_random_graphs_compute_the_same_and_keep_results(name: str, graph: Graph) -> None:
     assert_equal_in_arena(engine_of(name), graph)
 
 
-@settings(max_examples=scaled(200), deadline=None)
+@settings(max_examples=scaled(120), deadline=None)
 @given(graph=graphs())
 def test_an_arena_is_no_smaller_than_its_bound(graph: Graph) -> None:
     execution = engine_of("torch").in_arena(arrange).execution
