@@ -9,6 +9,7 @@ from typing import Any, Self
 import mithril as ml
 import numpy as np
 import pytest
+from mithril.cost.liveness import arrange
 from mithril.engine import Engine
 from mithril.engine.interop import Interop
 from mithril.engine.lockstep import LockstepExecutable
@@ -116,6 +117,12 @@ REFUSALS = {
         ml.OptionError,
         "partition_hooks=True is not available on backend 'least'; its programs have "
         "no ranges for a profiler; leave it out",
+    ),
+    "an arena": (
+        lambda engine: engine.in_arena(arrange),
+        ml.OptionError,
+        "memory_planning='greedy' is not available on backend 'least'; its programs take memory as "
+        "they run; leave it out",
     ),
 }
 

@@ -10,10 +10,12 @@ from typing import Self
 import jax
 import numpy as np
 from mithril.engine import Engine, EngineProfiler
+from mithril.engine.arena import Arrange
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Execution, Program, Whole
+from mithril.plan.execution import ALL
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
 
@@ -52,6 +54,7 @@ class JaxEngine(Engine):
     opened: Devices
     options: JaxOptions
     is_measuring: bool = False
+    is_arranged: bool = False
     name = "jax"
 
     @property
@@ -80,6 +83,7 @@ class JaxEngine(Engine):
             devices_per_processor=here,
             largest_part=float(here),
             adds_in_product=self.platform == "gpu",
+            in_arena=ALL if self.is_arranged else (),
         )
 
     @property
@@ -164,6 +168,14 @@ class JaxEngine(Engine):
     def is_in_order(self) -> bool:
         """False: XLA computes while Python goes on."""
         return False
+
+    def in_arena(self, arrange: Arrange) -> Self:
+        """Return this engine as one whose plans count on the block that XLA lays results out in.
+
+        XLA gives every result that stays in a program its place in one block before the program
+        runs, the largest first; there is nothing to choose. It takes the block at every call.
+        """
+        return replace(self, is_arranged=True)
 
     def measuring(self) -> Self:
         """Return this engine with programs that JAX's profiler finds."""

@@ -16,6 +16,7 @@ from typing import Any, Self
 import mlx.core as mx
 import numpy as np
 from mithril.engine import Engine, EngineProfiler, Executable
+from mithril.engine.arena import Arrange
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.lockstep import LockstepExecutable
@@ -26,7 +27,7 @@ from mithril.engine.rank import RankExecutable
 from mithril.engine.reuse import find_overwritten
 from mithril.engine.shards import host_shards
 from mithril.engine.transport import Transport
-from mithril.errors import BackendError
+from mithril.errors import BackendError, OptionError
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
@@ -244,6 +245,18 @@ class MLXEngine(Engine):
     def wait_for(self, handles: Sequence[Shards]) -> None:
         """Return once arrays are computed."""
         mx.eval(list(handles))
+
+    def in_arena(self, arrange: Arrange) -> Self:
+        """Refuse to say where results lie.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError(
+            "memory_planning='greedy' is not available on backend 'mlx'; MLX decides where a "
+            "result lies when it computes it, and its functions write into no memory that is "
+            "given; leave it out"
+        )
 
     def lower_stages(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
         """Turn a plan of several stages into what this process does in it."""

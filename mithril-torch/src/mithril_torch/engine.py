@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 import torch
 from mithril.engine import Engine, Executable, Handle
+from mithril.engine.arena import Arrange
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.engine.reuse import reuse_donated
@@ -33,6 +34,7 @@ from mithril_torch.kernels.callable import kernels_on
 from mithril_torch.kernels.workspaces import WORKSPACES
 from mithril_torch.launch.distributed import Job, job_of, join
 from mithril_torch.options import TorchOptions
+from mithril_torch.program.arena import IN_ARENA, arrange_on
 from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
 from mithril_torch.program.layout_log import log_layout, log_plan
 from mithril_torch.program.staged import transfer_plan
@@ -145,6 +147,7 @@ class TorchEngine(Engine):
             joins_parts=not in_turn,
             adds_narrow=not in_turn,
             workspaces=WORKSPACES if self.device == "cpu" else (),
+            in_arena=IN_ARENA if self.codegen.arrange else (),
         )
 
     @property
@@ -244,6 +247,16 @@ class TorchEngine(Engine):
         is_timed = not self.codegen.compiled
         codegen = replace(self.codegen, timed=is_timed)
         return replace(self, codegen=codegen, executor=self.executor.measuring())
+
+    def in_arena(self, arrange: Arrange) -> Self:
+        """Return this engine with programs whose functions write into one block a device.
+
+        Raises:
+            OptionError: the way programs run leaves them no say in where results lie.
+        """
+        self.options.check_arena()
+        chosen = partial(arrange_on, arrange, self.execution)
+        return replace(self, codegen=replace(self.codegen, arrange=chosen))
 
     def with_ranges(self) -> Self:
         """Return this engine with programs whose layers stand in ranges of PyTorch's profiler.

@@ -104,6 +104,19 @@ class TorchOptions:
             )
         self._check_codegen(option, True)
 
+    def check_arena(self) -> None:
+        """Raise if programs run in a way that leaves no say in where results lie.
+
+        Raises:
+            OptionError: they do.
+        """
+        if self.jit:
+            raise OptionError(
+                "memory_planning='greedy' does not go with jit=True; torch.compile lays out memory "
+                "by itself; leave one of them out"
+            )
+        self._check_codegen("memory_planning", "greedy")
+
     def _check_together(self) -> None:
         if self.use_module_hooks:
             self.check_ranges("use_module_hooks")

@@ -26,7 +26,7 @@ BACKEND_LATER = frozenset({
 COMPILE_LATER = frozenset({
     "activation_checkpointing", "activation_offload", "auto_partition", "checkpointing",
     "communication_optimization", "load_balancing", "load_balancing_algorithm",
-    "max_memory_per_device", "memory_planning", "offload_threshold", "partition_constraints",
+    "max_memory_per_device", "offload_threshold", "partition_constraints",
     "partition_objective", "partition_search_space", "partition_strategy",
     "profiling_based_partitioning", "recomputation_granularity",
     "rematerialization", "rematerialization_policy", "spill_threshold_mb", "spill_to_host",

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mithril.cost.arena import fill, writing_by_name
 from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.inside import count_workspace
 from mithril.cost.storages import Storage, Storages
+from mithril.engine.arena import NO_ARENA, Arena, Writing
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.plan import Execution
 
 ACTIVATIONS, COLLECTIVES, TEMPORARIES = "activations", "collectives", "temporaries"
+ARENA = "arena"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class GraphMemory:
         results: for each output the number of its storage: below the number of inputs, that of the
             input in whose memory it lies.
         made: the storages of results that are no inputs, by number.
+        arena: where in one block lies what is put there; its bytes are counted in nothing above.
     """
 
     peak: int
@@ -56,6 +60,12 @@ class GraphMemory:
     curve: tuple[int, ...]
     results: tuple[int, ...]
     made: Mapping[int, Holding]
+    arena: Arena = NO_ARENA
+
+
+def arrange(graph: Graph, execution: Execution, writing: Writing) -> Arena:
+    """Return where the values of a graph lie in an arena; see `mithril.engine.arena.Arrange`."""
+    return Liveness(execution, writing).measure(graph).arena
 
 
 @dataclass(eq=False)
@@ -64,10 +74,16 @@ class Liveness:
 
     Args:
         execution: how the engine runs programs.
+        writing: what its kernels write into an arena; by default what the execution says.
     """
 
     execution: Execution
+    writing: Writing | None = None
     _bodies: dict[int, tuple[Graph, GraphMemory]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.writing is None and self.execution.in_arena:
+            self.writing = writing_by_name(self.execution.in_arena)
 
     def measure(
         self,
@@ -87,14 +103,18 @@ class Liveness:
         if self.execution.lays_out:
             graph = to_compiled_form(graph)
         storages = Storages(graph, self.execution, {graph.inputs[position] for position in free})
-        return _Sweep(self, storages, kinds or {}, owned or {}).run()
+        leaving = list(graph.outputs.values())
+        return _Sweep(self, storages, kinds or {}, owned or {}, leaving).run()
 
-    def measure_body(self, body: Graph) -> GraphMemory:
-        """Return what one iteration of a loop takes."""
+    def measure_body(self, node: Node, body: Graph) -> GraphMemory:
+        """Return what one iteration of a loop takes; what is stacked is copied at its end."""
         known = self._bodies.get(id(body))
         if known is None:
             storages = Storages(body, self.execution)
-            known = self._bodies[id(body)] = body, _Sweep(self, storages, {}, {}).run()
+            outputs = list(body.outputs.values())
+            copies = self.writing is not None and bool(self.writing.results(node))
+            leaving = outputs[: len(node.op.carries)] if copies else outputs
+            known = self._bodies[id(body)] = body, _Sweep(self, storages, {}, {}, leaving).run()
         return known[1]
 
 
@@ -106,6 +126,7 @@ class _Sweep:
         storages: of the graph.
         kinds: what outputs are, by name.
         owned: inputs that the graph lets go of.
+        leaving: outputs that outlive a run.
     """
 
     def __init__(
@@ -114,6 +135,7 @@ class _Sweep:
         storages: Storages,
         kinds: Mapping[str, str],
         owned: Mapping[int, Holding],
+        leaving: Sequence[Value],
     ) -> None:
         self._parent = parent
         self._how = parent.execution
@@ -128,6 +150,10 @@ class _Sweep:
         self._positions = {node: at for at, node in enumerate(self._graph.nodes)}
         self._find_deaths()
         self._name(kinds)
+        self._arena = NO_ARENA
+        self._made = {storage.number for storage in storages.all[self._borrowed :]}
+        if parent.writing is not None:
+            self._fill_arena(parent.writing, leaving)
 
     def run(self) -> GraphMemory:
         births, deaths = self._by_position()
@@ -147,8 +173,23 @@ class _Sweep:
             tuple(self._list_alive(at)),
             tuple(curve),
             tuple(storage.number for storage in outputs),
-            {s.number: self._holdings[s.number] for s in outputs if s.number >= self._borrowed},
+            {s.number: self._holdings[s.number] for s in outputs if s.number in self._made},
+            self._arena,
         )
+
+    def _fill_arena(self, writing: Writing, leaving: Sequence[Value]) -> None:
+        """Put into the arena what can lie there; it is counted there and nowhere else."""
+        bodies = {
+            node: arena
+            for node in self._graph.nodes
+            for body in node.op.bodies
+            if (arena := self._parent.measure_body(node, body).arena).size
+        }
+        self._arena, inside = fill(self._storages, writing, bodies, leaving)
+        self._made -= inside
+        for storage in self._storages.all:
+            if storage.number in inside:
+                storage.bytes = 0
 
     # ---------------------------------------------------------------- from when to when
 
@@ -273,14 +314,14 @@ class _Sweep:
             return [Holding(f"workspace of {node.op.name}", node.scope, kind, size)] if size else []
         found: list[Holding] = []
         for body in node.op.bodies:
-            found += self._parent.measure_body(body).alive
+            found += self._parent.measure_body(node, body).alive
             if node.op.iterations > 1 and not self._how.lays_out:
                 found += self._list_handed_on(node, body)
         return found
 
     def _list_handed_on(self, node: Node, body: Graph) -> list[Holding]:
         """Return slices of stacks that the iteration before the one that runs has made."""
-        memory, carried = self._parent.measure_body(body), len(node.op.carries)
+        memory, carried = self._parent.measure_body(node, body), len(node.op.carries)
         carries = set(memory.results[:carried])
         found = []
         for number in dict.fromkeys(memory.results[carried:]):
@@ -303,4 +344,7 @@ class _Sweep:
         return found + (self._list_inside(self._graph.nodes[position]) if position >= 0 else [])
 
 
-__all__ = ["ACTIVATIONS", "COLLECTIVES", "TEMPORARIES", "GraphMemory", "Holding", "Liveness"]
+__all__ = [
+    "ACTIVATIONS", "ARENA", "COLLECTIVES", "TEMPORARIES", "GraphMemory", "Holding", "Liveness",
+    "arrange",
+]  # fmt: skip

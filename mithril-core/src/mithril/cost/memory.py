@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Holding
 from mithril.cost.plan_liveness import Replay, group_devices
+from mithril.engine.arena import Arena
 from mithril.plan import Plan
 from mithril.tables import describe_devices
 from mithril.units import format_bytes
 
 PARTS = (
     "parameters", "gradients", "optimizer", "inputs", "outputs", "activations", "temporaries",
-    "collectives",
+    "collectives", "arena",
 )  # fmt: skip
 SHOWN = 10
 """How many of the things that are in memory a table names."""
@@ -33,12 +34,14 @@ class DeviceMemory:
         devices: their flat indices.
         peak: the most bytes each of them holds at once.
         parts: the bytes of each kind of thing at that moment: `parameters`, `gradients`,
-            `optimizer`, `inputs`, `outputs`, `activations` kept for the backward, `temporaries` and
-            buffers of `collectives`.
+            `optimizer`, `inputs`, `outputs`, `activations` kept for the backward, `temporaries`,
+            buffers of `collectives`, and the `arena`, if memory is planned, whatever is in it.
         at: the op that runs then, and its layer.
         alive: what is in memory then, largest first.
         curve: bytes after each node, in the order in which programs run; a loop is one node, and
             where the plan has several programs each is gone through as often as it runs.
+        arena: the block in which most values lie at fixed offsets, with `memory_planning="greedy"`:
+            its `size`, the `bound` that no offsets go below, and the `ratio` of both.
     """
 
     devices: tuple[int, ...]
@@ -47,12 +50,19 @@ class DeviceMemory:
     at: str
     alive: tuple[Holding, ...]
     curve: tuple[int, ...]
+    arena: Arena | None = None
 
     def __str__(self) -> str:
         whose = describe_devices(self.devices)
         lines = [f"{whose}: {format_bytes(self.peak)} at most, at {self.at}"]
         parts = ((part, self.parts[part]) for part in PARTS if self.parts[part])
         lines.append("  " + ", ".join(f"{part} {format_bytes(size)}" for part, size in parts))
+        if self.arena is not None:
+            size, bound = format_bytes(self.arena.size), format_bytes(self.arena.bound)
+            lines.append(
+                f"  arena of {size}; no offsets take less than {bound}, it is "
+                f"{self.arena.ratio:.3f} times that"
+            )
         for holding in self.alive[:SHOWN]:
             where = f" ({holding.scope})" if holding.scope else ""
             size = format_bytes(holding.bytes)
@@ -162,5 +172,6 @@ def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()
         for holding in alive:
             sizes[holding.kind] += holding.bytes
         at, curve = found.at, tuple(found.curve)
-        rows.append(DeviceMemory(devices, found.peak, dict(sizes), at, tuple(alive), curve))
+        arena = found.arena if found.arena.size else None
+        rows.append(DeviceMemory(devices, found.peak, dict(sizes), at, tuple(alive), curve, arena))
     return PlanMemory(tuple(rows), hardware.memory_bytes, hardware.name)

@@ -8,18 +8,20 @@ read it, where the engine frees memory while a program runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from mithril.cost.liveness import (
     ACTIVATIONS,
+    ARENA,
     COLLECTIVES,
     TEMPORARIES,
     GraphMemory,
     Holding,
     Liveness,
 )
+from mithril.engine.arena import NO_ARENA, Arena
 from mithril.engine.reuse import reuse_donated
 from mithril.ir import Node, Phase
 from mithril.mesh import Sharding
@@ -42,12 +44,14 @@ class DeviceLiveness:
         at: the op that runs then, and its layer.
         alive: what is there then.
         curve: bytes after each node.
+        arena: of the program that needs the largest one; it is there all the time.
     """
 
     peak: int = 0
     at: str = "the start"
     alive: tuple[Holding, ...] = ()
     curve: list[int] = field(default_factory=list)
+    arena: Arena = NO_ARENA
 
 
 def group_devices(plan: Plan) -> list[tuple[int, ...]]:
@@ -107,6 +111,13 @@ class Replay:
             known = self._liveness.measure(graph, self._kinds, owned, free)
             self._known[key] = known
         return known
+
+    def find_arena(self, stages: Iterable[int]) -> Arena:
+        """Return the largest of the arenas of some stages, which share its memory."""
+        if not self.execution.in_arena:
+            return NO_ARENA
+        found = (self.measure(stage, {}).arena for stage in dict.fromkeys(stages))
+        return max(found, key=lambda arena: arena.size, default=NO_ARENA)
 
     def _find_free(self, stage: int) -> Sequence[int]:
         """Return the inputs of a stage in whose memory its outputs may be made."""
@@ -218,6 +229,13 @@ class _Walk:
             if self._has(port.sharding):
                 kind = self._replay.kind_of_input(port.name)
                 self._put(slot, _Held(port.name, kind, local_bytes(port.type, port.sharding)))
+        runs = (table.steps[position] for position in self._steps)
+        arena = self._replay.find_arena(step.stage for step in runs if isinstance(step, Run))
+        if arena.size:
+            self._found.arena = arena
+            held = _Held("arena", ARENA, arena.size)
+            self._users[held] += 1
+            self._live += held.bytes
         self._note(self._live, None, "", [])
         for position in self._steps:
             step, dead = table.steps[position], self._dead[position]

@@ -19,6 +19,7 @@ from typing import Self
 
 import numpy as np
 
+from mithril.engine.arena import Arrange
 from mithril.engine.interop import Interop
 from mithril.engine.protocol import Executable, Handle, Produce
 from mithril.engine.recording import EngineProfiler
@@ -315,6 +316,23 @@ class Engine(ABC):
         raise OptionError(
             f"partition_hooks=True is not available on backend '{self.name}'; its "
             f"programs have no ranges for a profiler; leave it out"
+        )
+
+    def in_arena(self, arrange: Arrange) -> Self:
+        """Return this engine with programs that keep their values at fixed places in one block.
+
+        The block of a device is made once for each lowered plan, and used again at every call. What
+        leaves a program is not in it. The `execution` of the engine says whose results are.
+
+        Args:
+            arrange: chooses the places.
+
+        Raises:
+            OptionError: its programs take memory as they run, which is the default.
+        """
+        raise OptionError(
+            f"memory_planning='greedy' is not available on backend '{self.name}'; its programs "
+            f"take memory as they run; leave it out"
         )
 
 

@@ -13,11 +13,13 @@ import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from mithril.engine.arena import HostLayout, Place
 from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import Kernel
 from mithril.engine.marks import Marks
@@ -45,6 +47,7 @@ class LockstepExecutable:
         kernels: kernel factories by op name.
         xp: the array namespace.
         marks: what takes the time between its segments, if it is measured.
+        layout: where values lie in arenas, if they do.
     """
 
     def __init__(
@@ -53,19 +56,26 @@ class LockstepExecutable:
         kernels: Mapping[str, Kernel],
         xp: ModuleType,
         marks: Marks | None = None,
+        layout: HostLayout | None = None,
     ) -> None:
-        writer = Writer(program.mesh, join_starts(program.graph), kernels, xp, "run", marks)
+        graph = join_starts(program.graph) if layout is None else layout.graph
+        writer = Writer(program.mesh, graph, kernels, xp, "run", marks, layout)
         self.source = writer.write_program(program.inputs)
         self._file = f"<lockstep {id(self)}>"
         self._run = load_run(writer, self.source, self._file)
         self._places = writer.places
+        self._layout, self._memory = layout, writer.memory
+        self._lock = nullcontext() if layout is None else layout.arenas.lock
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
     ) -> list[list[Any]]:
         """Run once; see `Executable`."""
         # As on other frameworks, an overflow or a division by zero makes inf or nan in silence.
-        with np.errstate(all="ignore"):
+        with self._lock, np.errstate(all="ignore"):
+            if self._memory and self._layout is not None:  # all programs of the plan are lowered
+                self._layout.arenas.assign(self._memory, self._run.__globals__)
+                self._memory = {}
             try:
                 return self._run(inputs, observe)
             except MithrilError as error:
@@ -82,9 +92,8 @@ class LockstepExecutable:
 
 def load_run(writer: Writer, source: str, place: str) -> _Run:
     """Return the function `run` of what a writer has written."""
-    namespace: dict[str, Any] = writer.constants
-    exec(compile(source, place, "exec"), namespace)
-    run: _Run = namespace["run"]
+    exec(compile(source, place, "exec"), writer.constants)
+    run: _Run = writer.constants["run"]
     return run
 
 
@@ -100,6 +109,7 @@ class Writer:
             which computes values now, for marks.
         name: of the function; what belongs to it starts with it.
         marks: what takes the time between its segments, if it is measured.
+        layout: where values lie in arenas, if they do.
     """
 
     def __init__(
@@ -110,10 +120,12 @@ class Writer:
         xp: ModuleType,
         name: str,
         marks: Marks | None = None,
+        layout: HostLayout | None = None,
     ) -> None:
         self.constants: dict[str, Any] = {}
         self.functions: list[str] = []
         self.places: dict[str, str] = {}
+        self.memory: dict[str, Place] = {}
         self._mesh = mesh
         self._graph = graph
         self._kernels = kernels
@@ -123,6 +135,7 @@ class Writer:
         self._names: dict[Value, str] = {}
         self._last = graph.last_uses()
         self._marks = marks
+        self._layout = layout
         for own in ("start", "settle"):
             if hasattr(xp, own):
                 self.constants[own] = getattr(xp, own)
@@ -224,15 +237,19 @@ class Writer:
             yield from self._collective(node, function, inherited)
             return
         types = [value.type for value in node.inputs]
-        self.constants[function] = self._kernels[op.name](op, types)
+        layout = self._layout if self._layout and self._layout.holds(node.outputs[0]) else None
+        kernel = self._kernels[op.name](op, types) if layout is None else layout.make_writer(node)
+        self.constants[function] = kernel
         self.places[function] = _place_in_code(node)
         for value in node.outputs:
             self._declare(value, inherited)
         axes = self._varies[node.outputs[0]]
         for at in self._coordinates(axes):
             results = ", ".join(self._variable(value, axes, at) for value in node.outputs)
-            operands = ", ".join(self._variable(value, axes, at) for value in node.inputs)
-            yield f"{results} = {function}({operands})"
+            operands = [self._variable(value, axes, at) for value in node.inputs]
+            if layout is not None:
+                operands.append(self._place(layout, node.outputs[0], function, axes, at))
+            yield f"{results} = {function}({', '.join(operands)})"
 
     def _loop(self, node: Node, op: Repeat, function: str) -> Iterator[str]:
         """Write a loop: the body as a function of its own, its results unpacked or collected."""
@@ -256,7 +273,7 @@ class Writer:
                 arguments += [f"{name}{index}" for name in names]
         results = [name for value in node.outputs for _, name in self._variables(value)]
         stacks = results[len(state) :]
-        yield from (f"{name} = []" for name in stacks)
+        yield from self._begin_stacks(node, op, function)
         order = f"reversed(range({op.count}))" if op.reverse else f"range({op.count})"
         yield f"for {function}_i in {order}:"
         made = [f"{function}_m{i}" for i in range(len(stacks))]
@@ -264,18 +281,44 @@ class Writer:
         yield f"    [{', '.join([*state, *made])}] = {call}"
         if self._marks is not None:
             yield f"    {self._marks.resume()}"
-        yield from (f"    {s}.append({m})" for s, m in zip(stacks, made, strict=True))
+        put = ".append({})" if self._layout is None else f"[{function}_i] = {{}}"
+        yield from (f"    {s}{put.format(m)}" for s, m in zip(stacks, made, strict=True))
         yield from (f"{a} = {b}" for a, b in zip(results, state, strict=False))
-        self.constants["stack"] = self._xp.stack
-        backwards = "[::-1]" if op.reverse else ""
-        yield from (f"{name} = stack({name}{backwards})" for name in stacks)
+        if self._layout is None:
+            self.constants["stack"] = self._xp.stack
+            backwards = "[::-1]" if op.reverse else ""
+            yield from (f"{name} = stack({name}{backwards})" for name in stacks)
         yield f"del {', '.join([*state, *made])}"
+
+    def _begin_stacks(self, node: Node, op: Repeat, function: str) -> Iterator[str]:
+        """Write what makes the stacks of a loop: lists, or memory that its iterations write to."""
+        layout = self._layout
+        for value in node.outputs[op.carried :]:
+            axes = self._varies[value]
+            for at, name in self._variables(value):
+                if layout is None:
+                    yield f"{name} = []"
+                elif layout.holds(value):
+                    yield f"{name} = {self._place(layout, value, function, axes, at)}"
+                else:
+                    dtype = f"{function}_{self._names[value]}_dtype"
+                    self.constants |= {"empty": self._xp.empty, dtype: value.type.dtype.numpy}
+                    yield f"{name} = empty({value.type.shape}, {dtype})"
+
+    def _place(
+        self, layout: HostLayout, value: Value, function: str, axes: Axes, at: Coordinate
+    ) -> str:
+        """Return the name of the memory of a value on a device."""
+        device = self._device(axes, at)
+        name = f"{function}_{self._names[value]}_{device}"
+        self.memory[name] = layout.place(value, self._mesh.in_whole(device))
+        return name
 
     def _body(self, node: Node, op: Repeat, function: str) -> tuple[str, list[Axes], list[Axes]]:
         """Return source, input and result axes of a body; a carry varies as it comes to."""
         varies = [self._varies[value] for value in node.inputs]
         while True:
-            writer = self._within(op.body, function)
+            writer = self._within(node, op.body, function)
             source, found = writer.write_body(varies, op.carried)
             wider = [
                 self._in_mesh_order((*a, *b))
@@ -284,13 +327,15 @@ class Writer:
             if wider == varies[: op.carried]:
                 self.constants |= writer.constants
                 self.places |= writer.places
+                self.memory |= writer.memory
                 return source, varies, found
             varies[: op.carried] = wider
 
-    def _within(self, body: Graph, name: str) -> Writer:
+    def _within(self, node: Node, body: Graph, name: str) -> Writer:
         """Return what writes the body of a loop."""
         marks = None if self._marks is None else self._marks.within(name)
-        return Writer(self._mesh, body, self._kernels, self._xp, name, marks)
+        layout = None if self._layout is None else self._layout.within(node)
+        return Writer(self._mesh, body, self._kernels, self._xp, name, marks, layout)
 
     def _axis_index(self, node: Node, op: AxisIndex) -> Iterator[str]:
         (value,) = node.outputs

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
+from mithril.engine.arena import HostLayout
 from mithril.engine.kernels import Kernel
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.marks import Marks
@@ -25,19 +26,27 @@ class MeasuredLockstep:
         program: what runs.
         kernels: kernel factories by op name.
         xp: the array namespace, whose arrays know their `nbytes` and `base`.
+        layout: where values lie in arenas, if they do.
     """
 
-    def __init__(self, program: Program, kernels: Mapping[str, Kernel], xp: ModuleType) -> None:
+    def __init__(
+        self,
+        program: Program,
+        kernels: Mapping[str, Kernel],
+        xp: ModuleType,
+        layout: HostLayout | None = None,
+    ) -> None:
         self._made = program, kernels, xp
+        self._layout = layout
         self._devices = program.mesh.flat
 
     @cached_property
     def _timed(self) -> LockstepExecutable:
-        return LockstepExecutable(*self._made, Marks())
+        return LockstepExecutable(*self._made, Marks(), self._layout)
 
     @cached_property
     def _counting(self) -> LockstepExecutable:
-        return LockstepExecutable(*self._made, Marks(counts_memory=True))
+        return LockstepExecutable(*self._made, Marks(counts_memory=True), self._layout)
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None

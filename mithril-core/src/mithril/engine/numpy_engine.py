@@ -8,21 +8,25 @@ from typing import Self
 
 import numpy as np
 
+from mithril.engine.arena import Arrange, HostArenas
 from mithril.engine.base import Engine
 from mithril.engine.kernels import KERNELS, kernels_for, on_namespace
+from mithril.engine.kernels.writing import WRITERS
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.measured import MeasuredLockstep
 from mithril.engine.moving import move
 from mithril.engine.protocol import Executable, Produce
 from mithril.engine.reuse import reuse_donated
 from mithril.engine.shards import host_shards
+from mithril.ir import Repeat
 from mithril.mesh import Mesh, Sharding
-from mithril.plan import Execution, Program
+from mithril.plan import Execution, Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import TensorType
 
 NUMPY_KERNELS = on_namespace(KERNELS, np)
 """The kernels of all ops on NumPy."""
+_IN_ARENA = (*WRITERS, Repeat.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class NumpyEngine(Engine):
     mesh: Mesh
     options: object = None
     is_measuring: bool = False
+    arrange: Arrange | None = None
+    arenas: HostArenas | None = None
     name = "numpy"
 
     @property
@@ -46,7 +52,7 @@ class NumpyEngine(Engine):
     @property
     def execution(self) -> Execution:
         """A kernel an op, one device after the other."""
-        return Execution(in_turn=True)
+        return Execution(in_turn=True, in_arena=_IN_ARENA if self.arrange else ())
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -78,10 +84,31 @@ class NumpyEngine(Engine):
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into straight-line Python over all devices."""
+        return self._lower(program, donate, self._open_arenas())
+
+    def lower_stages(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
+        """Turn a plan of several stages into something that runs; its programs share arenas."""
+        shared = replace(self, arenas=self._open_arenas())
+        return super(NumpyEngine, shared).lower_stages(plan, donate)
+
+    def _lower(
+        self, program: Program, donate: Collection[int], arenas: HostArenas | None
+    ) -> Executable:
         kernels = kernels_for(self.name, NUMPY_KERNELS)
+        reusing = reuse_donated(program, donate)
+        layout = None if arenas is None else arenas.lay_out(reusing, self.execution, WRITERS)
         if self.is_measuring:
-            return MeasuredLockstep(reuse_donated(program, donate), kernels, np)
-        return LockstepExecutable(reuse_donated(program, donate), kernels, np)
+            return MeasuredLockstep(reusing, kernels, np, layout)
+        return LockstepExecutable(reusing, kernels, np, layout=layout)
+
+    def _open_arenas(self) -> HostArenas | None:
+        if self.arrange is None:
+            return None
+        return self.arenas or HostArenas(self.arrange)
+
+    def in_arena(self, arrange: Arrange) -> Self:
+        """Return this engine with programs whose kernels write into one block a device."""
+        return replace(self, arrange=arrange)
 
     def measuring(self) -> Self:
         """Return this engine with programs that say how long their segments take."""

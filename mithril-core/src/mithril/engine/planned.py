@@ -9,6 +9,7 @@ from typing import Never
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.errors import BackendError
 from mithril.plan import Execution, Program
+from mithril.plan.execution import ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class PlannedEngine(NumpyEngine):
     @property
     def execution(self) -> Execution:
         """A compiler fuses elementwise ops, and collectives go on beside other work."""
-        return Execution(fuses=True, overlaps=True, adds_narrow=True)
+        in_arena = ALL if self.arrange else ()
+        return Execution(fuses=True, overlaps=True, adds_narrow=True, in_arena=in_arena)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Never:
         """Refuse to run.

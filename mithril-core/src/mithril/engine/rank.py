@@ -78,7 +78,7 @@ class _RankWriter(Writer):
         self._rank = rank
         self._exchanges = exchanges
 
-    def _within(self, body: Graph, name: str) -> Writer:
+    def _within(self, node: Node, body: Graph, name: str) -> Writer:
         marks = None if self._marks is None else self._marks.within(name)
         return _RankWriter(
             self._mesh, body, self._kernels, self._xp, name, self._rank, self._exchanges, marks

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ALL = ("*",)
+"""As `in_arena`: the results of all ops."""
+
 
 @dataclass(frozen=True, slots=True)
 class Execution:
@@ -31,6 +34,9 @@ class Execution:
             plans then have such sums in float32.
         workspaces: what kernels take while they run besides operands and results, as multiples of
             the largest of these, by op name.
+        in_arena: names of the ops whose results lie in one arena at offsets that are chosen before
+            a program runs (`ALL` for those of all ops); without any, memory is taken when a result
+            is made and given back when nobody needs it any more.
         devices_per_processor: how many devices are at work on one processor at the same time, as
             processes on the cores of a machine are.
         largest_part: how many times its even part of the processor a device uses where the others
@@ -48,5 +54,6 @@ class Execution:
     joins_parts: bool = False
     adds_narrow: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
+    in_arena: tuple[str, ...] = ()
     devices_per_processor: int = 1
     largest_part: float = 1.0

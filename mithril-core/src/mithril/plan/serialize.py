@@ -233,4 +233,5 @@ def _sharding_in(item: Json) -> Sharding:
 def _pricing_in(content: Json) -> Pricing:
     execution = content["execution"]
     workspaces = tuple((name, factor) for name, factor in execution["workspaces"])
-    return Pricing(**{**content, "execution": Execution(**{**execution, "workspaces": workspaces})})
+    given = {**execution, "workspaces": workspaces, "in_arena": tuple(execution["in_arena"])}
+    return Pricing(**{**content, "execution": Execution(**given)})

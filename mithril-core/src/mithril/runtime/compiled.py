@@ -27,6 +27,7 @@ from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.bound_model import BoundModel
 from mithril.runtime.evaluation import Evaluator, check_names
+from mithril.runtime.memory_planning import choose_engine
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.placing_parameters import place_parameters
@@ -57,8 +58,8 @@ class CompiledModel(PlanReports, Shared):
         self.outputs: tuple[str, ...] = tuple(output_names(model))
         self.parameters: tuple[str, ...] = tuple(parameter_names(model))
         self._model = model
-        self.engine: Engine = (
-            backend.engine.with_ranges() if settings.partition_hooks else backend.engine
+        self.engine: Engine = choose_engine(
+            backend.engine, settings.memory_planning, ranges=settings.partition_hooks
         )
         self._shardings: ParameterShardings[Evaluation] = ParameterShardings(self.parameters)
         self._planner = Planner(model, backend, self.engine, settings, self._shardings)

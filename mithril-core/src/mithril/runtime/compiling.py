@@ -24,6 +24,7 @@ from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import PipelineOptions, Precision, check_flag
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
+from mithril.runtime.memory_planning import read_memory_planning
 from mithril.runtime.settings import (
     Choice,
     Settings,
@@ -68,6 +69,7 @@ def compile(
     pipeline: PipelineOptions | None = None,
     pipeline_schedule: str | Sequence[str] | None = None,
     partition_hooks: bool = False,
+    memory_planning: str | None = None,
     **options: object,
 ) -> CompiledModel:
     """Compile a model for a backend.
@@ -116,6 +118,10 @@ def compile(
         pipeline_schedule: the schedule alone, as `PipelineOptions` takes it.
         partition_hooks: put each layer, and each collective, into a range of the framework's
             profiler that has its name.
+        memory_planning: `greedy` lays results out before anything runs, at fixed offsets in one
+            block a device, which is made once and used again at every call; what leaves a program
+            is never in it. `dynamic`, the default, takes memory when a result is made and gives it
+            back when nobody needs it any more. XLA lays its programs out in either case.
         options: none yet; others of the guides, and those of `jit` that make no sense here, are
             refused by name.
 
@@ -167,6 +173,7 @@ def compile(
         donated=read_donated(donate, inputs, parameters, outputs),
         differentiable=read_differentiable(differentiable, inputs),
         partition_hooks=check_flag("partition_hooks", partition_hooks),
+        memory_planning=read_memory_planning(memory_planning),
         pipeline=read_pipeline(pipeline, pipeline_schedule),
     )
     alone = pipeline is None

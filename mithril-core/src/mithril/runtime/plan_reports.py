@@ -72,7 +72,7 @@ class PlanReports:
         Returns:
             For each device a dict of bytes: `total`, which is the peak, and what it is made of:
             `parameters`, `gradients`, `optimizer`, `inputs`, `outputs`, `activations`,
-            `temporaries` and `collectives`.
+            `temporaries`, `collectives` and `arena`.
 
         Raises:
             GraphError: a name is missing or unknown.

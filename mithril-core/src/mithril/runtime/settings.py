@@ -15,6 +15,7 @@ from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
 from mithril.options import PipelineOptions, check_schedule_form
+from mithril.runtime.memory_planning import DYNAMIC
 from mithril.runtime.patterns import match_patterns, read_patterns
 from mithril.runtime.zero import NOTHING, Zero
 from mithril.transform import cotangent_name
@@ -39,6 +40,7 @@ class Settings:
         differentiable: inputs whose gradients are given besides those of the parameters.
         pipeline: how the stages of a pipeline run.
         zero: what is split further than it is computed.
+        memory_planning: `greedy` or `dynamic`: where results lie; see `choose_engine`.
         accumulate: how many micro-batches a batch is cut into, without stages.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
@@ -54,6 +56,7 @@ class Settings:
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     accumulate: int = 1
     zero: Zero = NOTHING
+    memory_planning: str = DYNAMIC
 
 
 def read_pipeline(

@@ -7,9 +7,10 @@ collectives use.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -162,6 +163,9 @@ class LocalExecutable:
         self.names["mark"] = make_mark(self._stamps, device)
         exec(compile(generated.text, f"<mithril program {id(self)}>", "exec"), self.names)
         self._run = self.names["run"]
+        self._arena: torch.Tensor | None = self.names.get("arena")
+        # Two calls at once would write into the same arena.
+        self._lock = nullcontext() if self._arena is None else Lock()
         self._device = device
         self._rank = rank
 
@@ -169,7 +173,7 @@ class LocalExecutable:
         """Run once; an observer is told of the collectives that PyTorch carried out."""
         if isinstance(observe, Recorder):
             return self._measure(inputs, observe)
-        with torch.inference_mode(), disable_autocast(self._device):
+        with self._lock, torch.inference_mode(), disable_autocast(self._device):
             if observe is None:
                 results: list[Handle] = self._run(inputs)
                 return results
@@ -184,9 +188,11 @@ class LocalExecutable:
         self._stamps.clear()
         check_counting(self._device, recorder)
         counting = (
-            count_allocations(self._device, inputs) if recorder.counts_memory else _no_count()
+            count_allocations(self._device, [*inputs, self._arena])
+            if recorder.counts_memory
+            else _no_count()
         )
-        with torch.inference_mode(), disable_autocast(self._device), counting as peak:
+        with self._lock, torch.inference_mode(), disable_autocast(self._device), counting as peak:
             results: list[Handle] = self._run(inputs)
             if self._device.startswith("cuda"):
                 torch.cuda.synchronize()

@@ -12,7 +12,7 @@ from mithril.engine.kernels.registry import Types
 from mithril.ir import Constant
 from mithril.types import DType
 
-from mithril_torch.kernels.expression import dtype, number
+from mithril_torch.kernels.expression import Direct, dtype, number
 from mithril_torch.kernels.table import EmitExpression, kernel, same
 from mithril_torch.kernels.unsigned import as_signed, in_order, wide
 
@@ -98,7 +98,9 @@ def rounding(op: ops.Rounding, types: Types) -> str:
 @kernel(ops.Cast)
 def cast(op: Any, types: Types) -> str:
     """x in another dtype."""
-    return "{0}" if op.dtype == types[0].dtype else f"{{0}}.to({dtype(op.dtype)})"
+    if op.dtype == types[0].dtype:
+        return "{0}"
+    return Direct(f"{{0}}.to({dtype(op.dtype)})", "{out}.copy_({0})")
 
 
 _UNSIGNED = {DType.uint8, DType.uint16, DType.uint32}
@@ -107,7 +109,9 @@ _UNSIGNED = {DType.uint8, DType.uint16, DType.uint32}
 @kernel(ops.Relu)
 def relu(op: ops.Relu, types: Types) -> str:
     """max(x, 0)."""
-    return "{0}" if types[0].dtype in _UNSIGNED else "torch.relu({0})"
+    if types[0].dtype in _UNSIGNED:
+        return "{0}"
+    return Direct("torch.relu({0})", "torch.clamp_min({0}, 0, out={out})")
 
 
 @kernel(Constant)

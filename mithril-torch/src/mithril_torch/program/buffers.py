@@ -16,10 +16,18 @@ from mithril.ops.collective import AllReduce, AxisIndex
 
 from mithril_torch.kernels.expression import Direct, dtype
 
-_HAS_OUT_ARGUMENT = (
-    "torch.add(", "torch.sub(", "torch.mul(", "torch.div(", "torch.neg(", "torch.sum(",
-    "torch.amax(", "torch.amin(",
-)  # fmt: skip
+_HAS_OUT_ARGUMENT = frozenset(f"torch.{name}" for name in (
+    "abs", "add", "amax", "amin", "atan", "bitwise_and", "bitwise_left_shift", "bitwise_not",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "cat", "ceil", "cos", "cosh", "cumprod",
+    "cumsum", "div", "eq", "erf", "exp", "expm1", "floor", "ge", "gt", "le", "log", "log1p",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul",
+    "ne", "neg", "pow", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "sub", "sum",
+    "tan", "tanh", "trunc", "where",
+)) | frozenset(f"aten.{name}" for name in ("gelu", "silu", "_softmax", "_log_softmax"))  # fmt: skip
+_HAS_GRAD_INPUT = frozenset(
+    f"aten.{name}" for name in ("gelu_backward", "silu_backward", "_softmax_backward_data")
+)
+"""Functions whose result is made in memory that is given as `out=`, or as `grad_input=`."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +99,30 @@ def write_into(target: str, expression: str) -> str:
     """
     if isinstance(expression, Direct):
         return expression.into.format(out=target)
-    is_total = expression.startswith("torch.sum(") and ", (" not in expression  # takes no `out`
-    if expression.startswith(_HAS_OUT_ARGUMENT) and _is_one_call(expression) and not is_total:
-        return f"{expression[:-1]}, out={target})"
-    return f"{target}.copy_({expression})"
+    argument = _find_out_argument(expression)
+    return (
+        f"{expression[:-1]}, {argument}={target})" if argument else f"{target}.copy_({expression})"
+    )
+
+
+def is_written_into(expression: str) -> bool:
+    """Return whether the value of an expression can be made in memory that is there, not copied.
+
+    >>> is_written_into("torch.sum(a, (0,))"), is_written_into("a.reshape(2, 3)")
+    (True, False)
+    """
+    return isinstance(expression, Direct) or bool(_find_out_argument(expression))
+
+
+def _find_out_argument(expression: str) -> str:
+    """Return the argument of a call that takes the memory for its result; nothing if none does."""
+    function = expression.partition("(")[0]
+    is_total = function == "torch.sum" and ", (" not in expression  # takes no `out`
+    if is_total or not _is_one_call(expression):
+        return ""
+    if function in _HAS_GRAD_INPUT:
+        return "grad_input"
+    return "out" if function in _HAS_OUT_ARGUMENT else ""
 
 
 def _is_one_call(expression: str) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from mithril.engine.arena import Arena, Writing
+from mithril.ir import Graph
 
 from mithril_torch.options import TorchOptions
 
@@ -24,6 +28,8 @@ class CodegenOptions:
             devices then keep no order.
         timed: it tells `mark` when it comes from one segment to the next.
         precision: that of products of float32, `ieee` or `tf32`; as PyTorch is set if left out.
+        arrange: chooses where results lie in one block a device, which is made when the program is
+            loaded; None for memory that is taken as it runs.
     """
 
     compiled: bool = False
@@ -35,6 +41,7 @@ class CodegenOptions:
     early: bool = False
     timed: bool = False
     precision: str | None = None
+    arrange: Callable[[Graph, Writing], Arena] | None = None
 
 
 DEFAULT_CODEGEN = CodegenOptions()

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from mithril.engine.arena import NO_ARENA, Arena
 from mithril.engine.recording import Segment, segment_of
 from mithril.ir import Constant, Graph, Node, Repeat, Value
 from mithril.ops import collective as ops
@@ -47,10 +48,19 @@ class FunctionEmitter:
         graph: a local one.
         prefix: what the names of its variables have in them, besides a number.
         is_owner: whether inputs belong to the function, so that it may let go of them.
+        arena: where in a block of memory results lie that are written there.
+        base: where the arena begins in the block.
     """
 
     def __init__(
-        self, module: ModuleScope, graph: Graph, prefix: str, *, is_owner: bool = False
+        self,
+        module: ModuleScope,
+        graph: Graph,
+        prefix: str,
+        *,
+        is_owner: bool = False,
+        arena: Arena = NO_ARENA,
+        base: int = 0,
     ) -> None:
         self._module = module
         self._graph = graph
@@ -66,6 +76,7 @@ class FunctionEmitter:
         self._is_top_level = not prefix
         self._segment = Segment("")
         self._borrowed = set() if is_owner else set(graph.inputs)
+        self._arena, self._base = arena, base
 
     def name_input(self, value: Value) -> str:
         """Return, and remember, the variable of an input."""
@@ -126,7 +137,9 @@ class FunctionEmitter:
     def _emit_local(self, node: Node) -> Iterator[str]:
         expression = self._format_expression(node)
         buffer = self._buffer_of.get(node.outputs[0])
-        if buffer is None:
+        if buffer is None and node.outputs[0] in self._arena.offsets:
+            yield write_into(self._place_in_arena(node.outputs[0]), expression)
+        elif buffer is None:
             yield self._format_assignment(node, expression)
         else:
             yield from self._emit_buffer(buffer)
@@ -147,6 +160,12 @@ class FunctionEmitter:
     def _format_assignment(self, node: Node, expression: str) -> str:
         names = [self._name_output(value) for value in node.outputs]
         return f"{', '.join(names)} = {expression}"
+
+    def _place_in_arena(self, value: Value) -> str:
+        """Return, and remember, the name of a value's own part of the arena."""
+        offset = self._base + self._arena.offsets[value]
+        self._names[value] = name = self._module.name_part(offset, value.type)
+        return name
 
     def _name_output(self, value: Value) -> str:
         number = len(self._names)
@@ -251,15 +270,18 @@ class FunctionEmitter:
 
     def _emit_loop(self, node: Node, op: Repeat, number: int) -> Iterator[str]:
         """Write a loop: its body is a function of its own, stacks are filled slice by slice."""
-        self._emit_body(op, number)
+        self._emit_body(node, op, number)
         operands = [self._names[value] for value in node.inputs]
         first = len(operands) - op.stacked
-        results = [self._name_output(value) for value in node.outputs]
+        placed = {value: self._place_in_arena(value) for value in self._find_placed(node)}
+        results = [placed.get(value) or self._name_output(value) for value in node.outputs]
         state, stacks = results[: op.carried], results[op.carried :]
         made = [f"made_{number}_{i}" for i in range(len(stacks))]
         for name, operand in zip(state, operands, strict=False):
             yield f"{name} = {operand}"
         for name, value in zip(stacks, node.outputs[op.carried :], strict=True):
+            if value in placed:
+                continue
             shape = list(value.type.shape)
             yield f"{name} = torch.empty({shape}, dtype={dtype(value.type)}, device=device)"
         counts = f"reversed(range({op.count}))" if op.reverse else f"range({op.count})"
@@ -273,8 +295,14 @@ class FunctionEmitter:
         if made:
             yield f"del {', '.join(made)}"
 
-    def _emit_body(self, op: Repeat, number: int) -> None:
-        emitter = FunctionEmitter(self._module, op.body, f"_{number}")
+    def _find_placed(self, node: Node) -> list[Value]:
+        return [value for value in node.outputs if value in self._arena.offsets]
+
+    def _emit_body(self, node: Node, op: Repeat, number: int) -> None:
+        start, arena = self._arena.within(node)
+        emitter = FunctionEmitter(
+            self._module, op.body, f"_{number}", arena=arena, base=self._base + start
+        )
         names = [emitter.name_input(value) for value in op.body.inputs]
         lines = emitter.lines()
         lines.append(Line(f"return ({''.join(f'{name}, ' for name in emitter.results())})"))

@@ -104,7 +104,8 @@ class Module(ModuleScope):
     def write_run(self, program: Program) -> None:
         """Write the function of a program that is all that runs."""
         prepared = replace(program, graph=_prepare(program.graph, self.codegen))
-        self._write("run", prepared, FunctionEmitter(self, prepared.graph, ""), ())
+        arena = self.arrange(prepared.graph)
+        self._write("run", prepared, FunctionEmitter(self, prepared.graph, "", arena=arena), ())
 
     def write_stage(self, name: str, program: Program, donated: Sequence[int]) -> Aliases:
         """Write the function of a program that others call, and that empties the list it is given.
@@ -119,7 +120,8 @@ class Module(ModuleScope):
         """
         free = {program.graph.inputs[position] for position in donated}
         prepared = replace(program, graph=_prepare(program.graph, self.codegen, free))
-        emitter = FunctionEmitter(self, prepared.graph, "", is_owner=True)
+        arena = self.arrange(prepared.graph)
+        emitter = FunctionEmitter(self, prepared.graph, "", is_owner=True, arena=arena)
         self._write(name, prepared, emitter, () if self.codegen.compiled else ("inputs.clear()",))
         outputs = list(prepared.graph.outputs.values())
         return {
@@ -146,7 +148,8 @@ class Module(ModuleScope):
 
     def render(self) -> ProgramText:
         """Return the text."""
-        lines = list(self.groups)
+        lines = [Line(f"arena = make_arena({self.arenas}, rank, device)")] if self.arenas else []
+        lines += self.groups
         for block in self.blocks:
             is_apart = lines and not block[0].text.startswith(("else", "elif"))
             lines += [Line(""), Line(""), *block] if is_apart else block

@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mithril.engine.arena import NO_ARENA, Arena, Writing
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.recording import Segment
+from mithril.ir import Graph
 from mithril.mesh import Mesh
+from mithril.types import TensorType
 
+from mithril_torch.kernels.expression import dtype
+from mithril_torch.program.arena import is_anew, list_written
 from mithril_torch.program.codegen_options import CodegenOptions
 
 
@@ -48,6 +53,8 @@ class ModuleScope:
         called: functions that the text calls and that are not text.
         known: what is made once: expressions, where they stand, and their names.
         segments: what `mark` is given the numbers of.
+        arenas: devices, all if none are named, and how many bytes they need in the block of memory
+            that functions share.
     """
 
     users: Mapping[str, Kernel]
@@ -57,6 +64,7 @@ class ModuleScope:
     called: dict[str, Any] = field(default_factory=dict)
     known: dict[tuple[str, int], str] = field(default_factory=dict)
     segments: list[TextSegment] = field(default_factory=list)
+    arenas: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     mesh: Mesh = field(default_factory=Mesh)
     _header: list[Line] = field(default_factory=list)
     _functions: list[list[Line]] = field(default_factory=list)
@@ -92,6 +100,19 @@ class ModuleScope:
         members = [[self.mesh.in_whole(i) for i in ranks] for ranks in self.mesh.groups(axes)]
         label = ",".join(self.mesh.join_axes(axes))
         return self._once("group_", f"make_group({label!r}, {members})", -1, self.groups)
+
+    def arrange(self, graph: Graph) -> Arena:
+        """Return where the results of a graph lie in the block of memory that functions share."""
+        if self.codegen.arrange is None:
+            return NO_ARENA
+        arena = self.codegen.arrange(graph, Writing(list_written, is_anew))
+        if arena.size:
+            self.arenas.append((self.mesh.devices, arena.size))
+        return arena
+
+    def name_part(self, offset: int, type: TensorType) -> str:
+        """Return the name of a part of that block, which is cut out once."""
+        return self.once("held_", f"cut(arena, {offset}, {list(type.shape)}, {dtype(type)})")
 
     def _once(self, kind: str, expression: str, place: int, lines: list[Line]) -> str:
         key = expression, place

@@ -26,16 +26,22 @@ def in_blocks(step: Run, xp: ModuleType) -> Run:
         step: takes arrays of at least one dimension, and returns one of their shape and the first
             one's dtype.
         xp: the array namespace.
+
+    Returns:
+        A function of such arrays that may be given `out=`, memory for the result.
     """
 
-    def run(*operands: Any) -> Any:
+    def run(*operands: Any, out: Any = None) -> Any:
         first = operands[0]
         if not first.shape:  # what NumPy computes of a scalar is no array, and takes no `out=`
             return xp.reshape(step(*(xp.reshape(x, (1,)) for x in operands)), ())
         if first.size <= 2 * BLOCK:
-            return step(*operands)
+            if out is None:
+                return step(*operands)
+            out[...] = step(*operands)
+            return out
         flat = [xp.reshape(operand, (-1,)) for operand in operands]
-        result = xp.empty(first.size, dtype=first.dtype)
+        result = xp.empty(first.size, dtype=first.dtype) if out is None else out.reshape(-1)
         for start in range(0, first.size, BLOCK):
             part = slice(start, start + BLOCK)
             result[part] = step(*(operand[part] for operand in flat))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -14,12 +15,32 @@ from mithril.ops.linalg import Einsum
 from mithril.types import Shape, TensorType
 
 
-@kernel(Einsum)
-def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
-    """Arrange both operands as [batch, rows, contracted] and [batch, contracted, columns].
+@dataclass(frozen=True, slots=True)
+class Product:
+    """An einsum as a product of [batch, rows, contracted] and [batch, contracted, columns].
 
-    16-bit floats are multiplied in float32.
+    Args:
+        left: what arranges one operand.
+        right: what arranges the other.
+        shape: of the product.
+        sizes: of the letters of the result, as the product has them in order.
+        order: of these letters in the result.
     """
+
+    left: Run
+    right: Run
+    shape: Shape
+    sizes: Shape
+    order: tuple[int, ...]
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the product has its elements as the result has them."""
+        return self.order == tuple(range(len(self.order)))
+
+
+def as_product(op: Einsum, types: Sequence[TensorType]) -> Product:
+    """Return an einsum as a batched product of matrices."""
     left, right, result = op.terms
     batch = [c for c in result if c in left and c in right]
     rows = [c for c in left if c not in right]
@@ -40,11 +61,22 @@ def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
         [*batch, *contracted, *columns],
         (*outer, size(contracted), size(columns)),
     )
-    produced = "".join([*batch, *rows, *columns])
-    arrange_result = _rearrange(
-        (*outer, size(rows), size(columns)), tuple(sizes[c] for c in produced), produced, result
+    made = [*batch, *rows, *columns]
+    return Product(
+        arrange_left,
+        arrange_right,
+        (*outer, size(rows), size(columns)),
+        tuple(sizes[c] for c in made),
+        tuple(made.index(c) for c in result),
     )
-    multiply = xp.matmul
+
+
+@kernel(Einsum)
+def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
+    """Arrange both operands as matrices; 16-bit floats are multiplied in float32."""
+    product = as_product(op, types)
+    arrange_left, arrange_right, multiply = product.left, product.right, xp.matmul
+    arrange_result = _rearrange(product)
 
     def run(x: Any, y: Any) -> Any:
         return arrange_result(multiply(arrange_left(x), arrange_right(y)))
@@ -65,9 +97,9 @@ def _arrange(term: str, sizes: Shape, wanted: Sequence[str], shape: Shape) -> Ru
     return (lambda x: x) if shape == sizes else lambda x: x.reshape(shape)
 
 
-def _rearrange(sizes: Shape, shape: Shape, produced: str, wanted: str) -> Run:
+def _rearrange(product: Product) -> Run:
     """Return the function that reshapes, then transposes; it does only what changes something."""
-    order = tuple(produced.index(c) for c in wanted)
-    if order != tuple(range(len(order))):
-        return lambda x: x.reshape(shape).transpose(order)
-    return (lambda x: x) if shape == sizes else lambda x: x.reshape(shape)
+    sizes, order = product.sizes, product.order
+    if not product.is_in_order:
+        return lambda x: x.reshape(sizes).transpose(order)
+    return (lambda x: x) if sizes == product.shape else lambda x: x.reshape(sizes)

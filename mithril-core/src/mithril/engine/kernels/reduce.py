@@ -37,15 +37,23 @@ def _product_with_ones(
     axes: tuple[int, ...], x: TensorType, result: TensorType, xp: ModuleType
 ) -> Run | None:
     """Return a sum over leading or trailing dimensions as a matrix product, where that pays."""
+    is_leading, terms = find_ends(axes, x), math.prod(x.shape[i] for i in axes)
+    if is_leading is None:
+        return None
+    ones, shape, multiply = xp.ones(terms, dtype=x.dtype.numpy), result.shape, xp.matmul
+    if is_leading:
+        return lambda x: multiply(ones, x.reshape(terms, -1)).reshape(shape)
+    return lambda x: multiply(x.reshape(-1, terms), ones).reshape(shape)
+
+
+def find_ends(axes: tuple[int, ...], x: TensorType) -> bool | None:
+    """Return whether a sum is over leading dimensions; None where a product does not pay."""
     terms = math.prod(x.shape[i] for i in axes)
     if not 1 < terms <= _MATMUL_TERMS or x.rank == len(axes):
         return None
-    ones, shape, multiply = xp.ones(terms, dtype=x.dtype.numpy), result.shape, xp.matmul
     if axes == tuple(range(x.rank - len(axes), x.rank)):
-        return lambda x: multiply(x.reshape(-1, terms), ones).reshape(shape)
-    if axes == tuple(range(len(axes))):
-        return lambda x: multiply(ones, x.reshape(terms, -1)).reshape(shape)
-    return None
+        return False
+    return True if axes == tuple(range(len(axes))) else None
 
 
 @kernel(ops.Max, ops.Min, ops.AnyTrue, ops.AllTrue)

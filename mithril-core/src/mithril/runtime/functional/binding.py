@@ -19,6 +19,7 @@ from mithril.runtime.functional.arriving import Arriving, sharding_of
 from mithril.runtime.functional.options import FunctionOptions
 from mithril.runtime.functional.tracing import FunctionBuilder, lift
 from mithril.runtime.host_indices import IndexUse, check_host_indices, find_index_uses
+from mithril.runtime.memory_planning import choose_engine
 from mithril.runtime.submesh import placement_by
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.trees import Structure, flatten, names, spread
@@ -116,7 +117,7 @@ def bind_function(
         is_placed=_says_sharding(graph, request),
     )  # fmt: skip
     return bind(
-        backend.engine.with_ranges() if options.partition_hooks else backend.engine,
+        choose_engine(backend.engine, options.memory_planning, ranges=options.partition_hooks),
         graph,
         replace(request, placement=placement_by(backend.mesh, arrive, known)),
         interface,

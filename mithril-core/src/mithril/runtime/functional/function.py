@@ -75,6 +75,7 @@ def jit(
             because two shardings do not fit together (reductions and what is kept at rest aside).
         partition_hooks: put each function that is called, and each collective, into a range of the
             framework's profiler that has its name.
+        memory_planning: `greedy` or `dynamic`, as for `compile`.
         options: the keywords above; those of `compile` that make no sense here are refused.
 
     Raises:

@@ -12,6 +12,7 @@ from mithril.mesh import PartitionSpec
 from mithril.options import check_flag
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Choice, Form, Signature
+from mithril.runtime.memory_planning import DYNAMIC, read_memory_planning
 from mithril.runtime.patterns import Patterns, match_patterns, read_patterns
 from mithril.runtime.settings import read_limit
 from mithril.trees import shorten, spread
@@ -31,6 +32,7 @@ class JitOptions(TypedDict, total=False):
     uneven: str | None
     max_reshard_bytes: int | None
     partition_hooks: bool
+    memory_planning: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +48,7 @@ class FunctionOptions:
         uneven: `pad` or `error`; None as the backend does.
         plan: the options of planning besides `uneven`.
         partition_hooks: whether it stands in ranges of the framework's profiler.
+        memory_planning: `greedy` or `dynamic`: where results lie.
     """
 
     in_shardings: object = None
@@ -56,6 +59,7 @@ class FunctionOptions:
     uneven: str | None = None
     plan: PlanOptions = field(default_factory=PlanOptions)
     partition_hooks: bool = False
+    memory_planning: str = DYNAMIC
 
     @staticmethod
     def read(signature: Signature, given: JitOptions) -> FunctionOptions:
@@ -75,6 +79,7 @@ class FunctionOptions:
             uneven=None if uneven is None else check_uneven(uneven),
             plan=PlanOptions(max_reshard_bytes=read_limit(given.get("max_reshard_bytes"))),
             partition_hooks=check_flag("partition_hooks", given.get("partition_hooks", False)),
+            memory_planning=read_memory_planning(given.get("memory_planning")),
         )
 
     def specs(self, form: Form, function: str) -> Specs:

@@ -50,6 +50,7 @@ class MessageHandler:
         self.arena = memory.Arena(setup["arena"])
         self.tensors: dict[int, torch.Tensor | None] = {}  # None: only others have it
         self.programs: dict[str, Run] = {}
+        self.blocks: dict[str, torch.Tensor | None] = {}  # in which programs keep results
         self.next_waiting = 0
         self.stamps: list[float] = []
         self.layouts: dict[str, list[tuple[torch.dtype, torch.Size] | None]] = {}
@@ -146,10 +147,12 @@ class MessageHandler:
         linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
         exec(compile(source, file, "exec", dont_inherit=True), namespace)
         self.programs[name] = namespace["run"]
+        self.blocks[name] = namespace.get("arena")
         return {}, b""
 
     def _unload(self, program: str) -> None:
         self.programs.pop(program, None)
+        self.blocks.pop(program, None)
         self.layouts.pop(program, None)
         linecache.cache.pop(file_of(program), None)
 
@@ -187,7 +190,8 @@ class MessageHandler:
         """Run a program, and return also the times at its marks and the most memory in use."""
         self.stamps.clear()
         device = self.device.type
-        counting = count_allocations(device, inputs) if kind.endswith("memory") else nullcontext()
+        held = [*inputs, self.blocks[name]]
+        counting = count_allocations(device, held) if kind.endswith("memory") else nullcontext()
         with counting as peak:
             outputs = self.programs[name](inputs)
             if device == "cuda":

@@ -23,6 +23,7 @@ from mithril_torch.program.runtime_library.groups import *
 from mithril_torch.program.runtime_library.index import *
 from mithril_torch.program.runtime_library.loss import *
 from mithril_torch.program.runtime_library.matrix import *
+from mithril_torch.program.runtime_library.memory import *
 from mithril_torch.program.runtime_library.moe import *
 from mithril_torch.program.runtime_library.movement import *
 from mithril_torch.program.runtime_library.normalization import *
