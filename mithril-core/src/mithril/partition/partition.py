@@ -211,12 +211,14 @@ def _schedule(
 ) -> tuple[tuple[Stage, ...], Timetable]:
     """Return the programs that run without a break, and when each runs."""
     placement, schedule = task.placement, task.placement.schedule
+    given = {value.name for value in task.graph.inputs}
+    joined = {name: terms for name, terms in placement.joined.items() if name in given}
     is_halved = schedule is not None and any(a.work in HALVES for a in schedule.actions)
     builders = {
         item.local.part: StageBuilder(
             item, placement.parts[item.local.part].mesh, placement.microbatches
         )
-        for item in hoist([part.local for part in parts], is_halved)
+        for item in hoist([part.local for part in parts], is_halved, joined)
     }
     programs = [program for builder in builders.values() for program in builder.stage_programs()]
     programs.sort(key=lambda program: program.of)

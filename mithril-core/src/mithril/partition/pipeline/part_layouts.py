@@ -14,6 +14,7 @@ from mithril.mesh import MICRO, Mesh, Sharding, onto
 from mithril.partition.pipeline.microbatches import TimeAxis
 from mithril.partition.pipeline.placement import Part, Placement
 from mithril.partition.pipeline.split import StageGraphs
+from mithril.plan.names import GRADIENT
 from mithril.sharding import FREE, UNSAID, Layout
 
 
@@ -58,6 +59,9 @@ class PartLayouts:
             source = self._of(name).follows
             if name in passed_on:
                 layouts[name] = replace(layouts.get(name, UNSAID), leaves=passed_on[name])
+            elif name.startswith(GRADIENT) and name not in entering:
+                said = self._of(name).map(lambda sharding: onto(sharding, mesh))
+                layouts[name] = replace(layouts.get(name, UNSAID), leaves=said.leaves, rests=said.rests)
             if source in entering:
                 layouts[name] = replace(layouts.get(name, UNSAID), follows=source)
         return layouts

@@ -119,10 +119,14 @@ def train_step(
         options.setdefault("in_shardings", said)
     compiled = compile(model, backend, zero=0, **options)
     kinds = compiled.read_kinds(shapes)
-    if stage.stage:  # how parameters are computed with is chosen for the model alone
+    asked = compiled.ask((), kinds)
+    if stage.stage or asked.cuts_loops:
+        # How parameters are computed with, or on which stages, is chosen for the model alone.
         compiled.plan_for(shapes, gradients=True)
     if stage.stage == 3:  # the model knows it, too: a state's parameters are evaluated as they lie
         compiled = compiled.resting(stage, kinds)
+        if asked.has_stages:  # on which of them each rests
+            compiled.plan_for(shapes, gradients=True)
     given = dict(zip(compiled.inputs, kinds, strict=True))
     planner = StepPlanner(compiled, check_optimizer(optimizer), loss, given, stage, scale)
     return TrainStep(compiled, planner, scale)
