@@ -14,7 +14,16 @@ from mithril.runtime.training.step import TrainStep
 from tests.conformance.engines import BACKENDS, opened
 from tests.profiles import quick
 from tests.tolerances import TOLERANCE
-from tests.training.test_char_gpt import BATCH, LENGTH, LETTERS, MEGATRON, RATE, WIDTH, block, losses_of
+from tests.training.test_char_gpt import (
+    BATCH,
+    LENGTH,
+    LETTERS,
+    MEGATRON,
+    RATE,
+    WIDTH,
+    block,
+    losses_of,
+)
 
 LAYERS = 4
 STACK, BIAS = "blocks.mlp.up.weight", "blocks.mlp.up.bias"

@@ -180,7 +180,7 @@ def _plan_part(task: _Task, number: int, graph: Graph, said: PartLayouts) -> _Pa
     part, crossing = task.placement.parts[number], frozenset(said.stage_graphs.crossing)
     mesh, target = said.time.add_to(part.mesh), task.target.within(part.mesh)
     solution = solve(graph, mesh, said.of_part(graph, part, mesh), target, task.pads)
-    program = hoist_reductions(local_program(solution))
+    program = hoist_reductions(local_program(solution), solution.list_resting())
     check_microbatch_reductions(program)
     program = gather_batches(with_kernels(program, target), crossing)
     reports = _report(task, solution, number, crossing)

@@ -59,6 +59,12 @@ class Solution:
         homes = ((value, self.choice.home(value)) for value in self.graph.values())
         return {value: home for value, home in homes if home is not None}
 
+    def list_resting(self) -> set[str]:
+        """Return the names of values that are made and live at rest: gradients."""
+        given = self.given
+        outputs = {value.name for value, layout in given.promises(self.graph) if layout.rests}
+        return outputs | {value.name for value in given.gradients}
+
     def whole(self) -> Whole:
         """Return what is computed on whole tensors."""
         return Whole(runnable(self.graph), self.homes())

@@ -55,16 +55,24 @@ class PartLayouts:
         for name, home in self._homes(graph, mesh, passed_on).items():
             layouts[name] = replace(layouts.get(name, UNSAID), home=home)
         entering = {value.name for value in graph.inputs}
+        layouts |= self._leave_gradients(graph, mesh)
         for name in graph.outputs:
             source = self._of(name).follows
             if name in passed_on:
                 layouts[name] = replace(layouts.get(name, UNSAID), leaves=passed_on[name])
-            elif name.startswith(GRADIENT) and name not in entering:
-                said = self._of(name).map(lambda sharding: onto(sharding, mesh))
-                layouts[name] = replace(layouts.get(name, UNSAID), leaves=said.leaves, rests=said.rests)
             if source in entering:
                 layouts[name] = replace(layouts.get(name, UNSAID), follows=source)
         return layouts
+
+    def _leave_gradients(self, graph: Graph, mesh: Mesh) -> dict[str, Layout]:
+        """Return how gradients that a part makes leave, and live at rest."""
+        made = {value.name for node in graph.nodes for value in node.outputs} | {*graph.outputs}
+        found = {}
+        for name in (name for name in made if name.startswith(GRADIENT)):
+            said = self._of(name).map(lambda sharding: onto(sharding, mesh))
+            leaves = said.leaves if name in graph.outputs else None
+            found[name] = Layout(leaves=leaves, rests=said.rests)
+        return found
 
     def _of(self, name: str) -> Layout:
         return self.layouts.get(name, UNSAID)
@@ -80,7 +88,7 @@ class PartLayouts:
         layout = whole.map(lambda sharding: onto(sharding, mesh))
         layout = replace(layout, home=None, leaves=None, follows=None)
         if value.name in self.stage_graphs.crossing:
-            layout = replace(layout, arrives=FREE)
+            layout = replace(layout, arrives=FREE, rests=None)
         computed = self._find_compute_sharding(value, mesh)
         if computed is None:
             return layout

@@ -147,7 +147,9 @@ def hoist(
         before = sum(map(len, waiting.values()))
         for part, item in found.items():
             waiting[part] = _advance(item, waiting[part], made, terms)
-        made |= {name: _join(parts, made) for name, parts in joined.items() if made.keys() >= {*parts}}
+        made |= {
+            name: _join(parts, made) for name, parts in joined.items() if made.keys() >= {*parts}
+        }
         assert sum(map(len, waiting.values())) < before, "parts wait for each other"
     for item in found.values():
         _check_arrivals(item, made)

@@ -241,7 +241,9 @@ def _add(stacks: Sequence[Port]) -> Stage:
         for side in ("total", "term"):
             sides.append([])
             for port in stacks:
-                local = port.type.with_shape(carry(port.sharding, mesh).local_shape(port.type.shape))
+                local = port.type.with_shape(
+                    carry(port.sharding, mesh).local_shape(port.type.shape)
+                )
                 ports.append(replace(port, name=f"{port.name}.{side}"))
                 sides[-1].append(builder.input(local, ports[-1].name))
         sums = {port.name: x + y for port, x, y in zip(stacks, *sides, strict=True)}

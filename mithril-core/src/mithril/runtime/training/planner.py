@@ -167,8 +167,9 @@ class StepPlanner:
                 found[name], homes[name] = self._split(layout, type, stacked)
             elif not layout.is_free:
                 homes[name] = layout.arrival(mesh, type.rank)
-            if traced.stacked.get(name) and (self._zero.stage > 1 or layout.resting):
-                # Not the whole of a stack: each slice of it is split where a loop makes it.
+            if name in homes and (self._zero.stage > 1 or layout.resting):
+                # Of a stack each slice is split where a loop makes it, and any gradient in each
+                # micro-batch: no device adds up more than its own part.
                 found[gradient_of(name)] = Layout(rests=homes[name])
             if name in homes and asked.is_cut(name):
                 said = found.get(gradient_of(name), UNSAID)
