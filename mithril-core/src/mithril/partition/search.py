@@ -60,10 +60,8 @@ class Solution:
         return {value: home for value, home in homes if home is not None}
 
     def list_resting(self) -> set[str]:
-        """Return the names of values that are made and live at rest: gradients."""
-        given = self.given
-        outputs = {value.name for value, layout in given.promises(self.graph) if layout.rests}
-        return outputs | {value.name for value in given.gradients}
+        """Return the names of gradients that an update takes and that live at rest."""
+        return {value.name for value in self.given.gradients}
 
     def whole(self) -> Whole:
         """Return what is computed on whole tensors."""

@@ -15,8 +15,8 @@ the micro-batches and g(i) what iteration i makes:
 so the sum over m moves behind the loop, and the one over d stays in it. The same holds of all else
 that is linear in the sum: a slice that is gathered over other devices, cast, or cut into parts.
 
-A gradient that lives at rest is split over the same devices in every micro-batch, so that each
-device adds up its own part alone, and not the whole to give most of it away:
+A gradient that an update takes and that lives at rest is split over devices in every micro-batch,
+so that each device adds up its own part alone, and not the whole to give most of it away:
 
     scatter over d of (sum over m of g) = sum over m of (scatter over d of g)
 """
@@ -38,7 +38,7 @@ def hoist_reductions(program: Program, resting: Collection[str] = ()) -> Program
 
     Args:
         program: on a mesh that may have the axis of micro-batches.
-        resting: names of gradients that live at rest.
+        resting: names of gradients that an update takes and that live at rest.
     """
     nodes: list[Node] = []
     for node in program.graph.nodes:
