@@ -13,7 +13,6 @@ import torch.distributed as dist
 from mithril.trees import flatten
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -95,6 +94,8 @@ def can_compile() -> bool:
 
 def spread(case: Case, ranks: int) -> tuple[Functions, Times]:
     """Return the contestants of a rank of a job, and the peak bytes of ZeRO 3 and FSDP2."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     backend = ml.TorchBackend(  # which starts the group of processes
         ml.Mesh(data=ranks), device="cpu"
     )

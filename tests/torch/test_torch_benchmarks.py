@@ -107,6 +107,7 @@ def test_limits_name_what_is_compared():
     assert torch_gpt.limits(times, "256")[0].limit == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # what inductor imports
 @pytest.mark.slow
 @pytest.mark.parametrize("key_heads", [0, 2])
 def test_sides_of_training_agree(key_heads: int):
