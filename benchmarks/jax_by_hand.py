@@ -28,6 +28,7 @@ MEGATRON = {
     "attn.o.weight": P(None, "tensor"),
     "mlp.up.weight": P("tensor", None),
     "mlp.up.bias": P("tensor"),
+    "mlp.gate.weight": P("tensor", None),
     "mlp.down.weight": P(None, "tensor"),
     "layer0.weight": P("tensor", None),
     "layer0.bias": P("tensor"),
@@ -136,6 +137,71 @@ def cross_entropy(logits: jax.Array, target: jax.Array) -> jax.Array:
 def gpt_step(heads: int, constrain: Constrain = unconstrained) -> Callable[..., object]:
     """Return the jitted function of loss and gradients."""
     return jax.jit(jax.value_and_grad(partial(gpt_loss, heads=heads, constrain=constrain)))
+
+
+# ------------------------------------------------------------------ Llama
+
+
+def rms_norm(params: Params, name: str, x: jax.Array) -> jax.Array:
+    scale = jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6)
+    return x * scale * params[f"{name}.weight"]
+
+
+def turned(x: jax.Array) -> jax.Array:
+    """Return queries or keys, [batch, sequence, heads, size], with their positions rotated in."""
+    size = x.shape[-1]
+    rates = 10000.0 ** (-np.arange(0, size, 2) / size)
+    angles = np.arange(x.shape[1])[:, None, None] * np.concatenate((rates, rates))
+    first, second = jnp.split(x, 2, axis=-1)
+    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    return x * cos + jnp.concatenate((-second, first), -1) * sin
+
+
+def llama_loss(
+    params: Params, tokens: jax.Array, target: jax.Array, heads: int, constrain: Constrain
+) -> jax.Array:
+    """Return the mean cross-entropy of the Llama of `training_cases`."""
+    x = constrain(params["embed.weight"][tokens], P("data", None, None))
+    for i in range(sum(name.endswith("attn.q.weight") for name in params)):
+        x = llama_block(params, f"block{i}", x, heads, constrain)
+    return cross_entropy(rms_norm(params, "norm", x) @ params["head.weight"].T, target)
+
+
+def llama_block(
+    params: Params, name: str, x: jax.Array, heads: int, constrain: Constrain
+) -> jax.Array:
+    whole, hidden = P("data", None, None), P("data", None, "tensor")
+    seen = grouped_attention(
+        params, f"{name}.attn", rms_norm(params, f"{name}.norm1", x), heads, constrain
+    )
+    x = constrain(x + seen, whole)
+    normed = rms_norm(params, f"{name}.norm2", x)
+    gate = constrain(normed @ params[f"{name}.mlp.gate.weight"].T, hidden)
+    up = constrain(normed @ params[f"{name}.mlp.up.weight"].T, hidden)
+    return constrain(x + (jax.nn.silu(gate) * up) @ params[f"{name}.mlp.down.weight"].T, whole)
+
+
+def grouped_attention(
+    params: Params, name: str, x: jax.Array, heads: int, constrain: Constrain
+) -> jax.Array:
+    batch, length, width = x.shape
+    size, split = width // heads, P("data", None, "tensor", None)
+    q, k, v = (
+        constrain((x @ params[f"{name}.{part}.weight"].T).reshape(batch, length, -1, size), split)
+        for part in "qkv"
+    )
+    q, k = turned(q), turned(k)
+    q = q.reshape(batch, length, k.shape[2], -1, size)  # the group of each key head
+    scores = jnp.einsum("bskgd,btkd->bkgst", q, k) / math.sqrt(size)
+    seen = jnp.tril(jnp.ones((length, length), bool))
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+    mixed = jnp.einsum("bkgst,btkd->bskgd", weights, v).reshape(batch, length, width)
+    return constrain(mixed, P("data", None, "tensor")) @ params[f"{name}.o.weight"].T
+
+
+def llama_step(heads: int, constrain: Constrain = unconstrained) -> Callable[..., object]:
+    """Return the jitted function of loss and gradients."""
+    return jax.jit(jax.value_and_grad(partial(llama_loss, heads=heads, constrain=constrain)))
 
 
 # ------------------------------------------------------------------ a deep GPT

@@ -43,6 +43,41 @@ def gpt(heads: int) -> Loss:
     return loss
 
 
+def llama(heads: int) -> Loss:
+    """Return the Llama of `training_cases`, from tokens and targets to the mean cross-entropy."""
+
+    def norm(params: Params, name: str, x: mx.array) -> mx.array:
+        return mx.fast.rms_norm(x, params[f"{name}.weight"], 1e-6)
+
+    def attention(params: Params, name: str, x: mx.array) -> mx.array:
+        batch, length, width = x.shape
+        size = width // heads
+        q, k, v = (
+            (x @ params[f"{name}.{part}.weight"].T).reshape(batch, length, -1, size).swapaxes(1, 2)
+            for part in "qkv"
+        )
+        q, k = (
+            mx.fast.rope(part, size, traditional=False, base=10000.0, scale=1.0, offset=0)
+            for part in (q, k)
+        )
+        mixed = mx.fast.scaled_dot_product_attention(q, k, v, scale=size**-0.5, mask="causal")
+        return mixed.swapaxes(1, 2).reshape(batch, length, width) @ params[f"{name}.o.weight"].T
+
+    def loss(params: Params, tokens: mx.array, target: mx.array) -> mx.array:
+        x = params["embed.weight"][tokens]
+        layers = sum(name.endswith(".norm1.weight") for name in params)
+        for block in (f"block{i}" for i in range(layers)):
+            x = x + attention(params, f"{block}.attn", norm(params, f"{block}.norm1", x))
+            normed = norm(params, f"{block}.norm2", x)
+            gate = nn.silu(normed @ params[f"{block}.mlp.gate.weight"].T)
+            hidden = gate * (normed @ params[f"{block}.mlp.up.weight"].T)
+            x = x + hidden @ params[f"{block}.mlp.down.weight"].T
+        logits = norm(params, "norm", x) @ params["head.weight"].T
+        return nn.losses.cross_entropy(logits, target, reduction="mean")
+
+    return loss
+
+
 def _attention(params: Params, name: str, x: mx.array, heads: int) -> mx.array:
     batch, length, width = x.shape
     q, k, v = (

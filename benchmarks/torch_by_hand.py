@@ -79,6 +79,85 @@ class Gpt(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
+# ------------------------------------------------------------------ Llama
+
+
+class GroupedAttention(nn.Module):
+    """Attention with rotated queries and keys, and fewer key heads than query heads."""
+
+    def __init__(self, sizes: Sizes, key_heads: int) -> None:
+        super().__init__()
+        self.head = sizes.width // sizes.heads
+        narrow = key_heads * self.head
+        self.q, self.o = (nn.Linear(sizes.width, sizes.width, bias=False) for _ in "qo")
+        self.k, self.v = (nn.Linear(sizes.width, narrow, bias=False) for _ in "kv")
+        rates = 10000.0 ** (-torch.arange(0, self.head, 2, dtype=torch.float64) / self.head)
+        angles = torch.arange(sizes.context)[:, None] * torch.cat((rates, rates))
+        self.register_buffer("cos", angles.cos().float(), persistent=False)
+        self.register_buffer("sin", angles.sin().float(), persistent=False)
+
+    def turn(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        length = x.shape[-2]
+        return x * self.cos[:length] + torch.cat((-second, first), -1) * self.sin[:length]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        q, k, v = (
+            part(x).view(batch, length, -1, self.head).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        mixed = functional.scaled_dot_product_attention(
+            self.turn(q), self.turn(k), v, is_causal=True, enable_gqa=True
+        )
+        return self.o(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+
+class GatedMlp(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, sizes: Sizes, key_heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = (nn.RMSNorm(sizes.width, eps=1e-6) for _ in range(2))
+        self.attn = GroupedAttention(sizes, key_heads)
+        self.mlp = GatedMlp(sizes.width, sizes.hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Llama(nn.Module):
+    """The Llama of `training_cases`, from tokens and targets to the mean cross-entropy."""
+
+    def __init__(self, vocabulary: int, sizes: Sizes, key_heads: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, sizes.width)
+        self.blocks = [LlamaBlock(sizes, key_heads) for _ in range(sizes.layers)]
+        for i, block in enumerate(self.blocks):
+            self.add_module(f"block{i}", block)
+        self.norm = nn.RMSNorm(sizes.width, eps=1e-6)
+        self.head = nn.Linear(sizes.width, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+# ------------------------------------------------------------------ MLP
+
+
 class MlpModel(nn.Module):
     """The MLP of `numpy_mlp`, with relu, from inputs and targets to the mean cross-entropy."""
 

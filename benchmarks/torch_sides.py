@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TypeVar
@@ -25,6 +25,8 @@ from benchmarks.sides import Mithril, Times, leave, times_of_job
 from tests.tolerances import TOLERANCE
 
 VERSION = f"PyTorch {version('torch')}"
+SECOND = "the second step"
+"""Marks where memory is counted from."""
 
 Tensors = dict[str, torch.Tensor]
 Module = TypeVar("Module", bound=nn.Module)
@@ -102,6 +104,35 @@ def check_sides(mithril: Ours, eager: Eager, prefix: str = "", is_split: bool = 
         found = ours_slopes[f"{prefix}{name}"]
         assert found.shape == slope.shape, f"{name}: {found.shape} here, not {slope.shape}"
         np.testing.assert_allclose(found.numpy(), slope.numpy(), rtol, atol, err_msg=name)
+
+
+# ------------------------------------------------------------------ memory
+
+
+def count_peak(step: Callable[[], object], held: Callable[[], Iterable[torch.Tensor]]) -> int:
+    """Return the most bytes alive at once while a function runs again.
+
+    PyTorch's allocator tells of what it gives and takes, not of what was there; so the function runs
+    twice, and what is alive between both runs is counted.
+
+    Args:
+        step: what runs.
+        held: returns all that is alive between two runs.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as seen:
+        step()
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in held()}
+        with torch.profiler.record_function(SECOND):
+            step()
+    events = sorted(seen.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    (begin,) = (event.start_ns() for event in events if event.name() == SECOND)
+    live = most = sum(storages.values())
+    for event in events:
+        if event.name() == "[memory]" and event.start_ns() >= begin:
+            live += event.nbytes()
+            most = max(most, live)
+    return most
 
 
 # ------------------------------------------------------------------ a job of several ranks

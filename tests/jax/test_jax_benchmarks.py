@@ -18,9 +18,11 @@ from benchmarks import (
     jax_moe,
     jax_placement,
     jax_sides,
+    training_jax,
 )
 from benchmarks.harness import Limit
 from benchmarks.moe import MoeSizes
+from benchmarks.training_cases import Case
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=8)
 VOCABULARY = 7
@@ -135,3 +137,11 @@ def test_both_sides_of_the_placement_agree():
     kinds = [row.kind for row in placed.compiled.plan.collectives()]
     assert kinds == ["send"] * 2 * (jax_placement.SEGMENTS - 1)
     assert len(by_hand.step()[1]) == jax_placement.SEGMENTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key_heads", [0, 2])
+def test_sides_of_training_agree(key_heads: int):
+    sizes = Sizes(layers=2, width=16, heads=4, hidden=12, context=4, batch=8)
+    case = Case(sizes, 7, key_heads)
+    assert "mithril" in next(iter(training_jax.contestants(case, 8)))

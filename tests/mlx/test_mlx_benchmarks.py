@@ -11,7 +11,8 @@ import mlx.core as mx
 import pytest
 from mithril.cli.gpt import Sizes
 
-from benchmarks import adamw, mlx_by_hand, mlx_gpt, mlx_mlp, mlx_sides
+from benchmarks import adamw, mlx_by_hand, mlx_gpt, mlx_mlp, mlx_sides, training_mlx
+from benchmarks.training_cases import Case
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=4)
 VOCABULARY = 7
@@ -82,3 +83,10 @@ def test_openblas_is_preloaded_where_it_is_and_nothing_is_said(
     monkeypatch.setattr(sys, "platform", "darwin")
     mlx_sides.settle_mlx("benchmarks.mlx_mlp")
     assert "LD_PRELOAD" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key_heads", [0, 2])
+def test_sides_of_training_agree(key_heads: int):
+    sizes = Sizes(layers=2, width=16, heads=4, hidden=12, context=4, batch=8)
+    assert "mithril" in training_mlx.contestants(Case(sizes, 7, key_heads))

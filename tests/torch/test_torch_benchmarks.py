@@ -17,8 +17,10 @@ from benchmarks import (
     torch_pipeline,
     torch_pool,
     torch_sides,
+    training_torch,
 )
 from benchmarks.moe import MoeSizes
+from benchmarks.training_cases import Case
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=4)
 VOCABULARY = 7
@@ -103,3 +105,12 @@ def test_limits_name_what_is_compared():
     assert (jit.what, jit.limit) == ("mithril, jit to mithril", 1.0)
     assert small.is_met
     assert torch_gpt.limits(times, "256")[0].limit == 1.0
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # what inductor imports
+@pytest.mark.slow
+@pytest.mark.parametrize("key_heads", [0, 2])
+def test_sides_of_training_agree(key_heads: int):
+    sizes = Sizes(layers=2, width=16, heads=4, hidden=12, context=4, batch=8)
+    case = Case(sizes, 7, key_heads)
+    assert "mithril" in next(iter(training_torch.alone(case)))

@@ -117,11 +117,19 @@ def cut_stacks(graph: Graph, request: Request, target: Target, options: PlanOpti
     if placement is None or not placement.loops:
         return graph, request
     graph, slices = cut_loops(eliminate_dead(graph), placement.loops)
+    placement, update = replace(placement, slices=slices), request.update
+    differentiated = cut_names(request.differentiated, slices)
+    if update is not None:  # takes gradients of whole stacks, which stages leave in parts
+        placement = placement.with_part_for_stacks(target.mesh)
+        parts = {part.name for part in slices}
+        made = (gradient_of(name) for name in differentiated if name in parts)
+        update = replace(update, told=(*update.told, *made))
     return graph, replace(
         request,
         layouts=cut_layouts(request.layouts, slices),
-        differentiated=cut_names(request.differentiated, slices),
-        placement=replace(placement, slices=slices),
+        differentiated=differentiated,
+        placement=placement,
+        update=update,
     )
 
 

@@ -180,7 +180,7 @@ def _plan_part(task: _Task, number: int, graph: Graph, said: PartLayouts) -> _Pa
     part, crossing = task.placement.parts[number], frozenset(said.stage_graphs.crossing)
     mesh, target = said.time.add_to(part.mesh), task.target.within(part.mesh)
     solution = solve(graph, mesh, said.of_part(graph, part, mesh), target, task.pads)
-    program = hoist_reductions(local_program(solution))
+    program = hoist_reductions(local_program(solution), solution.list_resting())
     check_microbatch_reductions(program)
     program = gather_batches(with_kernels(program, target), crossing)
     reports = _report(task, solution, number, crossing)
@@ -211,12 +211,14 @@ def _schedule(
 ) -> tuple[tuple[Stage, ...], Timetable]:
     """Return the programs that run without a break, and when each runs."""
     placement, schedule = task.placement, task.placement.schedule
+    given = {value.name for value in task.graph.inputs}
+    joined = {name: terms for name, terms in placement.joined.items() if name in given}
     is_halved = schedule is not None and any(a.work in HALVES for a in schedule.actions)
     builders = {
         item.local.part: StageBuilder(
             item, placement.parts[item.local.part].mesh, placement.microbatches
         )
-        for item in hoist([part.local for part in parts], is_halved)
+        for item in hoist([part.local for part in parts], is_halved, joined)
     }
     programs = [program for builder in builders.values() for program in builder.stage_programs()]
     programs.sort(key=lambda program: program.of)

@@ -59,6 +59,10 @@ class Solution:
         homes = ((value, self.choice.home(value)) for value in self.graph.values())
         return {value: home for value, home in homes if home is not None}
 
+    def list_resting(self) -> set[str]:
+        """Return the names of gradients that an update takes and that live at rest."""
+        return {value.name for value in self.given.gradients}
+
     def whole(self) -> Whole:
         """Return what is computed on whole tensors."""
         return Whole(runnable(self.graph), self.homes())

@@ -96,6 +96,23 @@ class Asked:
     request: Request
     interface: Interface[Evaluation]
 
+    @property
+    def has_stages(self) -> bool:
+        """Whether layers run on parts of the mesh."""
+        placement = self.request.placement
+        return placement is not None and len(placement.parts) > 1
+
+    @property
+    def cuts_loops(self) -> bool:
+        """Whether loops are cut over stages."""
+        placement = self.request.placement
+        return placement is not None and bool(placement.loops)
+
+    def is_cut(self, name: str) -> bool:
+        """Return whether a parameter is of a loop that is cut over stages."""
+        loops = () if self.request.placement is None else self.request.placement.loops
+        return any(name.startswith(f"{path}.") for path in loops)
+
 
 class Planner:
     """Traces and plans one model on one backend, once for arrays of the same kinds.

@@ -265,6 +265,8 @@ class TimetableBuilder:
 
     def _leaving(self, name: str) -> Sharding | None:
         """Return how an output leaves: as asked for, or as the input arrives that it follows."""
+        if any(name in terms for terms in self.placement.joined.values()):
+            return None  # it is put into a stack from where it is made
         layout = self.layouts.get(name, UNSAID)
         if layout.follows is not None:
             return self._given[layout.follows][0].sharding

@@ -1,4 +1,6 @@
-"""Sums over micro-batches that a loop would take in every iteration are taken behind it.
+"""Sums over micro-batches are taken behind what commutes with them, where that pays.
+
+Those that a loop would take in every iteration are taken behind the loop.
 
 A parameter that is kept at rest and stacked has its gradient reduced slice by slice. Over devices
 that has to be so, or the loop would hold all of them at once; over time it cannot be, because a
@@ -12,10 +14,16 @@ the micro-batches and g(i) what iteration i makes:
 
 so the sum over m moves behind the loop, and the one over d stays in it. The same holds of all else
 that is linear in the sum: a slice that is gathered over other devices, cast, or cut into parts.
+
+A gradient that an update takes and that lives at rest is split over devices in every micro-batch,
+so that each device adds up its own part alone, and not the whole to give most of it away:
+
+    scatter over d of (sum over m of g) = sum over m of (scatter over d of g)
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mithril.ir import Graph, Node, Repeat, Value
@@ -25,8 +33,13 @@ from mithril.partition.pipeline.microbatch_index import reads_microbatch_index
 from mithril.plan import Program
 
 
-def hoist_reductions(program: Program) -> Program:
-    """Return the program in which no stack of a loop is summed over micro-batches inside it."""
+def hoist_reductions(program: Program, resting: Collection[str] = ()) -> Program:
+    """Return the program with sums over micro-batches behind loops, and behind scatters.
+
+    Args:
+        program: on a mesh that may have the axis of micro-batches.
+        resting: names of gradients that an update takes and that live at rest.
+    """
     nodes: list[Node] = []
     for node in program.graph.nodes:
         if isinstance(node.op, Repeat):
@@ -34,7 +47,29 @@ def hoist_reductions(program: Program) -> Program:
         else:
             nodes.append(node)
     graph = Graph(program.graph.inputs, tuple(nodes), program.graph.outputs)
+    if MICRO in program.mesh.names:
+        last = {v.name: v for n in nodes for v in n.outputs if v.name in resting}
+        for value in last.values():  # the form of it that is taken, or leaves
+            graph = _sum_last(graph, value)
     return replace(program, graph=graph)
+
+
+def _sum_last(graph: Graph, made: Value) -> Graph:
+    """Return the graph in which a value is summed over micro-batches when all else is done."""
+    found = _sum_over_time(graph, made, {**graph.uses(), made: ()})
+    if found is None or made in found.outputs:
+        return graph
+    graph = _without(graph, found)
+    term = Value(made.type, made.name)  # of one micro-batch
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if made not in node.outputs:
+            nodes.append(node)
+            continue
+        nodes.append(replace(node, outputs=tuple(term if v is made else v for v in node.outputs)))
+        over_time = replace(found, op=AllReduce((MICRO,), "sum"), phase=node.phase)
+        nodes.append(replace(over_time, inputs=(term,), outputs=(made,)))
+    return Graph(graph.inputs, tuple(nodes), graph.outputs)
 
 
 def _hoist(node: Node, op: Repeat) -> list[Node]:
@@ -42,7 +77,7 @@ def _hoist(node: Node, op: Repeat) -> list[Node]:
     body = op.body
     outputs, behind = list(node.outputs), []
     for position, made in list(enumerate(op.body.outputs.values()))[op.carried :]:
-        found = _sum_over_time(body, made)
+        found = _sum_over_time(body, made, body.uses())
         if found is None:
             continue
         body = _without(body, found)
@@ -55,9 +90,9 @@ def _hoist(node: Node, op: Repeat) -> list[Node]:
     return [replace(node, op=replace(op, body=body), outputs=tuple(outputs)), *behind]
 
 
-def _sum_over_time(body: Graph, made: Value) -> Node | None:
+def _sum_over_time(body: Graph, made: Value, uses: Mapping[Value, Sequence[object]]) -> Node | None:
     """Return the sum over micro-batches that a result of a body is made of, linearly."""
-    producers, uses, fixed = body.producers(), body.uses(), _find_fixed(body)
+    producers, fixed = body.producers(), _find_fixed(body)
     value = made
     # Only a chain of linear nodes that end in this result commutes with its stack; a sum that
     # something else reads, too, has to stay where it is.

@@ -14,6 +14,7 @@ from mithril.mesh import MICRO, Mesh, Sharding, onto
 from mithril.partition.pipeline.microbatches import TimeAxis
 from mithril.partition.pipeline.placement import Part, Placement
 from mithril.partition.pipeline.split import StageGraphs
+from mithril.plan.names import GRADIENT
 from mithril.sharding import FREE, UNSAID, Layout
 
 
@@ -54,6 +55,7 @@ class PartLayouts:
         for name, home in self._homes(graph, mesh, passed_on).items():
             layouts[name] = replace(layouts.get(name, UNSAID), home=home)
         entering = {value.name for value in graph.inputs}
+        layouts |= self._leave_gradients(graph, mesh)
         for name in graph.outputs:
             source = self._of(name).follows
             if name in passed_on:
@@ -61,6 +63,16 @@ class PartLayouts:
             if source in entering:
                 layouts[name] = replace(layouts.get(name, UNSAID), follows=source)
         return layouts
+
+    def _leave_gradients(self, graph: Graph, mesh: Mesh) -> dict[str, Layout]:
+        """Return how gradients that a part makes leave, and live at rest."""
+        made = {value.name for node in graph.nodes for value in node.outputs} | {*graph.outputs}
+        found = {}
+        for name in (name for name in made if name.startswith(GRADIENT)):
+            said = self._of(name).map(lambda sharding: onto(sharding, mesh))
+            leaves = said.leaves if name in graph.outputs else None
+            found[name] = Layout(leaves=leaves, rests=said.rests)
+        return found
 
     def _of(self, name: str) -> Layout:
         return self.layouts.get(name, UNSAID)
@@ -76,7 +88,7 @@ class PartLayouts:
         layout = whole.map(lambda sharding: onto(sharding, mesh))
         layout = replace(layout, home=None, leaves=None, follows=None)
         if value.name in self.stage_graphs.crossing:
-            layout = replace(layout, arrives=FREE)
+            layout = replace(layout, arrives=FREE, rests=None)
         computed = self._find_compute_sharding(value, mesh)
         if computed is None:
             return layout

@@ -12,7 +12,7 @@ same layer of another part. Without micro-batches everything runs once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -37,6 +37,10 @@ class When(IntEnum):
     after = 2
 
 
+EVERYWHERE = -1
+"""In place of a part, for what several of them make."""
+NOTHING: Mapping[str, Sequence[str]] = {}
+"""No inputs that consist of outputs."""
 WORKS = tuple(Work)
 """The order in which works of a stage are listed."""
 
@@ -120,25 +124,32 @@ class PhasedProgram:
         return found[::-1] if work <= CHEAP * size else None
 
 
-def hoist(locals: Sequence[Local], split: bool) -> list[PhasedProgram]:
+def hoist(
+    locals: Sequence[Local], split: bool, joined: Mapping[str, Sequence[str]] = NOTHING
+) -> list[PhasedProgram]:
     """Return when the nodes of all parts run.
 
     Args:
         locals: the programs.
         split: whether backwards are split into gradients of inputs and of weights.
+        joined: inputs that consist of outputs, by name: gradients of stacks.
 
     Raises:
         PlanError: a layer needs all micro-batches at once.
     """
     found = {local.part: PhasedProgram(local) for local in locals}
     made: dict[str, tuple[ExecutionPhase, bool]] = {}
+    terms = frozenset(name for parts in joined.values() for name in parts)
     waiting = {part: list(item.local.program.graph.nodes) for part, item in found.items()}
     for item in found.values():
-        _enter(item)
+        _enter(item, joined)
     while any(waiting.values()):
         before = sum(map(len, waiting.values()))
         for part, item in found.items():
-            waiting[part] = _advance(item, waiting[part], made)
+            waiting[part] = _advance(item, waiting[part], made, terms)
+        made |= {
+            name: _join(parts, made) for name, parts in joined.items() if made.keys() >= {*parts}
+        }
         assert sum(map(len, waiting.values())) < before, "parts wait for each other"
     for item in found.values():
         _check_arrivals(item, made)
@@ -147,16 +158,27 @@ def hoist(locals: Sequence[Local], split: bool) -> list[PhasedProgram]:
     return list(found.values())
 
 
-def _enter(item: PhasedProgram) -> None:
+def _enter(item: PhasedProgram, joined: Collection[str]) -> None:
     program = item.local.program
     first = ExecutionPhase(When.before, 0, item.local.part)
     for port, value in zip(program.inputs, program.graph.inputs, strict=True):
-        if port.name not in item.local.crossing:
+        if port.name not in item.local.crossing and port.name not in joined:
             item.state[value] = first
 
 
+def _join(
+    parts: Sequence[str], made: Mapping[str, tuple[ExecutionPhase, bool]]
+) -> tuple[ExecutionPhase, bool]:
+    """Return when parts are made that lie on several places: it is no place's own."""
+    when, layer = max((made[name][0].when, made[name][0].layer) for name in parts)
+    return ExecutionPhase(when, layer, EVERYWHERE), False
+
+
 def _advance(
-    item: PhasedProgram, nodes: Sequence[Node], made: dict[str, tuple[ExecutionPhase, bool]]
+    item: PhasedProgram,
+    nodes: Sequence[Node],
+    made: dict[str, tuple[ExecutionPhase, bool]],
+    terms: Collection[str],
 ) -> list[Node]:
     """Assign phases to the nodes that need nothing unknown; return the others."""
     waiting = []
@@ -166,7 +188,7 @@ def _advance(
         else:
             waiting.append(node)
     for name, value in item.local.program.graph.outputs.items():
-        if name in item.local.crossing and value in item.state:
+        if (name in item.local.crossing or name in terms) and value in item.state:
             found = item.state[value] or ExecutionPhase(When.before, 0, item.local.part)
             made[name] = found, value in item.varies
     return waiting

@@ -9,12 +9,13 @@ all is computed wherever it is needed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from mithril.errors import PlanError
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.mesh import Mesh
+from mithril.plan.names import gradient_of
 from mithril.plan.schedule import Schedule
 from mithril.transform.stack import Slice
 
@@ -51,6 +52,7 @@ class Placement:
         axis: the mesh axis the stages go along.
         loops: into how many parts loops are cut, by path, one after another on several stages.
         slices: the parts of stacked parameters that these loops read.
+        stacks: the part that updates these parameters, as whole stacks, in a train step.
     """
 
     parts: tuple[Part, ...]
@@ -65,6 +67,7 @@ class Placement:
     axis: str = ""
     loops: Mapping[str, int] = field(default_factory=dict)
     slices: tuple[Slice, ...] = ()
+    stacks: int | None = None
 
     @staticmethod
     def whole(mesh: Mesh) -> Placement:
@@ -75,6 +78,24 @@ class Placement:
     def is_whole(self) -> bool:
         """Whether all layers run together on all devices, on the whole batch."""
         return len(self.parts) == 1 and self.parts[0].stage is None
+
+    def with_part_for_stacks(self, mesh: Mesh) -> Placement:
+        """Return the placement with a part that updates stacks: all devices, each its layers.
+
+        Args:
+            mesh: of the backend.
+        """
+        part = Part("stacks", mesh)
+        return replace(self, parts=(*self.parts, part), stacks=len(self.parts))
+
+    @property
+    def joined(self) -> dict[str, tuple[str, ...]]:
+        """The gradients of stacks that an update takes, and those of parts that they consist of."""
+        found: dict[str, tuple[str, ...]] = {}
+        for part in self.slices if self.stacks is not None else ():
+            name = gradient_of(part.stack)
+            found[name] = (*found.get(name, ()), gradient_of(part.name))
+        return found
 
     @property
     def is_of_function(self) -> bool:
@@ -113,6 +134,7 @@ class _Assignment:
         self._constant = constants(graph)
         self._of: dict[Node, int | None] = {}
         self._scopes: dict[str, int] = {}
+        self._stacked = {part.stack.rpartition(".")[0] for part in placement.slices}
         self._made: dict[Value, tuple[int, int]] = {  # when, and on which part
             value: (-1, placement.inputs[value.name])
             for value in graph.inputs
@@ -141,12 +163,19 @@ class _Assignment:
         """Place gradients, and updates, where their layers are."""
         for moment, node in enumerate(self._graph.nodes):
             if node.phase != Phase.forward:
-                part = self._scopes.get(node.scope)
+                part = self._of_stacks(node)
+                if part is None:
+                    part = self._scopes.get(node.scope)
                 if part is None:
                     part = self._placement.of_scope(node.scope)
                 if part is None:
                     part = self._latest([node])
                 self._place([node], self._placement.rest if part is None else part, moment)
+
+    def _of_stacks(self, node: Node) -> int | None:
+        """Return the part that updates stacks, for what is of the update of one."""
+        is_own = node.phase == Phase.update and node.scope in self._stacked
+        return self._placement.stacks if is_own else None
 
     def finish(self) -> dict[Node, int | None]:
         """Return the part of every node."""

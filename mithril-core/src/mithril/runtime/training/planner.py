@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mithril.errors import GraphError, PlanError, listing, nearest
+from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Graph
 from mithril.mesh import Sharding
 from mithril.models.trace import Traced
@@ -99,18 +99,10 @@ class StepPlanner:
 
         Args:
             kinds: of `inputs`, in order.
-
-        Raises:
-            PlanError: a loop of layers is cut over stages.
         """
         given = {**self._kinds, **dict(zip(self.inputs, kinds, strict=True))}
         asked = self._compiled.ask((self._loss,), list(given.values()))
         traced, request = asked.traced, asked.request
-        if request.placement is not None and request.placement.loops:
-            raise PlanError(
-                f"train_step() cannot update Repeat '{next(iter(request.placement.loops))}', which "
-                f"is cut over stages; give each stage a Repeat of its own"
-            )
         types = {name: traced.graph.input(name).type for name in request.differentiated}
         gradients = self._compiled.settings.plan.gradients
         state = trace_state(self._backend, self._optimizer, types)
@@ -175,9 +167,13 @@ class StepPlanner:
                 found[name], homes[name] = self._split(layout, type, stacked)
             elif not layout.is_free:
                 homes[name] = layout.arrival(mesh, type.rank)
-            if traced.stacked.get(name) and (self._zero.stage > 1 or layout.resting):
-                # Not the whole of a stack: each slice of it is split where a loop makes it.
+            if name in homes and (self._zero.stage > 1 or layout.resting):
+                # Of a stack each slice is split where a loop makes it, and any gradient in each
+                # micro-batch: no device adds up more than its own part.
                 found[gradient_of(name)] = Layout(rests=homes[name])
+            if name in homes and asked.is_cut(name):
+                said = found.get(gradient_of(name), UNSAID)
+                found[gradient_of(name)] = replace(said, leaves=homes[name])
         owners = match_parameters(dict(state.types), dict(parameters))
         for name, type in state.types.items():
             owner = owners.get(name)

@@ -77,9 +77,9 @@ def train_step(
         loss: the output that is minimised; its gradient is one.
         shapes: for each input a shape, an array, or a `TensorSpec`, as `compile` takes them.
         zero: what is split over the axis that splits the batch, besides what the model says
-            (ZeRO): 0 nothing, 1 the optimiser's state, 2 gradients, too, which leave the backward
-            split in either case, 3 parameters, too. By default what `fsdp_config` of the backend
-            says, or 0.
+            (ZeRO): 0 nothing, 1 the optimiser's state, 2 gradients, too, which are then split in
+            each micro-batch, not when they are summed over all, 3 parameters, too. By default what
+            `fsdp_config` of the backend says, or 0.
         zero_axis: that mesh axis, or several of them; `data` by default.
         loss_scale: a number that the loss is multiplied with for the backward, so that gradients of
             float16 do not vanish, or `dynamic`: a step whose gradients overflow is left out and
@@ -119,10 +119,14 @@ def train_step(
         options.setdefault("in_shardings", said)
     compiled = compile(model, backend, zero=0, **options)
     kinds = compiled.read_kinds(shapes)
-    if stage.stage:  # how parameters are computed with is chosen for the model alone
+    asked = compiled.ask((), kinds)
+    if stage.stage or asked.cuts_loops:
+        # How parameters are computed with, or on which stages, is chosen for the model alone.
         compiled.plan_for(shapes, gradients=True)
     if stage.stage == 3:  # the model knows it, too: a state's parameters are evaluated as they lie
         compiled = compiled.resting(stage, kinds)
+        if asked.has_stages:  # on which of them each rests
+            compiled.plan_for(shapes, gradients=True)
     given = dict(zip(compiled.inputs, kinds, strict=True))
     planner = StepPlanner(compiled, check_optimizer(optimizer), loss, given, stage, scale)
     return TrainStep(compiled, planner, scale)
