@@ -1,0 +1,167 @@
+"""Clones of forward nodes, and what keeps them apart from what they repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from mithril.ir import Graph, Node, Phase, Value
+from mithril.ir.rewrite import copy_graph
+from mithril.ops.control import After
+from mithril.partition.recompute.residuals import find_fixed
+
+AGAIN = " again"
+"""How names of values end that are computed again."""
+
+Fetch = Callable[[Value], Value]
+"""Returns a forward value that is kept, as the backward has it."""
+
+
+class Cloner:
+    """Repeats forward nodes.
+
+    Args:
+        nodes: of the forward, in order.
+        is_again: whether a value is computed again where the backward needs it.
+        fetch: returns what is kept.
+        gates: what keeps clones apart from their originals, where that is needed.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        is_again: Callable[[Value], bool],
+        fetch: Fetch,
+        gates: Gates | None = None,
+    ) -> None:
+        self._order = {node: position for position, node in enumerate(nodes)}
+        self.makers = {value: node for node in nodes for value in node.outputs}
+        self._is_again = is_again
+        self._fetch = fetch
+        self._gates = gates
+        self._made: dict[Value, Value] = {}
+
+    def clones(self, value: Value) -> bool:
+        """Return whether a value is computed again."""
+        return value in self.makers and self._is_again(value)
+
+    def of(self, value: Value) -> Value:
+        """Return a forward value as the backward has it: its clone, or what is kept."""
+        return self._made[value] if self.clones(value) else self._fetch(value)
+
+    def make(self, wanted: Iterable[Value]) -> list[Node]:
+        """Return the nodes that make the clones of some values, without those there are already."""
+        made: list[Node] = []
+        for node in self._find(wanted):
+            inputs = [self.of(value) for value in node.inputs]
+            if self._gates is not None:
+                made += self._gates.close(inputs)
+            clone = _copy(node, inputs)
+            made.append(clone)
+            if self._gates is not None:
+                self._gates.add(clone)
+            self._made.update(zip(node.outputs, clone.outputs, strict=True))
+        return made
+
+    def _find(self, wanted: Iterable[Value]) -> list[Node]:
+        """Return the forward nodes that have to run again, in order."""
+        waiting, found = list(wanted), dict[Node, None]()
+        while waiting:
+            value = waiting.pop()
+            if value in self._made or not self.clones(value):
+                continue
+            node = self.makers[value]
+            if node not in found:
+                found[node] = None
+                waiting += node.inputs
+        return sorted(found, key=self._order.__getitem__)
+
+
+def _copy(node: Node, inputs: Sequence[Value]) -> Node:
+    """Return a node of the backward that computes what a node of the forward computes."""
+    outputs = tuple(Value(v.type, f"{v.name}{AGAIN}" if v.name else "") for v in node.outputs)
+    cause = node.cause and replace(node.cause, consumer=f"{node.cause.consumer},{AGAIN}")
+    op = node.op.with_bodies([copy_graph(body) for body in node.op.bodies])
+    return replace(
+        node, op=op, inputs=tuple(inputs), outputs=outputs, phase=Phase.backward, cause=cause
+    )
+
+
+class Gates:
+    """Keeps clones behind values of the backward, so that no compiler merges them with originals.
+
+    A value reaches as far as the last forward node that it needs. What a clone comes after reaches
+    to the end of the forward, where there is such a value, or else as far as any.
+
+    Args:
+        graph: all of it.
+        early: its forward nodes.
+        may_wait_for: whether a clone may come after a value.
+    """
+
+    def __init__(
+        self, graph: Graph, early: Sequence[Node], may_wait_for: Callable[[Value], bool]
+    ) -> None:
+        self._may_wait_for = may_wait_for
+        self._fixed = find_fixed(graph)
+        self._originals = {value for node in early for value in node.outputs}
+        self._reach: dict[Value, int] = {}
+        for position, node in enumerate(early):
+            if not self._fixed.issuperset(node.inputs):
+                self._reach.update(dict.fromkeys(node.outputs, position))
+        leaving = [v for v in graph.outputs.values() if v in self._reach and may_wait_for(v)]
+        self._best = max(leaving, key=self._reach.__getitem__, default=None)
+        if self._best is None:
+            read = {value for node in early for value in node.inputs}
+            seeds = (v for v in graph.inputs if v not in read and may_wait_for(v))
+            self._reach.update(dict.fromkeys(seeds, len(early)))
+        self._dependency: Value | None = None
+        self._behind: set[Value] = set()
+
+    def open_for(self, node: Node) -> None:
+        """Choose what the clones that a node of the backward needs come after."""
+        far = 0 if self._best is None else self._reach[self._best]
+        given = (v for v in node.inputs if v not in self._originals and self._far(v) >= far)
+        self._dependency = next(filter(self._may_wait_for, given), self._best)
+
+    def pass_by(self, node: Node) -> None:
+        """Take note of a node of the backward that has been placed."""
+        reach = max(map(self._far, node.inputs), default=-1)
+        if reach < 0:
+            return
+        self._reach.update(dict.fromkeys(node.outputs, reach))
+        far = 0 if self._best is None else self._reach[self._best]
+        if reach >= far and self._may_wait_for(node.outputs[0]):
+            self._best = node.outputs[0]
+
+    def close(self, inputs: list[Value]) -> list[Node]:
+        """Put the smallest operand of a clone behind the backward, unless one is there already.
+
+        Args:
+            inputs: operands; the one that is put behind is replaced.
+
+        Returns:
+            The node that does it, if it is done.
+        """
+        others = [v for v in inputs if v not in self._fixed]
+        if self._dependency is None or not others or not self._behind.isdisjoint(others):
+            return []
+        x = min(others, key=lambda value: value.type.nbytes)
+        held = Value(x.type)
+        inputs[:] = [held if value is x else value for value in inputs]
+        self._behind.add(held)
+        return [Node(After(), (x, self._dependency), (held,), phase=Phase.backward)]
+
+    def add(self, clone: Node) -> None:
+        """Take note of a clone that has been placed."""
+        if not self._fixed.issuperset(clone.inputs):
+            self._behind.update(clone.outputs)
+            self._reach.update(dict.fromkeys(clone.outputs, max(map(self._far, clone.inputs))))
+        else:
+            self._fixed.update(clone.outputs)
+
+    def _far(self, value: Value) -> int:
+        return self._reach.get(value, -1)
+
+
+__all__ = ["AGAIN", "Cloner", "Gates"]
