@@ -25,6 +25,8 @@ class Cloner:
         is_again: whether a value is computed again where the backward needs it.
         fetch: returns what is kept.
         gates: what keeps clones apart from their originals, where that is needed.
+
+    `cloned` are the forward nodes that run again.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Cloner:
         self._fetch = fetch
         self._gates = gates
         self._made: dict[Value, Value] = {}
+        self.cloned: list[Node] = []
 
     def clones(self, value: Value) -> bool:
         """Return whether a value is computed again."""
@@ -49,6 +52,14 @@ class Cloner:
         """Return a forward value as the backward has it: its clone, or what is kept."""
         return self._made[value] if self.clones(value) else self._fetch(value)
 
+    def has(self, node: Node) -> bool:
+        """Return whether the clone of a node of the forward is there already."""
+        return all(value in self._made for value in node.outputs)
+
+    def adopt(self, node: Node, outputs: Sequence[Value]) -> None:
+        """Take what a node of the backward makes as the clone of what one of the forward makes."""
+        self._made.update(zip(node.outputs, outputs, strict=True))
+
     def make(self, wanted: Iterable[Value]) -> list[Node]:
         """Return the nodes that make the clones of some values, without those there are already."""
         made: list[Node] = []
@@ -57,6 +68,7 @@ class Cloner:
             if self._gates is not None:
                 made += self._gates.close(inputs)
             clone = _copy(node, inputs)
+            self.cloned.append(node)
             made.append(clone)
             if self._gates is not None:
                 self._gates.add(clone)

@@ -20,6 +20,8 @@ class Level:
     Args:
         early: the nodes of the forward, in order.
         dropped: what is not kept for the backward.
+
+    `repeated` are the nodes of bodies that run again, and how often.
     """
 
     def __init__(self, early: Sequence[Node], dropped: frozenset[Value]) -> None:
@@ -27,6 +29,14 @@ class Level:
         self.makers = {value: node for node in early for value in node.outputs}
         self._stacks: dict[Node, dict[Value, Value]] = {}
         self._bodies: dict[Node, Graph] = {}
+        self._twins = {
+            (node.op, node.inputs): node
+            for node in early
+            if not node.op.bodies and not dropped.isdisjoint(node.outputs)
+        }
+        self.repeated: list[tuple[Node, int]] = []
+        self._same: dict[Value, Value] = {}
+        self._renamed: dict[Value, Value] = {}
 
     # -------------------------------------------------------------- what the kinds of levels say
 
@@ -47,12 +57,38 @@ class Level:
     # -------------------------------------------------------------- the backward
 
     def renew(self, node: Node) -> list[Node]:
-        """Return a node of the backward on clones, and before it those that are new."""
+        """Return a node of the backward on clones, and before it those that are new.
+
+        One that computes what a clone has computed is left out: a parameter at rest is gathered
+        once for the backward and for what is computed again in it.
+        """
+        if not self._renamed.keys().isdisjoint(node.inputs):
+            node = replace(node, inputs=tuple(self._renamed.get(v, v) for v in node.inputs))
+        twin = self._find_twin(node)
+        if twin is not None:
+            self._same.update(zip(node.outputs, twin.outputs, strict=True))
+            if self.cloner.has(twin):
+                clones = map(self.cloner.of, twin.outputs)
+                self._renamed.update(zip(node.outputs, clones, strict=True))
+                return []
         node = self._renew_loop(node)
         nodes, renamed = self.find_clones(node.inputs)
         if renamed:
             node = replace(node, inputs=tuple(renamed.get(v, v) for v in node.inputs))
+        if twin is not None:
+            self.cloner.adopt(twin, node.outputs)
         return [*nodes, node]
+
+    def _find_twin(self, node: Node) -> Node | None:
+        """Return the node of the forward that computes the same, if its result is dropped."""
+        if node.op.bodies:
+            return None
+        inputs = tuple(self._same.get(v) or self.original(v) or v for v in node.inputs)
+        return self._twins.get((node.op, inputs))
+
+    def current(self, value: Value) -> Value:
+        """Return a value of the backward, or the clone that is there in its place."""
+        return self._renamed.get(value, value)
 
     def find_clones(self, values: Sequence[Value]) -> tuple[list[Node], dict[Value, Value]]:
         """Return what has to run so that values of the backward are clones, and these by value."""
@@ -66,8 +102,14 @@ class Level:
         if not isinstance(node.op, Repeat):
             return node
         for forward in self._find_forward_loops(node, node.op):
-            node = LoopLevel(self, forward, node).renewed()
+            level = LoopLevel(self, forward, node)
+            times, node = node.op.iterations, level.renewed()
+            self.repeated += [(inner, often * times) for inner, often in level.list_repeated()]
         return node
+
+    def list_repeated(self) -> list[tuple[Node, int]]:
+        """Return the forward nodes that run again, and how often; those of bodies, too."""
+        return [*((node, 1) for node in self.cloner.cloned), *self.repeated]
 
     def _find_forward_loops(self, node: Node, op: Repeat) -> list[Node]:
         """Return the loops whose stacks a loop takes slice by slice, if something in them drops."""
@@ -135,15 +177,19 @@ class TopLevel(Level):
         self.cloner = Cloner(early, dropped.__contains__, self.fetch, gates)
 
     def original(self, value: Value) -> Value | None:
+        """Return the value itself: forward and backward are in one graph."""
         return value
 
     def fetch(self, value: Value) -> Value:
+        """Return the value itself."""
         return value
 
     def renew(self, node: Node) -> list[Node]:
+        """Return a node of the backward on clones that are kept apart from their originals."""
         self._gates.open_for(node)
         found = super().renew(node)
-        self._gates.pass_by(found[-1])
+        if found:
+            self._gates.pass_by(found[-1])
         return found
 
 
@@ -173,6 +219,7 @@ class LoopLevel(Level):
         self.cloner = Cloner(body.nodes, self._is_again, self.fetch)
 
     def original(self, value: Value) -> Value | None:
+        """Return the value of the forward's body of which an input is the slice, or the same."""
         return value if value in self.makers else self._originals.get(value)
 
     def renewed(self) -> Node:
@@ -180,7 +227,7 @@ class LoopLevel(Level):
         nodes: list[Node] = []
         for node in self._inside.body.nodes:
             nodes += self.renew(node)
-        outputs = self._inside.body.outputs
+        outputs = {name: self.current(v) for name, v in self._inside.body.outputs.items()}
         more, renamed = self.find_clones(list(outputs.values()))
         made = {name: renamed.get(value, value) for name, value in outputs.items()}
         self._patch_forward()
@@ -216,6 +263,7 @@ class LoopLevel(Level):
         return value in self.dropped or value in self._fixed
 
     def fetch(self, value: Value) -> Value:
+        """Return an input of the backward's body, a new one if there was none."""
         known = self._known.get(value)
         if known is None:
             known = self._known[value] = self._bring(value)

@@ -21,11 +21,13 @@ class Residual:
         value: of the graph, or of the body of a forward loop.
         node: what makes it; None for what an iteration of a loop starts from.
         times: how many of it are kept at once: the iterations of the loops around it.
+        scope: layer path of what makes it.
     """
 
     value: Value
     node: Node | None
     times: int
+    scope: str = ""
 
     @property
     def bytes(self) -> int:
@@ -88,7 +90,7 @@ def _iterate(graph: Graph, times: int) -> Iterator[Residual]:
     for node in early:
         for value in node.outputs:
             if value in read and value not in stacked:
-                yield Residual(value, node, times)
+                yield Residual(value, node, times, node.scope)
         yield from _iterate_inside(node, stacked, times)
     for node in late:
         for body in node.op.bodies:
@@ -104,18 +106,20 @@ def _iterate_inside(node: Node, stacked: dict[Value, Value], times: int) -> Iter
         for value in dict.fromkeys((*node.op.carries, *body.values())):
             maker = makers.get(value)
             if value in wanted and not (maker is not None and maker.op.bodies):
-                yield Residual(value, maker, inner)
+                yield Residual(value, maker, inner, node.scope)
         for nested in body.nodes:
-            kept = {
-                v: found
-                for v in nested.outputs
-                if v in wanted
-                for found in [find_stack(nested, v, nested.op.iterations)]
-                if found
-            }
+            kept = _find_slices(nested, wanted)
             if kept:
                 yield from _iterate_inside(nested, kept, inner)
         yield from _iterate(body, inner)
+
+
+def _find_slices(node: Node, wanted: set[Value]) -> dict[Value, Value]:
+    """Return the results of a loop in a body that are wanted, and what each is the stack of."""
+    if not node.op.bodies:
+        return {}
+    found = {v: find_stack(node, v, node.op.iterations) for v in node.outputs if v in wanted}
+    return {value: inner for value, inner in found.items() if inner is not None}
 
 
 def _find_stacked(makers: dict[Value, Node], late: tuple[Node, ...]) -> dict[Value, Value]:

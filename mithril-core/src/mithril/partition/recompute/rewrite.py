@@ -17,7 +17,7 @@ stacked. Its body is another computation than the forward's, so nothing has to b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from mithril.ir import Graph, Node, Value
 from mithril.ir.rewrite import all_nodes, map_bodies
@@ -28,6 +28,19 @@ from mithril.partition.recompute.levels import TopLevel
 from mithril.partition.recompute.residuals import split_phases
 from mithril.plan import Program
 from mithril.transform.simplify import eliminate_dead
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recomputed:
+    """A program whose backward computes values of the forward again.
+
+    Args:
+        program: the program.
+        nodes: the forward nodes that run again, and how often in a run.
+    """
+
+    program: Program
+    nodes: tuple[tuple[Node, int], ...] = ()
 
 
 def recompute(program: Program, dropped: Collection[Value]) -> Program:
@@ -41,10 +54,18 @@ def recompute(program: Program, dropped: Collection[Value]) -> Program:
     Returns:
         The program; the same one if no late node needs any of the values.
     """
+    return rewrite_program(program, dropped).program
+
+
+def rewrite_program(program: Program, dropped: Collection[Value]) -> Recomputed:
+    """Return what `recompute` returns, and which nodes run again."""
     in_time = list_in_time(program)
     may_wait_for = _wait_for_any if in_time is None else in_time.__contains__
-    graph = recompute_graph(program.graph, dropped, may_wait_for)
-    return program if graph is program.graph else replace(program, graph=graph)
+    rewriting = _Rewriting(frozenset(dropped), may_wait_for)
+    graph = rewriting.rewrite(program.graph)
+    if graph is program.graph:
+        return Recomputed(program)
+    return Recomputed(replace(program, graph=eliminate_dead(graph)), tuple(rewriting.repeated))
 
 
 def list_in_time(program: Program) -> frozenset[Value] | None:
@@ -62,54 +83,49 @@ def _wait_for_any(value: Value) -> bool:
     return True
 
 
-def recompute_graph(
-    graph: Graph,
-    dropped: Collection[Value],
-    may_wait_for: Callable[[Value], bool] = _wait_for_any,
-) -> Graph:
-    """Return a local graph whose backward computes some values of its forward again.
+@dataclass(slots=True)
+class _Rewriting:
+    """Goes through a graph and the bodies in it.
 
     Args:
-        graph: of a program, or the body of a loop that takes gradients.
         dropped: as of `recompute`.
         may_wait_for: whether what is computed again may come after a value of the graph.
+        repeated: the nodes that run again, and how often.
     """
-    found = _rewrite(graph, frozenset(dropped), may_wait_for)
-    return graph if found is graph else eliminate_dead(found)
 
+    dropped: frozenset[Value]
+    may_wait_for: Callable[[Value], bool]
+    repeated: list[tuple[Node, int]] = field(default_factory=list)
 
-def _rewrite(
-    graph: Graph,
-    dropped: frozenset[Value],
-    may_wait_for: Callable[[Value], bool] = _wait_for_any,
-) -> Graph:
-    """Return the graph with clones, and what nobody needs any more; the same if it has none."""
-    if not dropped:
-        return graph
-    graph = _rewrite_bodies(graph, dropped)
-    early, late = split_phases(graph)
-    if not late or dropped.isdisjoint(_list_made(early)):
-        return graph
-    level = TopLevel(early, dropped, Gates(graph, early, may_wait_for))
-    is_late = frozenset(late)
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        nodes += level.renew(node) if node in is_late else [node]
-    return Graph(graph.inputs, tuple(map(level.patch, nodes)), graph.outputs)
+    def rewrite(self, graph: Graph, times: int = 1) -> Graph:
+        """Return the graph with clones, and what nobody needs any more; itself if it has none."""
+        if not self.dropped:
+            return graph
+        graph = self._rewrite_bodies(graph, times)
+        early, late = split_phases(graph)
+        if not late or self.dropped.isdisjoint(_list_made(early)):
+            return graph
+        level = TopLevel(early, self.dropped, Gates(graph, early, self.may_wait_for))
+        is_late = frozenset(late)
+        nodes: list[Node] = []
+        for node in graph.nodes:
+            nodes += level.renew(node) if node in is_late else [node]
+        outputs = {name: level.current(value) for name, value in graph.outputs.items()}
+        self.repeated += [(node, often * times) for node, often in level.list_repeated()]
+        return Graph(graph.inputs, tuple(map(level.patch, nodes)), outputs)
 
+    def _rewrite_bodies(self, graph: Graph, times: int) -> Graph:
+        """Return the graph whose loops recompute in gradients that their bodies take themselves."""
+        nodes = [self._rewrite_inside(node, times) for node in graph.nodes]
+        if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
+            return graph
+        return Graph(graph.inputs, tuple(nodes), graph.outputs)
 
-def _rewrite_bodies(graph: Graph, dropped: frozenset[Value]) -> Graph:
-    """Return the graph whose loops recompute in gradients that their bodies take themselves."""
-    nodes = [_rewrite_inside(node, dropped) for node in graph.nodes]
-    if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
-        return graph
-    return Graph(graph.inputs, tuple(nodes), graph.outputs)
-
-
-def _rewrite_inside(node: Node, dropped: frozenset[Value]) -> Node:
-    found = map_bodies(node, lambda body: _rewrite(body, dropped))
-    pairs = zip(found.op.bodies, node.op.bodies, strict=True)
-    return node if all(new is old for new, old in pairs) else found
+    def _rewrite_inside(self, node: Node, times: int) -> Node:
+        often = times * node.op.iterations
+        found = map_bodies(node, lambda body: self.rewrite(body, often))
+        pairs = zip(found.op.bodies, node.op.bodies, strict=True)
+        return node if all(new is old for new, old in pairs) else found
 
 
 def _list_made(nodes: Sequence[Node]) -> set[Value]:
@@ -117,4 +133,4 @@ def _list_made(nodes: Sequence[Node]) -> set[Value]:
     return {value for node in nodes for inner in all_nodes(node) for value in inner.outputs}
 
 
-__all__ = ["recompute", "recompute_graph"]
+__all__ = ["Recomputed", "list_in_time", "recompute", "rewrite_program"]

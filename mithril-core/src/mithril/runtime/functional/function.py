@@ -75,6 +75,9 @@ def jit(
             because two shardings do not fit together (reductions and what is kept at rest aside).
         partition_hooks: put each function that is called, and each collective, into a range of the
             framework's profiler that has its name.
+        checkpointing, activation_checkpointing, rematerialization, rematerialization_policy,
+            recomputation_granularity: what the gradients that the function takes compute again, as
+            `compile` has them.
         options: the keywords above; those of `compile` that make no sense here are refused.
 
     Raises:
