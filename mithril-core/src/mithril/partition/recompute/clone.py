@@ -92,7 +92,7 @@ class Cloner:
 def _copy(node: Node, inputs: Sequence[Value]) -> Node:
     """Return a node of the backward that computes what a node of the forward computes."""
     outputs = tuple(Value(v.type, f"{v.name}{AGAIN}" if v.name else "") for v in node.outputs)
-    cause = node.cause and replace(node.cause, consumer=f"{node.cause.consumer},{AGAIN}")
+    cause = node.cause and replace(node.cause, is_again=True)
     op = node.op.with_bodies([copy_graph(body) for body in node.op.bodies])
     return replace(
         node, op=op, inputs=tuple(inputs), outputs=outputs, phase=Phase.backward, cause=cause
