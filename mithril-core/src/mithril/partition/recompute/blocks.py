@@ -34,9 +34,15 @@ class _Scope:
         for scope in self.inside.values():
             yield from scope.all()
 
-    def signature(self) -> tuple[object, ...]:
-        """Return what the layer computes, without names and sizes."""
-        return tuple(sorted(Counter(node.op.name for node in self.all()).items()))
+    def signature(self) -> frozenset[tuple[str, str]]:
+        """Return the layers in it and their products, without its name, sizes and the rest.
+
+        What is shared by layers, such as the number of a device, is computed in the first of them.
+        """
+        return frozenset(
+            (node.scope.removeprefix(self.path), node.op.name if is_product(node) else "")
+            for node in self.all()
+        )
 
 
 def find_blocks(nodes: Sequence[Node]) -> BlockOf:
@@ -122,13 +128,14 @@ def _join_small(scopes: Sequence[_Scope]) -> dict[Node, str]:
     current = ""
     for scope in scopes:
         nodes = list(scope.all())
-        if not current or any(map(_is_product, nodes)):
+        if not current or any(map(is_product, nodes)):
             current = scope.path
         found.update(dict.fromkeys(nodes, current))
     return found
 
 
-def _is_product(node: Node) -> bool:
+def is_product(node: Node) -> bool:
+    """Whether a node, or one of its bodies, multiplies tensors."""
     return any(map(_contracts, all_nodes(node)))
 
 
@@ -139,4 +146,4 @@ def _contracts(node: Node) -> bool:
     return node.op.is_product or node.op.contracts(*types)
 
 
-__all__ = ["BlockOf", "find_blocks", "list_paths", "list_prefixes", "match_blocks"]
+__all__ = ["BlockOf", "find_blocks", "is_product", "list_paths", "list_prefixes", "match_blocks"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.rewrite import copy_graph
@@ -102,33 +103,47 @@ def _copy(node: Node, inputs: Sequence[Value]) -> Node:
 class Gates:
     """Keeps clones behind values of the backward, so that no compiler merges them with originals.
 
-    A value reaches as far as the last forward node that it needs. What a clone comes after reaches
-    to the end of the forward, where there is such a value, or else as far as any.
+    A value reaches as far as the last forward node that it needs. A clone comes after a value that
+    reaches to the end of the forward. Micro-batches have a program for each phase, where what comes
+    from the next stage, or from the loss, is at the start of the backward.
 
     Args:
         graph: all of it.
         early: its forward nodes.
-        may_wait_for: whether a clone may come after a value.
+        in_time: the values that differ from micro-batch to micro-batch; None without these.
     """
 
     def __init__(
-        self, graph: Graph, early: Sequence[Node], may_wait_for: Callable[[Value], bool]
+        self, graph: Graph, early: Sequence[Node], in_time: Collection[Value] | None
     ) -> None:
-        self._may_wait_for = may_wait_for
+        self._in_time = in_time
         self._fixed = find_fixed(graph)
         self._originals = {value for node in early for value in node.outputs}
         self._reach: dict[Value, int] = {}
         for position, node in enumerate(early):
             if not self._fixed.issuperset(node.inputs):
                 self._reach.update(dict.fromkeys(node.outputs, position))
-        leaving = [v for v in graph.outputs.values() if v in self._reach and may_wait_for(v)]
-        self._best = max(leaving, key=self._reach.__getitem__, default=None)
-        if self._best is None:
+        self._best: Value | None = None
+        if in_time is None:
+            self._best = self._find_end(graph)
+        else:
             read = {value for node in early for value in node.inputs}
-            seeds = (v for v in graph.inputs if v not in read and may_wait_for(v))
+            seeds = (v for v in graph.inputs if v not in read and v in in_time)
             self._reach.update(dict.fromkeys(seeds, len(early)))
         self._dependency: Value | None = None
         self._behind: set[Value] = set()
+
+    def _find_end(self, graph: Graph) -> Value | None:
+        """Return what the forward makes last and is needed later on: an output, if there is one."""
+        before = list(takewhile(lambda node: self._originals.issuperset(node.outputs), graph.nodes))
+        made = {v for node in before for v in node.outputs if v in self._reach}
+        later = {value for node in graph.nodes[len(before) :] for value in node.inputs}
+        leaving = made.intersection(graph.outputs.values())
+        found = leaving or made.intersection(later)
+        return max(found, key=self._reach.__getitem__, default=None)
+
+    def _may_wait_for(self, value: Value) -> bool:
+        return self._in_time is None or value in self._in_time
 
     def open_for(self, node: Node) -> None:
         """Choose what the clones that a node of the backward needs come after."""

@@ -10,7 +10,7 @@ The last block is not recomputed where its backward follows at once: nothing wou
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mithril.ir import Graph, Node, Repeat, Value
 from mithril.mesh import MICRO, Mesh
@@ -55,7 +55,7 @@ class _Rules:
         early, late = split_phases(graph)
         for node in graph.nodes:
             for body in node.op.bodies:
-                yield from self.drop(body, is_last_kept=is_last_kept)
+                yield from replace(self, in_time=None).drop(body, is_last_kept=is_last_kept)
         if not late:
             return
         brought = _find_brought(graph, early)
@@ -101,7 +101,8 @@ class _Rules:
         whole = block_of(node) is not None or not self.asked.layers
         of: BlockOf = (lambda inner: "") if whole else block_of
         graph = Graph(body.inputs, body.nodes, {} if whole else _list_carries(node.op))
-        yield from self._drop_early(graph, body.nodes, _find_brought(body, body.nodes), of)
+        inside = replace(self, in_time=None)  # a loop runs for one micro-batch as a whole
+        yield from inside._drop_early(graph, body.nodes, _find_brought(body, body.nodes), of)
 
     def _may_drop(self, node: Node) -> bool:
         """Whether an exchange may be repeated."""

@@ -16,7 +16,7 @@ stacked. Its body is another computation than the forward's, so nothing has to b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.ir import Graph, Node, Value
@@ -59,9 +59,7 @@ def recompute(program: Program, dropped: Collection[Value]) -> Program:
 
 def rewrite_program(program: Program, dropped: Collection[Value]) -> Recomputed:
     """Return what `recompute` returns, and which nodes run again."""
-    in_time = list_in_time(program)
-    may_wait_for = _wait_for_any if in_time is None else in_time.__contains__
-    rewriting = _Rewriting(frozenset(dropped), may_wait_for)
+    rewriting = _Rewriting(frozenset(dropped), list_in_time(program))
     graph = rewriting.rewrite(program.graph)
     if graph is program.graph:
         return Recomputed(program)
@@ -79,22 +77,18 @@ def list_in_time(program: Program) -> frozenset[Value] | None:
     return frozenset(value for value, axes in varying(program).items() if MICRO in axes)
 
 
-def _wait_for_any(value: Value) -> bool:
-    return True
-
-
 @dataclass(slots=True)
 class _Rewriting:
     """Goes through a graph and the bodies in it.
 
     Args:
         dropped: as of `recompute`.
-        may_wait_for: whether what is computed again may come after a value of the graph.
+        in_time: the values that differ from micro-batch to micro-batch; None without these.
         repeated: the nodes that run again, and how often.
     """
 
     dropped: frozenset[Value]
-    may_wait_for: Callable[[Value], bool]
+    in_time: Collection[Value] | None
     repeated: list[tuple[Node, int]] = field(default_factory=list)
 
     def rewrite(self, graph: Graph, times: int = 1) -> Graph:
@@ -105,7 +99,7 @@ class _Rewriting:
         early, late = split_phases(graph)
         if not late or self.dropped.isdisjoint(_list_made(early)):
             return graph
-        level = TopLevel(early, self.dropped, Gates(graph, early, self.may_wait_for))
+        level = TopLevel(early, self.dropped, Gates(graph, early, self.in_time))
         is_late = frozenset(late)
         nodes: list[Node] = []
         for node in graph.nodes:
