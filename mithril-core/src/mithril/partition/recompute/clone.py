@@ -64,7 +64,10 @@ class Cloner:
     def make(self, wanted: Iterable[Value]) -> list[Node]:
         """Return the nodes that make the clones of some values, without those there are already."""
         made: list[Node] = []
-        for node in self._find(wanted):
+        nodes = self._find(wanted)
+        if nodes and self._gates is not None:
+            self._gates.open_behind(self._order[nodes[-1]])
+        for node in nodes:
             inputs = [self.of(value) for value in node.inputs]
             if self._gates is not None:
                 made += self._gates.close(inputs)
@@ -103,8 +106,8 @@ def _copy(node: Node, inputs: Sequence[Value]) -> Node:
 class Gates:
     """Keeps clones behind values of the backward, so that no compiler merges them with originals.
 
-    A value reaches as far as the last forward node that it needs. A clone comes after a value that
-    reaches to the end of the forward. Micro-batches have a program for each phase, where what comes
+    A value reaches as far as the last forward node that it needs. A clone comes after a value of the
+    backward that reaches further than what is cloned, or else after the forward. Micro-batches have a program for each phase, where what comes
     from the next stage, or from the loss, is at the start of the backward.
 
     Args:
@@ -123,13 +126,13 @@ class Gates:
         for position, node in enumerate(early):
             if not self._fixed.issuperset(node.inputs):
                 self._reach.update(dict.fromkeys(node.outputs, position))
-        self._best: Value | None = None
-        if in_time is None:
-            self._best = self._find_end(graph)
-        else:
+        self._end = self._find_end(graph) if in_time is None else None
+        if in_time is not None:
             read = {value for node in early for value in node.inputs}
             seeds = (v for v in graph.inputs if v not in read and v in in_time)
             self._reach.update(dict.fromkeys(seeds, len(early)))
+        self._placed: list[Value] = []
+        self._waiting: Sequence[Value] = ()
         self._dependency: Value | None = None
         self._behind: set[Value] = set()
 
@@ -145,21 +148,25 @@ class Gates:
     def _may_wait_for(self, value: Value) -> bool:
         return self._in_time is None or value in self._in_time
 
-    def open_for(self, node: Node) -> None:
-        """Choose what the clones that a node of the backward needs come after."""
-        far = 0 if self._best is None else self._reach[self._best]
-        given = (v for v in node.inputs if v not in self._originals and self._far(v) >= far)
-        self._dependency = next(filter(self._may_wait_for, given), self._best)
+    def wait_with(self, node: Node) -> None:
+        """Say which node of the backward needs the next clones."""
+        self._waiting = node.inputs
+
+    def open_behind(self, position: int) -> None:
+        """Choose what the next clones come after.
+
+        Args:
+            position: of the last forward node that is cloned; what they come after reaches further.
+        """
+        late = (v for v in self._waiting if v not in self._originals)
+        found = (v for v in (*late, *reversed(self._placed)) if self._far(v) > position)
+        self._dependency = next(filter(self._may_wait_for, found), self._end)
 
     def pass_by(self, node: Node) -> None:
         """Take note of a node of the backward that has been placed."""
         reach = max(map(self._far, node.inputs), default=-1)
-        if reach < 0:
-            return
         self._reach.update(dict.fromkeys(node.outputs, reach))
-        far = 0 if self._best is None else self._reach[self._best]
-        if reach >= far and self._may_wait_for(node.outputs[0]):
-            self._best = node.outputs[0]
+        self._placed += node.outputs[:1]
 
     def close(self, inputs: list[Value]) -> list[Node]:
         """Put the smallest operand of a clone behind the backward, unless one is there already.
@@ -177,6 +184,7 @@ class Gates:
         held = Value(x.type)
         inputs[:] = [held if value is x else value for value in inputs]
         self._behind.add(held)
+        self._reach[held] = self._far(self._dependency)
         return [Node(After(), (x, self._dependency), (held,), phase=Phase.backward)]
 
     def add(self, clone: Node) -> None:

@@ -186,7 +186,7 @@ class TopLevel(Level):
 
     def renew(self, node: Node) -> list[Node]:
         """Return a node of the backward on clones that are kept apart from their originals."""
-        self._gates.open_for(node)
+        self._gates.wait_with(node)
         found = super().renew(node)
         if found:
             self._gates.pass_by(found[-1])
