@@ -106,18 +106,24 @@ def _copy(node: Node, inputs: Sequence[Value]) -> Node:
 class Gates:
     """Keeps clones behind values of the backward, so that no compiler merges them with originals.
 
-    A value reaches as far as the last forward node that it needs. A clone comes after a value of the
-    backward that reaches further than what is cloned, or else after the forward. Micro-batches have a program for each phase, where what comes
-    from the next stage, or from the loss, is at the start of the backward.
+    A value reaches as far as the last forward node that it needs. A clone comes after a value of
+    the backward that reaches further than what is cloned, or else after the end of the forward.
+    With micro-batches, forward and backward are programs of their own: what comes from the next
+    stage, or from the loss, is at the start of the backward.
 
     Args:
         graph: all of it.
         early: its forward nodes.
+        dropped: what is not kept for the backward.
         in_time: the values that differ from micro-batch to micro-batch; None without these.
     """
 
     def __init__(
-        self, graph: Graph, early: Sequence[Node], in_time: Collection[Value] | None
+        self,
+        graph: Graph,
+        early: Sequence[Node],
+        dropped: Collection[Value],
+        in_time: Collection[Value] | None,
     ) -> None:
         self._in_time = in_time
         self._fixed = find_fixed(graph)
@@ -126,7 +132,7 @@ class Gates:
         for position, node in enumerate(early):
             if not self._fixed.issuperset(node.inputs):
                 self._reach.update(dict.fromkeys(node.outputs, position))
-        self._end = self._find_end(graph) if in_time is None else None
+        self._end = self._find_end(graph, dropped) if in_time is None else None
         if in_time is not None:
             read = {value for node in early for value in node.inputs}
             seeds = (v for v in graph.inputs if v not in read and v in in_time)
@@ -136,13 +142,13 @@ class Gates:
         self._dependency: Value | None = None
         self._behind: set[Value] = set()
 
-    def _find_end(self, graph: Graph) -> Value | None:
+    def _find_end(self, graph: Graph, dropped: Collection[Value]) -> Value | None:
         """Return what the forward makes last and is needed later on: an output, if there is one."""
         before = list(takewhile(lambda node: self._originals.issuperset(node.outputs), graph.nodes))
         made = {v for node in before for v in node.outputs if v in self._reach}
         later = {value for node in graph.nodes[len(before) :] for value in node.inputs}
         leaving = made.intersection(graph.outputs.values())
-        found = leaving or made.intersection(later)
+        found = leaving or made.intersection(later).difference(dropped)
         return max(found, key=self._reach.__getitem__, default=None)
 
     def _may_wait_for(self, value: Value) -> bool:

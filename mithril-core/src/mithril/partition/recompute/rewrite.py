@@ -99,7 +99,7 @@ class _Rewriting:
         early, late = split_phases(graph)
         if not late or self.dropped.isdisjoint(_list_made(early)):
             return graph
-        level = TopLevel(early, self.dropped, Gates(graph, early, self.in_time))
+        level = TopLevel(early, self.dropped, Gates(graph, early, self.dropped, self.in_time))
         is_late = frozenset(late)
         nodes: list[Node] = []
         for node in graph.nodes:
