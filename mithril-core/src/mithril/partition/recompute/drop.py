@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mithril.ir import Graph, Node, Repeat, Value
+from mithril.ir import Graph, Node, Value
 from mithril.mesh import MICRO, Mesh
 from mithril.ops.collective import Collective, TakeShard
 from mithril.ops.elementwise import Cast
@@ -95,12 +95,12 @@ class _Rules:
 
     def _drop_inside(self, node: Node, block_of: BlockOf) -> Iterator[Value]:
         """Yield what is dropped of the body of a forward loop."""
-        if not isinstance(node.op, Repeat) or not all(map(self._may_vary, node.outputs)):
+        if not all(map(self._may_vary, node.outputs)):
             return
-        body = node.op.body
+        (body,) = node.op.bodies
         whole = block_of(node) is not None or not self.asked.layers
         of: BlockOf = (lambda inner: "") if whole else block_of
-        graph = Graph(body.inputs, body.nodes, {} if whole else _list_carries(node.op))
+        graph = Graph(body.inputs, body.nodes, {} if whole else _list_carries(node))
         inside = replace(self, in_time=None)  # a loop runs for one micro-batch as a whole
         yield from inside._drop_early(graph, body.nodes, _find_brought(body, body.nodes), of)
 
@@ -134,8 +134,10 @@ def _only_brings(node: Node) -> bool:
     return isinstance(op, Cast | Movement | TakeShard)
 
 
-def _list_carries(op: Repeat) -> dict[str, Value]:
-    return {str(position): value for position, value in enumerate(op.next_carries)}
+def _list_carries(node: Node) -> dict[str, Value]:
+    """Return what an iteration of a loop hands on to the next."""
+    (body,) = node.op.bodies
+    return dict(list(body.outputs.items())[: len(node.op.carries)])
 
 
 __all__ = ["drop_in_layers"]

@@ -103,7 +103,7 @@ class Level:
             return node
         for forward in self._find_forward_loops(node, node.op):
             level = LoopLevel(self, forward, node)
-            times, node = node.op.iterations, level.renewed()
+            times, node = node.op.iterations, level.rewrite_backward()
             self.repeated += [(inner, often * times) for inner, often in level.list_repeated()]
         return node
 
@@ -222,7 +222,7 @@ class LoopLevel(Level):
         """Return the value of the forward's body of which an input is the slice, or the same."""
         return value if value in self.makers else self._originals.get(value)
 
-    def renewed(self) -> Node:
+    def rewrite_backward(self) -> Node:
         """Return the backward loop, on what is still stacked; the forward loop is told what is."""
         nodes: list[Node] = []
         for node in self._inside.body.nodes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mithril.ir import Graph, Node, Phase, Repeat, Value
+from mithril.ir import Graph, Node, Phase, Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,10 +76,11 @@ def find_stack(node: Node, value: Value, count: int) -> Value | None:
         count: how many slices there are to be.
     """
     op = node.op
-    if not isinstance(op, Repeat) or op.count != count:
+    if not op.bodies or op.iterations != count:
         return None
     position = node.outputs.index(value)
-    return None if position < op.carried else op.made[position - op.carried]
+    made = list(op.bodies[0].outputs.values())
+    return None if position < len(op.carries) else made[position]
 
 
 def _iterate(graph: Graph, times: int) -> Iterator[Residual]:
