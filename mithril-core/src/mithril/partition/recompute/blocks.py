@@ -9,7 +9,7 @@ are; the last pattern that matches a layer wins, and of layers in each other the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -25,12 +25,12 @@ class _Scope:
     """A layer with the layers in it, in the order in which they run first."""
 
     path: str
-    nodes: list[Node] = field(default_factory=list)
+    nodes: dict[Node, bool] = field(default_factory=dict)
     inside: dict[str, _Scope] = field(default_factory=dict)
 
-    def all(self) -> Iterable[Node]:
-        """Yield its nodes, and those of the layers in it."""
-        yield from self.nodes
+    def all(self) -> Iterator[tuple[Node, bool]]:
+        """Yield its nodes, and those of the layers in it, and whether each is a product."""
+        yield from self.nodes.items()
         for scope in self.inside.values():
             yield from scope.all()
 
@@ -40,8 +40,8 @@ class _Scope:
         What is shared by layers, such as the number of a device, is computed in the first of them.
         """
         return frozenset(
-            (node.scope.removeprefix(self.path), node.op.name if is_product(node) else "")
-            for node in self.all()
+            (node.scope.removeprefix(self.path), node.op.name if multiplies else "")
+            for node, multiplies in self.all()
         )
 
 
@@ -96,7 +96,7 @@ def _read_scopes(nodes: Sequence[Node]) -> _Scope:
         scope = root
         for path in list_prefixes(node.scope):
             scope = scope.inside.setdefault(path, _Scope(path))
-        scope.nodes.append(node)
+        scope.nodes[node] = is_product(node)
     return root
 
 
@@ -127,8 +127,8 @@ def _join_small(scopes: Sequence[_Scope]) -> dict[Node, str]:
     found: dict[Node, str] = {}
     current = ""
     for scope in scopes:
-        nodes = list(scope.all())
-        if not current or any(map(is_product, nodes)):
+        nodes = dict(scope.all())
+        if not current or any(nodes.values()):
             current = scope.path
         found.update(dict.fromkeys(nodes, current))
     return found
