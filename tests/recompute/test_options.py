@@ -43,6 +43,14 @@ def test_with_stages_fewer_activations_are_in_flight() -> None:
         assert found.peak < share * kept.peak, schedule
 
 
+def test_stages_may_rest_split() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2, pipe=2))
+    kept = evaluate(staged(), backend, zero=3)
+    found = evaluate(staged(), backend, zero=3, checkpointing="all")
+    check_same(found, kept)
+    assert found.peak < 0.7 * kept.peak
+
+
 @pytest.mark.parametrize("make", [unrolled, looped])
 def test_accumulated_micro_batches_recompute(make: Callable[[], ml.Model]) -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
