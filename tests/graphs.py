@@ -16,7 +16,7 @@ from mithril.ir import Builder, Graph
 from mithril.ir.rewrite import walk
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
-from mithril.plan import Plan
+from mithril.plan import Plan, Program
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import cotangent_name, gradient_of
 from mithril.types import DType, TensorType
@@ -187,25 +187,33 @@ def run(
     target = target if kernels is None else replace(target, kernels=kernels)
     target = target if hardware is None else replace(target, hardware=hardware)
     plan = make_plan(graph, request, target)
-    program = plan.stages[0].program
+    found, executed = execute(engine, plan.stages[0].program, values)
+    return Ran(plan, found, executed)
+
+
+def execute(
+    engine: Engine, program: Program, values: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], list[tuple[str, tuple[str, ...], int]]]:
+    """Return the outputs of a local program, put together, and what simulated devices exchanged."""
     verify(program.graph)
     handles = [
         engine.put(port.type, port.sharding, lambda box, name=port.name: values[name][box])
         for port in program.inputs
     ]
     executed: list[tuple[str, tuple[str, ...], int]] = []
-    observe = (lambda told: executed.append(told.row)) if opened is NumpyEngine else None
+    is_told = isinstance(engine, NumpyEngine)
+    observe = (lambda told: executed.append(told.row)) if is_told else None
     made = engine.lower(program)(handles, observe)
     found = {}
     for port, held in zip(program.outputs, made, strict=True):
         whole = np.full(
             port.type.shape, np.nan if port.type.dtype.is_float else -1, port.type.dtype.numpy
         )
-        for device in range(mesh.size):
+        for device in range(engine.mesh.size):
             box = port.sharding.box(device, port.type.shape)
             whole[box] = trim_padding(engine.shard(held, port.sharding, device), box)
         found[port.name] = whole
-    return Ran(plan, found, executed)
+    return found, executed
 
 
 def on_one_device(
@@ -217,5 +225,5 @@ def on_one_device(
 
 __all__ = [
     "BLOCK_PARAMETERS", "MEGATRON_BLOCK", "MEGATRON_MLP", "MLP_PARAMETERS", "Ran", "block",
-    "block_shapes", "gradient_of", "mlp", "on_one_device", "run", "values_for",
+    "block_shapes", "execute", "gradient_of", "mlp", "on_one_device", "run", "values_for",
 ]  # fmt: skip

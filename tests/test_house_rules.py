@@ -284,6 +284,7 @@ KNOW_LOOPS = {
     "mithril-core/src/mithril/transform/repeat.py": "the gradient of loops",
     "mithril-core/src/mithril/transform/stack.py": "cuts loops into loops",
     "mithril-core/src/mithril/partition/pipeline/hoist_reductions.py": "takes sums out of loops",
+    "mithril-core/src/mithril/partition/recompute/levels.py": "loops of forward and backward at once",
     "mithril-core/src/mithril/engine/lockstep.py": "a lowering",
     "mithril-jax/src/mithril_jax/lower.py": "a lowering",
     "mithril-torch/src/mithril_torch/program/emit.py": "a lowering",

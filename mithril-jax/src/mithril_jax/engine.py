@@ -9,12 +9,13 @@ from typing import Self
 
 import jax
 import numpy as np
-from mithril.engine import Engine, EngineProfiler
+from mithril.engine import Engine, EngineProfiler, Executable
 from mithril.engine.arena import Arrange
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
+from mithril.errors import BackendError
 from mithril.mesh import Mesh, Sharding
-from mithril.plan import Execution, Program, Whole
+from mithril.plan import Execution, Plan, Program, Whole
 from mithril.plan.execution import ALL
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
@@ -152,6 +153,20 @@ class JaxEngine(Engine):
         function = function_of(program, self.opened, kernels)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable
         return kind(program, function, self.opened, self.options, tuple(donate))
+
+    def lower_plan(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
+        """Turn a plan into something that runs.
+
+        Raises:
+            BackendError: XLA is to partition the graph by itself, which knows no recomputation.
+        """
+        is_left_to_xla = self.options.pjit_lowering_strategy == "gspmd" and self.mesh.size > 1
+        if is_left_to_xla and plan.policy is not None:
+            raise BackendError(
+                f"{plan.policy.asked} changes the programs of the devices, which "
+                f"pjit_lowering_strategy='gspmd' does not run; leave one of them out"
+            )
+        return super().lower_plan(plan, donate)
 
     def lower_whole(
         self, whole: Whole, program: Program, donate: Collection[int] = ()

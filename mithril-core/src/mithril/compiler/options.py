@@ -24,12 +24,11 @@ BACKEND_LATER = frozenset({
 """Options of every backend that the guides describe and that are not available yet."""
 
 COMPILE_LATER = frozenset({
-    "activation_checkpointing", "activation_offload", "auto_partition", "checkpointing",
+    "activation_offload", "auto_partition",
     "communication_optimization", "load_balancing", "load_balancing_algorithm",
     "max_memory_per_device", "offload_threshold", "partition_constraints",
     "partition_objective", "partition_search_space", "partition_strategy",
-    "profiling_based_partitioning", "recomputation_granularity",
-    "rematerialization", "rematerialization_policy", "spill_threshold_mb", "spill_to_host",
+    "profiling_based_partitioning", "spill_threshold_mb", "spill_to_host",
 })  # fmt: skip
 """Options of compile that the guides describe and that are not available yet."""
 

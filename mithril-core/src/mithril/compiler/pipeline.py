@@ -1,9 +1,10 @@
 """The compiler: from a graph to a plan, pass by pass.
 
 A graph on whole tensors goes through GRAPH_PASSES, which decide what is computed: in which dtypes,
-by which kernels, with which gradients. `partition` decides where: it lays out every tensor, and
-makes a local program for every stage. PROGRAM_PASSES change how those programs run. CHECKS refuse a
-plan that cannot run, or breaks a limit that the user has set.
+by which kernels, with which gradients. `partition_parts` decides where: it lays out every tensor,
+and makes a local program for every part. `plan_recomputed` chooses what of the forward is computed
+again in the backward; stages are cut from what comes out. PROGRAM_PASSES change how these programs
+run. CHECKS refuse a plan that cannot run, or breaks a limit that the user has set.
 
 Every step is a pure function of frozen data. To add a pass, write it in a file of its own (of
 `transform`, or `partition`), call it here from a function of the one signature, add that to the
@@ -15,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
 from mithril.ir import Graph
 from mithril.partition.buckets import bucket_collectives
 from mithril.partition.limits import check_capabilities, check_memory, check_moves
-from mithril.partition.partition import partition
+from mithril.partition.partition import partition_parts
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
 from mithril.partition.widen_sums import widen_sums
 from mithril.plan import Plan, Program
@@ -78,16 +80,19 @@ def make_plan(
     parameters, optimizer = request.parameters, request.optimizer
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
-    plan = partition(graph, request.layouts, target, request.placement, pads=options.pads)
-    plan = replace(
-        plan,
-        stages=tuple(
-            replace(stage, program=_finish(stage.program, target, options)) for stage in plan.stages
-        ),
-        notes=(*request.notes, *plan.notes),
-        parameters=parameters,
-        optimizer=optimizer,
-    )
+    parts = partition_parts(graph, request.layouts, target, request.placement, pads=options.pads)
+
+    def finish(plan: Plan) -> Plan:
+        stages = (replace(s, program=_finish(s.program, target, options)) for s in plan.stages)
+        return replace(
+            plan,
+            stages=tuple(stages),
+            notes=(*request.notes, *plan.notes),
+            parameters=parameters,
+            optimizer=optimizer,
+        )
+
+    plan = plan_recomputed(parts, finish, request, target, options)
     for check in CHECKS:
         check(plan, request, target, options)
     return plan

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.pipeline import Placement
+from mithril.partition.recompute import Recompute
 from mithril.sharding import Layout
 from mithril.transform import Update
 from mithril.types import DType
+
+KEEP_ALL = Recompute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class PlanOptions:
         strict_memory: whether a plan is refused that devices have too little memory for; otherwise
             there is a warning.
         gradients: the dtype in which gradients of parameters leave; None for that of each.
+        recompute: what the backward computes again instead of finding it kept.
     """
 
     precision: Precision = AS_THEY_COME
@@ -59,3 +63,4 @@ class PlanOptions:
     max_reshard_bytes: int | None = None
     strict_memory: bool = False
     gradients: DType | None = None
+    recompute: Recompute = KEEP_ALL

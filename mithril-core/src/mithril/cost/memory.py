@@ -15,6 +15,7 @@ from mithril.cost.liveness import Holding
 from mithril.cost.plan_liveness import Replay, group_devices
 from mithril.engine.arena import Arena
 from mithril.plan import Plan
+from mithril.plan.policy import MemoryPolicy
 from mithril.tables import describe_devices
 from mithril.units import format_bytes
 
@@ -82,11 +83,13 @@ class PlanMemory:
         rows: devices that are alike, with what they hold.
         capacity: what a device can hold, in bytes; None where that is not known.
         profile: name of the hardware profile that says so.
+        policy: what the backward computes again; None where it finds all that it needs.
     """
 
     rows: tuple[DeviceMemory, ...]
     capacity: int | None
     profile: str
+    policy: MemoryPolicy | None = None
 
     def of(self, device: int) -> DeviceMemory:
         """Return what a device holds.
@@ -140,7 +143,8 @@ class PlanMemory:
             state = "fits into" if self.fits else "does not fit into"
             room = f"{state} {format_bytes(self.capacity)} of a device of profile '{self.profile}'"
         head = f"memory: {format_bytes(self.peak)} on a device; {room}"
-        return "\n".join([head, *map(str, self.rows)])
+        policy = [] if self.policy is None else self.policy.lines()
+        return "\n".join([head, *map(str, self.rows), *policy])
 
 
 def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()) -> PlanMemory:
@@ -174,4 +178,4 @@ def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()
         at, curve = found.at, tuple(found.curve)
         arena = found.arena if found.arena.size else None
         rows.append(DeviceMemory(devices, found.peak, dict(sizes), at, tuple(alive), curve, arena))
-    return PlanMemory(tuple(rows), hardware.memory_bytes, hardware.name)
+    return PlanMemory(tuple(rows), hardware.memory_bytes, hardware.name, plan.policy)

@@ -66,6 +66,7 @@ class Cause:
         instead: what else was possible for the layer that asks, the cheapest first.
         emulated: what is issued in its place, where the backend lacks it.
         is_asked: whether it is part of what an option asks for, such as `context_parallel`.
+        is_again: whether it repeats for the backward what the forward has exchanged.
     """
 
     value: str
@@ -77,6 +78,7 @@ class Cause:
     instead: tuple[Alternative, ...] = ()
     emulated: str = ""
     is_asked: bool = False
+    is_again: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,6 +29,7 @@ from mithril.ir import Cause, Graph, Node, Phase, Value
 from mithril.ir.rewrite import all_nodes, map_bodies
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
+from mithril.ops.control import After
 from mithril.plan import Program
 
 FIRST_BYTES = 1 << 20
@@ -225,7 +226,12 @@ def _fill_late(graph: Graph, fill: _Filling) -> list[_Bucket]:
 
 
 def _may_come_late(node: Node) -> bool:
-    """Whether a collective reduces, or brings together what an update has made in parts."""
+    """Whether a collective reduces, or brings together what an update has made in parts.
+
+    What is exchanged again is needed at once: activations are computed from it.
+    """
+    if node.cause is not None and node.cause.is_again:
+        return False
     if isinstance(node.op, AllGather):
         return node.phase == Phase.update
     return isinstance(node.op, AllReduce | ReduceScatter)
@@ -330,15 +336,21 @@ class _Sources:
         That may be a cast or a view of what is there; None where it is more.
         """
         found = list(self._walk(node.inputs[0], position))
-        if all(map(_is_cheap, found)):
+        if all(_is_cheap(maker) or self._is_gate(maker, position) for maker in found):
             return found[::-1]
         return None
+
+    def _is_gate(self, node: Node, position: int) -> bool:
+        """Whether a node only says that its operand comes after something, which is there."""
+        maker = self._producers.get(node.inputs[-1])
+        is_there = maker is None or self._positions[maker] < position
+        return isinstance(node.op, After) and is_there
 
     def _walk(self, value: Value, position: int) -> Iterator[Node]:
         maker = self._producers.get(value)
         while maker is not None and self._positions[maker] >= position:
             yield maker
-            if not _is_cheap(maker):
+            if not _is_cheap(maker) and not isinstance(maker.op, After):
                 return
             maker = self._producers.get(maker.inputs[0])
 

@@ -32,7 +32,7 @@ from mithril.partition.pipeline.microbatches import TimeAxis, cut_batch, gather_
 from mithril.partition.pipeline.part_layouts import PartLayouts
 from mithril.partition.pipeline.stacked_parameters import with_stacks
 from mithril.partition.search import Solution, local_program, solve, with_kernels
-from mithril.plan import Plan, Stage, TensorReport, Timetable
+from mithril.plan import Plan, Program, Stage, TensorReport, Timetable
 from mithril.plan.schedule import HALVES
 from mithril.sharding import UNSAID, Layout
 
@@ -102,17 +102,27 @@ def partition(
         PlanError: a layer needs all micro-batches at once, or stages wait for each other.
         ShardingError: a parameter shall be split over an axis along which its layer has one device.
     """
+    return partition_parts(graph, layouts, target, placement, pads=pads).plan
+
+
+def partition_parts(
+    graph: Graph,
+    layouts: Mapping[str, Layout],
+    target: Target,
+    placement: Placement | None = None,
+    *,
+    pads: bool = True,
+) -> Partitioned:
+    """Return the parts of a graph, laid out and localised, and the plan they make.
+
+    Arguments and errors are those of `partition`.
+    """
     placement = placement or Placement.whole(target.mesh)
-    task = _Task(graph, layouts, placement, target, pads)
-    return replace(
-        _partition_in_time(task),
-        pricing=target.hardware.pricing,
-        analyst=HardwareAnalyst(target.hardware),
-    )
+    return _partition_in_time(_Task(graph, layouts, placement, target, pads))
 
 
-def _partition_in_time(task: _Task) -> Plan:
-    """Return the plan whose micro-batches are cut as replicas need it."""
+def _partition_in_time(task: _Task) -> Partitioned:
+    """Return the parts whose micro-batches are cut as replicas need it."""
     try:
         return _partition(task, time_is_major=False)
     except PlanError as error:
@@ -121,17 +131,77 @@ def _partition_in_time(task: _Task) -> Plan:
         if not task.placement.split:
             raise
         try:
-            plan = _partition(task, time_is_major=True)
+            return _partition(task, time_is_major=True, notes=(_EXCHANGED,))
         except PlanError:
             raise error from None
-        return replace(plan, notes=(*plan.notes, _EXCHANGED))
 
 
-def _partition(task: _Task, *, time_is_major: bool) -> Plan:
-    placement, mesh = task.placement, task.target.mesh
-    graph, time = cut_batch(task.graph, placement, task.target, is_major=time_is_major)
-    stage_graphs = _split(graph, placement)
+def _partition(task: _Task, *, time_is_major: bool, notes: tuple[str, ...] = ()) -> Partitioned:
+    graph, time = cut_batch(task.graph, task.placement, task.target, is_major=time_is_major)
+    stage_graphs = _split(graph, task.placement)
     parts = _plan_parts(task, stage_graphs, time)
+    task = replace(task, graph=graph)
+    return Partitioned(
+        task, stage_graphs, parts, notes, _make_plan(task, stage_graphs, parts, notes)
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partitioned:
+    """The parts of a graph, each with a local program, which together make a plan.
+
+    Args:
+        plan: what they make as they are.
+    """
+
+    _task: _Task
+    _stage_graphs: StageGraphs
+    _parts: Sequence[_Part]
+    _notes: tuple[str, ...]
+    plan: Plan
+
+    @property
+    def locals(self) -> tuple[Local, ...]:
+        """The local programs, with forward and backward in one."""
+        return tuple(part.local for part in self._parts)
+
+    @property
+    def placement(self) -> Placement:
+        """What runs where, and in how many micro-batches."""
+        return self._task.placement
+
+    def plan_with(self, programs: Sequence[Program]) -> Plan:
+        """Return the plan of other local programs that compute the same.
+
+        Args:
+            programs: one for each of `locals`, with the same ports.
+
+        Raises:
+            PlanError: one needs all micro-batches at once where a part may not.
+        """
+        parts = [
+            replace(part, local=replace(part.local, program=program))
+            for part, program in zip(self._parts, programs, strict=True)
+        ]
+        plan = _make_plan(self._task, self._stage_graphs, parts, self._notes)
+        return replace(plan, whole=None)  # the graph on whole tensors computes nothing again
+
+
+def _make_plan(
+    task: _Task, stage_graphs: StageGraphs, parts: Sequence[_Part], notes: tuple[str, ...]
+) -> Plan:
+    """Return the plan of the parts, with prices."""
+    plan = _join_parts(task, stage_graphs, parts)
+    return replace(
+        plan,
+        notes=(*plan.notes, *notes),
+        pricing=task.target.hardware.pricing,
+        analyst=HardwareAnalyst(task.target.hardware),
+    )
+
+
+def _join_parts(task: _Task, stage_graphs: StageGraphs, parts: Sequence[_Part]) -> Plan:
+    placement, mesh = task.placement, task.target.mesh
     reports: dict[str, TensorReport] = {}
     for part in parts:
         reports |= {name: of for name, of in part.reports.items() if name not in reports}
@@ -141,7 +211,7 @@ def _partition(task: _Task, *, time_is_major: bool) -> Plan:
         return Plan.of_program(
             mesh, part.local.program, reports, solution.remarks(), solution.whole()
         )
-    stages, timetable = _schedule(replace(task, graph=graph), stage_graphs, parts)
+    stages, timetable = _schedule(task, stage_graphs, parts)
     plan = Plan(mesh, stages, timetable, reports)
     unread = {
         port.name: TensorReport(port.type, port.sharding, "nobody: no stage reads it")

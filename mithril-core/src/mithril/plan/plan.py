@@ -17,6 +17,7 @@ from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import SEND
 from mithril.plan.execution import Execution
 from mithril.plan.issued import Issued, Row
+from mithril.plan.policy import MemoryPolicy
 from mithril.plan.printer import collective_lines, port_lines, stage_lines
 from mithril.plan.program import Collective, Port, Program, Stage, bytes_by_axis
 from mithril.plan.tables import tabulate_parts
@@ -81,6 +82,7 @@ class Plan:
         analyst: reads memory and time off it.
         parameters: names of the inputs that are parameters of a model.
         optimizer: names of the inputs that are the state of an optimiser.
+        policy: what its backward computes again; None where it finds all that it needs.
     """
 
     mesh: Mesh
@@ -93,6 +95,7 @@ class Plan:
     analyst: Analyst | None = field(default=None, repr=False)
     parameters: tuple[str, ...] = ()
     optimizer: tuple[str, ...] = ()
+    policy: MemoryPolicy | None = None
 
     @staticmethod
     def of_program(

@@ -63,6 +63,11 @@ def times_of(row: Collective) -> str:
     return f", {row.times} times" if row.times > 1 else ""
 
 
+def consumer_of(row: Collective) -> str:
+    """Return who requires what a collective makes, and whether for a second time."""
+    return f"{row.cause.consumer}{', again' if row.cause.is_again else ''}"
+
+
 def over(row: Collective) -> str:
     """Return the kind of a collective and the axes it runs over; a send has none."""
     return f"{row.kind} over {' x '.join(row.axes)}" if row.axes else row.kind
@@ -77,5 +82,5 @@ def _collective(row: Collective) -> str:
     return (
         f"  {over(row)}{times_of(row)}: {row.cause.value}{place}, "
         f"{row.bytes} bytes, "
-        f"{row.cause.produced} -> {row.cause.required} for {row.cause.consumer}"
+        f"{row.cause.produced} -> {row.cause.required} for {consumer_of(row)}"
     )

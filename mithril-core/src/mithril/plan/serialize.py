@@ -19,6 +19,7 @@ from mithril.ir.serialize import (
 from mithril.mesh import Axis, Mesh, Sharding
 from mithril.plan.execution import Execution
 from mithril.plan.plan import Plan, Pricing, TensorReport
+from mithril.plan.policy import LayerPolicy, MemoryPolicy, TradeOff
 from mithril.plan.program import Port, Program, Stage
 from mithril.plan.schedule import Action, read_table
 from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer, run_once
@@ -64,6 +65,7 @@ def _plan_out(plan: Plan) -> Json:
         "notes": list(plan.notes),
         "parameters": list(plan.parameters),
         "optimizer": list(plan.optimizer),
+        "policy": None if plan.policy is None else asdict(plan.policy),
         "pricing": None if plan.pricing is None else asdict(plan.pricing),
         "timetable": None if plan.only_stage else _timetable_out(plan.timetable),
     }
@@ -92,7 +94,16 @@ def _plan_in(content: Json) -> Plan:
         pricing=pricing,
         parameters=tuple(content["parameters"]),
         optimizer=tuple(content.get("optimizer", ())),
+        policy=_policy_in(content.get("policy")),
     )
+
+
+def _policy_in(content: Json | None) -> MemoryPolicy | None:
+    if content is None:
+        return None
+    layers = tuple(LayerPolicy(**layer) for layer in content["layers"])
+    curve = tuple(TradeOff(**point) for point in content["curve"])
+    return MemoryPolicy(**{**content, "layers": layers, "curve": curve})
 
 
 def _stage_in(item: Json) -> Stage:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from mithril.errors import PlanError, nearest
 from mithril.ir import Alternative
 from mithril.plan import Collective, Plan, Pricing
-from mithril.plan.printer import over, times_of
+from mithril.plan.printer import consumer_of, over, times_of
 from mithril.transform import gradient_of
 
 
@@ -29,6 +29,7 @@ def explain(plan: Plan, tensor: str | None = None) -> str:
     rows, is_timed = plan.collectives(), _is_timed(plan.pricing)
     lines = [f"{plan.mesh!r}: {len(rows)} collectives", *_pricing(plan.pricing)]
     lines += [f"note: {note}" for note in plan.notes]
+    lines += [] if plan.policy is None else plan.policy.lines()
     for number, row in enumerate(rows, start=1):
         lines += _explain_row(number, row, is_timed)
     return "\n".join(lines)
@@ -56,7 +57,7 @@ def _explain_row(number: int, row: Collective, is_timed: bool) -> list[str]:
         f"{number}. {over(row)}{times_of(row)}, {row.bytes} bytes, {time}{row.phase}",
         f"     value     {cause.value}" + (f" from {place}" if place else ""),
         f"     produced  {cause.produced}",
-        f"     required  {cause.required} by {cause.consumer}",
+        f"     required  {cause.required} by {consumer_of(row)}",
     ]
     if cause.emulated:
         lines.append(f"     emulated: {cause.emulated}")

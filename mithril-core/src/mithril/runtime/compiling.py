@@ -15,6 +15,7 @@ from mithril.compiler.options import (
     refuse_later,
     refuse_of_other,
 )
+from mithril.compiler.recompute_options import name_axes, read_recompute
 from mithril.errors import BackendError, GraphError, OptionError, kind_of
 from mithril.keywords import refuse_unknown
 from mithril.models import Layer, Model
@@ -70,6 +71,11 @@ def compile(
     pipeline_schedule: str | Sequence[str] | None = None,
     partition_hooks: bool = False,
     memory_planning: str | None = None,
+    checkpointing: str | float | Mapping[str, str] | None = None,
+    activation_checkpointing: str | float | Mapping[str, str] | None = None,
+    rematerialization: bool | None = None,
+    rematerialization_policy: Mapping[str, str] | None = None,
+    recomputation_granularity: str | None = None,
     **options: object,
 ) -> CompiledModel:
     """Compile a model for a backend.
@@ -122,6 +128,16 @@ def compile(
             block a device, which is made once and used again at every call; what leaves a program
             is never in it. `dynamic`, the default, takes memory when a result is made and gives it
             back when nobody needs it any more. XLA lays its programs out in either case.
+        checkpointing: which activations the backward computes again instead of finding them kept:
+            `all` but what enters each layer, `none`, `selective` for what costs next to nothing,
+            a fraction of the memory that keeping everything takes, a number of bytes that a device
+            may hold (`"2 GB"`), or `all` and `none` by patterns of layer paths. Layers are the
+            outermost ones that repeat. By default `none`; `plan.memory().policy` says what is done.
+        activation_checkpointing: another name of `checkpointing`.
+        rematerialization: True is `checkpointing="all"` where that says nothing; False is `none`.
+        rematerialization_policy: for mesh axes, `minimal` to keep what a collective over the axis
+            has brought, or `full` to exchange it again, which is so by default.
+        recomputation_granularity: `layer` or `operation`: what a budget chooses among.
         options: none yet; others of the guides, and those of `jit` that make no sense here, are
             refused by name.
 
@@ -141,6 +157,15 @@ def compile(
         )
     policy = backend.uneven if uneven is None else check_uneven(uneven)
     count = read_accumulate(accumulate, gradient_accumulation, gradient_accumulation_steps)
+    recompute = read_recompute(
+        {
+            "checkpointing": checkpointing,
+            "activation_checkpointing": activation_checkpointing,
+            "rematerialization": rematerialization,
+            "rematerialization_policy": rematerialization_policy,
+            "recomputation_granularity": recomputation_granularity,
+        }
+    )
     gradients = None
     if mixed_precision_policy is not None:
         if precision is not None:
@@ -162,6 +187,7 @@ def compile(
             max_reshard_bytes=read_limit(max_reshard_bytes),
             strict_memory=check_flag("strict_memory", strict_memory),
             gradients=gradients,
+            recompute=name_axes(recompute, backend.mesh),
         ),
         accumulate=count,
         zero=_read_zero(zero, zero_axis, backend),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mithril.compiler import Request
+from mithril.compiler.recompute_options import name_axes
 from mithril.ir import Graph, Tensor
 from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
@@ -121,7 +122,11 @@ def bind_function(
         graph,
         replace(request, placement=placement_by(backend.mesh, arrive, known)),
         interface,
-        replace(options.plan, pads=(options.uneven or backend.uneven) == "pad"),
+        replace(
+            options.plan,
+            pads=(options.uneven or backend.uneven) == "pad",
+            recompute=name_axes(options.plan.recompute, backend.mesh),
+        ),
     )
 
 

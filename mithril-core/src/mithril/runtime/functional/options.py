@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 from mithril.compiler import PlanOptions
 from mithril.compiler.options import check_uneven
+from mithril.compiler.recompute_options import RecomputeOptions, read_recompute
 from mithril.errors import GraphError
 from mithril.mesh import PartitionSpec
 from mithril.options import check_flag
@@ -20,7 +20,7 @@ from mithril.trees import shorten, spread
 Specs = list[PartitionSpec | None]
 
 
-class JitOptions(TypedDict, total=False):
+class JitOptions(RecomputeOptions, total=False):
     """What `jit` is told; it says what each means."""
 
     backend: ArrayBackend | None
@@ -77,7 +77,10 @@ class FunctionOptions:
             static=signature.select_arguments(given.get("static", ()), "static"),
             at_rest=read_patterns(given.get("at_rest"), "at_rest of jit()"),
             uneven=None if uneven is None else check_uneven(uneven),
-            plan=PlanOptions(max_reshard_bytes=read_limit(given.get("max_reshard_bytes"))),
+            plan=PlanOptions(
+                max_reshard_bytes=read_limit(given.get("max_reshard_bytes")),
+                recompute=read_recompute(given),
+            ),
             partition_hooks=check_flag("partition_hooks", given.get("partition_hooks", False)),
             memory_planning=read_memory_planning(given.get("memory_planning")),
         )

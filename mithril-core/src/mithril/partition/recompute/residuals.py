@@ -1,0 +1,136 @@
+"""What the backward of a local graph reads of its forward, and how much memory that takes.
+
+A node is *late* if it is of another phase than the forward, or needs a result of such a node; the
+other nodes are *early*. A residual is a value that an early node makes and a late one reads. What a
+forward loop stacks up for a backward loop is a residual of its body, once for each iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mithril.ir import Graph, Node, Phase, Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residual:
+    """A forward value that the backward reads.
+
+    Args:
+        value: of the graph, or of the body of a forward loop.
+        node: what makes it; None for what an iteration of a loop starts from.
+        times: how many of it are kept at once: the iterations of the loops around it.
+        scope: layer path of what makes it.
+    """
+
+    value: Value
+    node: Node | None
+    times: int
+    scope: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it takes from forward to backward."""
+        return self.times * self.value.type.nbytes
+
+
+def split_phases(graph: Graph) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Return the early and the late nodes of a graph, each in order; see the module's text."""
+    early: list[Node] = []
+    late: list[Node] = []
+    after: set[Value] = set()
+    for node in graph.nodes:
+        if node.phase == Phase.forward and after.isdisjoint(node.inputs):
+            early.append(node)
+        else:
+            late.append(node)
+            after.update(node.outputs)
+    return tuple(early), tuple(late)
+
+
+def find_residuals(graph: Graph) -> tuple[Residual, ...]:
+    """Return what the backward reads of the forward, in the order in which it is made.
+
+    Args:
+        graph: a local one; gradients that the body of a loop takes by itself are found, too.
+    """
+    return tuple(_iterate(graph, 1))
+
+
+def find_fixed(graph: Graph) -> set[Value]:
+    """Return the values that depend on no input, such as constants."""
+    fixed: set[Value] = set()
+    for node in graph.nodes:
+        if fixed.issuperset(node.inputs):
+            fixed.update(node.outputs)
+    return fixed
+
+
+def find_stack(node: Node, value: Value, count: int) -> Value | None:
+    """Return the value of its body of which a loop makes a stack.
+
+    Args:
+        node: a forward loop.
+        value: one of its results.
+        count: how many slices there are to be.
+    """
+    op = node.op
+    if not op.bodies or op.iterations != count:
+        return None
+    position = node.outputs.index(value)
+    made = list(op.bodies[0].outputs.values())
+    return None if position < len(op.carries) else made[position]
+
+
+def _iterate(graph: Graph, times: int) -> Iterator[Residual]:
+    early, late = split_phases(graph)
+    makers = {value: node for node in early for value in node.outputs}
+    read = dict.fromkeys(value for node in late for value in node.inputs)
+    stacked = _find_stacked(makers, late)
+    for node in early:
+        for value in node.outputs:
+            if value in read and value not in stacked:
+                yield Residual(value, node, times, node.scope)
+        yield from _iterate_inside(node, stacked, times)
+    for node in late:
+        for body in node.op.bodies:
+            yield from _iterate(body, times * node.op.iterations)
+
+
+def _iterate_inside(node: Node, stacked: dict[Value, Value], times: int) -> Iterator[Residual]:
+    """Yield what a loop of the forward keeps, and what gradients inside its body keep."""
+    for body in node.op.bodies:
+        inner = times * node.op.iterations
+        wanted = {stacked[value] for value in node.outputs if value in stacked}
+        makers = body.producers()
+        for value in dict.fromkeys((*node.op.carries, *body.values())):
+            maker = makers.get(value)
+            if value in wanted and not (maker is not None and maker.op.bodies):
+                yield Residual(value, maker, inner, node.scope)
+        for nested in body.nodes:
+            kept = _find_slices(nested, wanted)
+            if kept:
+                yield from _iterate_inside(nested, kept, inner)
+        yield from _iterate(body, inner)
+
+
+def _find_slices(node: Node, wanted: set[Value]) -> dict[Value, Value]:
+    """Return the results of a loop in a body that are wanted, and what each is the stack of."""
+    if not node.op.bodies:
+        return {}
+    found = {v: find_stack(node, v, node.op.iterations) for v in node.outputs if v in wanted}
+    return {value: inner for value, inner in found.items() if inner is not None}
+
+
+def _find_stacked(makers: dict[Value, Node], late: tuple[Node, ...]) -> dict[Value, Value]:
+    """Return the results of forward loops that backward loops take slice by slice."""
+    found: dict[Value, Value] = {}
+    for node in late:
+        first = len(node.inputs) - len(node.op.slices)
+        for value in node.inputs[first:] if node.op.bodies else ():
+            maker = makers.get(value)
+            inner = None if maker is None else find_stack(maker, value, node.op.iterations)
+            if inner is not None:
+                found[value] = inner
+    return found
