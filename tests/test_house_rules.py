@@ -283,6 +283,7 @@ KNOW_LOOPS = {
     "mithril-core/src/mithril/transform/checkpoint.py": "inlines checkpoints, and their gradient",
     "mithril-core/src/mithril/transform/repeat.py": "the gradient of loops",
     "mithril-core/src/mithril/transform/stack.py": "cuts loops into loops",
+    "mithril-core/src/mithril/partition/offload/loops.py": "what loops hand on, slice by slice",
     "mithril-core/src/mithril/partition/pipeline/hoist_reductions.py": "takes sums out of loops",
     "mithril-core/src/mithril/partition/recompute/levels.py": "loops of forward and backward at once",
     "mithril-core/src/mithril/engine/lockstep.py": "a lowering",

@@ -68,6 +68,7 @@ def test_each_figure_of_the_package_has_a_source(name: str) -> None:
     figures = {"memory_bandwidth", "kernel_time", "vector_rate"}
     figures |= {f"rates.{dtype}" for dtype in hardware.rates}
     figures |= {"memory"} if hardware.memory_bytes else set()
+    figures |= {"host_bandwidth"} if hardware.host_bandwidth else set()
     for n in range(len(hardware.levels)):
         figures |= {f"levels[{n}].latency", f"levels[{n}].bandwidth"}
     assert set(profile.sources) == figures
@@ -246,3 +247,10 @@ def test_quantities_are_read_as_they_are_written(dimension, number, text) -> Non
 
 def test_binary_prefixes_are_those_of_memory() -> None:
     assert BYTES.read("32 GiB", "memory") == 32 * 2**30
+
+
+def test_a_profile_with_a_link_to_the_host_is_written_as_it_is_read() -> None:
+    hardware = load_profile("h100-sxm").hardware
+    assert hardware.host_bandwidth == 64e9
+    assert hardware.copy_seconds(64e9) == pytest.approx(1.0, rel=1e-3)
+    assert SIMULATED.copy_seconds(1e9) == 0.0  # it is one memory, which takes no time

@@ -19,7 +19,9 @@ LOCAL = {"axis_index", "keep_first", "take_shard", "wait"}
 CONTROL = {"checkpoint", "constrain", "repeat"}
 # Attention that says what becomes of a split sequence: see tests/partition/test_context.py.
 CONTEXT = {f"{how}_attention{part}" for how in ("ring", "ulysses") for part in ("", "_gradient")}
-APART = LOCAL | CONTROL | CONTEXT
+# What they make is in other memory, and is brought back: see tests/offload.
+HOST = {"from_host", "to_host"}
+APART = LOCAL | CONTROL | CONTEXT | HOST
 GLOBAL_OPS = [(n, c) for n, c in OPS if not c.is_collective and n not in APART]
 
 

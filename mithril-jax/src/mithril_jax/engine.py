@@ -13,8 +13,9 @@ from mithril.engine import Engine, EngineProfiler, Executable
 from mithril.engine.arena import Arrange
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
-from mithril.errors import BackendError
+from mithril.errors import BackendError, OptionError
 from mithril.mesh import Mesh, Sharding
+from mithril.ops.host import uses_host
 from mithril.plan import Execution, Plan, Program, Whole
 from mithril.plan.execution import ALL
 from mithril.plan.timetable import Transfer
@@ -79,6 +80,7 @@ class JaxEngine(Engine):
         return Execution(
             fuses=True,
             overlaps=not is_cpu,
+            copies_beside=not is_cpu,
             lays_out=True,
             adds_narrow=True,
             devices_per_processor=here,
@@ -159,8 +161,15 @@ class JaxEngine(Engine):
 
         Raises:
             BackendError: XLA is to partition the graph by itself, which knows no recomputation.
+            OptionError: it is, and the plan copies to the host arena.
         """
         is_left_to_xla = self.options.pjit_lowering_strategy == "gspmd" and self.mesh.size > 1
+        if is_left_to_xla and any(uses_host(stage.program.graph) for stage in plan.stages):
+            raise OptionError(
+                "backend 'jax' has pjit_lowering_strategy='gspmd', by which XLA places copies by "
+                "itself and none go to the host arena; leave it out, or what offloads: "
+                "activation_offload and spill_to_host"
+            )
         if is_left_to_xla and plan.policy is not None:
             raise BackendError(
                 f"{plan.policy.asked} changes the programs of the devices, which "

@@ -19,6 +19,7 @@ from mithril.ir.rewrite import all_nodes, regions
 from mithril.ir.start import join_starts
 from mithril.mesh import carry
 from mithril.ops.control import After
+from mithril.ops.host import FromHost
 from mithril.plan import Program, Whole
 
 from mithril_jax.devices import Devices, spec_of
@@ -36,7 +37,9 @@ Function = Callable[[Arrays, Any], list[Any]]
 def needs_flag(program: Program, platform: str) -> bool:
     """Return whether a program takes a flag, false, as one more argument; see `_gate`."""
     graph = join_starts(program.graph)
-    kept_apart = any(isinstance(node.op, After) for node in all_nodes(graph))
+    kept_apart = any(
+        isinstance(node.op, After | FromHost) and len(node.inputs) > 1 for node in all_nodes(graph)
+    )
     is_repeated = any(find_reissued(region.graph) for region in regions(graph))
     return platform == "cpu" and (kept_apart or is_repeated)
 
@@ -197,6 +200,8 @@ def _step(node: Node, kernels: Mapping[str, Kernel], after: Gate) -> Function:
     if isinstance(op, Repeat):
         return _loop(op, kernels, after)
     kernel = kernels[op.name](op, [value.type for value in node.inputs])
+    if isinstance(op, FromHost) and len(node.inputs) > 1:
+        return lambda inputs, flag: [kernel(after(inputs[0], inputs[1], flag))]
     if len(node.outputs) == 1:
         return lambda inputs, flag: _one(kernel(*inputs))
     return lambda inputs, flag: list(kernel(*inputs))

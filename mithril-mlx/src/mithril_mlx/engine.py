@@ -31,6 +31,7 @@ from mithril.errors import BackendError, OptionError
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
+from mithril.ops.host import find_on_host, uses_host
 from mithril.plan import Execution, Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
@@ -119,6 +120,11 @@ class MLXEngine(Engine):
         is_alone = self.job is None
         fuses = is_compiled(self.options.jit, self.device)
         return Execution(fuses=fuses, in_turn=is_alone, adds_narrow=not is_alone)
+
+    @property
+    def keeps_on_host(self) -> bool:
+        """True: an array may have its memory in the arena."""
+        return True
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -283,6 +289,8 @@ class MLXEngine(Engine):
         )
         if communicator is not None and communicator.by_messages(program.mesh):
             compiled = False  # messages are sent while the graph is built
+        on_host = find_on_host(program.graph)
+        compiled = compiled and not uses_host(program.graph)  # so is what is copied to the host
         with mx.stream(self.device):
             # What is computed early finds its operands held; a cache would be copied.
             is_cached = any(isinstance(n.op, DynamicUpdateSlice) for n in all_nodes(program.graph))
@@ -290,7 +298,13 @@ class MLXEngine(Engine):
             xp = namespace(program.graph, at_once=at_once or self.is_measuring)
             build = self._make_build(program, kernels, xp)
         made = LazyExecutable(
-            build, self.device, communicator, compiled, self.is_staged, overwritten
+            build,
+            self.device,
+            communicator,
+            compiled,
+            self.is_staged,
+            overwritten,
+            frozenset(i for i, value in enumerate(program.graph.inputs) if value in on_host),
         )
         if not self.is_measuring:
             return made

@@ -65,10 +65,10 @@ class MLXInterop(Interop):
         return to_mlx(x.numpy())
 
 
-def _apart(x: mx.array) -> mx.array:
+def _apart(x: mx.array | np.ndarray) -> mx.array:
     """Return another array of the same memory.
 
     Writing to an array of MLX in place (`x += 1`, `x[0] = 1`) gives that very object other values,
     wherever it is held; the memory stays as it is.
     """
-    return x.view(x.dtype)
+    return to_mlx(x) if isinstance(x, np.ndarray) else x.view(x.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from mithril.ir import Graph
 from mithril.ir.rewrite import walk
 
 from mithril_mlx.communicator import Communicator
-from mithril_mlx.tensors import mlx_dtype, to_mlx
+from mithril_mlx.tensors import mlx_dtype, to_mlx, to_numpy
 
 Shards = list[mx.array]
 LONG = 64
@@ -32,6 +32,7 @@ class LazyExecutable:
         compiled: whether `mx.compile` rewrites it first.
         is_stage: whether it is one of the stages of a plan; the end of that is waited for.
         overwritten: positions of inputs that are given up, in whose memory a result may lie.
+        on_host: positions of inputs that it takes as they lie in the host arena.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class LazyExecutable:
         compiled: bool,
         is_stage: bool = False,
         overwritten: Sequence[int] = (),
+        on_host: Collection[int] = (),
     ) -> None:
         self.build = build
         self.compiled = compiled
@@ -49,6 +51,7 @@ class LazyExecutable:
         self._communicator = communicator
         self._is_stage = is_stage
         self._overwritten = overwritten
+        self._on_host = on_host
 
     def __call__(self, inputs: Sequence[Shards], observe: Observer | None = None) -> list[Shards]:
         """Run once, without waiting for the result unless data is exchanged.
@@ -60,6 +63,13 @@ class LazyExecutable:
         """
         if self._communicator is not None:
             self._communicator.restart()
+        if any(_lies_on_host(x) and i not in self._on_host for i, x in enumerate(inputs)):
+            inputs = [
+                [to_mlx(to_numpy(x)) for x in shards]
+                if _lies_on_host(shards) and position not in self._on_host
+                else shards
+                for position, shards in enumerate(inputs)
+            ]
         with mx.stream(self._device):
             if observe is None and self.compiled:
                 results = self._compiled(list(inputs))
@@ -77,6 +87,11 @@ class LazyExecutable:
     def _compiled(self) -> Callable[[list[Shards]], list[Shards]]:
         compiled: Callable[[list[Shards]], list[Shards]] = mx.compile(self.build)
         return compiled
+
+
+def _lies_on_host(shards: Sequence[object]) -> bool:
+    """Return whether an array lies in the host arena, where it is one of NumPy."""
+    return bool(shards) and isinstance(shards[0], np.ndarray)
 
 
 def _let_go(inputs: Sequence[Shards], position: int) -> None:
@@ -116,6 +131,5 @@ def namespace(graph: Graph, at_once: bool) -> Any:
     unless all of it has to be computed at once.
     """
     is_early = not at_once and sum(times for _, times in walk(graph)) >= LONG
-    return SimpleNamespace(
-        settle=mx.eval, **_FUNCTIONS, **({"start": mx.async_eval} if is_early else {})
-    )
+    early = {"start": mx.async_eval} if is_early else {}
+    return SimpleNamespace(settle=mx.eval, compute=mx.eval, **_FUNCTIONS, **early)

@@ -43,8 +43,10 @@ def zero(dtype: DType) -> mx.array:
     return to_mlx(np.zeros((), dtype.numpy))
 
 
-def to_numpy(array: mx.array) -> np.ndarray:
+def to_numpy(array: mx.array | np.ndarray) -> np.ndarray:
     """Return an array as NumPy's, once it is computed; it shares memory on the host."""
+    if isinstance(array, np.ndarray):  # what lies in the host arena
+        return array
     if array.dtype == mx.bfloat16:
         return np.asarray(array.view(mx.uint16)).view(DType.bfloat16.numpy)
     return np.asarray(array)

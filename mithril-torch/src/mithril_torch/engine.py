@@ -7,7 +7,7 @@ processes; or all devices in lockstep in this process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
@@ -19,8 +19,9 @@ from mithril.engine.arena import Arrange
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.engine.reuse import reuse_donated
-from mithril.errors import BackendError
+from mithril.errors import BackendError, OptionError
 from mithril.mesh import Mesh, Sharding
+from mithril.ops.host import uses_host
 from mithril.plan import Execution, Plan, Program
 from mithril.plan.timetable import Transfer
 from mithril.types import DType, TensorType
@@ -138,6 +139,7 @@ class TorchEngine(Engine):
         return Execution(
             fuses=compiled,
             overlaps=not in_turn,
+            copies_beside=not in_turn and self.device == "cuda",
             in_turn=in_turn,
             devices_per_processor=here,
             largest_part=max(here / cores, 1.0),  # a process has a thread, or its part of the cores
@@ -149,6 +151,11 @@ class TorchEngine(Engine):
             workspaces=WORKSPACES if self.device == "cpu" else (),
             in_arena=IN_ARENA if self.codegen.arrange else (),
         )
+
+    @property
+    def keeps_on_host(self) -> bool:
+        """True: an array may have its memory in the arena."""
+        return True
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -196,7 +203,12 @@ class TorchEngine(Engine):
         return view
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
-        """Turn a program into something that runs where the engine's devices are."""
+        """Turn a program into something that runs where the engine's devices are.
+
+        Raises:
+            OptionError: `torch.compile` shall rewrite it, and it copies to the host arena.
+        """
+        self._check_host([program])
         if self.options.trace_module_partitioning:
             log_layout(program)
         kernels = kernels_for(self.name, kernels_on(self.device))
@@ -205,12 +217,25 @@ class TorchEngine(Engine):
         return self.executor.lower(program, kernels, self.codegen)
 
     def lower_stages(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
-        """Turn a plan of several stages into something that runs where its devices are."""
+        """Turn a plan of several stages into something that runs where its devices are.
+
+        Raises:
+            OptionError: `torch.compile` shall rewrite it, and it copies to the host arena.
+        """
+        self._check_host([stage.program for stage in plan.stages])
         if self.options.trace_module_partitioning:
             log_plan(plan)
         kernels = kernels_for(self.name, kernels_on(self.device))
         found = self.executor.lower_plan(plan, kernels, self.codegen)
         return super().lower_stages(plan, donate) if found is None else found
+
+    def _check_host(self, programs: Sequence[Program]) -> None:
+        if self.codegen.compiled and any(uses_host(program.graph) for program in programs):
+            raise OptionError(
+                "backend 'torch' has jit=True, and torch.compile cannot copy to the host arena; "
+                "leave out jit, or what offloads: activation_offload, spill_to_host and "
+                "offload_optimizer"
+            )
 
     def part(self, mesh: Mesh) -> Self:
         """Return the engine of some of the devices, the same one every time."""

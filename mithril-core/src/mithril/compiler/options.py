@@ -24,16 +24,18 @@ BACKEND_LATER = frozenset({
 """Options of every backend that the guides describe and that are not available yet."""
 
 COMPILE_LATER = frozenset({
-    "activation_offload", "auto_partition",
-    "communication_optimization", "load_balancing", "load_balancing_algorithm",
-    "max_memory_per_device", "offload_threshold", "partition_constraints",
+    "auto_partition", "communication_optimization", "load_balancing",
+    "load_balancing_algorithm", "max_memory_per_device", "partition_constraints",
     "partition_objective", "partition_search_space", "partition_strategy",
-    "profiling_based_partitioning", "spill_threshold_mb", "spill_to_host",
+    "profiling_based_partitioning",
 })  # fmt: skip
 """Options of compile that the guides describe and that are not available yet."""
 
 
 OF_MODELS = {
+    "activation_offload": "only a model has a forward and a backward; use ml.checkpoint",
+    "offload_optimizer": "give it to train_step",
+    "spill_to_host": "give it to compile",
     "accumulate": "cut the batch in the function, with ml.scan",
     "differentiable": "gradients are those of ml.grad(function, argnums=…)",
     "gradient_accumulation": "cut the batch in the function, with ml.scan",

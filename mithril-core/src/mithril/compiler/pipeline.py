@@ -21,7 +21,13 @@ from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
 from mithril.ir import Graph
 from mithril.partition.buckets import bucket_collectives
-from mithril.partition.limits import check_capabilities, check_memory, check_moves
+from mithril.partition.limits import (
+    check_capabilities,
+    check_host_arena,
+    check_memory,
+    check_moves,
+)
+from mithril.partition.offload import offload
 from mithril.partition.partition import partition_parts
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
 from mithril.partition.widen_sums import widen_sums
@@ -81,6 +87,7 @@ def make_plan(
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
     parts = partition_parts(graph, request.layouts, target, request.placement, pads=options.pads)
+    parts = parts.with_change(lambda program: move_to_host(program, request, target, options))
 
     def finish(plan: Plan) -> Plan:
         stages = (replace(s, program=_finish(s.program, target, options)) for s in plan.stages)
@@ -96,6 +103,14 @@ def make_plan(
     for check in CHECKS:
         check(plan, request, target, options)
     return plan
+
+
+def move_to_host(
+    program: Program, request: Request, target: Target, options: PlanOptions
+) -> Program:
+    """Have values in the host arena while nobody needs them."""
+    overlaps = target.hardware.execution.copies_beside
+    return offload(program, options.offload, request.on_host, overlaps=overlaps)
 
 
 def _finish(program: Program, target: Target, options: PlanOptions) -> Program:
@@ -216,4 +231,11 @@ def check_fit(plan: Plan, request: Request, target: Target, options: PlanOptions
     check_memory(plan, target, request.donated, is_strict=options.strict_memory)
 
 
-CHECKS: tuple[PlanCheck, ...] = (check_order, check_collectives, check_hidden_moves, check_fit)
+def check_offload(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
+    """Refuse an offload that finds nothing, or that something computes with."""
+    check_host_arena(plan, options.offload, has_backward=request.cotangents is not None)
+
+
+CHECKS: tuple[PlanCheck, ...] = (
+    check_order, check_collectives, check_hidden_moves, check_offload, check_fit,
+)  # fmt: skip

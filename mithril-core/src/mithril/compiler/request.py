@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mithril.options import AS_THEY_COME, Precision
+from mithril.partition.offload import NO_OFFLOAD, Offload
 from mithril.partition.pipeline import Placement
 from mithril.partition.recompute import Recompute
 from mithril.sharding import Layout
@@ -30,6 +31,8 @@ class Request:
         donated: inputs that are given up, in whose memory results may be made.
         optimizer: inputs that are the state of an optimiser.
         update: what becomes of the gradients in a train step; otherwise they are outputs.
+        on_host: inputs that lie in the host arena between runs, as what is made of them does, and
+            outputs that do.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -41,6 +44,7 @@ class Request:
     donated: frozenset[str] = frozenset()
     optimizer: tuple[str, ...] = ()
     update: Update | None = None
+    on_host: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class PlanOptions:
             there is a warning.
         gradients: the dtype in which gradients of parameters leave; None for that of each.
         recompute: what the backward computes again instead of finding it kept.
+        offload: what is in the host arena while nobody needs it.
     """
 
     precision: Precision = AS_THEY_COME
@@ -64,3 +69,4 @@ class PlanOptions:
     strict_memory: bool = False
     gradients: DType | None = None
     recompute: Recompute = KEEP_ALL
+    offload: Offload = NO_OFFLOAD

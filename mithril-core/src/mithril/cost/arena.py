@@ -133,6 +133,7 @@ def fill(
         if value in storages.of
         and storages.of[value].node is node
         and storages.of[value].bytes
+        and not storages.of[value].is_on_host
         and storages.of[value].number not in outside
     ]
     loops = [(at, node) for at, node in enumerate(storages.graph.nodes) if node in bodies]

@@ -12,9 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mithril.cost.events import COMMUNICATION, COMPUTE, RECEIVED, SENT, Event
+from mithril.cost.events import COMMUNICATION, COMPUTE, COPIES, RECEIVED, SENT, Event
 
-THREADS = {COMPUTE: 0, COMMUNICATION: 1, SENT: 2, RECEIVED: 3}
+THREADS = {COMPUTE: 0, COMMUNICATION: 1, SENT: 2, RECEIVED: 3, COPIES: 4}
 
 
 def write_trace(

@@ -12,10 +12,12 @@ from typing import TypeAlias, overload
 
 COMPUTE, COMMUNICATION = "compute", "communication"
 SENT, RECEIVED = "send", "receive"
+COPIES = "host copies"
 """The streams of a device: what is in one is done one after the other.
 
 Kernels are in the first, collectives in the second. What goes to other stages, and what comes from
-them, is in the other two: links carry data both ways at once.
+them, is in the other two: links carry data both ways at once. What goes to the host arena and back
+is in a stream of its own where it is copied beside other work.
 """
 
 
@@ -27,7 +29,7 @@ class Event:
         name: the ops of a kernel, or a collective and its axes.
         scope: the user's layer path.
         phase: forward or backward.
-        stream: `compute`, `communication`, `send` or `receive`.
+        stream: `compute`, `communication`, `send`, `receive` or `host copies`.
         start: seconds from the start of the step.
         end: likewise.
         kind: the op that makes the result, or the kind of the collective.

@@ -161,6 +161,8 @@ class Hardware:
         execution: how programs run on it.
         unknown_platform: the platform that is planned with this profile though no profile describes
             it; empty where the profile is its own.
+        host_bandwidth: bytes per second between a device and the memory of its host, each way; None
+            where they are one, or that is not known: a copy then reads and writes memory.
         origin: where the profile comes from: a package, or the path of a file.
         calibration: how and where its figures were measured; None where it was not made by
             `mithril calibrate`.
@@ -179,6 +181,7 @@ class Hardware:
     kernel_seconds: float = 0.0
     call_seconds: float = 0.0
     memory_bytes: int | None = None
+    host_bandwidth: float | None = None
     bandwidths: Rate = ()
     op_rates: Mapping[str, Rate] = field(default_factory=dict)
     transport: Transport | None = field(default=None, repr=False)
@@ -192,6 +195,8 @@ class Hardware:
         _check("device", "vector_rate", self.vector_rate)
         _check("device", "memory_bandwidth", self.memory_bandwidth, most=math.inf)
         _check("device", "kernel_seconds", self.kernel_seconds, least=0.0)
+        if self.host_bandwidth is not None:
+            _check("device", "host_bandwidth", self.host_bandwidth)
         if self.memory_bytes is not None:
             _check("device", "memory", self.memory_bytes)
         if DType.float32 not in self.rates:
@@ -251,6 +256,7 @@ class Hardware:
             bandwidths=_scale(figures.bandwidths, part),
             kernel_seconds=figures.kernel_seconds / part,
             memory_bytes=self.memory_bytes,
+            host_bandwidth=self.host_bandwidth,
             transport=self.transport,
             execution=self.execution,
             unknown_platform=self.unknown_platform,
@@ -292,6 +298,17 @@ class Hardware:
             nbytes: what a kernel reads and writes; what is small may stay in caches.
         """
         return _interpolate(self.bandwidths, nbytes) if self.bandwidths else self.memory_bandwidth
+
+    def copy_seconds(self, nbytes: float) -> float:
+        """Return what it takes to copy something to the host, or from it.
+
+        Args:
+            nbytes: how much.
+        """
+        moving = 2 * nbytes / self.bandwidth(2 * nbytes)  # read and written
+        if self.host_bandwidth is not None:
+            moving = nbytes / self.host_bandwidth
+        return self.kernel_seconds + moving
 
     def link(self, mesh: Mesh, axes: Sequence[str] = (), kind: str = "") -> Link:
         """Return what a message costs that goes over mesh axes: that of the level they cross.

@@ -20,6 +20,8 @@ from mithril.plan import Execution
 
 ACTIVATIONS, COLLECTIVES, TEMPORARIES = "activations", "collectives", "temporaries"
 ARENA = "arena"
+HOST = "host"
+"""The kind of what lies in the host arena, which no peak of a device counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class GraphMemory:
             input in whose memory it lies.
         made: the storages of results that are no inputs, by number.
         arena: where in one block lies what is put there; its bytes are counted in nothing above.
+        host: the most bytes at once in the host arena, likewise.
     """
 
     peak: int
@@ -61,6 +64,7 @@ class GraphMemory:
     results: tuple[int, ...]
     made: Mapping[int, Holding]
     arena: Arena = NO_ARENA
+    host: int = 0
 
 
 def arrange(graph: Graph, execution: Execution, writing: Writing) -> Arena:
@@ -175,6 +179,7 @@ class _Sweep:
             tuple(storage.number for storage in outputs),
             {s.number: self._holdings[s.number] for s in outputs if s.number in self._made},
             self._arena,
+            self._count_host(),
         )
 
     def _fill_arena(self, writing: Writing, leaving: Sequence[Value]) -> None:
@@ -190,6 +195,22 @@ class _Sweep:
         for storage in self._storages.all:
             if storage.number in inside:
                 storage.bytes = 0
+
+    def _count_host(self) -> int:
+        """Return the most bytes at once in the host arena; what a loop stacks is counted there."""
+        births, deaths = self._by_position(is_on_host=True)
+        live = most = sum(storage.bytes for storage in births[0])
+        for position, node in enumerate(self._graph.nodes):
+            live += sum(storage.bytes for storage in births[position + 1])
+            inside = sum(self._count_host_inside(node, body) for body in node.op.bodies)
+            most = max(most, live + inside)
+            live -= sum(storage.bytes for storage in deaths[position])
+        return most
+
+    def _count_host_inside(self, node: Node, body: Graph) -> int:
+        """Return what an iteration has in the host arena besides what its loop stacks."""
+        memory = self._parent.measure_body(node, body)
+        return memory.host - sum(held.bytes for held in memory.made.values() if held.kind == HOST)
 
     # ---------------------------------------------------------------- from when to when
 
@@ -217,7 +238,7 @@ class _Sweep:
         for storage in outputs:
             storage.death = end
         if self._how.lays_out:
-            made = [storage for storage in outputs if storage.number >= self._borrowed]
+            made = [s for s in outputs if s.number >= self._borrowed and not s.is_on_host]
             self._lay_out(made)
 
     def _lay_out(self, outputs: Sequence[Storage]) -> None:
@@ -227,7 +248,9 @@ class _Sweep:
         """
         busy: dict[Storage, list[tuple[int, int]]] = {storage: [] for storage in outputs}
         hosts = sorted(outputs, key=lambda storage: storage.bytes)
-        others = [s for s in self._storages.all[self._borrowed :] if s not in busy]
+        others = [
+            s for s in self._storages.all[self._borrowed :] if s not in busy and not s.is_on_host
+        ]
         for storage in sorted(others, key=lambda storage: -storage.bytes):
             for host in hosts:
                 if host.bytes <= storage.bytes or host.birth <= storage.death:
@@ -254,13 +277,16 @@ class _Sweep:
         users = (self._positions[user] for v in node.outputs for user, _ in uses.get(v, ()))
         return min(users, default=len(self._graph.nodes))
 
-    def _by_position(self) -> tuple[list[list[Storage]], list[list[Storage]]]:
+    def _by_position(
+        self, *, is_on_host: bool = False
+    ) -> tuple[list[list[Storage]], list[list[Storage]]]:
         """Return what is there from the start and from each node on, and what each ends."""
         count = len(self._graph.nodes)
         births: list[list[Storage]] = [[] for _ in range(count + 1)]
         deaths: list[list[Storage]] = [[] for _ in range(count + 1)]
         for storage in self._storages.all:
-            if storage.number >= self._borrowed or storage.number in self._holdings:
+            is_own = storage.number >= self._borrowed or storage.number in self._holdings
+            if is_own and storage.is_on_host == is_on_host:
                 births[storage.birth + 1].append(storage)
                 deaths[storage.death].append(storage)
         return births, deaths
@@ -283,12 +309,12 @@ class _Sweep:
             if node is not None and node.phase == Phase.forward and storage.number in crossing:
                 kind = ACTIVATIONS
             scope = node.scope if node else ""
-            kind = kinds.get(storage.name, kind)
+            kind = HOST if storage.is_on_host else kinds.get(storage.name, kind)
             self._holdings[storage.number] = Holding(storage.name, scope, kind, storage.bytes)
         for name, value in self._graph.outputs.items():
             storage = self._storages.of[value]
             kind = kinds.get(name) or self._find_grown_kind(storage, kinds)
-            if kind and storage.number >= self._borrowed:
+            if kind and storage.number >= self._borrowed and not storage.is_on_host:
                 before = self._holdings[storage.number]
                 named = name if name in kinds else before.name
                 self._holdings[storage.number] = Holding(named, before.scope, kind, storage.bytes)
@@ -325,6 +351,8 @@ class _Sweep:
         carries = set(memory.results[:carried])
         found = []
         for number in dict.fromkeys(memory.results[carried:]):
+            if number in memory.made and memory.made[number].kind == HOST:
+                continue
             if number in memory.made and number not in carries:
                 found.append(memory.made[number])
             elif number < carried:
@@ -339,12 +367,13 @@ class _Sweep:
             for storage in self._storages.all
             if storage.number in self._holdings
             and storage.bytes
+            and not storage.is_on_host
             and storage.birth <= position <= storage.death
         ]
         return found + (self._list_inside(self._graph.nodes[position]) if position >= 0 else [])
 
 
 __all__ = [
-    "ACTIVATIONS", "ARENA", "COLLECTIVES", "TEMPORARIES", "GraphMemory", "Holding", "Liveness",
-    "arrange",
+    "ACTIVATIONS", "ARENA", "COLLECTIVES", "HOST", "TEMPORARIES", "GraphMemory", "Holding",
+    "Liveness", "arrange",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from mithril.cost.hardware import Hardware
-from mithril.cost.liveness import Holding
+from mithril.cost.liveness import HOST, Holding
 from mithril.cost.plan_liveness import Replay, group_devices
 from mithril.engine.arena import Arena
 from mithril.plan import Plan
@@ -21,7 +21,7 @@ from mithril.units import format_bytes
 
 PARTS = (
     "parameters", "gradients", "optimizer", "inputs", "outputs", "activations", "temporaries",
-    "collectives", "arena",
+    "collectives", "arena", "host",
 )  # fmt: skip
 SHOWN = 10
 """How many of the things that are in memory a table names."""
@@ -37,6 +37,8 @@ class DeviceMemory:
         parts: the bytes of each kind of thing at that moment: `parameters`, `gradients`,
             `optimizer`, `inputs`, `outputs`, `activations` kept for the backward, `temporaries`,
             buffers of `collectives`, and the `arena`, if memory is planned, whatever is in it.
+            Beside them is `host`: the most bytes at once in the host arena, which is other memory
+            and no part of the peak.
         at: the op that runs then, and its layer.
         alive: what is in memory then, largest first.
         curve: bytes after each node, in the order in which programs run; a loop is one node, and
@@ -56,7 +58,8 @@ class DeviceMemory:
     def __str__(self) -> str:
         whose = describe_devices(self.devices)
         lines = [f"{whose}: {format_bytes(self.peak)} at most, at {self.at}"]
-        parts = ((part, self.parts[part]) for part in PARTS if self.parts[part])
+        here = (part for part in PARTS if part != HOST and self.parts[part])
+        parts = ((part, self.parts[part]) for part in here)
         lines.append("  " + ", ".join(f"{part} {format_bytes(size)}" for part, size in parts))
         if self.arena is not None:
             size, bound = format_bytes(self.arena.size), format_bytes(self.arena.bound)
@@ -64,6 +67,8 @@ class DeviceMemory:
                 f"  arena of {size}; no offsets take less than {bound}, it is "
                 f"{self.arena.ratio:.3f} times that"
             )
+        if self.parts[HOST]:
+            lines.append(f"  beside it {format_bytes(self.parts[HOST])} at most in the host arena")
         for holding in self.alive[:SHOWN]:
             where = f" ({holding.scope})" if holding.scope else ""
             size = format_bytes(holding.bytes)
@@ -175,6 +180,7 @@ def predict_memory(plan: Plan, hardware: Hardware, donated: Collection[str] = ()
         sizes = Counter(dict.fromkeys(PARTS, 0))
         for holding in alive:
             sizes[holding.kind] += holding.bytes
+        sizes[HOST] = found.host
         at, curve = found.at, tuple(found.curve)
         arena = found.arena if found.arena.size else None
         rows.append(DeviceMemory(devices, found.peak, dict(sizes), at, tuple(alive), curve, arena))

@@ -8,7 +8,7 @@ read it, where the engine frees memory while a program runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from mithril.cost.liveness import (
     ACTIVATIONS,
     ARENA,
     COLLECTIVES,
+    HOST,
     TEMPORARIES,
     GraphMemory,
     Holding,
@@ -26,6 +27,7 @@ from mithril.engine.reuse import reuse_donated
 from mithril.ir import Node, Phase
 from mithril.mesh import Sharding
 from mithril.mesh.sharding import edges
+from mithril.ops.host import find_on_host
 from mithril.plan import Execution, Plan
 from mithril.plan.names import GRADIENT, NEXT
 from mithril.plan.timetable import Run, Send, Transfer
@@ -45,6 +47,7 @@ class DeviceLiveness:
         alive: what is there then.
         curve: bytes after each node.
         arena: of the program that needs the largest one; it is there all the time.
+        host: the most bytes at once in the host arena.
     """
 
     peak: int = 0
@@ -52,6 +55,7 @@ class DeviceLiveness:
     alive: tuple[Holding, ...] = ()
     curve: list[int] = field(default_factory=list)
     arena: Arena = NO_ARENA
+    host: int = 0
 
 
 def group_devices(plan: Plan) -> list[tuple[int, ...]]:
@@ -143,6 +147,19 @@ class Replay:
         return "gradients" if is_gradient else "outputs"
 
     @cached_property
+    def on_host(self) -> frozenset[str]:
+        """The inputs of the plan that lie in the host arena."""
+        table, found = self.plan.timetable, set()
+        names = {slot: port.name for port, slot in zip(table.inputs, table.given, strict=True)}
+        hosts = [find_on_host(stage.program.graph) for stage in self.plan.stages]
+        for step in table.steps if any(hosts) else ():
+            if isinstance(step, Run):
+                values = self.plan.stages[step.stage].program.graph.inputs
+                lies = zip(step.inputs, values, strict=True)
+                found |= {names[s] for s, x in lies if s in names and x in hosts[step.stage]}
+        return frozenset(found)
+
+    @cached_property
     def _parameters(self) -> frozenset[str]:
         return frozenset(self.plan.parameters)
 
@@ -217,6 +234,7 @@ class _Walk:
         self._slots: dict[int, _Held] = {}
         self._users: Counter[_Held] = Counter()  # how many slots a thing in memory lies in
         self._live = 0
+        self._host = 0  # bytes in the host arena
         self._found = DeviceLiveness()
         self._stages = [device in set(stage.devices) for stage in self._plan.stages]
         self._steps = [n for n, step in enumerate(self._table.steps) if self._is_mine(step)]
@@ -227,7 +245,8 @@ class _Walk:
         table = self._table
         for port, slot in zip(table.inputs, table.given, strict=True):
             if self._has(port.sharding):
-                kind = self._replay.kind_of_input(port.name)
+                is_on_host = port.name in self._replay.on_host
+                kind = HOST if is_on_host else self._replay.kind_of_input(port.name)
                 self._put(slot, _Held(port.name, kind, local_bytes(port.type, port.sharding)))
         runs = (table.steps[position] for position in self._steps)
         arena = self._replay.find_arena(step.stage for step in runs if isinstance(step, Run))
@@ -255,9 +274,10 @@ class _Walk:
         owned = {} if self._replay.execution.lays_out else self._find_owned(given, step, dead)
         memory = self._replay.measure(step.stage, owned)
         base = self._live - sum(holding.bytes for holding in owned.values())
+        self._found.host = max(self._found.host, self._host + memory.host)
         if base + memory.peak > self._found.peak:
             mine = {given[position] for position in owned}
-            others = [held.holding for held in self._users if held not in mine]
+            others = [held.holding for held in self._on_device() if held not in mine]
             stage = self._plan.stages[step.stage].name
             label = f" of {step.action} ({stage})" if step.action else ""
             self._note(base + memory.peak, memory.at, label, [*others, *memory.alive])
@@ -267,6 +287,7 @@ class _Walk:
             if number not in made:
                 holding = memory.made[number]
                 name, kind = self._replay.slots.get(slot, (holding.name, holding.kind))
+                kind = HOST if holding.kind == HOST else kind
                 made[number] = _Held(name, kind, holding.bytes, holding.scope)
             self._put(slot, made[number])
 
@@ -279,7 +300,7 @@ class _Walk:
         return {
             position: held.holding
             for held, position in first.items()
-            if held is not _NOTHING and leaving[held] == self._users[held]
+            if held is not _NOTHING and held.kind != HOST and leaving[held] == self._users[held]
         }
 
     def _send(self, step: Send) -> None:
@@ -294,7 +315,7 @@ class _Walk:
         size = local_bytes(transfer.arriving, transfer.target)
         self._put(step.target, _Held(name, kind, size, transfer.scope))
         label = f"send of '{transfer.cause.value}'"
-        self._note(self._live, None, label, [held.holding for held in self._users])
+        self._note(self._live, None, label, [held.holding for held in self._on_device()])
 
     def _note(self, size: int, node: Node | None, label: str, alive: list[Holding]) -> None:
         """Remember a moment if more is held than before."""
@@ -305,7 +326,10 @@ class _Walk:
         self._found.at = f"{where}{label}".strip() or "the start"
 
     def _all(self) -> tuple[Holding, ...]:
-        return tuple(held.holding for held in self._users)
+        return tuple(held.holding for held in self._on_device())
+
+    def _on_device(self) -> Iterator[_Held]:
+        return (held for held in self._users if held.kind != HOST)
 
     # ---------------------------------------------------------------- slots
 
@@ -313,7 +337,7 @@ class _Walk:
         self._drop(slot)
         self._slots[slot] = held
         if held is not _NOTHING and not self._users[held]:
-            self._live += held.bytes
+            self._count(held, held.bytes)
         self._users[held] += 1
 
     def _drop(self, slot: int) -> None:
@@ -323,7 +347,14 @@ class _Walk:
         self._users[held] -= 1
         if not self._users[held]:
             del self._users[held]
-            self._live -= held.bytes
+            self._count(held, -held.bytes)
+
+    def _count(self, held: _Held, size: int) -> None:
+        if held.kind == HOST:
+            self._host += size
+            self._found.host = max(self._found.host, self._host)
+        else:
+            self._live += size
 
     def _find_last_uses(self) -> dict[int, list[int]]:
         """Return for each step of the device the slots that it does not need after it."""

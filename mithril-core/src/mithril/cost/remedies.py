@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mithril.cost.communication import collective_seconds, find_bucket_bytes
 from mithril.cost.hardware import Hardware
-from mithril.cost.liveness import ACTIVATIONS, TEMPORARIES
+from mithril.cost.liveness import ACTIVATIONS, HOST, TEMPORARIES
 from mithril.cost.memory import DeviceMemory, PlanMemory
 from mithril.ir.rewrite import all_nodes
 from mithril.ops.collective import AllGather, AllReduce
@@ -74,7 +74,8 @@ def describe_shortage(plan: Plan, memory: PlanMemory, hardware: Hardware) -> str
     """
     assert memory.capacity is not None, "only what is known can be too small"
     row = memory.fullest
-    parts = sorted(row.parts.items(), key=lambda item: -item[1])
+    here = (item for item in row.parts.items() if item[0] != HOST)
+    parts = sorted(here, key=lambda item: -item[1])
     largest = ", ".join(f"{part} {format_bytes(size)}" for part, size in parts[:SHOWN] if size)
     remedies = find_remedies(plan, memory, hardware)[:SHOWN]
     listed = "; or ".join(map(str, remedies)) or "use smaller batches, or more devices"

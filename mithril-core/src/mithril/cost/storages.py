@@ -19,6 +19,7 @@ from mithril.ops.arithmetic import Add
 from mithril.ops.collective import AllReduce
 from mithril.ops.control import After
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
+from mithril.ops.host import find_on_host
 from mithril.ops.optimizer import AdamWStep
 from mithril.ops.shape import Reshape
 from mithril.plan import Execution
@@ -37,6 +38,7 @@ class Storage:
         node: the node that makes that; None for an input.
         birth: position of the node from which on it is there; -1 for from the start.
         death: position of the last node that needs it.
+        is_on_host: whether it is memory of the host arena, which is counted apart.
     """
 
     number: int
@@ -45,6 +47,7 @@ class Storage:
     node: Node | None = None
     birth: int = -1
     death: int = -1
+    is_on_host: bool = False
 
 
 @dataclass(eq=False)
@@ -67,6 +70,7 @@ class Storages:
     def __post_init__(self) -> None:
         self.uses: Uses = self.graph.uses()
         self.outputs = frozenset(self.graph.outputs.values())
+        self._on_host = find_on_host(self.graph)
         self.fusion = find_fusion(self.graph, self.uses, self.execution, self._is_grown_by)
         self._unmade = self.fusion.unmade
         for value in self.graph.inputs:
@@ -81,7 +85,9 @@ class Storages:
         free = [value for value in self.graph.inputs if value in self.free]
         taken = {self.of[value].number for value in self.outputs}
         for value in dict.fromkeys(self.graph.outputs.values()):
-            fits = (x for x in free if x.type == value.type and self.of[x].number not in taken)
+            lies = self.of[value].is_on_host
+            like = (x for x in free if x.type == value.type and self.of[x].is_on_host == lies)
+            fits = (x for x in like if self.of[x].number not in taken)
             found = next(fits, None)
             if found is not None and self.of[value].number >= len(self.graph.inputs):
                 self.of[value].bytes = 0
@@ -110,7 +116,8 @@ class Storages:
                     self._add(value, _name(node, value), node, position)
 
     def _add(self, value: Value, name: str, node: Node | None, birth: int) -> Storage:
-        storage = Storage(len(self.all), value.type.nbytes, name, node, birth, birth)
+        is_on_host = value in self._on_host
+        storage = Storage(len(self.all), value.type.nbytes, name, node, birth, birth, is_on_host)
         self.all.append(storage)
         self.of[value] = storage
         return storage

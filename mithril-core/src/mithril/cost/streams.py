@@ -1,10 +1,12 @@
 """Streams: simulates a program on one device, kernel by kernel and collective by collective.
 
-A device has two streams. Kernels are in the first, in the order of the program. Collectives are in
-the second: each starts once the first stream has come to where it stands, and the one before has
-ended. Where an engine does not overlap them, the first stream waits for each at once; otherwise
-whoever reads the result waits, in a loop at the latest the end of the iteration. Time in which the
-first stream waits while the second is at work is *exposed* communication.
+A device has three streams. Kernels are in the first, in the order of the program. Collectives are
+in the second: each starts once the first stream has come to where it stands, and the one before has
+ended. Copies to the host arena and back are in the third, likewise, where an engine copies beside
+other work; elsewhere they are kernels. Where an engine does not overlap collectives, the first
+stream waits for each at once; otherwise whoever reads the result waits, in a loop at the latest the
+end of the iteration. Time in which the first stream waits while another is at work is *exposed*
+communication.
 
 A loop is simulated until an iteration starts with nothing on its way, as all later ones do; these
 are not simulated again.
@@ -18,13 +20,14 @@ from dataclasses import dataclass, field
 
 from mithril.cost.communication import collective_seconds
 from mithril.cost.compiled_form import to_compiled_form
-from mithril.cost.events import COMMUNICATION, COMPUTE, Event, Item, Iterations
+from mithril.cost.events import COMMUNICATION, COMPUTE, COPIES, Event, Item, Iterations
 from mithril.cost.hardware import Hardware, hardware_within
 from mithril.cost.kernels import Kernel, OpCosts, find_kernels
 from mithril.ir import Graph, Node, Value
 from mithril.ir.start import Wait
 from mithril.mesh import Mesh
 from mithril.ops.collective import collective_of
+from mithril.ops.host import FromHost, ToHost
 from mithril.plan import Program
 from mithril.plan.program import describe_collective
 
@@ -154,7 +157,10 @@ class _Pricing:
         pending: dict[Value, Value] = {}  # what stands for the result of a collective
         steps: list[Step] = []
         for node in graph.nodes:
-            if collective_of(node.op) is not None:
+            if isinstance(node.op, ToHost | FromHost):
+                steps.append(self._copy(node, _needs([node], pending)))
+                pending.update((value, value) for value in steps[-1].makes)
+            elif collective_of(node.op) is not None:
                 steps.append(self._exchange(node, _needs([node], pending)))
                 pending.update((value, value) for value in node.outputs)
             elif isinstance(node.op, Wait):
@@ -176,6 +182,15 @@ class _Pricing:
         name, kind = "+".join(part.op.name for part in kernel.nodes), node.op.name
         event = Event(name, node.scope, node.phase, COMPUTE, 0.0, seconds, kind, bytes=kernel.bytes)
         return Step(seconds, needs, event)
+
+    def _copy(self, node: Node, needs: tuple[Value, ...]) -> Step:
+        """Return a copy to the host arena or back, on a stream of its own where there is one."""
+        nbytes = node.outputs[0].type.nbytes
+        seconds = self._hardware.copy_seconds(nbytes) * self._rounds
+        is_beside, name = self._hardware.execution.copies_beside, node.op.name
+        stream = COPIES if is_beside else COMPUTE
+        event = Event(name, node.scope, node.phase, stream, 0.0, seconds, name, bytes=nbytes)
+        return Step(seconds, needs, event, node.outputs if is_beside else ())
 
     def _exchange(self, node: Node, needs: tuple[Value, ...]) -> Step:
         op = collective_of(node.op)
@@ -236,8 +251,9 @@ class _Simulation:
         self.items: list[Item] = []
         self.totals = Totals()
         self._overlaps = overlaps
-        self._exchanged = 0.0  # when the collectives so far have ended, and the last of them
-        self._last_exchange = Link([])
+        # By stream, when what was started so far has ended, and the last of it.
+        self._ends: dict[str, float] = defaultdict(float)
+        self._latest: dict[str, Link] = {}
         self._on_their_way: deque[tuple[float, float, str]] = deque()
 
     def run(self, steps: Sequence[Step]) -> None:
@@ -271,12 +287,13 @@ class _Simulation:
     def _exchange(self, step: Step) -> tuple[float, Link]:
         event = step.event
         assert event is not None, "a collective has an event"
-        is_queued = self._exchanged > self.now
-        start = self._exchanged if is_queued else self.now
-        before = self._last_exchange if is_queued else self.link
-        end, key = start + step.seconds, "+".join(event.axes)
+        stream = event.stream
+        is_queued = self._ends[stream] > self.now
+        start = self._ends[stream] if is_queued else self.now
+        before = self._latest[stream] if is_queued else self.link
+        end, key = start + step.seconds, "+".join(event.axes) or event.stream
         link = Link([(event.name, step.seconds)], before)
-        self._exchanged, self._last_exchange = end, link
+        self._ends[stream], self._latest[stream] = end, link
         self._on_their_way.append((start, end, key))
         self.items.append(event.shift(start))
         self.totals.communication[key] += step.seconds
@@ -297,7 +314,7 @@ class _Simulation:
         outer_items, outer_totals = self.items, self.totals
         communicates = _communicates(step.body)
         for number in range(step.count):
-            is_steady = not communicates or self._exchanged <= self.now
+            is_steady = not communicates or max(self._ends.values(), default=0.0) <= self.now
             times = step.count - number if is_steady else 1
             self.items, self.totals = [], Totals()
             start, before, first = self.now, self.link, Link([], self.link)
@@ -319,4 +336,5 @@ class _Simulation:
         self.link = Link(path, before)
         self.now += (times - 1) * period
         if communicates:
-            self._exchanged += (times - 1) * period
+            for stream in self._ends:
+                self._ends[stream] += (times - 1) * period

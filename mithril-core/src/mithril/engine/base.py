@@ -127,6 +127,11 @@ class Engine(ABC):
         return None
 
     @property
+    def keeps_on_host(self) -> bool:
+        """Whether arrays may lie in the host arena between programs; by default they may not."""
+        return False
+
+    @property
     def facts(self) -> Mapping[str, str]:
         """What else `mithril backends info` shows, by label; by default nothing."""
         return {}

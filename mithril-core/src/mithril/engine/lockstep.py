@@ -29,6 +29,7 @@ from mithril.ir import Graph, Node, Repeat, Value
 from mithril.ir.start import join_starts
 from mithril.mesh import Mesh, carry
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex
+from mithril.ops.host import FromHost, ToHost, find_on_host, uses_host
 from mithril.plan import Port, Program
 from mithril.plan.issued import issue_node
 
@@ -106,7 +107,7 @@ class Writer:
         kernels: kernel factories by op name.
         xp: the array namespace; a lazy one may have a function `start`, which is given values to
             be computed while the rest of the graph is gone through, and has a function `settle`,
-            which computes values now, for marks.
+            which computes values now, for marks; `compute` does that where values go to the host.
         name: of the function; what belongs to it starts with it.
         marks: what takes the time between its segments, if it is measured.
         layout: where values lie in arenas, if they do.
@@ -134,9 +135,12 @@ class Writer:
         self._varies: dict[Value, Axes] = {}
         self._names: dict[Value, str] = {}
         self._last = graph.last_uses()
+        self._on_host = find_on_host(graph)
+        self._live: dict[Value, None] = {}
+        self._computes = hasattr(xp, "compute") and uses_host(graph)
         self._marks = marks
         self._layout = layout
-        for own in ("start", "settle"):
+        for own in ("start", "settle", "compute"):
             if hasattr(xp, own):
                 self.constants[own] = getattr(xp, own)
 
@@ -189,11 +193,16 @@ class Writer:
         for number, node in enumerate(self._graph.nodes):
             if self._marks is not None:
                 yield from self._marks.enter(node, self._mesh)
+            if self._computes and isinstance(node.op, ToHost | FromHost):
+                yield self._compute()
             yield from self._node(node, f"{prefix}f{number}")
             if self._marks is not None:
                 yield from self._note(self._marks, node)
             over = self._last.get(node, ())
             dead = [n for v in over for _, n in self._variables(v)]
+            self._live.update((v, None) for v in node.outputs if v not in self._on_host)
+            for value in over:
+                self._live.pop(value, None)
             if dead:
                 yield f"del {', '.join(dead)}"
                 if self._marks is not None:
@@ -206,6 +215,11 @@ class Writer:
         if self._marks is not None:
             yield from self._marks.leave()
             self.constants |= self._marks.constants
+
+    def _compute(self) -> str:
+        """Return the line that has a lazy namespace compute all that is there."""
+        names = [name for value in self._live for _, name in self._variables(value)]
+        return f"compute([{', '.join(names)}])"
 
     def _note(self, marks: Marks, node: Node) -> Iterator[str]:
         """Tell the marks what a node has made, and how many kernels it takes for all devices."""
@@ -283,11 +297,20 @@ class Writer:
             yield f"    {self._marks.resume()}"
         put = ".append({})" if self._layout is None else f"[{function}_i] = {{}}"
         yield from (f"    {s}{put.format(m)}" for s, m in zip(stacks, made, strict=True))
+        lists = self._list_on_host(node, op.carried)  # slices that lie on the host stay apart
+        if self._computes and uses_host(op.body):
+            lazy = [m for s, m in zip(stacks, made, strict=True) if s not in lists]
+            yield f"    compute([{', '.join([*state, *lazy])}])"
         yield from (f"{a} = {b}" for a, b in zip(results, state, strict=False))
         if self._layout is None:
             self.constants["stack"] = self._xp.stack
             backwards = "[::-1]" if op.reverse else ""
-            yield from (f"{name} = stack({name}{backwards})" for name in stacks)
+            yield from (
+                f"{name} = {name}{backwards}"
+                if name in lists
+                else f"{name} = stack({name}{backwards})"
+                for name in stacks
+            )
         yield f"del {', '.join([*state, *made])}"
 
     def _begin_stacks(self, node: Node, op: Repeat, function: str) -> Iterator[str]:
@@ -298,6 +321,8 @@ class Writer:
             for at, name in self._variables(value):
                 if layout is None:
                     yield f"{name} = []"
+                elif value in self._on_host:
+                    yield f"{name} = [None] * {op.count}"
                 elif layout.holds(value):
                     yield f"{name} = {self._place(layout, value, function, axes, at)}"
                 else:
@@ -313,6 +338,11 @@ class Writer:
         name = f"{function}_{self._names[value]}_{device}"
         self.memory[name] = layout.place(value, self._mesh.in_whole(device))
         return name
+
+    def _list_on_host(self, node: Node, carried: int) -> set[str]:
+        """Return the variables of a loop's stacks that lie in the host arena."""
+        stacks = (value for value in node.outputs[carried:] if value in self._on_host)
+        return {name for value in stacks for _, name in self._variables(value)}
 
     def _body(self, node: Node, op: Repeat, function: str) -> tuple[str, list[Axes], list[Axes]]:
         """Return source, input and result axes of a body; a carry varies as it comes to."""

@@ -55,6 +55,11 @@ class NumpyEngine(Engine):
         return Execution(in_turn=True, in_arena=_IN_ARENA if self.arrange else ())
 
     @property
+    def keeps_on_host(self) -> bool:
+        """True: an array may have its memory in the arena."""
+        return True
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """One label per simulated device."""
         return tuple(f"simulated cpu {index}" for index in self.mesh.flat)

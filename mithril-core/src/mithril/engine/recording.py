@@ -16,6 +16,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any, Protocol
 
+from mithril.engine.host_arena import lies_in_arena
 from mithril.ir import Node, Phase
 from mithril.plan.issued import Issued
 
@@ -209,6 +210,8 @@ class ArrayTally:
     def hold(self, devices: Sequence[int], *arrays: Any) -> None:
         """Count arrays that devices hold from now on until nobody has them any more."""
         for x in arrays:
+            if lies_in_arena(x):
+                continue  # other memory than the device's own
             root = x
             while getattr(root, "base", None) is not None:
                 root = root.base

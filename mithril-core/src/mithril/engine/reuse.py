@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from mithril.ir import Graph, Node, Value
 from mithril.ops.dynamic_slicing import DynamicSlice, DynamicUpdateSlice
+from mithril.ops.host import FromHost
 from mithril.plan import Program
 
 
@@ -76,6 +77,8 @@ def _find_writers(graph: Graph, given_up: Collection[Value]) -> dict[Node, list[
             if x in free and x not in kept and is_alone and have_run:
                 found.setdefault(node, []).append(operand)
             free.add(node.outputs[result])  # a copy, or memory that is free already
+        if isinstance(node.op, FromHost):
+            free.update(node.outputs)  # a copy that nobody has but the program
         ran.add(node)
     return found
 

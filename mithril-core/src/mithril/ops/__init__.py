@@ -22,6 +22,7 @@ from mithril.ops.dynamic_slicing import *
 from mithril.ops.elementwise import *
 from mithril.ops.functions import *
 from mithril.ops.grouped import *
+from mithril.ops.host import *
 from mithril.ops.index import *
 from mithril.ops.integer import *
 from mithril.ops.linalg import *

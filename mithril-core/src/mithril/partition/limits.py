@@ -7,8 +7,11 @@ from collections.abc import Collection
 from mithril.cost import Target
 from mithril.cost.remedies import describe_shortage
 from mithril.errors import BackendError, PlanError, warn
+from mithril.ir import Phase
 from mithril.ir.rewrite import all_nodes
 from mithril.ops.collective import SEND, collective_of, collectives
+from mithril.ops.host import ToHost, verify_host
+from mithril.partition.offload import Offload
 from mithril.plan import Plan
 
 HIDDEN = frozenset(kind for kind, op in collectives().items() if not op.reduces)
@@ -56,6 +59,31 @@ def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = 
                     f"max_reshard_bytes={max_reshard_bytes}; split the two alike, or raise the "
                     f"limit"
                 )
+
+
+def check_host_arena(plan: Plan, wanted: Offload, *, has_backward: bool) -> None:
+    """Raise unless what shall be on the host is there, and nothing computes with it there.
+
+    Args:
+        plan: the plan.
+        wanted: what shall be there.
+        has_backward: whether the plan computes gradients.
+
+    Raises:
+        GraphError: something computes with what lies in the host arena.
+        PlanError: no activation is large enough to go there.
+    """
+    for stage in plan.stages:
+        verify_host(stage.program.graph)
+    if wanted.threshold is None or not has_backward:
+        return
+    nodes = (node for stage in plan.stages for node in all_nodes(stage.program.graph))
+    if not any(isinstance(node.op, ToHost) and node.phase == Phase.forward for node in nodes):
+        raise PlanError(
+            f"activation_offload finds nothing to offload: no activation that the backward needs "
+            f"has more than offload_threshold={wanted.threshold} elements on a device; give a "
+            f"smaller offload_threshold, or leave it out"
+        )
 
 
 def check_memory(

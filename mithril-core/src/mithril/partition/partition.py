@@ -9,7 +9,7 @@ part, on all devices, and its batch one micro-batch: its program is its plan, wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mithril.cost import HardwareAnalyst, Target
@@ -152,6 +152,7 @@ class Partitioned:
 
     Args:
         plan: what they make as they are.
+        change: what becomes of each local program before it is cut into phases.
     """
 
     _task: _Task
@@ -159,6 +160,19 @@ class Partitioned:
     _parts: Sequence[_Part]
     _notes: tuple[str, ...]
     plan: Plan
+    change: Callable[[Program], Program] | None = None
+
+    def with_change(self, change: Callable[[Program], Program]) -> Partitioned:
+        """Return the same parts with another change of their programs.
+
+        Args:
+            change: returns a program with the same ports, the same one where nothing changes.
+        """
+        programs = [local.program for local in self.locals]
+        if all(change(program) is program for program in programs):
+            return self
+        changed = replace(self, change=change)
+        return replace(changed, plan=changed.plan_with(programs))
 
     @property
     def locals(self) -> tuple[Local, ...]:
@@ -179,8 +193,9 @@ class Partitioned:
         Raises:
             PlanError: one needs all micro-batches at once where a part may not.
         """
+        change = self.change or (lambda program: program)
         parts = [
-            replace(part, local=replace(part.local, program=program))
+            replace(part, local=replace(part.local, program=change(program)))
             for part, program in zip(self._parts, programs, strict=True)
         ]
         plan = _make_plan(self._task, self._stage_graphs, parts, self._notes)

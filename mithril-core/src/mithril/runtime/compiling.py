@@ -26,6 +26,7 @@ from mithril.options import PipelineOptions, Precision, check_flag
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.memory_planning import read_memory_planning
+from mithril.runtime.offload_options import read_offload
 from mithril.runtime.settings import (
     Choice,
     Settings,
@@ -76,6 +77,11 @@ def compile(
     rematerialization: bool | None = None,
     rematerialization_policy: Mapping[str, str] | None = None,
     recomputation_granularity: str | None = None,
+    activation_offload: bool = False,
+    offload_threshold: float | None = None,
+    spill_to_host: bool = False,
+    spill_threshold_mb: float | None = None,
+    host_arena: str | None = None,
     **options: object,
 ) -> CompiledModel:
     """Compile a model for a backend.
@@ -138,6 +144,14 @@ def compile(
         rematerialization_policy: for mesh axes, `minimal` to keep what a collective over the axis
             has brought, or `full` to exchange it again, which is so by default.
         recomputation_granularity: `layer` or `operation`: what a budget chooses among.
+        activation_offload: copy what the backward needs of the forward to the host arena after its
+            last use in the forward, and back before its first use in the backward.
+        offload_threshold: activations of more elements on a device are offloaded; 1e6 by default.
+        spill_to_host: have in the host arena whatever is alive at the moment of the peak, but not
+            used then, if it is large enough.
+        spill_threshold_mb: that is at least so many MiB; 1024 by default.
+        host_arena: where the host arena lies: `memory`, or `file` for files without names in the
+            directory for temporary files, which are mapped into memory.
         options: none yet; others of the guides, and those of `jit` that make no sense here, are
             refused by name.
 
@@ -188,6 +202,14 @@ def compile(
             strict_memory=check_flag("strict_memory", strict_memory),
             gradients=gradients,
             recompute=name_axes(recompute, backend.mesh),
+            offload=read_offload(
+                activation_offload,
+                offload_threshold,
+                spill_to_host,
+                spill_threshold_mb,
+                host_arena,
+                inference=inference,
+            ),
         ),
         accumulate=count,
         zero=_read_zero(zero, zero_axis, backend),

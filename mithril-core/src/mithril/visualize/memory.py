@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from mithril.cost.liveness import HOST
 from mithril.cost.memory import PARTS, DeviceMemory, PlanMemory
 from mithril.errors import OptionError, kind_of
 from mithril.tables import PALETTE, Table, describe_devices, pick, shorten
@@ -96,7 +97,7 @@ def _kinds(rows: Sequence[DeviceMemory]) -> list[str]:
 def _draw_peaks(axes: Axes, rows: Sequence[DeviceMemory], memory: PlanMemory) -> None:
     size, unit = choose_unit(memory.peak, BYTES)
     starts = [0.0] * len(rows)
-    for kind in _kinds(rows):
+    for kind in (kind for kind in _kinds(rows) if kind != HOST):
         widths = [row.parts.get(kind, 0) / size for row in rows]
         axes.barh(range(len(rows)), widths, left=starts, color=COLORS[kind], label=kind)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]

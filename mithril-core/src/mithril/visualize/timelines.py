@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mithril.cost.events import COMMUNICATION, COMPUTE, RECEIVED, SENT, Event
+from mithril.cost.events import COMMUNICATION, COMPUTE, COPIES, RECEIVED, SENT, Event
 from mithril.cost.plan_timeline import PlanTimeline
 from mithril.errors import OptionError, kind_of
 from mithril.tables import PALETTE, describe_devices
@@ -17,7 +17,7 @@ from mithril.visualize.lanes import Bar, Lanes, plot_lanes, print_lanes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STREAMS = (COMPUTE, COMMUNICATION, SENT, RECEIVED)
+STREAMS = (COMPUTE, COMMUNICATION, COPIES, SENT, RECEIVED)
 CLOSE = 1e-6
 """Events that follow each other within this share of the step are drawn as one."""
 

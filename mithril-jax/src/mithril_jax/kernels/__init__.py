@@ -9,6 +9,7 @@ from mithril_jax.kernels import (
     elementwise,
     fused,
     grouped,
+    host,
     index,
     linalg,
     loss,
@@ -27,6 +28,6 @@ fused.register_fused()
 
 __all__ = [
     "KERNELS", "kernels_on", "bucket", "collectives", "control", "conv", "dynamic_slicing",
-    "elementwise", "fused", "grouped", "index", "linalg", "loss", "matrix", "moe", "order", "pool",
-    "random", "reduce", "shape", "shard",
+    "elementwise", "fused", "grouped", "host", "index", "linalg", "loss", "matrix", "moe", "order",
+    "pool", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from mithril_mlx.kernels import (
     dynamic_slicing,
     elementwise,
     grouped,
+    host,
     index,
     linalg,
     loss,
@@ -25,7 +26,7 @@ from mithril_mlx.kernels import (
 from mithril_mlx.kernels.table import KERNELS
 
 __all__ = [
-    "KERNELS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped", "index",
-    "linalg", "loss", "matrix", "moe", "nn", "normalization", "order", "pool",
+    "KERNELS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped", "host",
+    "index", "linalg", "loss", "matrix", "moe", "nn", "normalization", "order", "pool",
     "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from mithril.errors import BackendError, listing
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, carry
 from mithril.ops.definition import UserOp
+from mithril.ops.host import uses_host
 from mithril.plan import Plan, Port
 
 from mithril_torch.eject.dependency_closure import DependencyClosure, names_in
@@ -76,10 +77,15 @@ def eject(
             the last plan.
 
     Raises:
-        BackendError: the program calls a kernel that a user gave an op, or the file cannot be
-            written.
+        BackendError: the program calls a kernel that a user gave an op, or copies to the host
+            arena, or the file cannot be written.
     """
     plan, target = _plan(compiled, gradients), Path(path)
+    if any(uses_host(stage.program.graph) for stage in plan.stages):
+        raise BackendError(
+            "program copies to the host arena, which a file without Mithril does not have; leave "
+            "out activation_offload and spill_to_host"
+        )
     generated = _generate(compiled, plan)
     if generated.users:
         nodes = (node for stage in plan.stages for node in all_nodes(stage.program.graph))

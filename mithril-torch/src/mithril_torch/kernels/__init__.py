@@ -7,6 +7,7 @@ from mithril_torch.kernels import (
     dynamic_slicing,
     elementwise,
     grouped,
+    host,
     index,
     linalg,
     loss,
@@ -27,6 +28,6 @@ from mithril_torch.kernels.table import EXPRESSIONS
 
 __all__ = [
     "EXPRESSIONS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped",
-    "index", "linalg", "loss", "matrix", "moe", "nn", "normalization", "optimizer", "order", "pool",
-    "position", "random", "reduce", "shape", "shard",
+    "host", "index", "linalg", "loss", "matrix", "moe", "nn", "normalization", "optimizer", "order",
+    "pool", "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from mithril.ir import Constant, Graph, Node, Repeat, Value
 from mithril.ops import collective as ops
 from mithril.ops.conv import Convolving
 from mithril.ops.definition import UserOp
+from mithril.ops.host import FromHost, find_on_host
 from mithril.plan.issued import issue_node
 from mithril.types import TensorType
 
@@ -67,6 +68,7 @@ class FunctionEmitter:
         self._prefix = prefix
         self._names: dict[Value, str] = {}
         self._last_uses = graph.last_uses()
+        self._on_host = find_on_host(graph)
         buffers = {} if module.codegen.compiled else plan_buffers(graph, f"flat{prefix}_")
         self._buffers: dict[Node, Buffer] = buffers
         self._buffer_of = {v: b for b in buffers.values() for v in b.written_in_place}
@@ -128,6 +130,8 @@ class FunctionEmitter:
             yield from self._emit_all_reduce(node, node.op, number)
         elif isinstance(node.op, ops.Collective):
             yield from self._emit_collective(node, node.op, number)
+        elif isinstance(node.op, FromHost):
+            yield from self._emit_fetch(node, number)
         else:
             yield from self._emit_local(node)
         yield from self._emit_delete(self._last_uses.get(node, ()))
@@ -182,6 +186,14 @@ class FunctionEmitter:
         names = [name for name in dead if name not in shared]
         if names:
             yield f"del {', '.join(names)}"
+
+    def _emit_fetch(self, node: Node, number: int) -> Iterator[str]:
+        """Write what begins to bring a value back; it is waited for where it is first used."""
+        work = f"work{self._prefix}_{number}"
+        yield f"{work} = fetch({self._names[node.inputs[0]]}, device)"
+        target = self._name_output(node.outputs[0])
+        started = PendingCollective(work, target, node.outputs, "", number, segment_of(node))
+        self._pending |= dict.fromkeys(node.outputs, started)
 
     # ---------------------------------------------------------------- collectives
 
@@ -279,7 +291,11 @@ class FunctionEmitter:
         made = [f"made_{number}_{i}" for i in range(len(stacks))]
         for name, operand in zip(state, operands, strict=False):
             yield f"{name} = {operand}"
-        for name, value in zip(stacks, node.outputs[op.carried :], strict=True):
+        on_host = [value in self._on_host for value in node.outputs[op.carried :]]
+        for name, value, lies in zip(stacks, node.outputs[op.carried :], on_host, strict=True):
+            if lies:  # slices that lie on the host stay apart
+                yield f"{name} = [None] * {op.count}"
+                continue
             if value in placed:
                 continue
             shape = list(value.type.shape)

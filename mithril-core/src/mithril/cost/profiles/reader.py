@@ -40,8 +40,9 @@ FORMAT = 1
 """The newest form of profile files that is read."""
 UNLIMITED = "unlimited"
 KEYS = (
-    "format", "name", "summary", "matches", "memory", "memory_bandwidth", "kernel_time",
-    "call_time", "vector_rate", "rates", "op_rates", "levels", "sources", "calibration",
+    "format", "name", "summary", "matches", "memory", "memory_bandwidth", "host_bandwidth",
+    "kernel_time", "call_time", "vector_rate", "rates", "op_rates", "levels", "sources",
+    "calibration",
 )  # fmt: skip
 LEVEL_KEYS = ("name", "devices", "latency", "bandwidth", "full_duplex", "topology", "collectives")
 LINK_KEYS = ("latency", "bandwidth")
@@ -126,6 +127,7 @@ class _Reader:
                 kernel_seconds=self._figure(content, "kernel_time", TIME),
                 call_seconds=self._figure({"call_time": "0 s", **content}, "call_time", TIME),
                 memory_bytes=self._memory(content),
+                host_bandwidth=self._host_bandwidth(content),
                 origin=self.origin,
                 calibration=self._calibration(content.get("calibration")),
             )
@@ -188,6 +190,11 @@ class _Reader:
                 )
             self.sources[key] = self.given[source]
         return self._need(given, "value", "the figure", f"{key}.")
+
+    def _host_bandwidth(self, content: Mapping[str, Any]) -> float | None:
+        if "host_bandwidth" not in content:
+            return None
+        return self._figure(content, "host_bandwidth", BANDWIDTH)
 
     def _memory(self, content: Mapping[str, Any]) -> int | None:
         return round(self._figure(content, "memory", BYTES)) if "memory" in content else None
@@ -289,6 +296,8 @@ def write_content(profile: Profile) -> dict[str, object]:
     """Return a profile as a file holds it, in plain data."""
     hardware = profile.hardware
     memory = {} if hardware.memory_bytes is None else {"memory": BYTES.write(hardware.memory_bytes)}
+    link = hardware.host_bandwidth
+    host = {} if link is None else {"host_bandwidth": BANDWIDTH.write(link)}
     return {
         "format": FORMAT,
         "name": hardware.name,
@@ -297,6 +306,7 @@ def write_content(profile: Profile) -> dict[str, object]:
         **memory,
         "memory_bandwidth": _write_points(hardware.bandwidths, BYTES, BANDWIDTH)
         or _write_bandwidth(hardware.memory_bandwidth),
+        **host,
         "kernel_time": TIME.write(hardware.kernel_seconds),
         "call_time": TIME.write(hardware.call_seconds),
         "vector_rate": RATE.write(hardware.vector_rate),

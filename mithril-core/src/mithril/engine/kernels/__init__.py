@@ -7,6 +7,7 @@ from mithril.engine.kernels import (
     dynamic_slicing,
     elementwise,
     grouped,
+    host,
     index,
     linalg,
     loss,
@@ -35,7 +36,7 @@ from mithril.engine.kernels.registry import (
 
 __all__ = [
     "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "dynamic_slicing",
-    "elementwise", "grouped", "index", "kernel", "kernels_for", "linalg", "loss", "matrix", "moe",
-    "nn", "normalization", "on_namespace", "optimizer", "order", "pool", "position", "random",
-    "reduce", "shape", "shard",
+    "elementwise", "grouped", "host", "index", "kernel", "kernels_for", "linalg", "loss", "matrix",
+    "moe", "nn", "normalization", "on_namespace", "optimizer", "order", "pool", "position",
+    "random", "reduce", "shape", "shard",
 ]  # fmt: skip

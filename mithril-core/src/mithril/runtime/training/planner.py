@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mithril.compiler import PlanOptions
 from mithril.errors import GraphError, listing, nearest
 from mithril.ir import Graph
 from mithril.mesh import Sharding
@@ -67,6 +68,7 @@ class StepPlanner:
         kinds: of the model's inputs, by name.
         zero: what is split further than it is computed.
         loss_scale: how the loss is scaled, if it is.
+        arena: where the optimiser's state lies on the host between steps; None for on the devices.
 
     Raises:
         GraphError: the loss is no output, or no scalar of floats.
@@ -80,7 +82,9 @@ class StepPlanner:
         kinds: Mapping[str, Kind],
         zero: Zero,
         loss_scale: LossScale | None,
+        arena: str | None = None,
     ) -> None:
+        self._arena = arena
         self._compiled = compiled
         self._backend = compiled.backend
         self._optimizer = optimizer
@@ -123,9 +127,23 @@ class StepPlanner:
             optimizer=tuple(state.types),
             update=Update(update, self._loss, told, scale),
             donated=frozenset(source.kept),
+            on_host=self.list_on_host(state),
         )
+        return bind(self._compiled.engine, traced.graph, request, interface, self.plan_options)
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        """How a step is planned."""
         options = self._compiled.settings.plan
-        return bind(self._compiled.engine, traced.graph, request, interface, options)
+        if self._arena is None:
+            return options
+        return replace(options, offload=replace(options.offload, arena=self._arena))
+
+    def list_on_host(self, state: OptimizerState) -> tuple[str, ...]:
+        """Return what of an optimiser's state lies on the host between steps: all but numbers."""
+        if self._arena is None:
+            return ()
+        return tuple(name for name, type in state.types.items() if type.rank)
 
     def _connect(
         self, asked: Asked, update: Graph, state: OptimizerState, told: Sequence[str]

@@ -28,6 +28,7 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
+from mithril.runtime.offload_options import read_state_arena
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.specification import TensorSpec
@@ -62,6 +63,7 @@ def train_step(
     zero: int | None = None,
     zero_axis: str | Sequence[str] | None = None,
     loss_scale: float | str | None = None,
+    offload_optimizer: bool = False,
     **options: Any,
 ) -> TrainStep:
     """Return a step of training: a function from state and batch to the next state and metrics.
@@ -84,6 +86,8 @@ def train_step(
         loss_scale: a number that the loss is multiplied with for the backward, so that gradients of
             float16 do not vanish, or `dynamic`: a step whose gradients overflow is left out and
             counted, and the scale is halved; it is doubled after 2000 others.
+        offload_optimizer: keep the optimiser's state in the host arena between steps (where that
+            lies says `host_arena`); each part of it is on the device while it is updated.
         options: those of `compile`; `inference` and `donate` are not among them.
 
     Raises:
@@ -117,6 +121,7 @@ def train_step(
         specs = {n: x.sharding for n, x in shapes.items() if isinstance(x, TensorSpec)}
         said = {name: spec for name, spec in specs.items() if spec is not None}
         options.setdefault("in_shardings", said)
+    arena = read_state_arena(offload_optimizer, options, backend)
     compiled = compile(model, backend, zero=0, **options)
     kinds = compiled.read_kinds(shapes)
     asked = compiled.ask((), kinds)
@@ -128,7 +133,7 @@ def train_step(
         if asked.has_stages:  # on which of them each rests
             compiled.plan_for(shapes, gradients=True)
     given = dict(zip(compiled.inputs, kinds, strict=True))
-    planner = StepPlanner(compiled, check_optimizer(optimizer), loss, given, stage, scale)
+    planner = StepPlanner(compiled, check_optimizer(optimizer), loss, given, stage, scale, arena)
     return TrainStep(compiled, planner, scale)
 
 
@@ -271,7 +276,9 @@ class TrainStep:
         layouts = {name: Layout(lies[name]) for name in used}
         layouts |= {name: Layout(leaves=lies[name]) for name in state.types}
         interface = Interface("init()", self.backend, None, tuple(used), tuple(state.types))
-        made = bind(self.compiled.engine, state.graph, Request(layouts), interface)
+        request = Request(layouts, on_host=self._planner.list_on_host(state))
+        options = self._planner.plan_options
+        made = bind(self.compiled.engine, state.graph, request, interface, options)
         arrays = made.run([move_to(params[name], lies[name]) for name in used])
         wanted = (bound.ports[name].sharding for name in state.types)
         return state.rebuild(_separate(list(map(move_to, arrays, wanted))))

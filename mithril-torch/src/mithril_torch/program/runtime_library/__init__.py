@@ -5,7 +5,8 @@ these functions goes into files that run without Mithril. A function here uses `
 (`torch.distributed`), `aten` (`torch.ops.aten`), `math`, other functions and classes of this
 package, and constants in capitals that are plain literals.
 
-A module says in `__all__` which of its functions programs call.
+A module says in `__all__` which of its functions programs call. Copies to the host arena, which is
+the core's, are not among what files without Mithril have.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import math
 
 import torch
 
+from mithril_torch.program.host_copies import fetch as fetch
+from mithril_torch.program.host_copies import to_host as to_host
 from mithril_torch.program.runtime_library.attention import *
 from mithril_torch.program.runtime_library.collectives import *
 from mithril_torch.program.runtime_library.convolution import *
