@@ -25,6 +25,7 @@ from mithril.ir import Graph, Node, Value
 from mithril.ir.start import Wait
 from mithril.mesh import Mesh
 from mithril.ops.collective import collective_of
+from mithril.ops.control import After
 from mithril.plan import Program
 from mithril.plan.program import describe_collective
 
@@ -157,7 +158,7 @@ class _Pricing:
             if collective_of(node.op) is not None:
                 steps.append(self._exchange(node, _needs([node], pending)))
                 pending.update((value, value) for value in node.outputs)
-            elif isinstance(node.op, Wait):
+            elif isinstance(node.op, Wait | After):
                 steps.append(Step(0.0, _needs([node], pending)))
             elif node.op.bodies:
                 (body,) = node.op.bodies
