@@ -18,6 +18,7 @@ from mithril.cost import (
 )
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.transport import Transport
+from mithril.errors import OptionError
 from mithril.ir import Cause
 from mithril.mesh import Axis, Mesh, Sharding
 from mithril.ops.arithmetic import Add
@@ -36,14 +37,49 @@ def only(level: Level) -> Hardware:
     return replace(SIMULATED, levels=(level,))
 
 
+SHARED = replace(NODES, bandwidth=2 * NODES.bandwidth)
+"""What leaves a node of two devices goes over the links of both."""
+
+
 @pytest.mark.parametrize(
-    ("axes", "level"), [(["core"], CORES), (["node"], NODES), (["node", "core"], NODES)]
+    ("axes", "level"), [(["core"], CORES), (["node"], NODES), (["node", "core"], SHARED)]
 )
 def test_a_collective_costs_what_the_level_costs_that_its_axes_cross(
     axes: list[str], level: Level
 ) -> None:
     expected = collective_seconds("all_reduce", NBYTES, axes, MESH, only(level))
     assert collective_seconds("all_reduce", NBYTES, axes, MESH, CLUSTER) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [("all_reduce", 4), ("all_gather", 4), ("reduce_scatter", 4), ("all_to_all", 1), ("permute", 1)],
+)  # fmt: skip
+def test_devices_of_a_node_share_its_links_where_data_is_passed_on(kind: str, shared: int) -> None:
+    """Rings cross the border of a node once each, over the links of another device."""
+    levels = Level("node", 8, 1e-6, 1e9), Level("network", None, 1e-6, 1e8)
+    mine = replace(SIMULATED, levels=levels)
+    mesh = Mesh(data=4, half=2, quarter=4)
+    whole, part, far = (
+        mine.link(mesh, axes, kind).bandwidth
+        for axes in (["data", "half", "quarter"], ["data", "quarter"], ["data"])
+    )
+    assert (part, far) == (shared * 1e8, 1e8)
+    assert whole == (8e8 if shared > 1 else 1e8)
+    fast = replace(mine, levels=(levels[0], replace(levels[1], bandwidth=9e8)))
+    assert fast.link(mesh, ["data", "half", "quarter"], "all_reduce").bandwidth == 1e9
+    assert mine.link(mesh).bandwidth == 1e8  # what may go anywhere
+    torus = replace(levels[1], topology="torus", devices=32)
+    neighbours = replace(mine, levels=(levels[0], torus))
+    assert neighbours.link(mesh, ["data", "half", "quarter"], kind).bandwidth == 1e8
+
+
+def test_a_node_counts_as_many_links_as_it_has_members_at_least() -> None:
+    """One group has two devices in a node and one in the next: the border there has one link."""
+    levels = Level("node", 2, 1e-6, 1e9), Level("network", None, 1e-6, 1e8)
+    mine = replace(SIMULATED, levels=levels)
+    part = Mesh.of_axes([Axis("a", 3)], (0, 1, 2))
+    assert mine.link(part, ["a"], "all_reduce").bandwidth == 1e8
 
 
 def test_what_all_devices_issue_for_a_few_goes_over_every_link() -> None:
@@ -100,6 +136,18 @@ def test_the_rate_of_a_product_grows_with_its_size() -> None:
         1e9, 1e9, 2e9, 3e9, 3e9,
     ]  # fmt: skip
     assert mine.rate(DType.bfloat16) == 3e9  # no figure: as float32
+
+
+def test_the_peak_is_what_the_device_is_made_for() -> None:
+    rates = {DType.float32: ((1e3, 1e9), (1e5, 3e9)), DType.bfloat16: ((1.0, 5e9),)}
+    mine = replace(SIMULATED, rates=rates)
+    assert (mine.peak(DType.float32), mine.peak(DType.bfloat16)) == (3e9, 5e9)
+    told = replace(mine, peaks={DType.bfloat16: 8e9})
+    assert (told.peak(DType.bfloat16), told.rate(DType.bfloat16)) == (8e9, 5e9)
+    assert told.peak(DType.float16) == 3e9  # no figure: as float32
+    assert told.serving(2).peak(DType.bfloat16) == 4e9
+    with pytest.raises(OptionError, match=r"^peak of bfloat16 has operations a second 0"):
+        replace(mine, peaks={DType.bfloat16: 0.0})
 
 
 def test_an_op_is_bound_by_arithmetic_or_by_memory() -> None:

@@ -94,3 +94,32 @@ def test_a_view_is_no_kernel_and_reads_what_is_below():
     assert kernels_of(built(function, X, row), without) == {
         "reshape": 32, "broadcast": BYTES, "add": 3 * BYTES,
     }  # fmt: skip
+
+
+def test_what_is_drawn_is_drawn_in_the_kernel_that_needs_it():
+    seed = TensorType((), DType.uint32)
+    graph = built(lambda x, s: ops.dropout(x, s, 0.1), X, seed)
+    drawn = "random_bits+greater_equal+multiply+where"
+    scalars = 4 * seed.nbytes  # the seed, the bound, the scale, and what is in the place of others
+    assert kernels_of(graph, FUSES) == {drawn: 2 * BYTES + scalars}
+    assert kernels_of(graph, EAGER)["random_bits"] == BYTES
+
+
+def test_of_what_two_kernels_need_the_narrower_is_kept():
+    """A mask of bytes rather than the words it is made of, though it is cheap to make."""
+    seed = TensorType((), DType.uint32)
+
+    def function(x: Tensor, y: Tensor, seed: Tensor) -> dict[str, Tensor]:
+        kept = ops.bernoulli(seed, (8, 8), 0.9)
+        return {"a": ops.where(kept, x, 0.0), "b": ops.where(kept, y, 0.0)}
+
+    found = find_kernels(built(function, X, X, seed), FUSES).values()
+    scalar = seed.nbytes  # the bound, and what is in the place of others
+    made, read = 64 + seed.nbytes + scalar, 2 * BYTES + 64 + scalar
+    assert sorted(kernel.bytes for kernel in found) == [made, read, read]
+
+
+def test_what_keeps_kernels_apart_is_none_itself():
+    graph = built(lambda x, y: ops.exp(ops.after(ops.exp(x), y)), X, X)
+    assert kernels_of(graph, FUSES) == {"exp": 2 * BYTES}
+    assert len(find_kernels(graph, FUSES)) == 2

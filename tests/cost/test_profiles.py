@@ -32,6 +32,7 @@ kernel_time = "2 us"
 vector_rate = "67 TFLOP/s"
 rates.float32 = [["1 GFLOP", "20 TFLOP/s"], ["1 TFLOP", "60 TFLOP/s"]]
 rates.bfloat16 = "900 TFLOP/s"
+peaks.bfloat16 = "989 TFLOP/s"
 [[levels]]
 name = "node"
 devices = 8
@@ -67,6 +68,7 @@ def test_each_figure_of_the_package_has_a_source(name: str) -> None:
     hardware = profile.hardware
     figures = {"memory_bandwidth", "kernel_time", "vector_rate"}
     figures |= {f"rates.{dtype}" for dtype in hardware.rates}
+    figures |= {f"peaks.{dtype}" for dtype in hardware.peaks}
     figures |= {"memory"} if hardware.memory_bytes else set()
     figures |= {"host_bandwidth"} if hardware.host_bandwidth else set()
     for n in range(len(hardware.levels)):
@@ -96,7 +98,7 @@ def test_a_file_of_ones_own_is_a_profile(path: Path) -> None:
     assert (mine.memory_bytes, mine.memory_bandwidth) == (80_000_000_000, 3.35e12)
     assert (mine.kernel_seconds, mine.vector_rate) == (2e-6, 67e12)
     assert mine.rates[DType.float32] == ((1e9, 20e12), (1e12, 60e12))
-    assert mine.rate(DType.bfloat16) == 900e12
+    assert (mine.rate(DType.bfloat16), mine.peak(DType.bfloat16)) == (900e12, 989e12)
     mesh = Mesh(data=2, tensor=8)
     assert mine.link(mesh, ["tensor"]) == Link(2e-6, 450e9)
     assert mine.link(mesh, ["tensor"], "all_reduce") == Link(5e-6, 300e9)

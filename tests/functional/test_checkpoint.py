@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import mithril as ml
 import mithril.numpy as mnp
+import numpy as np
 import pytest
 from mithril import P, ops
 from mithril.ir import Graph, Phase
 from mithril.ir.repeat import Repeat
 from mithril.ir.verify import verify
+from mithril.types import DType
 
 from tests.functional.backends import close, every_backend, floats, opened
 
@@ -190,3 +193,32 @@ def test_a_checkpoint_takes_what_its_body_takes() -> None:
         op.infer([type])
     with pytest.raises(ml.GraphError, match=r"checkpoint\(\) takes a function, not 3"):
         ml.checkpoint(3)
+
+
+def test_masks_of_a_dropout_inside_are_drawn_again() -> None:
+    """Nothing of their size is kept, in a loop neither, and the numbers are the same."""
+
+    @ml.layer
+    def Block(input: Any, *, again: bool) -> Any:  # noqa: N802
+        def run(h: Any) -> Any:
+            return ml.Dropout(0.5, name="drop")(ml.Linear(4, name="line")(h))
+
+        return (ml.checkpoint(run) if again else run)(input)
+
+    found = {}
+    for again in (False, True):
+        model = ml.Model()
+        model |= ml.Repeat(Block(again=again), 3, name="blocks")(input="x", output="y")
+        compiled = ml.compile(model, ml.NumpyBackend(), shapes={"x": (8, 4)})
+        kept = [
+            value
+            for node in compiled.plan.stages[0].program.graph.nodes
+            if node.phase == Phase.forward and node.op.bodies
+            for value in node.outputs
+        ]
+        assert (DType.bool_ in {value.type.dtype for value in kept}) is not again
+        given = {"x": floats(8, 4)}, {"y": np.ones((8, 4), np.float32)}
+        outputs, slopes = compiled.evaluate(compiled.randomize_params(0), *given, seed=3)
+        found[again] = {**outputs, **slopes}
+    for name, value in found[False].items():
+        np.testing.assert_array_equal(found[True][name].numpy(), value.numpy())

@@ -146,6 +146,26 @@ def test_a_batch_that_does_not_divide() -> None:
     )
 
 
+def test_each_stage_updates_its_own_parameters_when_gradients_are_clipped() -> None:
+    """The norm goes to every stage, and no state of an optimiser to another one."""
+    clipping = ml.optim.chain(ml.optim.clip_by_global_norm(0.1), ml.optim.adamw(1e-2))
+    pipeline = ml.PipelineOptions(microbatch_size=4)
+    stages = ml.NumpyBackend(ml.Mesh(pipeline=2))
+    found = []
+    for backend, options in ((ml.NumpyBackend(), {}), (stages, {"pipeline": pipeline})):
+        cut = model(stages=backend.mesh.size > 1)
+        step = ml.train_step(cut, backend, clipping, shapes=shapes(P()), **options)
+        state, losses = step.init(seed=0), []
+        for batch in batches(3):
+            state, metrics = step(state, batch)
+            losses.append(metrics["loss"].item())
+        found.append(losses)
+    np.testing.assert_allclose(*found, *TOLERANCE["float32"])
+    held = [row.parts["optimizer"] for row in step.memory().rows]
+    assert len(held) == 2
+    assert min(held) > 100
+
+
 # ------------------------------------------------------------------ ZeRO without an optimiser
 
 

@@ -64,7 +64,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         return entry.name, entry.package, "?", "?", "broken", entry.fault
     found = entry.profile.hardware
     memory = "-" if found.memory_bytes is None else BYTES.write(found.memory_bytes)
-    rate = RATE.write(found.rate(DType.bfloat16))
+    rate = RATE.write(found.peak(DType.bfloat16))
     return entry.name, entry.package, memory, rate, "ready", entry.profile.summary
 
 

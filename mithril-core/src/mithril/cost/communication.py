@@ -5,7 +5,7 @@ collective knows m and b, by the formulas of Thakur, Rabenseifner and Gropp, "Op
 Collective Communication Operations in MPICH" (2005): recursive doubling and halving, whose start-up
 grows with the logarithm of the group and whose bytes are the least possible; pairwise exchange for
 all_to_all. Where only neighbours are linked, as in a torus, it is rings. A group that crosses
-several levels of links is priced by the outermost, over which all its bytes go at the worst.
+several levels of links is priced by the narrowest of them; see `Hardware.link`.
 """
 
 from __future__ import annotations

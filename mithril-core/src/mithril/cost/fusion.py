@@ -66,7 +66,8 @@ def find_fusion(
             is_added = len(users) == 1 and _adds(next(iter(users)), value, grows)
             found.inner |= {value: set(users)} if is_added else {}
             found.unmade |= {value} if is_added else set()
-        if not how.fuses or not isinstance(node.op, Elementwise | Movement) or not users:
+        is_fusible = node.op.is_pointwise or isinstance(node.op, Movement)
+        if not (how.fuses and is_fusible and users):
             continue
         taking = {user for user in users if _takes_in(user, node, of_library)}
         needed = {k for user in taking for k in kernels.get(user.outputs[0], {user})}
@@ -88,9 +89,10 @@ def _takes_in(user: Node, node: Node, of_library: set[Node]) -> bool:
 
 
 def _is_cheap(node: Node) -> bool:
-    if not isinstance(node.op, Elementwise):
+    op = node.op
+    if not op.is_pointwise:
         return True
-    return node.op.flops <= 1 and not isinstance(node.op, Divide)
+    return isinstance(op, Elementwise) and op.flops <= 1 and not isinstance(op, Divide)
 
 
 def _has_one_large_operand(node: Node) -> bool:

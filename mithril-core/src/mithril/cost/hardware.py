@@ -13,15 +13,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
+from mithril.cost.crossing import count_members, level_within
 from mithril.engine.transport import Transport
 from mithril.errors import OptionError, listing, nearest
 from mithril.mesh import Mesh
-from mithril.ops.collective import SEND, collectives
+from mithril.ops.collective import SEND, class_of, collectives
 from mithril.plan import Execution, Pricing
 from mithril.types import DType
 
@@ -146,7 +146,9 @@ class Hardware:
 
     Args:
         name: of the profile, for reports.
-        rates: floating-point operations per second of a product, by dtype.
+        rates: floating-point operations per second of a product, by dtype, as they are reached.
+        peaks: the most that the device is made for, by dtype, of which utilisation is a share; what
+            `rates` reach where it is not given.
         vector_rate: the same of everything else.
         memory_bandwidth: bytes per second between a device and its memory, of what is large.
         bandwidths: the same by the bytes of a kernel, rising in them, where caches make a
@@ -184,6 +186,7 @@ class Hardware:
     host_bandwidth: float | None = None
     bandwidths: Rate = ()
     op_rates: Mapping[str, Rate] = field(default_factory=dict)
+    peaks: Mapping[DType, float] = field(default_factory=dict)
     transport: Transport | None = field(default=None, repr=False)
     execution: Execution = field(default_factory=Execution)
     unknown_platform: str = ""
@@ -203,6 +206,8 @@ class Hardware:
             raise OptionError("device has no rate of float32; give one, which others fall back on")
         for dtype, points in self.rates.items():
             _check_rate(f"rate of {dtype}", points)
+        for dtype, peak in self.peaks.items():
+            _check(f"peak of {dtype}", "operations a second", peak)
         if self.bandwidths:
             _check_rate("memory_bandwidth", self.bandwidths)
         for name, rate in self.op_rates.items():
@@ -252,6 +257,7 @@ class Hardware:
             rates=rates,
             vector_rate=figures.vector_rate * part,
             op_rates={name: _scale(rate, part) for name, rate in figures.op_rates.items()},
+            peaks={dtype: peak * part for dtype, peak in figures.peaks.items()},
             memory_bandwidth=figures.memory_bandwidth * part,
             bandwidths=_scale(figures.bandwidths, part),
             kernel_seconds=figures.kernel_seconds / part,
@@ -280,7 +286,23 @@ class Hardware:
         >>> Hardware.load("simulated").rate(DType.float32)
         1000000000.0
         """
-        return _interpolate(self.rates.get(dtype) or self.rates[DType.float32], flops)
+        return _interpolate(self._points(dtype), flops)
+
+    def peak(self, dtype: DType) -> float:
+        """Return the operations per second of products that the device is made for.
+
+        Args:
+            dtype: of their operands.
+
+        >>> h100 = Hardware.load("h100-sxm")
+        >>> h100.peak(DType.bfloat16) > h100.rate(DType.bfloat16)
+        True
+        """
+        known = self.peaks.get(dtype) if dtype in self.rates else self.peaks.get(DType.float32)
+        return known or max(rate for _, rate in self._points(dtype))
+
+    def _points(self, dtype: DType) -> Rate:
+        return self.rates.get(dtype) or self.rates[DType.float32]
 
     def op_rate(self, name: str, flops: float) -> float | None:
         """Return the operations per second of an op; None where it has no rate of its own.
@@ -313,6 +335,10 @@ class Hardware:
     def link(self, mesh: Mesh, axes: Sequence[str] = (), kind: str = "") -> Link:
         """Return what a message costs that goes over mesh axes: that of the level they cross.
 
+        Where devices pass on what they get, those of a node that take part share all links that
+        lead out of it, as the rings of NCCL do: each crosses a node's border once, over the links
+        of another device.
+
         Args:
             mesh: the devices; in flat order, the last axis varies fastest.
             axes: the axes it goes over; none for what may go anywhere in the mesh.
@@ -327,7 +353,13 @@ class Hardware:
         if len(self.levels) == 1:
             return self.levels[0].link_of(kind)
         sizes = tuple(level.devices for level in self.levels)
-        return self.levels[_find_level(sizes, mesh, tuple(axes))].link_of(kind)
+        members = count_members(sizes, mesh, tuple(axes))
+        outermost = self.levels[len(members) - 1].link_of(kind)
+        if outermost.is_torus or not (axes and kind in collectives() and class_of(kind).passes_on):
+            return outermost
+        links = [level.link_of(kind) for level in self.levels[: len(members)]]
+        shared = (link.bandwidth * n for link, n in zip(links, members, strict=True) if n)
+        return replace(outermost, bandwidth=min(shared))
 
     def link_between(self, devices: Sequence[int]) -> Link:
         """Return what a message costs that goes between devices of any two.
@@ -336,7 +368,7 @@ class Hardware:
             devices: flat indices in the whole mesh.
         """
         sizes = [level.devices for level in self.levels]
-        return self.levels[_level_within(sizes, devices)].link_of(SEND)
+        return self.levels[level_within(sizes, devices)].link_of(SEND)
 
 
 def _interpolate(points: Rate, size: float) -> float:
@@ -350,21 +382,6 @@ def _interpolate(points: Rate, size: float) -> float:
 
 def _scale(rate: Rate, part: float) -> Rate:
     return tuple((size, figure * part) for size, figure in rate)
-
-
-@lru_cache(maxsize=4096)
-def _find_level(sizes: tuple[int | None, ...], mesh: Mesh, axes: tuple[str, ...]) -> int:
-    """Return the first level that links all devices of every group over some axes."""
-    groups = mesh.groups(axes or mesh.names)
-    members = ([mesh.in_whole(device) for device in group] for group in groups)
-    return max(_level_within(sizes, group) for group in members)
-
-
-def _level_within(sizes: Sequence[int | None], devices: Sequence[int]) -> int:
-    """Return the first level that links some devices; the last one links all there are."""
-    first, last = min(devices), max(devices)
-    inside = (n for n, size in enumerate(sizes) if size is None or first // size == last // size)
-    return next(inside, len(sizes) - 1)
 
 
 def _check(

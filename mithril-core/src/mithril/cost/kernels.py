@@ -187,7 +187,16 @@ class _Grouping:
 
     def _is_cheap(self, node: Node) -> bool:
         """Return whether compilers rather compute a value again than keep it."""
-        return self._costs.of(node)[0].flops <= sum(value.type.size for value in node.outputs)
+        if self._costs.of(node)[0].flops > sum(value.type.size for value in node.outputs):
+            return False
+        return not any(self._is_wide(x, node) for x in node.inputs)
+
+    def _is_wide(self, x: Value, node: Node) -> bool:
+        """Return whether keeping the result of a node saves keeping a wider operand for it."""
+        maker = self._makers.get(x)
+        if maker is None or len(self._uses[x]) > 1 or not is_fused(maker.op, self._execution):
+            return False
+        return x.type.nbytes > node.outputs[0].type.nbytes and not self._is_cheap(maker)
 
     def _find_biased(self, graph: Graph) -> Iterator[tuple[Node, Node]]:
         """Yield the nodes that add a vector to a product nobody else needs, and the product."""

@@ -314,8 +314,9 @@ class _Walk:
         name, kind = self._replay.slots.get(step.target, (transfer.cause.value, COLLECTIVES))
         size = local_bytes(transfer.arriving, transfer.target)
         self._put(step.target, _Held(name, kind, size, transfer.scope))
-        label = f"send of '{transfer.cause.value}'"
-        self._note(self._live, None, label, [held.holding for held in self._on_device()])
+        if self._live > self._found.peak:  # what is held is listed for new peaks alone
+            label = f"send of '{transfer.cause.value}'"
+            self._note(self._live, None, label, [held.holding for held in self._on_device()])
 
     def _note(self, size: int, node: Node | None, label: str, alive: list[Holding]) -> None:
         """Remember a moment if more is held than before."""

@@ -123,7 +123,7 @@ def predict_timeline(plan: Plan, hardware: Hardware) -> PlanTimeline:
     rates = _count_flops(plan, costs)
     size, seconds = plan.mesh.size, simulated.seconds
     processors = 1 if hardware.execution.in_turn else size
-    ideal = sum(flops / hardware.rate(dtype) for dtype, flops in rates.items()) / processors
+    ideal = sum(flops / hardware.peak(dtype) for dtype, flops in rates.items()) / processors
     communication = _average(simulated, "communication", size)
     exposed = _average(simulated, "exposed", size)
     return PlanTimeline(

@@ -27,6 +27,7 @@ from mithril.ir import Graph, Node, Value
 from mithril.ir.start import Wait
 from mithril.mesh import Mesh
 from mithril.ops.collective import collective_of
+from mithril.ops.control import After
 from mithril.ops.host import FromHost, ToHost
 from mithril.plan import Program
 from mithril.plan.program import describe_collective
@@ -163,7 +164,7 @@ class _Pricing:
             elif collective_of(node.op) is not None:
                 steps.append(self._exchange(node, _needs([node], pending)))
                 pending.update((value, value) for value in node.outputs)
-            elif isinstance(node.op, Wait):
+            elif isinstance(node.op, Wait | After):
                 steps.append(Step(0.0, _needs([node], pending)))
             elif node.op.bodies:
                 (body,) = node.op.bodies

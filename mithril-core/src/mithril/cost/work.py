@@ -10,7 +10,7 @@ from __future__ import annotations
 from mithril.cost.hardware import Hardware
 from mithril.ir import Op
 from mithril.ir.op import Types
-from mithril.ops.elementwise import Elementwise
+from mithril.ops.control import After
 from mithril.plan import Execution
 from mithril.types import DType
 
@@ -91,13 +91,13 @@ def roofline_seconds(computing: float, nbytes: float, hardware: Hardware) -> flo
 
 
 def is_free(op: Op, execution: Execution) -> bool:
-    """Return whether an engine does nothing for an op: it is another view of the same memory."""
-    return op.is_view and execution.has_views
+    """Return whether an engine does nothing for an op: what it makes is in memory already."""
+    return isinstance(op, After) or (op.is_view and execution.has_views)
 
 
 def is_fused(op: Op, execution: Execution) -> bool:
     """Return whether an op is a part of the kernels of its neighbours."""
-    return isinstance(op, Elementwise) and execution.fuses
+    return op.is_pointwise and execution.fuses
 
 
 def product_dtype(op: Op, inputs: Types, outputs: Types) -> DType | None:

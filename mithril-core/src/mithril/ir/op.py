@@ -111,6 +111,8 @@ class Op:
     """Whether devices exchange data in it, or begin to."""
     is_view: ClassVar[bool] = False
     """Whether its result may be other strides over the memory of its first operand."""
+    is_pointwise: ClassVar[bool] = False
+    """Whether each element of the result is computed by itself, in the kernel of its neighbours."""
     is_product: ClassVar[bool] = False
     """Whether it is made of products of tensors, though its rule does not say so."""
     has_kernel: ClassVar[bool] = True

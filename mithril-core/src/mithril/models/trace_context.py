@@ -216,7 +216,10 @@ def seed() -> Tensor:
     if trace.seed is None:
         trace.seed = trace.builder.input(TensorType((), DType.uint32), SEED)
         trace.seed_user = scope.path
-    return trace.seed
+    running = running_trace()
+    if running is None or not is_within(running, trace.builder):
+        return trace.seed
+    return running.own(trace.seed)  # what is drawn inside a checkpoint belongs to its body
 
 
 def is_inference() -> bool:

@@ -30,6 +30,23 @@ UNSEEN = -1e28
 """A row whose scores are all below this sees nothing: its output and its statistic are 0."""
 
 
+def count_scores(length: int, other: int, *, causal: bool) -> int:
+    """Return how many pairs of positions see each other: what kernels of attention compute.
+
+    Args:
+        length: how many queries there are.
+        other: how many keys.
+        causal: whether a query sees no later key.
+
+    >>> count_scores(4, 4, causal=True), count_scores(4, 4, causal=False)
+    (10, 16)
+    """
+    if not causal:
+        return length * other
+    seeing = min(length, other)
+    return seeing * (seeing + 1) // 2 + (length - seeing) * other
+
+
 @register
 @dataclass(frozen=True)
 class Attention(Op):
@@ -102,7 +119,8 @@ class Attention(Op):
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         b, s, h, d = inputs[0].shape
         t, e = inputs[2].shape[1], inputs[2].shape[3]
-        return Cost(2 * b * h * s * t * (d + e + 6), super().cost(inputs, outputs).bytes)
+        scores = count_scores(s, t, causal=self.causal)
+        return Cost(2 * b * h * scores * (d + e + 6), super().cost(inputs, outputs).bytes)
 
     def plain(self, outputs: Types) -> Op:
         return Attention(self.causal, self.scale)
@@ -142,7 +160,8 @@ class AttentionGradient(Op):
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         b, s, h, d = inputs[0].shape
         t, e = inputs[2].shape[1], inputs[2].shape[3]
-        return Cost(2 * b * h * s * t * (3 * d + 2 * e + 6), super().cost(inputs, outputs).bytes)
+        scores = count_scores(s, t, causal=self.causal)
+        return Cost(2 * b * h * scores * (3 * d + 2 * e + 6), super().cost(inputs, outputs).bytes)
 
     def plain(self, outputs: Types) -> Op:
         return AttentionGradient(self.causal, self.scale)

@@ -55,6 +55,8 @@ class Collective(Op):
     is_collective: ClassVar[bool] = True
     reduces: ClassVar[bool] = False
     """Whether values are combined; where they are not, data only moves."""
+    passes_on: ClassVar[bool] = False
+    """Whether devices of a node can share what goes out of it and pass on what comes in."""
     fallback: ClassVar[type[Collective] | None] = None
     """The collective of which a library that lacks this one makes it; every library has those."""
 
@@ -123,6 +125,7 @@ class AllReduce(Collective):
     """
 
     name: ClassVar[str] = "all_reduce"
+    passes_on: ClassVar[bool] = True
     reduces: ClassVar[bool] = True
     reduction: str
 
@@ -149,6 +152,7 @@ class AllGather(Collective):
     """
 
     name: ClassVar[str] = "all_gather"
+    passes_on: ClassVar[bool] = True
     dimension: int
     count: int
 
@@ -186,6 +190,7 @@ class ReduceScatter(Collective):
     """
 
     name: ClassVar[str] = "reduce_scatter"
+    passes_on: ClassVar[bool] = True
     reduces: ClassVar[bool] = True
     fallback: ClassVar[type[Collective] | None] = AllReduce
     reduction: str

@@ -26,6 +26,7 @@ from mithril.types import DType, Scalar, Shape, TensorType, as_dtype, promote
 class Elementwise(Op):
     """Base of ops that work element by element; `linear` lists linear groups of operands."""
 
+    is_pointwise: ClassVar[bool] = True
     linear: ClassVar[tuple[tuple[int, ...], ...]] = ()
     flops: ClassVar[int] = 1
 

@@ -40,6 +40,7 @@ class RandomBits(Op):
     """
 
     name: ClassVar[str] = "random_bits"
+    is_pointwise: ClassVar[bool] = True
     shape: Shape
     global_shape: Shape
     salt: int

@@ -9,7 +9,7 @@ own, never waits for ever: what it waits for was started by an earlier step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -183,7 +183,7 @@ class Index:
     value: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Timetable:
     """What runs when; see the module's text.
 
@@ -225,15 +225,26 @@ class Timetable:
 
         That is so of sums that grow from run to run.
         """
-        made = {slot for step in self.steps if isinstance(step, Run) for slot in step.outputs}
+        return self._donatable.get(stage, ())
+
+    @cached_property
+    def _donatable(self) -> Mapping[int, tuple[int, ...]]:
+        """The inputs by stage that nobody else reads."""
+        runs: dict[int, list[Run]] = {}
+        for step in self.steps:
+            if isinstance(step, Run):
+                runs.setdefault(step.stage, []).append(step)
+        made = {slot for of in runs.values() for run in of for slot in run.outputs}
         reads = Counter(slot for step in self.steps for slot in step.slots)
-        runs = [step for step in self.steps if isinstance(step, Run) and step.stage == stage]
-        own = made - set(self.made)
-        return tuple(
-            position
-            for position in range(len(runs[0].inputs) if runs else 0)
-            if all(run.inputs[position] in own and reads[run.inputs[position]] == 2 for run in runs)
-        )
+        own = {slot for slot in made - set(self.made) if reads[slot] == 2}
+        return {
+            stage: tuple(
+                position
+                for position in range(len(of[0].inputs))
+                if all(run.inputs[position] in own for run in of)
+            )
+            for stage, of in runs.items()
+        }
 
     def times(self) -> Counter[int]:
         """Return how often each stage runs."""
@@ -288,6 +299,8 @@ def _sources(
     holders: dict[Edges, list[int]], needed: Edges, mesh: Mesh, receiver: int
 ) -> list[tuple[Edges, list[int]]]:
     """Return the boxes that make up what is needed, with who holds each."""
+    if needed in holders:  # boxes of one sharding are equal or have nothing in common
+        return [(needed, holders[needed])]
     enough = [
         (box, devices)
         for box, devices in holders.items()

@@ -40,7 +40,7 @@ def load_hardware(which: str | Path) -> Hardware:
 
     >>> from mithril.types import DType
     >>> h100 = Hardware.load("h100-sxm")
-    >>> h100.memory_bytes, h100.rate(DType.bfloat16)
+    >>> h100.memory_bytes, h100.peak(DType.bfloat16)
     (80000000000, 989400000000000.0)
     """
     return load_profile(which).hardware

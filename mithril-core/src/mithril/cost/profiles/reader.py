@@ -8,6 +8,7 @@
     kernel_time = "2 us"                         # to start a kernel
     vector_rate = "67 TFLOP/s"                   # of all but products
     rates.float32 = [["1 GFLOP", "20 TFLOP/s"], ["1 TFLOP", "60 TFLOP/s"]]   # or one rate
+    peaks.float32 = "67 TFLOP/s"                 # left out: the largest rate
     [[levels]]                                   # of links, the innermost first
     name = "node"
     devices = 8                                  # left out: any number
@@ -41,7 +42,7 @@ FORMAT = 1
 UNLIMITED = "unlimited"
 KEYS = (
     "format", "name", "summary", "matches", "memory", "memory_bandwidth", "host_bandwidth",
-    "kernel_time", "call_time", "vector_rate", "rates", "op_rates", "levels", "sources",
+    "kernel_time", "call_time", "vector_rate", "rates", "peaks", "op_rates", "levels", "sources",
     "calibration",
 )  # fmt: skip
 LEVEL_KEYS = ("name", "devices", "latency", "bandwidth", "full_duplex", "topology", "collectives")
@@ -123,6 +124,7 @@ class _Reader:
                 memory_bandwidth=bandwidths[-1][1],
                 bandwidths=bandwidths if len(bandwidths) > 1 else (),
                 op_rates=self._op_rates(content.get("op_rates", {})),
+                peaks=self._peaks(content.get("peaks", {})),
                 levels=self._levels(self._need(content, "levels", "[[levels]]")),
                 kernel_seconds=self._figure(content, "kernel_time", TIME),
                 call_seconds=self._figure({"call_time": "0 s", **content}, "call_time", TIME),
@@ -232,6 +234,11 @@ class _Reader:
         self._check_keys(table, known, "rates.")
         return {DType(key): self._rate(table, key, "rates.") for key in table}
 
+    def _peaks(self, content: object) -> dict[DType, float]:
+        table = self._table(content, "peaks")
+        self._check_keys(table, [dtype.value for dtype in DType], "peaks.")
+        return {DType(key): self._figure(table, key, RATE, "peaks.") for key in table}
+
     def _rate(self, table: Mapping[str, Any], key: str, at: str) -> Rate:
         given = self._unwrap(table[key], at + key)
         if not isinstance(given, list):
@@ -313,6 +320,7 @@ def write_content(profile: Profile) -> dict[str, object]:
         "rates": {
             dtype.value: _write_points(rate, WORK, RATE) for dtype, rate in hardware.rates.items()
         },
+        "peaks": {dtype.value: RATE.write(peak) for dtype, peak in hardware.peaks.items()},
         "op_rates": {
             name: _write_points(rate, WORK, RATE) for name, rate in hardware.op_rates.items()
         },

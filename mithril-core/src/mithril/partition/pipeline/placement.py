@@ -186,12 +186,14 @@ class _Assignment:
             self._of[node] = part
             if node not in self._constant:
                 self._made.update(dict.fromkeys(node.outputs, (moment, part)))
-        if call[0].scope and not self._placement.is_of_function:
+        is_layer = call[0].scope and call[0].phase != Phase.update
+        if is_layer and not self._placement.is_of_function:
             self._scopes.setdefault(call[0].scope, part)
 
     def _latest(self, call: Sequence[Node]) -> int | None:
         own = {value for node in call for value in node.outputs}
-        by_size = self._placement.is_of_function  # a scalar does not pull a matrix over
+        # A scalar, such as the norm that gradients are clipped by, does not pull a matrix over.
+        by_size = self._placement.is_of_function or call[0].phase == Phase.update
         met = [
             (value.type.size if by_size else 0, *self._made[value])
             for node in call
