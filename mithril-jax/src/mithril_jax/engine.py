@@ -161,10 +161,16 @@ class JaxEngine(Engine):
 
         Raises:
             BackendError: XLA is to partition the graph by itself, which knows no recomputation.
-            OptionError: it is, and the plan copies to the host arena.
+            OptionError: it is, and the plan copies to the host arena; or it does that with stages.
         """
+        copies = any(uses_host(stage.program.graph) for stage in plan.stages)
+        if copies and plan.only_stage is None:
+            raise OptionError(
+                "backend 'jax' keeps nothing in the host arena from one program to the next, as a "
+                "model with stages needs it; leave out activation_offload and spill_to_host"
+            )
         is_left_to_xla = self.options.pjit_lowering_strategy == "gspmd" and self.mesh.size > 1
-        if is_left_to_xla and any(uses_host(stage.program.graph) for stage in plan.stages):
+        if is_left_to_xla and copies:
             raise OptionError(
                 "backend 'jax' has pjit_lowering_strategy='gspmd', by which XLA places copies by "
                 "itself and none go to the host arena; leave it out, or what offloads: "
