@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,9 @@ def test_gradients_are_those_without(backend: str, name: str, axes: dict[str, in
             np.testing.assert_array_equal(found[key], expected)
     del compiled
     gc.collect()
+    end = time.monotonic() + 10
+    while host_arena("memory").held and time.monotonic() < end:
+        time.sleep(0.01)  # devices whose results nobody read may not have come to their end
     assert host_arena("memory").held == 0
 
 
