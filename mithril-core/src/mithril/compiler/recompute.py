@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from mithril.compiler.budget import plan_within
 from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
 from mithril.errors import OptionError, listing, near_names
@@ -39,7 +40,7 @@ def plan_recomputed(
         options: say what is computed again.
 
     Raises:
-        OptionError: memory is to be solved for a budget.
+        OptionError: a pattern matches no layer.
         PlanError: no policy keeps to the budget.
     """
     asked, kept = options.recompute, finish(parts.plan)
@@ -48,7 +49,7 @@ def plan_recomputed(
     if not asked.is_on or not any(find_residuals(program.graph) for program in programs):
         return kept
     if asked.is_solved:
-        return choose(parts, asked, finish, kept, request, target)
+        return plan_within(parts, asked, finish, target, request.donated)
     found = [rewrite_program(program, drop_in_layers(program, asked)) for program in programs]
     plan = finish(parts.plan_with([item.program for item in found]))
     layers = describe_policy(programs, found, target.hardware)
@@ -71,27 +72,3 @@ def _check_patterns(asked: Recompute, programs: Sequence[Program]) -> None:
                 f"pattern '{pattern}' of {asked.said} matches no layer; near paths: "
                 f"{listing(near_names(pattern, paths))}"
             )
-
-
-def choose(
-    parts: Partitioned,
-    asked: Recompute,
-    finish: Finish,
-    kept: Plan,
-    request: Request,
-    target: Target,
-) -> Plan:
-    """Return the fastest plan that keeps to a budget.
-
-    Args:
-        parts: with everything kept.
-        asked: the budget, and what may not be repeated.
-        finish: the passes over the programs of a plan.
-        kept: the plan that keeps everything.
-        request: which inputs are given up.
-        target: where it will run.
-
-    Raises:
-        OptionError: always, for now.
-    """
-    raise OptionError(f'{asked.said} is not available yet; give "all", "none", or layer patterns')

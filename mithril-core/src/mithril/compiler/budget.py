@@ -1,0 +1,185 @@
+"""Memory budgets: from parts and a budget to the fastest plan that keeps to it.
+
+Local programs were laid out once. For each choice of what is computed again the second half of
+planning runs anew, and the finished plan says what devices hold and how long a step takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from mithril.cost import Hardware, Target, predict_memory
+from mithril.cost.kernels import OpCosts
+from mithril.cost.simulate_plan import simulate_plan
+from mithril.ir import Value
+from mithril.ir.rewrite import all_nodes
+from mithril.mesh import Mesh
+from mithril.ops.collective import Collective
+from mithril.partition.partition import Partitioned
+from mithril.partition.recompute import Recomputed, describe_policy, rewrite_program, split_phases
+from mithril.partition.recompute.asked import LAYER, SELECTIVE, Recompute
+from mithril.partition.recompute.choose import Choice, Measured, choose_cheap, choose_within
+from mithril.partition.recompute.rewrite import list_in_time
+from mithril.partition.recompute.sections import LocalPart
+from mithril.plan import Plan, Program
+from mithril.plan.policy import MemoryPolicy
+from mithril.plan.schedule import Schedule, Work
+
+CHEAP = "costs next to no time to compute again"
+FASTEST = "is part of the fastest choice within the budget"
+
+
+def plan_within(
+    parts: Partitioned,
+    asked: Recompute,
+    finish: Callable[[Plan], Plan],
+    target: Target,
+    donated: Collection[str],
+) -> Plan:
+    """Return the fastest plan that keeps to a budget.
+
+    Args:
+        parts: with everything kept.
+        asked: the budget, and what may not be repeated.
+        finish: the passes over the programs of a plan.
+        target: where it will run.
+        donated: inputs that are given up.
+
+    Raises:
+        PlanError: no plan keeps to the budget.
+    """
+    trial = _Trial(parts, finish, target.hardware, frozenset(donated))
+    keeping = max(trial.measure(frozenset()).peaks)
+    local_parts = list(_list_parts(parts, asked, target))
+    limit = None
+    if asked.budget == SELECTIVE:
+        choice = choose_cheap(local_parts, trial.measure)
+    else:
+        assert not isinstance(asked.budget, str), "other words are no budget"
+        is_fraction = isinstance(asked.budget, float)
+        limit = int(asked.budget * keeping) if is_fraction else int(asked.budget)
+        choice = choose_within(local_parts, limit, trial.measure, asked.said)
+    plan, found = trial.make(choice.dropped)
+    policy = _describe(trial.programs, found, choice, target.hardware, limit is None)
+    policy = replace(policy, asked=asked.said, keeping=keeping, budget=limit)
+    return replace(plan, policy=policy)
+
+
+def _describe(
+    programs: Sequence[Program],
+    found: Sequence[Recomputed],
+    choice: Choice,
+    hardware: Hardware,
+    is_selective: bool,
+) -> MemoryPolicy:
+    layers = describe_policy(programs, found, hardware, CHEAP if is_selective else FASTEST)
+    return MemoryPolicy(
+        "", layers, 0, seconds=choice.seconds, bound=choice.bound, curve=choice.curve
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trial:
+    """Makes plans that compute values again, and measures them.
+
+    Args:
+        parts: with everything kept.
+        finish: the passes over the programs of a plan.
+        hardware: the profile to price with.
+        donated: inputs that are given up.
+    """
+
+    parts: Partitioned
+    finish: Callable[[Plan], Plan]
+    hardware: Hardware
+    donated: frozenset[str]
+    _costs: OpCosts = field(default_factory=OpCosts)
+    _made: dict[frozenset[Value], tuple[Plan, list[Recomputed]]] = field(default_factory=dict)
+
+    @property
+    def programs(self) -> list[Program]:
+        """The local programs, with everything kept."""
+        return [local.program for local in self.parts.locals]
+
+    def make(self, dropped: frozenset[Value]) -> tuple[Plan, list[Recomputed]]:
+        """Return the plan that computes some values again, and what has become of its parts."""
+        if dropped not in self._made:
+            found = [rewrite_program(program, dropped) for program in self.programs]
+            plan = self.parts.plan_with([item.program for item in found])
+            self._made[dropped] = self.finish(plan), found
+        return self._made[dropped]
+
+    def measure(self, dropped: frozenset[Value]) -> Measured:
+        """Return what that plan takes."""
+        plan, _ = self.make(dropped)
+        memory = predict_memory(plan, self.hardware, self.donated)
+        peaks = []
+        for local in self.parts.locals:
+            own = set(_find_devices(self.parts, local.part))
+            peaks.append(max(row.peak for row in memory.rows if not own.isdisjoint(row.devices)))
+        seconds = simulate_plan(plan, self.hardware, self._costs).seconds
+        return Measured(tuple(peaks), seconds, memory.fullest)
+
+
+def _find_devices(parts: Partitioned, part: int) -> tuple[int, ...]:
+    return parts.placement.parts[part].mesh.flat
+
+
+def _list_parts(parts: Partitioned, asked: Recompute, target: Target) -> Iterator[LocalPart]:
+    """Yield the local programs with how often what they keep is there."""
+    placement = parts.placement
+    for local in parts.locals:
+        part = placement.parts[local.part]
+        in_flight = 1
+        if placement.schedule is not None and part.stage is not None:
+            in_flight = _count_in_flight(placement.schedule, part.stage)
+        yield LocalPart(
+            local.program,
+            target.within(part.mesh).hardware,
+            _find_devices(parts, local.part),
+            in_flight,
+            placement.microbatches,
+            frozenset(_list_kept(local.program, asked)),
+            asked.granularity == LAYER,
+        )
+
+
+def _count_in_flight(schedule: Schedule, stage: int) -> int:
+    """Return for how many micro-batches a stage has run its forward but no backward, at most."""
+    running, most = 0, 1
+    for action in schedule.actions:
+        if action.stage != stage:
+            continue
+        if action.work == Work.forward:
+            running += 1
+            most = max(most, running)
+        elif action.work in (Work.backward, Work.weight_gradient):
+            running -= 1
+    return most
+
+
+def _list_kept(program: Program, asked: Recompute) -> Iterator[Value]:
+    """Yield the values that may not be dropped.
+
+    Those are what does not differ from micro-batch to micro-batch, which is there once for all of
+    them, and what a collective has brought that shall not run again.
+    """
+    in_time = list_in_time(program)
+    early, _ = split_phases(program.graph)
+    for node in early:
+        is_once = in_time is not None and in_time.isdisjoint(node.outputs)
+        for inner in all_nodes(node):
+            if is_once or _is_held(inner.op, program.mesh, asked.kept_axes):
+                yield from inner.outputs
+
+
+def _is_held(op: object, mesh: Mesh, axes: Collection[str]) -> bool:
+    """Return whether an op exchanges data over an axis over which that is done once."""
+    if not axes or not isinstance(op, Collective):
+        return False
+    origins = {axis.name: axis.origin for axis in mesh.axes}
+    return not {origins[axis] for axis in op.axes}.isdisjoint(axes)
+
+
+__all__ = ["plan_within"]

@@ -1,0 +1,247 @@
+"""Choose what is computed again: the fastest way within a budget, checked on finished plans.
+
+Ways are found on buffers and intervals (`frontier`); what the plan that follows from one takes is
+measured by the caller. As far as that differs from what was expected, the search is moved by as
+much and goes on. What is returned has been measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from mithril.cost.memory import PARTS, DeviceMemory
+from mithril.errors import PlanError
+from mithril.ir import Value
+from mithril.partition.recompute.frontier import Frontier, Way
+from mithril.partition.recompute.sections import LocalPart, read_sections
+from mithril.plan.policy import TradeOff
+from mithril.units import format_bytes
+
+NEXT_TO_NOTHING = 0.01
+"""The part of a step's time that `selective` may cost."""
+TRIES = 8
+"""How many plans are measured, at most."""
+POINTS = 12
+"""How many points a trade-off curve has, at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What a plan takes.
+
+    Args:
+        peaks: for each part, the most bytes that one of its devices holds at once.
+        seconds: of a step.
+        fullest: the devices that hold the most.
+    """
+
+    peaks: tuple[int, ...]
+    seconds: float
+    fullest: DeviceMemory
+
+
+Measure = Callable[[frozenset[Value]], Measured]
+"""Returns what the plan takes that computes some values again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """What is computed again.
+
+    Args:
+        dropped: the values that are not kept.
+        measured: what the plan takes.
+        seconds: predicted time that computing them again takes in a step.
+        bound: the least time that any choice within the budget takes; None without a budget.
+        curve: what cheaper and dearer choices cost, by peak from the largest.
+    """
+
+    dropped: frozenset[Value]
+    measured: Measured
+    seconds: float
+    bound: float | None
+    curve: tuple[TradeOff, ...]
+
+
+def choose_within(parts: Sequence[LocalPart], limit: int, measure: Measure, name: str) -> Choice:
+    """Return the fastest choice with which no device holds more than some bytes.
+
+    Args:
+        parts: the local programs of a plan.
+        limit: how many bytes.
+        measure: says what a plan takes.
+        name: of the budget, for messages.
+
+    Raises:
+        PlanError: there is none.
+    """
+    return _Search(parts, measure).find_within(limit, name)
+
+
+def choose_cheap(parts: Sequence[LocalPart], measure: Measure) -> Choice:
+    """Return the choice with the lowest peak that costs next to no time.
+
+    Args:
+        parts: the local programs of a plan.
+        measure: says what a plan takes.
+    """
+    return _Search(parts, measure).find_cheap()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """Parts on the same devices, whose memory they share.
+
+    Args:
+        first: number of one of the parts.
+        frontier: the ways through them, one after the other.
+    """
+
+    first: int
+    frontier: Frontier
+
+
+Ways = tuple[Way, ...]
+"""One for each group."""
+
+
+class _Search:
+    def __init__(self, parts: Sequence[LocalPart], measure: Measure) -> None:
+        self._measure = measure
+        self._known: dict[frozenset[Value], Measured] = {}
+        self._groups = _group(parts)
+        self._base = self._find(frozenset())
+        most = tuple(group.frontier.keep_all() for group in self._groups)
+        # How much more is in memory than what ways count; later, as it was measured last.
+        self._others = self._compare(most, self._find(_list_values(most)))
+
+    def find_within(self, limit: int, name: str) -> Choice:
+        """Return the fastest choice within some bytes; see `choose_within`."""
+        best: tuple[Ways, Measured] | None = None
+        if max(self._base.peaks) <= limit:
+            return self._make((), self._base, limit)
+        for _ in range(TRIES):
+            ways = self._find_fastest(limit)
+            dropped = _list_values(ways)
+            is_new = dropped not in self._known
+            measured = self._find(dropped)
+            fits = max(measured.peaks) <= limit
+            if fits and (best is None or measured.seconds < best[1].seconds):
+                best = ways, measured
+            if not is_new:
+                break
+            self._others = self._compare(ways, measured)
+        if best is None:
+            best = self._find_least(limit, name)
+        return self._make(*best, limit)
+
+    def find_cheap(self) -> Choice:
+        """Return the choice with the lowest peak that costs next to no time."""
+        allowed = NEXT_TO_NOTHING * self._base.seconds
+        limit = allowed
+        for _ in range(TRIES):
+            ways = tuple(group.frontier.find_smallest(limit) for group in self._groups)
+            measured = self._find(_list_values(ways))
+            is_cheap = measured.seconds <= self._base.seconds + allowed
+            if is_cheap and max(measured.peaks) < max(self._base.peaks):
+                return self._make(ways, measured, None)
+            limit /= 2
+        return self._make((), self._base, None)
+
+    # ---------------------------------------------------------------- steps
+
+    def _find_fastest(self, limit: int) -> Ways:
+        """Return the fastest ways that are expected to keep to a limit, or else the smallest."""
+        return tuple(
+            group.frontier.find_fastest(limit - others) or group.frontier.find_least()
+            for group, others in zip(self._groups, self._others, strict=True)
+        )
+
+    def _find_least(self, limit: int, name: str) -> tuple[Ways, Measured]:
+        """Return the ways that take the least memory.
+
+        Raises:
+            PlanError: that is more than the limit.
+        """
+        ways = tuple(group.frontier.find_least() for group in self._groups)
+        measured = self._find(_list_values(ways))
+        least = min(self._known.values(), key=lambda found: max(found.peaks))
+        if max(measured.peaks) <= limit:
+            return ways, measured
+        raise PlanError(
+            f"{name} leaves {format_bytes(limit)} to a device, which is too little; the least "
+            f"possible is {format_bytes(max(least.peaks))}, most of it {_list_largest(least)}, at "
+            f"{least.fullest.at}; give more, or split more over devices (zero=, sharding)"
+        )
+
+    def _find(self, dropped: frozenset[Value]) -> Measured:
+        if dropped not in self._known:
+            self._known[dropped] = self._measure(dropped)
+        return self._known[dropped]
+
+    def _compare(self, ways: Ways, measured: Measured) -> tuple[int, ...]:
+        """Return how much more each group's devices hold than what its way counts."""
+        return tuple(
+            measured.peaks[group.first] - way.peak
+            for group, way in zip(self._groups, ways, strict=True)
+        )
+
+    # ---------------------------------------------------------------- the answer
+
+    def _make(self, ways: Ways, measured: Measured, limit: int | None) -> Choice:
+        seconds = max((way.seconds for way in ways), default=0.0)
+        bound = None
+        if limit is not None:
+            bound = min(seconds, self._find_bound(limit))
+        return Choice(_list_values(ways), measured, seconds, bound, self._list_curve())
+
+    def _find_bound(self, limit: int) -> float:
+        return max(
+            group.frontier.bound(limit - others)
+            for group, others in zip(self._groups, self._others, strict=True)
+        )
+
+    def _list_curve(self) -> tuple[TradeOff, ...]:
+        """Return peaks and seconds of choices from the largest peak to the least."""
+        found: dict[int, float] = {}
+        ways = [group.frontier.list_ways(POINTS) for group in self._groups]
+        peaks = sorted(
+            {way.peak + more for some, more in zip(ways, self._others, strict=True) for way in some}
+        )
+        for peak in peaks:
+            seconds = []
+            for some, more in zip(ways, self._others, strict=True):
+                seconds.append(min((w.seconds for w in some if w.peak + more <= peak), default=None))
+            if None not in seconds:
+                found[peak] = max(second for second in seconds if second is not None)
+        points = [TradeOff(peak, found[peak]) for peak in sorted(found, reverse=True)]
+        return tuple(points)
+
+
+def _group(parts: Sequence[LocalPart]) -> list[_Group]:
+    """Return the parts that share devices as groups, without those that nothing can be said of."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for number, part in enumerate(parts):
+        found.setdefault(part.devices, []).append(number)
+    groups = []
+    for numbers in found.values():
+        sections = [section for number in numbers for section in read_sections(parts[number])]
+        groups.append(_Group(numbers[0], Frontier(sections)))
+    return groups
+
+
+def _list_values(ways: Ways) -> frozenset[Value]:
+    return frozenset[Value]().union(*(way.list_values() for way in ways))
+
+
+def _list_largest(measured: Measured) -> str:
+    """Return in words what takes most of the memory of the fullest devices."""
+    parts: Collection[tuple[int, str]] = [
+        (measured.fullest.parts.get(part, 0), part) for part in PARTS
+    ]
+    largest = [(size, part) for size, part in sorted(parts, reverse=True) if size][:2]
+    return " and ".join(f"{part} ({format_bytes(size)})" for size, part in largest)
+
+
+__all__ = ["Choice", "Measure", "Measured", "choose_cheap", "choose_within"]

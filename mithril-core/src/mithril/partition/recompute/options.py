@@ -1,0 +1,319 @@
+"""Options of a block: sets of its buffers that may be dropped, with what each saves and costs.
+
+For a price of memory, in seconds a byte, the best set is a minimum cut. A buffer is needed (n) or
+not, and made again (r) or not; a node runs again (R) or not. Keeping costs bytes times the price if
+n and not r, running again costs seconds if R; r implies R, and R implies n of all that the node
+reads. All of that is submodular, so that one cut finds the optimum. Prices between those at which
+the answer changes give the lower convex hull of bytes and seconds; sets that differ from one of
+them in one buffer, with what it is made of, fill the gaps in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from mithril.partition.recompute.buffers import Flow
+from mithril.partition.recompute.cuts import Block
+from mithril.partition.recompute.min_cut import INFINITE, Network
+
+UNIT = 1 << 50
+"""In how many parts a second is counted, so that flows are exact."""
+ROUNDS = 2
+MOST = 64
+"""How many options of a block are compared with those that differ in one buffer."""
+SMALL = 14
+"""Of a block with as many buffers that may be dropped all sets are looked at."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    """A set of buffers that are dropped.
+
+    Args:
+        dropped: those that are needed and not kept.
+        needed: those that are kept.
+        kept: bytes that stay in memory from forward to backward.
+        seconds: that making the others again takes.
+        held: bytes of the block's own in memory while each of its nodes runs, those of the forward
+            first, then those of its part of the backward.
+    """
+
+    dropped: frozenset[int]
+    needed: frozenset[int]
+    kept: int
+    seconds: float
+    held: tuple[int, ...]
+
+    def working(self, around: Sequence[int]) -> int:
+        """Return the most bytes at once, with what the backward has of its own."""
+        return max(map(sum, zip(self.held, around, strict=True)), default=0)
+
+
+def find_options(block: Block, more: bool = True) -> list[Option]:
+    """Return what may be dropped in a block: from nothing, which comes first, to all there is.
+
+    Args:
+        block: the one.
+        more: whether to fill the gaps of the convex hull.
+    """
+    found = {option.dropped: option for option in _find_hull(block)}
+    for _ in range(ROUNDS if more else 0):
+        ordered = sorted(found.values(), key=lambda option: option.seconds)
+        for option in ordered[:: max(len(ordered) // MOST, 1)]:
+            for dropped in _list_neighbours(block, option):
+                if dropped not in found:
+                    found[dropped] = weigh(block, dropped)
+        found = {option.dropped: option for option in _select(found.values(), block)}
+    return sorted(found.values(), key=lambda option: (option.seconds, -option.kept))
+
+
+def is_small(flow: Flow) -> bool:
+    """Return whether all sets of what a forward makes can be looked at, one by one."""
+    return sum(not buffer.is_fixed for buffer in flow.buffers) <= SMALL
+
+
+def list_all_options(block: Block) -> list[Option]:
+    """Return all that may be dropped in a small block, each set once; nothing for a larger one."""
+    droppable = sorted(list_droppable(block), reverse=True)
+    if len(droppable) > SMALL:
+        return []
+    found = [weigh(block, dropped) for dropped in _list_sets(block, droppable)]
+    return sorted(_select(found, block), key=lambda option: (option.seconds, -option.kept))
+
+
+def _list_sets(block: Block, droppable: Sequence[int]) -> Iterable[frozenset[int]]:
+    """Yield the sets of buffers all of which are needed, by the backward or to make others again.
+
+    Args:
+        block: the one.
+        droppable: its buffers, the last one that is made first.
+    """
+    waiting: list[tuple[int, frozenset[int]]] = [(0, frozenset())]
+    while waiting:
+        at, dropped = waiting.pop()
+        if at == len(droppable):
+            yield dropped
+            continue
+        waiting.append((at + 1, dropped))
+        if droppable[at] in _find_needed(block, dropped):
+            waiting.append((at + 1, dropped | {droppable[at]}))
+
+
+def weigh(block: Block, dropped: Collection[int]) -> Option:
+    """Return the option of dropping some buffers; those that nobody needs do not count.
+
+    What is dropped is made again directly before the first node of the backward that needs it, and
+    stays until the last one.
+    """
+    return _Weighing(block, frozenset(dropped)).weigh()
+
+
+def list_droppable(block: Block) -> frozenset[int]:
+    """Return the buffers that need not be kept."""
+    flow = block.flow
+    return frozenset(
+        n for n in block.buffers if not flow.buffers[n].is_fixed and n not in block.exits
+    )
+
+
+def bound(block: Block, price: float) -> float:
+    """Return the least of seconds and price times bytes, if all that comes before is there.
+
+    Args:
+        block: the one; nothing says that its exits are kept.
+        price: of memory, in seconds a byte.
+    """
+    return _cut(block, price, frozenset())[0]
+
+
+# ------------------------------------------------------------------ the convex hull
+
+
+def _find_hull(block: Block) -> list[Option]:
+    most = weigh(block, ())
+    least = weigh(block, _cut(block, None, block.exits)[1])
+    found = {option.dropped: option for option in (most, least)}
+    waiting = [(most, least)] if least.kept < most.kept else []
+    while waiting:
+        left, right = waiting.pop()
+        saved, cost = left.kept - right.kept, right.seconds - left.seconds
+        if saved <= 0 or cost <= 0:
+            continue
+        option = weigh(block, _cut(block, cost / saved, block.exits)[1])
+        if option.dropped not in found:
+            found[option.dropped] = option
+            waiting += [(left, option), (option, right)]
+    return list(found.values())
+
+
+def _cut(block: Block, price: float | None, exits: frozenset[int]) -> tuple[float, frozenset[int]]:
+    """Return the cost of the cheapest set to drop, and that set.
+
+    Args:
+        block: the one.
+        price: of memory, in seconds a byte; None for more than any time.
+        exits: buffers that are kept in any case.
+    """
+    flow, numbers = block.flow, {n: i for i, n in enumerate(block.buffers)}
+    droppable = list_droppable(block)
+    count = len(numbers)
+    network = Network(2 * count + block.end - block.start)
+    rate = float(UNIT) if price is None else price * UNIT
+    for number, at in numbers.items():
+        buffer = flow.buffers[number]
+        network.link(at, count + at, round(rate * buffer.bytes * flow.times))
+        if number in block.residuals or number in exits:
+            network.link_from_source(at)
+        if number in droppable or (number in block.exits - exits and not buffer.is_fixed):
+            network.link(count + at, 2 * count + buffer.maker - block.start, INFINITE)
+        else:
+            network.link_to_sink(count + at)
+    for at in range(block.start, block.end):
+        vertex = 2 * count + at - block.start
+        network.link_to_sink(vertex, round(flow.seconds[at] * (UNIT if price is not None else 1)))
+        for number in flow.reads[at]:
+            if number in numbers:
+                network.link(vertex, numbers[number], INFINITE)
+    cost, side = network.cut()
+    dropped = frozenset(n for n, at in numbers.items() if at in side and count + at in side)
+    return cost / UNIT, dropped
+
+
+# ------------------------------------------------------------------ between its points
+
+
+def _list_neighbours(block: Block, option: Option) -> Iterable[frozenset[int]]:
+    """Yield sets that differ in one buffer, and in what that is made of."""
+    droppable = list_droppable(block)
+    for number in option.dropped:
+        yield option.dropped - {number}
+    kept = _find_needed(block, option.dropped) - option.dropped
+    for number in (kept & droppable) - option.dropped:
+        yield option.dropped | {number}
+        yield option.dropped | _find_cone(block, number, kept | block.exits)
+
+
+def _find_needed(block: Block, dropped: Collection[int]) -> frozenset[int]:
+    """Return the buffers that the backward needs, for itself or to make others again."""
+    flow, own = block.flow, set(block.buffers)
+    waiting, found = [*block.residuals, *block.exits], set[int]()
+    while waiting:
+        number = waiting.pop()
+        if number in found:
+            continue
+        found.add(number)
+        if number in dropped:
+            waiting += [n for n in flow.reads[flow.buffers[number].maker] if n in own]
+    return frozenset(found)
+
+
+def _find_cone(block: Block, number: int, kept: Collection[int]) -> frozenset[int]:
+    """Return a buffer and all that it is made of, back to what is kept."""
+    flow, own = block.flow, set(block.buffers)
+    waiting, found = [number], set[int]()
+    while waiting:
+        at = waiting.pop()
+        if at not in found and not flow.buffers[at].is_fixed:
+            found.add(at)
+            reads = flow.reads[flow.buffers[at].maker]
+            waiting += [n for n in reads if n in own and n not in kept]
+    return frozenset(found)
+
+
+def _select(options: Iterable[Option], block: Block) -> list[Option]:
+    """Return the options of which no other is better in bytes, bytes at work, and seconds."""
+    found: list[tuple[int, Option]] = []
+    for option in sorted(options, key=lambda option: (option.seconds, option.kept)):
+        most = option.working(block.around)
+        if all(other.kept > option.kept or at_work > most for at_work, other in found):
+            found.append((most, option))
+    return [option for _, option in found]
+
+
+# ------------------------------------------------------------------ what a set saves and costs
+
+
+class _Weighing:
+    """Goes through the nodes of a block, and those that run again."""
+
+    def __init__(self, block: Block, dropped: frozenset[int]) -> None:
+        self._block, self._flow = block, block.flow
+        self._own = set(block.buffers)
+        self._dropped = _find_needed(block, dropped) & dropped & list_droppable(block)
+        self._steps = list(range(block.end - block.start))  # of each moment, the place of its node
+        self._births: dict[int, int] = {}  # of what is made again, the moment
+        self._deaths: dict[int, int] = {}
+        self._kept: dict[int, int] = {}  # until when what is kept is needed
+        self._made: set[int] = set()  # nodes that run again
+
+    def weigh(self) -> Option:
+        block, flow = self._block, self._flow
+        first = block.end - block.start
+        read_at = dict(block.needed)
+        for position in range(block.late_start, block.late_end):
+            place = first + position - block.late_start
+            read = read_at.get(position, ())
+            self._make(read, place)
+            self._steps.append(place)
+            self._note(read)
+        needed = frozenset(self._kept) | block.exits
+        kept = flow.times * sum(flow.buffers[n].bytes for n in needed)
+        seconds = sum(flow.seconds[at] for at in self._made)
+        return Option(self._dropped, needed, kept, seconds, self._find_held())
+
+    def _make(self, read: Sequence[int], place: int) -> None:
+        """Run again what makes some buffers, unless they are there."""
+        waiting, nodes = list(read), set[int]()
+        while waiting:
+            number = waiting.pop()
+            if number in self._dropped and number not in self._births:
+                at = self._flow.buffers[number].maker
+                if at not in nodes:
+                    nodes.add(at)
+                    waiting += self._flow.reads[at]
+        for at in sorted(nodes):
+            now = len(self._steps)
+            self._steps.append(place)
+            self._made.add(at)
+            for number in self._flow.made[at]:
+                self._births.setdefault(number, now)
+                self._deaths.setdefault(number, now)
+            self._note(self._flow.reads[at])
+
+    def _note(self, read: Sequence[int]) -> None:
+        """Take note that buffers are needed at this moment."""
+        now = len(self._steps) - 1
+        for number in read:
+            if number in self._dropped:
+                self._deaths[number] = now
+            elif number in self._own:
+                self._kept[number] = now
+
+    def _find_held(self) -> tuple[int, ...]:
+        """Return the most bytes of the block's own while each of its nodes runs.
+
+        In the body of a loop that is what is made again: slices are in the stacks.
+        """
+        block, flow = self._block, self._flow
+        first, end = block.end - block.start, len(self._steps)
+        changes = [0] * (end + 1)
+        for number in () if flow.count else block.buffers:
+            size, maker = flow.buffers[number].bytes, flow.buffers[number].maker
+            birth = max(maker - block.start, 0)
+            last = min(max(flow.last_reads[number], maker), block.end - 1) - block.start
+            if number in self._kept or number in block.exits:
+                last = max(self._kept.get(number, 0), first - 1)
+            changes[birth] += size
+            changes[max(last, birth) + 1] -= size
+        for number, birth in self._births.items():
+            changes[birth] += flow.buffers[number].bytes
+            changes[self._deaths[number] + 1] -= flow.buffers[number].bytes
+        held, alive = [0] * (first + block.late_end - block.late_start), 0
+        for place, change in zip(self._steps, changes, strict=False):
+            alive += change
+            held[place] = max(held[place], alive)
+        return tuple(held)
+
+
+__all__ = ["Option", "bound", "find_options", "is_small", "list_all_options", "list_droppable", "weigh"]

@@ -1,0 +1,320 @@
+"""Sections: the blocks of local programs, one after another, with what may be dropped in each.
+
+A loop is a section of its own, whose options are those of its body: the answer is the same in every
+iteration, and what it keeps it keeps in all of them. Equal blocks are solved once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mithril.cost.hardware import Hardware
+from mithril.cost.liveness import Liveness
+from mithril.ir import Graph, Node, Op, Repeat, Value
+from mithril.partition.recompute.cuts import Block, cut_blocks, join_blocks
+from mithril.partition.recompute.buffers import FlowReader, Prices, count_around
+from mithril.partition.recompute.options import (
+    Option, bound, find_options, is_small, list_all_options, list_droppable, weigh,
+)  # fmt: skip
+from mithril.partition.recompute.residuals import find_stack, split_phases
+from mithril.plan import Program
+
+FEW = 4
+"""Of blocks that are equal more often the convex hull is enough: their answers may differ."""
+LONGEST = 8
+"""How many blocks, at most, may be made again from what enters the first of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalPart:
+    """A local program, and how often what it keeps is there.
+
+    Args:
+        program: forward and backward.
+        hardware: the profile that prices it, on its devices.
+        devices: that run it; parts on the same ones share their memory.
+        in_flight: for how many micro-batches its forward has run, at most, before their backward.
+        microbatches: how many there are.
+        kept: values that may not be dropped.
+        is_whole: whether a block is made again whole, or not at all.
+    """
+
+    program: Program
+    hardware: Hardware
+    devices: tuple[int, ...] = ()
+    in_flight: int = 1
+    microbatches: int = 1
+    kept: frozenset[Value] = frozenset()
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pick:
+    """One way to run a section, or several one after another.
+
+    Args:
+        kept: bytes that stay in memory from forward to backward.
+        working: bytes at most while the section runs, without what earlier sections keep.
+        seconds: that making things again takes in a step.
+        block: what it is of.
+        option: what is dropped there.
+    """
+
+    kept: int
+    working: int
+    seconds: float
+    block: Block
+    option: Option
+
+    def list_values(self) -> list[Value]:
+        """Return what is dropped."""
+        within = range(self.block.start, self.block.end)
+        return self.block.flow.list_values(self.option.dropped, within)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Section:
+    """A block with its options.
+
+    Args:
+        block: the one; of a loop, its body.
+        picks: the options; the first one keeps everything.
+        longer: ways to run this section and so many after it, of which only what enters is kept.
+        bound: returns for a price of memory, in seconds a byte, the least of seconds and price
+            times bytes that are kept.
+        least: bytes that are in memory at some moment, whatever is dropped, without what is kept.
+        entry: the same when its part of the backward begins, besides what it keeps itself.
+    """
+
+    block: Block
+    picks: Sequence[Pick]
+    longer: Mapping[int, Pick]
+    bound: Callable[[float], float]
+    least: int
+    entry: int
+
+
+def read_sections(part: LocalPart) -> list[Section]:
+    """Return the sections of a local program."""
+    return _Sections(part).read()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pair:
+    """A loop of the forward, the loop of the backward that takes its stacks, and their bodies.
+
+    Args:
+        forward: the one.
+        backward: the other.
+        block: all of their body.
+        stacked: values of the forward's body that are stacked for the backward.
+    """
+
+    forward: Node
+    backward: Node
+    block: Block
+    stacked: frozenset[Value]
+
+
+@dataclass(eq=False)
+class _Sections:
+    part: LocalPart
+    _solved: dict[Hashable, tuple[Block, list[Option]]] = field(default_factory=dict)
+    _joined: dict[Hashable, tuple[Block, Option]] = field(default_factory=dict)
+    _bounds: dict[tuple[Hashable, float], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._liveness = Liveness(self.part.hardware.execution)
+
+    def read(self) -> list[Section]:
+        graph = self.part.program.graph
+        prices = Prices(self.part.program.mesh, self.part.hardware)
+        early, late = split_phases(graph)
+        pairs = {p.forward: p for p in _find_pairs(early, late, prices, self.part.kept)}
+        stacks = {v for node in pairs for v in node.outputs[len(node.op.carries) :]}
+        apart = stacks | set(graph.outputs.values())
+        reader = FlowReader(graph, early, prices, apart, self.part.kept)
+        around = count_around(graph, early, late, prices, [p.backward for p in pairs.values()])
+        flow = reader.read([list(node.inputs) for node in late], around)
+        if not flow.nodes or not flow.late:
+            return []
+        self._places = {node: at for at, node in enumerate(late)}
+        blocks = cut_blocks(flow) if pairs or not is_small(flow) else [join_blocks(cut_blocks(flow))]
+        counts = Counter(block.key for block in blocks)
+        found = []
+        for at, block in enumerate(blocks):
+            pair = pairs.get(flow.nodes[block.start])
+            if pair is not None:
+                found.append(self._make_loop(block, pair))
+            else:
+                longer = self._find_longer(blocks[at : at + LONGEST], pairs)
+                found.append(self._make(block, counts[block.key] <= FEW, longer))
+        return found
+
+    # ---------------------------------------------------------------- blocks
+
+    def _make(self, block: Block, more: bool, longer: Mapping[int, Pick]) -> Section:
+        if block.key not in self._solved:
+            self._solved[block.key] = block, self._list_options(block, more)
+        solved, options = self._solved[block.key]
+        picks = [self._pick(block, _move(option, solved, block)) for option in options]
+        entry = block.around[block.end - block.start] if block.late_end > block.late_start else 0
+        return Section(block, picks, longer, self._bound_of(block), _find_least(block), entry)
+
+    def _list_options(self, block: Block, more: bool) -> list[Option]:
+        if self.part.is_whole:
+            return [weigh(block, ()), weigh(block, list_droppable(block))]
+        return list_all_options(block) or find_options(block, more)
+
+    def _find_longer(self, blocks: Sequence[Block], pairs: Mapping[Node, _Pair]) -> dict[int, Pick]:
+        """Return the ways to make blocks again from what enters the first, by their number."""
+        found: dict[int, Pick] = {}
+        for count in range(2, len(blocks) + 1):
+            some = blocks[:count]
+            if some[-1].flow.nodes[some[-1].start] in pairs:
+                break
+            joined = join_blocks(some)
+            key = tuple(block.key for block in some), joined.late_end - joined.late_start
+            if key not in self._joined:
+                self._joined[key] = joined, weigh(joined, list_droppable(joined))
+            solved, option = self._joined[key]
+            found[count] = self._pick(joined, _move(option, solved, joined))
+        return found
+
+    def _pick(self, block: Block, option: Option) -> Pick:
+        more = option.kept * (self.part.in_flight - 1)
+        return Pick(
+            option.kept + more,
+            option.working(block.around) + more,
+            option.seconds * self.part.microbatches,
+            block,
+            option,
+        )
+
+    def _bound_of(self, block: Block) -> Callable[[float], float]:
+        part = self.part
+
+        def of(price: float) -> float:
+            key = block.key, price
+            if key not in self._bounds:
+                # What is kept is there for each micro-batch in flight, and made again for all.
+                inner = price * part.in_flight / part.microbatches
+                self._bounds[key] = bound(block, inner) * part.microbatches
+            return self._bounds[key]
+
+        return of
+
+    # ---------------------------------------------------------------- loops
+
+    def _make_loop(self, block: Block, pair: _Pair) -> Section:
+        """Return the section of a loop: what its node holds, and the options of its body."""
+        outside = weigh(block, ())
+        held = [sum(one) for one in zip(outside.held, block.around, strict=True)]
+        at = block.end - block.start + self._places[pair.backward] - block.late_start
+        first = self._liveness.measure_body(pair.forward.op.bodies[0]).peak
+        handed_on = self._measure_iteration(pair.backward.op, pair.backward.op.bodies[0])
+        handed_on -= self._liveness.measure_body(pair.backward.op.bodies[0]).peak
+        inside = pair.block
+        picks = []
+        for option in self._list_options(inside, True):
+            forward = held[0] - first + self._measure_forward(pair, option)
+            most = max(*held, forward, held[at] + handed_on + option.working(inside.around))
+            kept = outside.kept + option.kept
+            more = kept * (self.part.in_flight - 1)
+            seconds = option.seconds * self.part.microbatches
+            picks.append(Pick(kept + more, most + option.kept + more, seconds, inside, option))
+        least = max(*held[1:], held[at] + handed_on + _find_least(inside))
+        return Section(inside, picks, {}, self._bound_of(inside), least, least)
+
+    def _measure_forward(self, pair: _Pair, option: Option) -> int:
+        """Return what an iteration of a forward loop takes that stacks what an option keeps."""
+        op, buffers = pair.forward.op, pair.block.flow.buffers
+        body = op.bodies[0]
+        outputs = list(body.outputs.values())
+        others = [v for v in outputs if v not in pair.stacked]
+        more = [buffers[number].value for number in sorted(option.needed)]
+        made = dict.fromkeys([*others[len(op.carries) :], *more])
+        values = [*outputs[: len(op.carries)], *made]
+        smaller = Graph(body.inputs, body.nodes, dict(zip(map(str, range(len(values))), values)))
+        return self._measure_iteration(op, smaller)
+
+    def _measure_iteration(self, op: Op, body: Graph) -> int:
+        """Return what an iteration takes, with what the one before has made for stacks."""
+        memory, carried = self._liveness.measure_body(body), len(op.carries)
+        if self.part.hardware.execution.lays_out or op.iterations == 1:
+            return memory.peak
+        found, carries = memory.peak, set(memory.results[:carried])
+        for number in dict.fromkeys(memory.results[carried:]):
+            if number in memory.made and number not in carries:
+                found += memory.made[number].bytes
+            elif number < carried:
+                found += body.inputs[number].type.nbytes
+        return found
+
+
+def _move(option: Option, of: Block, to: Block) -> Option:
+    """Return the same option of an equal block."""
+    if of is to:
+        return option
+    dropped, needed = (
+        frozenset(of.translate(numbers, to)) for numbers in (option.dropped, option.needed)
+    )
+    return replace(option, dropped=dropped, needed=needed)
+
+
+def _find_least(block: Block) -> int:
+    """Return the bytes that some node of the backward needs at once, whatever is dropped."""
+    flow, first = block.flow, block.end - block.start
+    sizes = dict.fromkeys(range(block.late_start, block.late_end), 0)
+    if not flow.count:
+        sizes |= {at: sum(flow.buffers[n].bytes for n in read) for at, read in block.needed}
+    late = (size + block.around[first + at - block.late_start] for at, size in sizes.items())
+    return max(late, default=0)
+
+
+# ------------------------------------------------------------------ loops
+
+
+def _find_pairs(
+    early: Sequence[Node], late: Sequence[Node], prices: Prices, kept: Collection[Value]
+) -> Iterator[_Pair]:
+    """Yield the loops of the forward with those of the backward that take their stacks."""
+    makers = {value: node for node in early for value in node.outputs}
+    taken: set[Node] = set()
+    for node in late:
+        if not isinstance(node.op, Repeat):
+            continue
+        for value in node.inputs[len(node.inputs) - node.op.stacked :]:
+            maker = makers.get(value)
+            if maker is None or maker in taken or not isinstance(maker.op, Repeat):
+                continue
+            if find_stack(maker, value, node.op.count) is not None:
+                taken.add(maker)
+                yield _read_pair(maker, maker.op, node, node.op, prices, kept)
+                break
+
+
+def _read_pair(
+    forward: Node, op: Repeat, backward: Node, inside: Repeat, prices: Prices,
+    kept: Collection[Value],
+) -> _Pair:  # fmt: skip
+    """Return a forward loop and its backward loop, whose bodies together are one block."""
+    same: dict[Value, Value] = {}
+    for outer, inner in zip(backward.inputs, inside.body.inputs, strict=True):
+        if outer in forward.outputs:
+            made = find_stack(forward, outer, inside.count)
+            if made is not None:
+                same[inner] = made
+    body = op.body
+    reader = FlowReader(body, body.nodes, prices, (), kept, op.carries, op.count)
+    late = [[same.get(v, v) for v in node.inputs] for node in inside.body.nodes]
+    late.append([same.get(v, v) for v in inside.body.outputs.values()])
+    around = count_around(inside.body, (), inside.body.nodes, prices)
+    flow = reader.read(late, [*[0] * len(body.nodes), *around, around[-1] if around else 0])
+    block = Block(flow, 0, len(flow.nodes), 0, len(flow.late), frozenset())
+    return _Pair(forward, backward, block, frozenset(same.values()))
+
+
+__all__ = ["LocalPart", "Pick", "Section", "read_sections"]
