@@ -7,7 +7,7 @@ much and goes on. What is returned has been measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mithril.cost.memory import PARTS, DeviceMemory
@@ -20,8 +20,8 @@ from mithril.units import format_bytes
 
 NEXT_TO_NOTHING = 0.01
 """The part of a step's time that `selective` may cost."""
-TRIES = 8
-"""How many plans are measured, at most."""
+TRIES = 6
+"""So often a plan is measured and the search moved, at most."""
 POINTS = 12
 """How many points a trade-off curve has, at most."""
 
@@ -118,23 +118,58 @@ class _Search:
 
     def find_within(self, limit: int, name: str) -> Choice:
         """Return the fastest choice within some bytes; see `choose_within`."""
-        best: tuple[Ways, Measured] | None = None
         if max(self._base.peaks) <= limit:
             return self._make((), self._base, limit)
+        found: list[tuple[Ways, Measured]] = []
         for _ in range(TRIES):
             ways = self._find_fastest(limit)
-            dropped = _list_values(ways)
-            is_new = dropped not in self._known
-            measured = self._find(dropped)
-            fits = max(measured.peaks) <= limit
-            if fits and (best is None or measured.seconds < best[1].seconds):
-                best = ways, measured
-            if not is_new:
-                break
+            expected, others = _list_values(ways) in self._known, self._others
+            measured = self._find(_list_values(ways))
+            found.append((ways, measured))
             self._others = self._compare(ways, measured)
-        if best is None:
-            best = self._find_least(limit, name)
-        return self._make(*best, limit)
+            if expected or self._others == others:
+                break
+        if self._others != others:
+            found += self._halve(limit, found)
+        fitting = [one for one in found if max(one[1].peaks) <= limit]
+        if not fitting:
+            fitting = [self._find_least(limit, name)]
+        ways, measured = min(fitting, key=lambda one: (one[1].seconds, max(one[1].peaks)))
+        self._others = self._compare(ways, measured)
+        return self._make(ways, measured, limit)
+
+    def _halve(
+        self, limit: int, known: Sequence[tuple[Ways, Measured]]
+    ) -> Iterator[tuple[Ways, Measured]]:
+        """Yield ways between those that keep to a limit and those that do not.
+
+        Where a compiler arranges a program anew, what it takes is no fixed sum more than expected.
+
+        Args:
+            limit: how many bytes.
+            known: what was measured so far.
+        """
+        fits = [ways for ways, measured in known if max(measured.peaks) <= limit]
+        fails = [ways for ways, measured in known if max(measured.peaks) > limit]
+        low = [max((ways[at].peak for ways in fits), default=group.frontier.find_least().peak)
+               for at, group in enumerate(self._groups)]
+        high = [min((ways[at].peak for ways in fails), default=group.frontier.keep_all().peak)
+                for at, group in enumerate(self._groups)]
+        for _ in range(TRIES):
+            middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
+            ways = tuple(
+                group.frontier.find_fastest(at) or group.frontier.find_least()
+                for group, at in zip(self._groups, middle, strict=True)
+            )
+            is_known = _list_values(ways) in self._known
+            measured = self._find(_list_values(ways))
+            yield ways, measured
+            if max(measured.peaks) <= limit:
+                low = middle
+            else:
+                high = [min(at, way.peak) for at, way in zip(middle, ways, strict=True)]
+            if is_known or any(a >= b for a, b in zip(low, high, strict=True)):
+                break
 
     def find_cheap(self) -> Choice:
         """Return the choice with the lowest peak that costs next to no time."""
