@@ -17,6 +17,7 @@ from functools import cached_property
 from mithril.cost.communication import collective_seconds
 from mithril.cost.hardware import Hardware
 from mithril.cost.kernels import OpCosts, find_kernels
+from mithril.cost.inside import count_workspace
 from mithril.cost.liveness import Liveness
 from mithril.cost.storages import Storages
 from mithril.ir import Graph, Node, Value
@@ -55,6 +56,7 @@ class Flow:
         made: for each node, the buffers it makes.
         reads: for each node, the buffers that it reads.
         seconds: that each node takes to run again, in all iterations.
+        workspaces: bytes that each node takes while it runs, besides what it reads and makes.
         late: for each node of the backward, in order, the buffers that it reads.
         around: bytes that the backward has of its own while each node runs: those of the forward,
             then those of the backward.
@@ -68,6 +70,7 @@ class Flow:
     made: Sequence[Numbers]
     reads: Sequence[Numbers]
     seconds: Sequence[float]
+    workspaces: Sequence[int]
     late: Sequence[Numbers]
     around: Sequence[int]
     through: Mapping[Value, Numbers]
@@ -184,10 +187,15 @@ class FlowReader:
             reads.append(self._list_sources(node.inputs))
             made.append(self._place(node, position, reads[-1]))
         seconds = [self._seconds.get(node, 0.0) * (self._count or 1) for node in self._early]
+        strides = self._storages.strides
+        workspaces = [
+            0 if node.op.bodies else count_workspace(node, self._execution, strides)
+            for node in self._early
+        ]
         needed = [self._list_sources(values) for values in late]
         return Flow(
-            self._early, self._buffers, made, reads, seconds, needed, around, self._through,
-            self._fused, self._count,
+            self._early, self._buffers, made, reads, seconds, workspaces, needed, around,
+            self._through, self._fused, self._count,
         )  # fmt: skip
 
     def _place(self, node: Node, position: int, sources: Numbers) -> Numbers:
@@ -265,10 +273,10 @@ def count_around(
     found, alive = [], 0
     for node, change in zip((*early, *late), changes, strict=False):
         alive += change
-        inside = 0 if node in paired else sum(
-            liveness.measure_body(body).peak for body in node.op.bodies
-        )
-        found.append(alive + inside)
+        inside = [] if node in paired else node.op.bodies
+        size = sum(liveness.measure_body(body).peak for body in inside)
+        size += 0 if node.op.bodies else count_workspace(node, execution, storages.strides)
+        found.append(alive + size)
     return found
 
 

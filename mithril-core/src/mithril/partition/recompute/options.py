@@ -242,6 +242,7 @@ class _Weighing:
         self._own = set(block.buffers)
         self._dropped = _find_needed(block, dropped) & dropped & list_droppable(block)
         self._steps = list(range(block.end - block.start))  # of each moment, the place of its node
+        self._workspaces: dict[int, int] = {}  # of what runs again, by the moment
         self._births: dict[int, int] = {}  # of what is made again, the moment
         self._deaths: dict[int, int] = {}
         self._kept: dict[int, int] = {}  # until when what is kept is needed
@@ -276,6 +277,7 @@ class _Weighing:
             now = len(self._steps)
             self._steps.append(place)
             self._made.add(at)
+            self._workspaces[now] = self._flow.workspaces[at]
             for number in self._flow.made[at]:
                 self._births.setdefault(number, now)
                 self._deaths.setdefault(number, now)
@@ -310,9 +312,9 @@ class _Weighing:
             changes[birth] += flow.buffers[number].bytes
             changes[self._deaths[number] + 1] -= flow.buffers[number].bytes
         held, alive = [0] * (first + block.late_end - block.late_start), 0
-        for place, change in zip(self._steps, changes, strict=False):
+        for now, (place, change) in enumerate(zip(self._steps, changes, strict=False)):
             alive += change
-            held[place] = max(held[place], alive)
+            held[place] = max(held[place], alive + self._workspaces.get(now, 0))
         return tuple(held)
 
 
