@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from mithril import ops
-from mithril.compiler import Request, Target, make_plan
+from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.cost import Hardware
 from mithril.engine import Engine
 from mithril.engine.numpy_engine import NumpyEngine
@@ -153,6 +153,7 @@ def run(
     kernels: frozenset[str] | None = None,
     hardware: Hardware | None = None,
     opened: Callable[[Mesh], Engine] = NumpyEngine,
+    options: PlanOptions | None = None,
 ) -> Ran:
     """Plan a graph on a mesh and run the plan: on simulated devices, unless told on which.
 
@@ -186,7 +187,7 @@ def run(
     target = Target.of(engine)
     target = target if kernels is None else replace(target, kernels=kernels)
     target = target if hardware is None else replace(target, hardware=hardware)
-    plan = make_plan(graph, request, target)
+    plan = make_plan(graph, request, target, options)
     found, executed = execute(engine, plan.stages[0].program, values)
     return Ran(plan, found, executed)
 

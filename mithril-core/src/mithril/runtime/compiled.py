@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, overload
 
+from mithril.compiler import KEEP_ALL
 from mithril.engine import Engine, Observer
 from mithril.errors import GraphError, OptionError, PlanError, kind_of
 from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
@@ -325,6 +326,11 @@ class CompiledModel(PlanReports, Shared):
                 if home != decision.sharding:
                     found[name] = Annotation(home.spec, place=f" of zero={zero.stage}")
         return CompiledModel(self._model, self.backend, replace(self.settings, at_rest=found))
+
+    def keeping_all(self) -> CompiledModel:
+        """Return the same model without a memory budget, or anything computed again."""
+        plan = replace(self.settings.plan, recompute=KEEP_ALL)
+        return CompiledModel(self._model, self.backend, replace(self.settings, plan=plan))
 
     def ask(self, seeded: tuple[str, ...], inputs: Sequence[Kind]) -> Asked:
         """Return what would be planned for inputs of some kinds, parameters lying as said.

@@ -7,13 +7,15 @@ in several blocks, as attention and feed-forward do, is one block.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 from mithril.partition.recompute.buffers import Flow, Numbers
 
+BESIDE, WIDER = 3, 1.5
+"""A point is none if, of so many on either side, some have as many times fewer bytes."""
 LONGEST_PERIOD = 8
 """How many stretches, at most, may be one block."""
 
@@ -93,7 +95,7 @@ class Block:
 
 def cut_blocks(flow: Flow) -> list[Block]:
     """Return a forward in blocks."""
-    blocks = _make_blocks(flow, list(_find_cuts(flow)))
+    blocks = _make_blocks(flow, _find_cuts(flow))
     period, first, count = _find_period([block.key for block in blocks])
     if period == 1:
         return blocks
@@ -112,18 +114,35 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
     return Block(first.flow, first.start, last.end, late_start, late_end, kept)
 
 
-def _find_cuts(flow: Flow) -> Iterator[int]:
-    """Yield the positions before which a block ends: fewer bytes are alive there than around."""
+def _find_cuts(flow: Flow) -> list[int]:
+    """Return the positions before which a block ends: fewer bytes are alive there than around."""
     crossing, made = _count_crossing(flow), 0
+    found: list[int] = []
     for at in range(1, len(flow.nodes)):
         made += sum(flow.buffers[n].bytes for n in flow.made[at - 1])
         is_least = crossing[at] <= crossing[at - 1] and (
             crossing[at] < crossing[at + 1] or crossing[at] == crossing[at - 1]
         )
-        is_loop = bool(flow.nodes[at].op.bodies or flow.nodes[at - 1].op.bodies)
-        if is_loop or (is_least and made >= 2 * crossing[at] > 0):
-            yield at
+        if _is_beside_loop(flow, at) or (is_least and made >= 2 * crossing[at] > 0):
+            found.append(at)
             made = 0
+    return _leave_narrow(flow, found, crossing)
+
+
+def _leave_narrow(flow: Flow, cuts: list[int], crossing: Sequence[int]) -> list[int]:
+    """Return the positions without those that have much narrower ones on both sides."""
+    sizes = [crossing[at] for at in cuts]
+    kept = []
+    for number, at in enumerate(cuts):
+        before = min(sizes[max(number - BESIDE, 0) : number], default=0)
+        behind = min(sizes[number + 1 : number + 1 + BESIDE], default=0)
+        if _is_beside_loop(flow, at) or crossing[at] <= WIDER * max(before, behind):
+            kept.append(at)
+    return kept
+
+
+def _is_beside_loop(flow: Flow, at: int) -> bool:
+    return bool(flow.nodes[at].op.bodies or flow.nodes[at - 1].op.bodies)
 
 
 def _count_crossing(flow: Flow) -> list[int]:

@@ -68,6 +68,7 @@ class StepPlanner:
         kinds: of the model's inputs, by name.
         zero: what is split further than it is computed.
         loss_scale: how the loss is scaled, if it is.
+        options: of planning.
         arena: where the optimiser's state lies on the host between steps; None for on the devices.
 
     Raises:
@@ -82,10 +83,12 @@ class StepPlanner:
         kinds: Mapping[str, Kind],
         zero: Zero,
         loss_scale: LossScale | None,
+        options: PlanOptions,
         arena: str | None = None,
     ) -> None:
         self._arena = arena
         self._compiled = compiled
+        self._options = options
         self._backend = compiled.backend
         self._optimizer = optimizer
         self._loss = _check_loss(loss, compiled)
@@ -134,7 +137,7 @@ class StepPlanner:
     @property
     def plan_options(self) -> PlanOptions:
         """How a step is planned."""
-        options = self._compiled.settings.plan
+        options = self._options
         if self._arena is None:
             return options
         return replace(options, offload=replace(options.offload, arena=self._arena))

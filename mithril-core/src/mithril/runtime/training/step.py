@@ -123,6 +123,8 @@ def train_step(
         options.setdefault("in_shardings", said)
     arena = read_state_arena(offload_optimizer, options, backend)
     compiled = compile(model, backend, zero=0, **options)
+    plan_options = compiled.settings.plan
+    compiled = compiled.keeping_all()  # a memory budget is that of the step
     kinds = compiled.read_kinds(shapes)
     asked = compiled.ask((), kinds)
     if stage.stage or asked.cuts_loops:
@@ -133,7 +135,9 @@ def train_step(
         if asked.has_stages:  # on which of them each rests
             compiled.plan_for(shapes, gradients=True)
     given = dict(zip(compiled.inputs, kinds, strict=True))
-    planner = StepPlanner(compiled, check_optimizer(optimizer), loss, given, stage, scale, arena)
+    planner = StepPlanner(
+        compiled, check_optimizer(optimizer), loss, given, stage, scale, plan_options, arena
+    )
     return TrainStep(compiled, planner, scale)
 
 
