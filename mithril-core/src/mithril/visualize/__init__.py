@@ -24,11 +24,13 @@ from mithril.visualize.partition import plot_partition_map, print_partition_map
 from mithril.visualize.schedules import plot_schedule, print_schedule
 from mithril.visualize.shardings import plot_sharding, sharding
 from mithril.visualize.timelines import plot_timeline, print_timeline
+from mithril.visualize.tradeoff import plot_memory_tradeoff, print_memory_tradeoff
 from mithril.visualize.utilization import plot_device_utilization, print_device_utilization
 
 __all__ = [
-    "plot_communication_graph", "plot_device_utilization", "plot_memory", "plot_mesh",
-    "plot_partition_map", "plot_schedule", "plot_sharding", "plot_timeline",
-    "print_communication_graph", "print_device_utilization", "print_memory", "print_mesh",
-    "print_partition_map", "print_schedule", "print_timeline", "sharding",
+    "plot_communication_graph", "plot_device_utilization", "plot_memory", "plot_memory_tradeoff",
+    "plot_mesh", "plot_partition_map", "plot_schedule", "plot_sharding", "plot_timeline",
+    "print_communication_graph", "print_device_utilization", "print_memory",
+    "print_memory_tradeoff", "print_mesh", "print_partition_map", "print_schedule",
+    "print_timeline", "sharding",
 ]  # fmt: skip
