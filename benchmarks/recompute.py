@@ -99,7 +99,9 @@ def torch_ours(sizes: Sizes) -> Make:
         def step() -> Any:
             return compiled.evaluate(params, inputs, {"loss": one})
 
-        held = sum(x.shards.untyped_storage().nbytes() for x in (*params.values(), *inputs.values()))
+        held = sum(
+            x.shards.untyped_storage().nbytes() for x in (*params.values(), *inputs.values())
+        )
         return Side(step, lambda: held + measure_allocations(step), lambda: found_by(*step()))
 
     return make
@@ -318,9 +320,7 @@ def main() -> int:
     settle("benchmarks.recompute")
     heads = max(given.width // 64, 1)
     sizes = Sizes(given.layers, given.width, heads, 4 * given.width, given.context, given.batch)
-    ours, theirs = (
-        (torch_ours, torch_peers) if given.backend == "torch" else (jax_ours, jax_peers)
-    )
+    ours, theirs = (torch_ours, torch_peers) if given.backend == "torch" else (jax_ours, jax_peers)
     print(f"GPT {sizes}, vocabulary {VOCABULARY}, forward and backward on {given.backend}")
     backend = ml.NumpyBackend()
     _, params, _ = compile_side(sizes, backend, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, combinations
+from itertools import chain, combinations, pairwise
 from random import Random
 
 import numpy as np
@@ -217,7 +217,7 @@ def test_equal_blocks_are_told_to_be_equal_and_solved_alike() -> None:
     assert len(keys) - len(set(keys)) >= 3
     nodes = sum(section.block.end - section.block.start for section in sections)
     assert nodes == len(split_phases(program.graph)[0])
-    for a, b in zip(sections, sections[1:], strict=False):
+    for a, b in pairwise(sections):
         assert a.block.end == b.block.start
         if a.block.key == b.block.key:
             assert [p.kept for p in a.picks] == [p.kept for p in b.picks]

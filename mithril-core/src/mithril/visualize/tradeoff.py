@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
 def plot_memory_tradeoff(plan: Plan, *, path: PathLike | None = None) -> Figure:
     """Return how much longer a step takes the less memory it has, and where the plan lies.
 
@@ -96,11 +97,18 @@ def _draw(axes: Axes, policy: MemoryPolicy, own: TradeOff) -> None:
     times = [point.seconds / second for point in points]
     axes.plot(peaks, times, "o-", color=PALETTE[0], markersize=3, linewidth=1, label="choices")
     axes.plot(
-        [own.peak / size], [own.seconds / second], "D", color="black", markersize=6, label="this plan"
+        [own.peak / size],
+        [own.seconds / second],
+        "D",
+        color="black",
+        markersize=6,
+        label="this plan",
     )
     if policy.budget is not None:
         label = f"budget {format_bytes(policy.budget)}"
-        axes.axvline(policy.budget / size, color="#d62728", linestyle="--", linewidth=1, label=label)
+        axes.axvline(
+            policy.budget / size, color="#d62728", linestyle="--", linewidth=1, label=label
+        )
     if policy.bound is not None:
         label = f"no choice within the budget takes less than {format_seconds(policy.bound)}"
         axes.axhline(policy.bound / second, color="grey", linestyle=":", linewidth=1, label=label)

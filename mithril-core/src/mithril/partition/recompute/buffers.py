@@ -16,8 +16,8 @@ from functools import cached_property
 
 from mithril.cost.communication import collective_seconds
 from mithril.cost.hardware import Hardware
-from mithril.cost.kernels import OpCosts, find_kernels
 from mithril.cost.inside import count_workspace
+from mithril.cost.kernels import OpCosts, find_kernels
 from mithril.cost.liveness import Liveness
 from mithril.cost.storages import Storages
 from mithril.ir import Graph, Node, Value

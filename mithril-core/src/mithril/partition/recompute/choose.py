@@ -151,10 +151,14 @@ class _Search:
         """
         fits = [ways for ways, measured in known if max(measured.peaks) <= limit]
         fails = [ways for ways, measured in known if max(measured.peaks) > limit]
-        low = [max((ways[at].peak for ways in fits), default=group.frontier.find_least().peak)
-               for at, group in enumerate(self._groups)]
-        high = [min((ways[at].peak for ways in fails), default=group.frontier.keep_all().peak)
-                for at, group in enumerate(self._groups)]
+        low = [
+            max((ways[at].peak for ways in fits), default=group.frontier.find_least().peak)
+            for at, group in enumerate(self._groups)
+        ]
+        high = [
+            min((ways[at].peak for ways in fails), default=group.frontier.keep_all().peak)
+            for at, group in enumerate(self._groups)
+        ]
         for _ in range(TRIES):
             middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
             ways = tuple(
@@ -247,7 +251,9 @@ class _Search:
         for peak in peaks:
             seconds = []
             for some, more in zip(ways, self._others, strict=True):
-                seconds.append(min((w.seconds for w in some if w.peak + more <= peak), default=None))
+                seconds.append(
+                    min((w.seconds for w in some if w.peak + more <= peak), default=None)
+                )
             if None not in seconds:
                 found[peak] = max(second for second in seconds if second is not None)
         points = [TradeOff(peak, found[peak]) for peak in sorted(found, reverse=True)]

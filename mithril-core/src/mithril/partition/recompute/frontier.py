@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -104,7 +105,9 @@ class Frontier:
             if way is not None:
                 found[way.peak] = way
         ordered = [found[peak] for peak in sorted(found)]
-        return [w for at, w in enumerate(ordered) if all(w.seconds < o.seconds for o in ordered[:at])]
+        return [
+            w for at, w in enumerate(ordered) if all(w.seconds < o.seconds for o in ordered[:at])
+        ]
 
     def bound(self, limit: int) -> float:
         """Return seconds that no way within some bytes can go below.
@@ -129,7 +132,7 @@ class Frontier:
         found: set[float] = set()
         for section in self.sections:
             ordered = _hull(section.picks)
-            for a, b in zip(ordered, ordered[1:], strict=False):
+            for a, b in pairwise(ordered):
                 found.add((b.seconds - a.seconds) / (a.kept - b.kept))
         distinct = sorted(found)
         return distinct[:: max(len(distinct) // STEPS, 1)]
@@ -168,7 +171,9 @@ def _follow(picks: Sequence[Pick]) -> Way:
 def _ways_from(sections: Sequence[Section], at: int) -> list[tuple[int, Pick]]:
     """Return how a section may be run, alone or with some after it, with how many these are."""
     section = sections[at]
-    longer = ((count, pick) for count, pick in section.longer.items() if at + count <= len(sections))
+    longer = (
+        (count, pick) for count, pick in section.longer.items() if at + count <= len(sections)
+    )
     return [*((1, pick) for pick in section.picks), *longer]
 
 
@@ -216,7 +221,9 @@ def _search_fastest(sections: Sequence[Section], limit: int, most: int) -> Way |
             continue
         states = _prune(arriving[at], most)
         reached.append(states)
-        for number, (count, pick) in enumerate(_ways_from(sections, at) if at < len(sections) else ()):
+        for number, (count, pick) in enumerate(
+            _ways_from(sections, at) if at < len(sections) else ()
+        ):
             (fits,) = np.nonzero(states.kept + pick.working <= limit)
             if len(fits):
                 arriving[at + count].append(_States(

@@ -318,4 +318,12 @@ class _Weighing:
         return tuple(held)
 
 
-__all__ = ["Option", "bound", "find_options", "is_small", "list_all_options", "list_droppable", "weigh"]
+__all__ = [
+    "Option",
+    "bound",
+    "find_options",
+    "is_small",
+    "list_all_options",
+    "list_droppable",
+    "weigh",
+]

@@ -13,10 +13,16 @@ from dataclasses import dataclass, field, replace
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Liveness
 from mithril.ir import Graph, Node, Op, Repeat, Value
-from mithril.partition.recompute.cuts import Block, cut_blocks, join_blocks
 from mithril.partition.recompute.buffers import FlowReader, Prices, count_around
+from mithril.partition.recompute.cuts import Block, cut_blocks, join_blocks
 from mithril.partition.recompute.options import (
-    Option, bound, find_options, is_small, list_all_options, list_droppable, weigh,
+    Option,
+    bound,
+    find_options,
+    is_small,
+    list_all_options,
+    list_droppable,
+    weigh,
 )  # fmt: skip
 from mithril.partition.recompute.residuals import find_stack, split_phases
 from mithril.plan import Program
@@ -141,7 +147,9 @@ class _Sections:
         if not flow.nodes or not flow.late:
             return []
         self._places = {node: at for at, node in enumerate(late)}
-        blocks = cut_blocks(flow) if pairs or not is_small(flow) else [join_blocks(cut_blocks(flow))]
+        blocks = (
+            cut_blocks(flow) if pairs or not is_small(flow) else [join_blocks(cut_blocks(flow))]
+        )
         counts = Counter(block.key for block in blocks)
         found = []
         for at, block in enumerate(blocks):
@@ -237,7 +245,8 @@ class _Sections:
         more = [buffers[number].value for number in sorted(option.needed)]
         made = dict.fromkeys([*others[len(op.carries) :], *more])
         values = [*outputs[: len(op.carries)], *made]
-        smaller = Graph(body.inputs, body.nodes, dict(zip(map(str, range(len(values))), values)))
+        named = {str(position): value for position, value in enumerate(values)}
+        smaller = Graph(body.inputs, body.nodes, named)
         return self._measure_iteration(op, smaller)
 
     def _measure_iteration(self, op: Op, body: Graph) -> int:
