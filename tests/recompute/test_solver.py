@@ -23,7 +23,7 @@ from mithril.partition.recompute.choose import Measured, choose_cheap, choose_wi
 from mithril.partition.recompute.cuts import cut_blocks
 from mithril.partition.recompute.frontier import Frontier
 from mithril.partition.recompute.min_cut import INFINITE, Network
-from mithril.partition.recompute.options import bound, find_options, list_droppable, weigh
+from mithril.partition.recompute.options import find_bound, find_options, list_droppable, weigh
 from mithril.partition.recompute.sections import LocalPart, read_sections
 from mithril.plan import Plan, Program
 from mithril.types import DType, TensorType
@@ -131,7 +131,7 @@ def test_a_minimum_cut_finds_the_best_set_for_a_price_of_memory(seed: int, price
         best = min(option.seconds + price * option.kept for option in every)
         options = find_options(found, more=False)
         assert min(o.seconds + price * o.kept for o in options) <= best * (1 + 1e-6) + 1e-15
-        assert bound(found, price) <= best * (1 + 1e-6) + 1e-15
+        assert find_bound(found, price) <= best * (1 + 1e-6) + 1e-15
 
 
 @settings(max_examples=scaled(100))
@@ -169,7 +169,7 @@ def test_a_cut_is_the_cheapest(count: int, seed: int) -> None:
 # ------------------------------------------------------------------ random graphs, loops, meshes
 
 
-@settings(max_examples=scaled(100), deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(cases(), st.sampled_from([0.5, 0.7, 0.9, 0.97, "selective"]))
 def test_no_budget_is_broken_and_the_bits_stay(case: Case, budget: float | str) -> None:
     values = values_for(case.graph)
@@ -241,10 +241,10 @@ def test_ways_are_no_worse_than_the_bound_and_near_it() -> None:
     frontier = Frontier(read_sections(part(blocks_of(8))))
     ways = frontier.list_ways(8)
     for way in ways:
-        least = frontier.bound(way.peak)
+        least = frontier.find_bound(way.peak)
         assert 0 <= least <= way.seconds * (1 + 1e-9) + 1e-15
     whole = ways[0].seconds
-    assert max(way.seconds - frontier.bound(way.peak) for way in ways) < 0.25 * whole
+    assert max(way.seconds - frontier.find_bound(way.peak) for way in ways) < 0.25 * whole
 
 
 def test_in_deep_models_blocks_are_made_again_together() -> None:

@@ -21,6 +21,7 @@ ONE = ml.Mesh(data=1)
 
 @pytest.mark.parametrize("make", [unrolled, looped])
 @pytest.mark.parametrize("budget", ["selective", 0.8, 0.6])
+@quick(lambda budget: budget != 0.8)
 def test_a_budget_is_kept_to(make: Callable[[], ml.Model], budget: float | str) -> None:
     backend = ml.NumpyBackend(ONE)
     kept = evaluate(make(), backend)
@@ -50,6 +51,7 @@ def test_bytes_are_the_peak_of_a_device() -> None:
     assert found.peak == kept.peak
 
 
+@pytest.mark.slow
 def test_more_memory_is_never_slower_and_less_never_faster() -> None:
     backend = ml.NumpyBackend(ONE)
     rows = []
@@ -71,6 +73,7 @@ def test_a_budget_is_no_slower_than_recomputing_every_layer_at_its_peak() -> Non
 
 
 @pytest.mark.parametrize(("schedule", "share"), [("gpipe", 0.7), ("1f1b", 0.7), ("zb-h1", 0.97)])
+@quick(lambda schedule: schedule == "1f1b")
 def test_pipelines_keep_to_a_budget_on_every_device(schedule: str, share: float) -> None:
     backend = ml.NumpyBackend(ml.Mesh(pipe=2))
     kept = evaluate(staged(), backend, pipeline_schedule=schedule)
@@ -80,6 +83,7 @@ def test_pipelines_keep_to_a_budget_on_every_device(schedule: str, share: float)
     assert all(row.peak <= limit for row in found.compiled.plan.memory().rows)
 
 
+@pytest.mark.slow
 def test_accumulated_micro_batches_keep_to_a_budget() -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
     kept = evaluate(unrolled(), backend, accumulate=2)
@@ -89,6 +93,7 @@ def test_accumulated_micro_batches_keep_to_a_budget() -> None:
 
 
 @pytest.mark.parametrize("zero", [1, 3])
+@quick(lambda zero: zero == 3)
 def test_the_budget_of_a_train_step_is_that_of_the_whole_step(zero: int) -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
 

@@ -237,7 +237,7 @@ class _Search:
 
     def _find_bound(self, limit: int) -> float:
         return max(
-            group.frontier.bound(limit - others)
+            group.frontier.find_bound(limit - others)
             for group, others in zip(self._groups, self._others, strict=True)
         )
 

@@ -109,7 +109,7 @@ class Frontier:
             w for at, w in enumerate(ordered) if all(w.seconds < o.seconds for o in ordered[:at])
         ]
 
-    def bound(self, limit: int) -> float:
+    def find_bound(self, limit: int) -> float:
         """Return seconds that no way within some bytes can go below.
 
         That is the Lagrangian bound: for any price of memory, what is kept may cost that price. It

@@ -117,7 +117,7 @@ def list_droppable(block: Block) -> frozenset[int]:
     )
 
 
-def bound(block: Block, price: float) -> float:
+def find_bound(block: Block, price: float) -> float:
     """Return the least of seconds and price times bytes, if all that comes before is there.
 
     Args:
@@ -320,7 +320,7 @@ class _Weighing:
 
 __all__ = [
     "Option",
-    "bound",
+    "find_bound",
     "find_options",
     "is_small",
     "list_all_options",

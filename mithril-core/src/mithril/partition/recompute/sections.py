@@ -7,24 +7,25 @@ iteration, and what it keeps it keeps in all of them. Equal blocks are solved on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Liveness
-from mithril.ir import Graph, Node, Op, Repeat, Value
+from mithril.ir import Graph, Node, Op, Value
 from mithril.partition.recompute.buffers import FlowReader, Prices, count_around
 from mithril.partition.recompute.cuts import Block, cut_blocks, join_blocks
+from mithril.partition.recompute.loop_pairs import LoopPair, find_pairs
 from mithril.partition.recompute.options import (
     Option,
-    bound,
+    find_bound,
     find_options,
     is_small,
     list_all_options,
     list_droppable,
     weigh,
 )  # fmt: skip
-from mithril.partition.recompute.residuals import find_stack, split_phases
+from mithril.partition.recompute.residuals import split_phases
 from mithril.plan import Program
 
 FEW = 4
@@ -107,23 +108,6 @@ def read_sections(part: LocalPart) -> list[Section]:
     return _Sections(part).read()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pair:
-    """A loop of the forward, the loop of the backward that takes its stacks, and their bodies.
-
-    Args:
-        forward: the one.
-        backward: the other.
-        block: all of their body.
-        stacked: values of the forward's body that are stacked for the backward.
-    """
-
-    forward: Node
-    backward: Node
-    block: Block
-    stacked: frozenset[Value]
-
-
 @dataclass(eq=False)
 class _Sections:
     part: LocalPart
@@ -138,7 +122,7 @@ class _Sections:
         graph = self.part.program.graph
         prices = Prices(self.part.program.mesh, self.part.hardware)
         early, late = split_phases(graph)
-        pairs = {p.forward: p for p in _find_pairs(early, late, prices, self.part.kept)}
+        pairs = {p.forward: p for p in find_pairs(early, late, prices, self.part.kept)}
         stacks = {v for node in pairs for v in node.outputs[len(node.op.carries) :]}
         apart = stacks | set(graph.outputs.values())
         reader = FlowReader(graph, early, prices, apart, self.part.kept)
@@ -169,14 +153,16 @@ class _Sections:
         solved, options = self._solved[block.key]
         picks = [self._pick(block, _move(option, solved, block)) for option in options]
         entry = block.around[block.end - block.start] if block.late_end > block.late_start else 0
-        return Section(block, picks, longer, self._bound_of(block), _find_least(block), entry)
+        return Section(block, picks, longer, self._make_bound(block), _find_least(block), entry)
 
     def _list_options(self, block: Block, more: bool) -> list[Option]:
         if self.part.is_whole:
             return [weigh(block, ()), weigh(block, list_droppable(block))]
         return list_all_options(block) or find_options(block, more)
 
-    def _find_longer(self, blocks: Sequence[Block], pairs: Mapping[Node, _Pair]) -> dict[int, Pick]:
+    def _find_longer(
+        self, blocks: Sequence[Block], pairs: Mapping[Node, LoopPair]
+    ) -> dict[int, Pick]:
         """Return the ways to make blocks again from what enters the first, by their number."""
         found: dict[int, Pick] = {}
         for count in range(2, len(blocks) + 1):
@@ -201,7 +187,7 @@ class _Sections:
             option,
         )
 
-    def _bound_of(self, block: Block) -> Callable[[float], float]:
+    def _make_bound(self, block: Block) -> Callable[[float], float]:
         part = self.part
 
         def of(price: float) -> float:
@@ -209,14 +195,14 @@ class _Sections:
             if key not in self._bounds:
                 # What is kept is there for each micro-batch in flight, and made again for all.
                 inner = price * part.in_flight / part.microbatches
-                self._bounds[key] = bound(block, inner) * part.microbatches
+                self._bounds[key] = find_bound(block, inner) * part.microbatches
             return self._bounds[key]
 
         return of
 
     # ---------------------------------------------------------------- loops
 
-    def _make_loop(self, block: Block, pair: _Pair) -> Section:
+    def _make_loop(self, block: Block, pair: LoopPair) -> Section:
         """Return the section of a loop: what its node holds, and the options of its body."""
         outside = weigh(block, ())
         held = [sum(one) for one in zip(outside.held, block.around, strict=True)]
@@ -234,9 +220,9 @@ class _Sections:
             seconds = option.seconds * self.part.microbatches
             picks.append(Pick(kept + more, most + option.kept + more, seconds, inside, option))
         least = max(*held[1:], held[at] + handed_on + _find_least(inside))
-        return Section(inside, picks, {}, self._bound_of(inside), least, least)
+        return Section(inside, picks, {}, self._make_bound(inside), least, least)
 
-    def _measure_forward(self, pair: _Pair, option: Option) -> int:
+    def _measure_forward(self, pair: LoopPair, option: Option) -> int:
         """Return what an iteration of a forward loop takes that stacks what an option keeps."""
         op, buffers = pair.forward.op, pair.block.flow.buffers
         body = op.bodies[0]
@@ -281,49 +267,6 @@ def _find_least(block: Block) -> int:
         sizes |= {at: sum(flow.buffers[n].bytes for n in read) for at, read in block.needed}
     late = (size + block.around[first + at - block.late_start] for at, size in sizes.items())
     return max(late, default=0)
-
-
-# ------------------------------------------------------------------ loops
-
-
-def _find_pairs(
-    early: Sequence[Node], late: Sequence[Node], prices: Prices, kept: Collection[Value]
-) -> Iterator[_Pair]:
-    """Yield the loops of the forward with those of the backward that take their stacks."""
-    makers = {value: node for node in early for value in node.outputs}
-    taken: set[Node] = set()
-    for node in late:
-        if not isinstance(node.op, Repeat):
-            continue
-        for value in node.inputs[len(node.inputs) - node.op.stacked :]:
-            maker = makers.get(value)
-            if maker is None or maker in taken or not isinstance(maker.op, Repeat):
-                continue
-            if find_stack(maker, value, node.op.count) is not None:
-                taken.add(maker)
-                yield _read_pair(maker, maker.op, node, node.op, prices, kept)
-                break
-
-
-def _read_pair(
-    forward: Node, op: Repeat, backward: Node, inside: Repeat, prices: Prices,
-    kept: Collection[Value],
-) -> _Pair:  # fmt: skip
-    """Return a forward loop and its backward loop, whose bodies together are one block."""
-    same: dict[Value, Value] = {}
-    for outer, inner in zip(backward.inputs, inside.body.inputs, strict=True):
-        if outer in forward.outputs:
-            made = find_stack(forward, outer, inside.count)
-            if made is not None:
-                same[inner] = made
-    body = op.body
-    reader = FlowReader(body, body.nodes, prices, (), kept, op.carries, op.count)
-    late = [[same.get(v, v) for v in node.inputs] for node in inside.body.nodes]
-    late.append([same.get(v, v) for v in inside.body.outputs.values()])
-    around = count_around(inside.body, (), inside.body.nodes, prices)
-    flow = reader.read(late, [*[0] * len(body.nodes), *around, around[-1] if around else 0])
-    block = Block(flow, 0, len(flow.nodes), 0, len(flow.late), frozenset())
-    return _Pair(forward, backward, block, frozenset(same.values()))
 
 
 __all__ = ["LocalPart", "Pick", "Section", "read_sections"]
