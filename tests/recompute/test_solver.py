@@ -105,19 +105,18 @@ def test_of_small_graphs_the_choice_is_the_cheapest_there_is(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_of_fourteen_values_the_choice_is_the_cheapest(seed: int) -> None:
-    program = program_of(random_graph(seed, 9))
-    early, _ = split_phases(program.graph)
-    values = [value for node in early for value in node.outputs]
-    assert 10 <= len(values) <= 14
-    known = [measure(program, dropped) for dropped in subsets(values[:-2])]
+@pytest.mark.parametrize("seed", range(3))
+def test_of_larger_graphs_the_choice_is_the_cheapest(seed: int) -> None:
+    programs = (program_of(random_graph(1000 * seed + number, 12)) for number in range(99))
+    made = ((p, [v for n in split_phases(p.graph)[0] for v in n.outputs]) for p in programs)
+    program, values = next((p, values) for p, values in made if 11 <= len(values) <= 12)
+    known = [measure(program, dropped) for dropped in subsets(values)]
+    most, least = known[0].peaks[0], min(found.peaks[0] for found in known)
     for share in (0.1, 0.4, 0.8):
-        most, least = known[0].peaks[0], min(found.peaks[0] for found in known)
         limit = int(least + share * (most - least))
         best = min(found.seconds for found in known if found.peaks[0] <= limit)
         choice = choose_within([part(program)], limit, lambda d: measure(program, d), "a budget")
-        assert choice.measured.seconds <= best * (1 + 1e-9)
+        assert choice.measured.seconds == pytest.approx(best, rel=1e-9)
 
 
 @settings(max_examples=scaled(60), deadline=None)

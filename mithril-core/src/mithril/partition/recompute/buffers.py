@@ -27,6 +27,8 @@ from mithril.ops.dynamic_slicing import DynamicUpdateSlice
 from mithril.plan.program import describe_collective
 
 Numbers = tuple[int, ...]
+Around = tuple[int, int]
+"""Bytes before a node runs, and while it does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +60,8 @@ class Flow:
         seconds: that each node takes to run again, in all iterations.
         workspaces: bytes that each node takes while it runs, besides what it reads and makes.
         late: for each node of the backward, in order, the buffers that it reads.
-        around: bytes that the backward has of its own while each node runs: those of the forward,
-            then those of the backward.
+        around: bytes that the backward has of its own before, and while, each node runs: those of
+            the forward, then those of the backward.
         through: for each value that is no buffer, its sources.
         fused: of these the ones that are never in memory, with the positions of their nodes.
         count: how many iterations of a loop this is the body of; None if it is none.
@@ -72,7 +74,7 @@ class Flow:
     seconds: Sequence[float]
     workspaces: Sequence[int]
     late: Sequence[Numbers]
-    around: Sequence[int]
+    around: Sequence[Around]
     through: Mapping[Value, Numbers]
     fused: Mapping[Value, int]
     count: int | None = None
@@ -174,7 +176,7 @@ class FlowReader:
         for value in carries:
             self._add(value, -1, is_fixed=True)
 
-    def read(self, late: Sequence[Sequence[Value]], around: Sequence[int]) -> Flow:
+    def read(self, late: Sequence[Sequence[Value]], around: Sequence[Around]) -> Flow:
         """Return what is read.
 
         Args:
@@ -245,8 +247,8 @@ class FlowReader:
 def count_around(
     graph: Graph, early: Sequence[Node], late: Sequence[Node], prices: Prices,
     paired: Collection[Node] = (),
-) -> list[int]:  # fmt: skip
-    """Return the bytes that the nodes of a backward have made, while each node of a graph runs.
+) -> list[Around]:  # fmt: skip
+    """Return the bytes that the nodes of a backward have made, before and while each node runs.
 
     Args:
         graph: that has the nodes.
@@ -265,19 +267,21 @@ def count_around(
             users = [positions[user] for user, _ in storages.uses.get(value, ())]
             is_output = value in storages.outputs
             deaths[storage] = max([deaths[storage], *users, end - 1 if is_output else 0])
-    changes = [0] * (end + 1)
+    births, ends = [0] * end, [0] * (end + 1)
     for storage, death in deaths.items():
         if storage.node in own:
-            changes[positions[storage.node]] += storage.bytes
-            changes[death + 1] -= storage.bytes
+            births[positions[storage.node]] += storage.bytes
+            ends[death + 1] += storage.bytes
     found, alive = [], 0
-    for node, change in zip((*early, *late), changes, strict=False):
-        alive += change
+    for at, node in enumerate((*early, *late)):
+        alive -= ends[at]
+        before = alive
+        alive += births[at]
         inside = [] if node in paired else node.op.bodies
         size = sum(liveness.measure_body(body).peak for body in inside)
         size += 0 if node.op.bodies else count_workspace(node, execution, storages.strides)
-        found.append(alive + size)
+        found.append((before, alive + size))
     return found
 
 
-__all__ = ["Buffer", "Flow", "FlowReader", "Numbers", "Prices", "count_around"]
+__all__ = ["Around", "Buffer", "Flow", "FlowReader", "Numbers", "Prices", "count_around"]

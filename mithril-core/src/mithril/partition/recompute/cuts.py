@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from mithril.partition.recompute.buffers import Flow, Numbers
+from mithril.partition.recompute.buffers import Around, Flow, Numbers
 
 BESIDE, WIDER = 3, 1.5
 """A point is none if, of so many on either side, some have as many times fewer bytes."""
@@ -64,8 +64,8 @@ class Block:
         return frozenset(number for _, read in self.needed for number in read)
 
     @cached_property
-    def around(self) -> tuple[int, ...]:
-        """What the backward has of its own while each node runs, those of the forward first."""
+    def around(self) -> tuple[Around, ...]:
+        """What the backward has of its own as each node runs, those of the forward first."""
         count, around = len(self.flow.nodes), self.flow.around
         late = around[count + self.late_start : count + self.late_end]
         return (*around[self.start : self.end], *late)

@@ -66,7 +66,7 @@ def _read_pair(
     late = [[same.get(v, v) for v in node.inputs] for node in inside.body.nodes]
     late.append([same.get(v, v) for v in inside.body.outputs.values()])
     around = count_around(inside.body, (), inside.body.nodes, prices)
-    flow = reader.read(late, [*[0] * len(body.nodes), *around, around[-1] if around else 0])
+    flow = reader.read(late, [*[(0, 0)] * len(body.nodes), *around, *(around[-1:] or [(0, 0)])])
     block = Block(flow, 0, len(flow.nodes), 0, len(flow.late), frozenset())
     return LoopPair(forward, backward, block, frozenset(same.values()))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from mithril.partition.recompute.buffers import Flow
+from mithril.partition.recompute.buffers import Around, Flow
 from mithril.partition.recompute.cuts import Block
 from mithril.partition.recompute.min_cut import INFINITE, Network
 
@@ -35,19 +35,24 @@ class Option:
         needed: those that are kept.
         kept: bytes that stay in memory from forward to backward.
         seconds: that making the others again takes.
-        held: bytes of the block's own in memory while each of its nodes runs, those of the forward
-            first, then those of its part of the backward.
+        held: bytes of the block's own in memory while things are made again for each of its nodes,
+            and while that runs: nodes of the forward first, then those of the backward.
     """
 
     dropped: frozenset[int]
     needed: frozenset[int]
     kept: int
     seconds: float
-    held: tuple[int, ...]
+    held: tuple[Around, ...]
 
-    def working(self, around: Sequence[int]) -> int:
+    def working(self, around: Sequence[Around]) -> int:
         """Return the most bytes at once, with what the backward has of its own."""
-        return max(map(sum, zip(self.held, around, strict=True)), default=0)
+        return max(add_held(self.held, around), default=0)
+
+
+def add_held(held: Sequence[Around], around: Sequence[Around]) -> list[int]:
+    """Return the most bytes at once for each node, of a block and of the backward together."""
+    return [max(a + c, b + d) for (a, b), (c, d) in zip(held, around, strict=True)]
 
 
 def find_options(block: Block, more: bool = True) -> list[Option]:
@@ -292,7 +297,7 @@ class _Weighing:
             elif number in self._own:
                 self._kept[number] = now
 
-    def _find_held(self) -> tuple[int, ...]:
+    def _find_held(self) -> tuple[Around, ...]:
         """Return the most bytes of the block's own while each of its nodes runs.
 
         In the body of a loop that is what is made again: slices are in the stacks.
@@ -311,15 +316,20 @@ class _Weighing:
         for number, birth in self._births.items():
             changes[birth] += flow.buffers[number].bytes
             changes[self._deaths[number] + 1] -= flow.buffers[number].bytes
-        held, alive = [0] * (first + block.late_end - block.late_start), 0
+        count, alive = first + block.late_end - block.late_start, 0
+        before, held = [0] * count, [0] * count
         for now, (place, change) in enumerate(zip(self._steps, changes, strict=False)):
             alive += change
-            held[place] = max(held[place], alive + self._workspaces.get(now, 0))
-        return tuple(held)
+            if now in self._workspaces:
+                before[place] = max(before[place], alive + self._workspaces[now])
+            else:
+                held[place] = alive
+        return tuple(zip(before, held, strict=True))
 
 
 __all__ = [
     "Option",
+    "add_held",
     "find_bound",
     "find_options",
     "is_small",

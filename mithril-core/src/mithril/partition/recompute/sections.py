@@ -18,6 +18,7 @@ from mithril.partition.recompute.cuts import Block, cut_blocks, join_blocks
 from mithril.partition.recompute.loop_pairs import LoopPair, find_pairs
 from mithril.partition.recompute.options import (
     Option,
+    add_held,
     find_bound,
     find_options,
     is_small,
@@ -152,7 +153,8 @@ class _Sections:
             self._solved[block.key] = block, self._list_options(block, more)
         solved, options = self._solved[block.key]
         picks = [self._pick(block, _move(option, solved, block)) for option in options]
-        entry = block.around[block.end - block.start] if block.late_end > block.late_start else 0
+        late = block.around[block.end - block.start :]
+        entry = late[0][0] if late else 0
         return Section(block, picks, longer, self._make_bound(block), _find_least(block), entry)
 
     def _list_options(self, block: Block, more: bool) -> list[Option]:
@@ -205,7 +207,7 @@ class _Sections:
     def _make_loop(self, block: Block, pair: LoopPair) -> Section:
         """Return the section of a loop: what its node holds, and the options of its body."""
         outside = weigh(block, ())
-        held = [sum(one) for one in zip(outside.held, block.around, strict=True)]
+        held = add_held(outside.held, block.around)
         at = block.end - block.start + self._places[pair.backward] - block.late_start
         first = self._liveness.measure_body(pair.forward.op.bodies[0]).peak
         handed_on = self._measure_iteration(pair.backward.op, pair.backward.op.bodies[0])
@@ -265,7 +267,7 @@ def _find_least(block: Block) -> int:
     sizes = dict.fromkeys(range(block.late_start, block.late_end), 0)
     if not flow.count:
         sizes |= {at: sum(flow.buffers[n].bytes for n in read) for at, read in block.needed}
-    late = (size + block.around[first + at - block.late_start] for at, size in sizes.items())
+    late = (size + block.around[first + at - block.late_start][1] for at, size in sizes.items())
     return max(late, default=0)
 
 
