@@ -278,7 +278,7 @@ def count_around(
         before = alive
         alive += births[at]
         inside = [] if node in paired else node.op.bodies
-        size = sum(liveness.measure_body(body).peak for body in inside)
+        size = sum(liveness.measure_body(node, body).peak for body in inside)
         size += 0 if node.op.bodies else count_workspace(node, execution, storages.strides)
         found.append((before, alive + size))
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Liveness
-from mithril.ir import Graph, Node, Op, Value
+from mithril.ir import Graph, Node, Value
 from mithril.partition.recompute.buffers import FlowReader, Prices, count_around
 from mithril.partition.recompute.cuts import Block, cut_blocks, join_blocks
 from mithril.partition.recompute.loop_pairs import LoopPair, find_pairs
@@ -209,14 +209,14 @@ class _Sections:
         outside = weigh(block, ())
         held = add_held(outside.held, block.around)
         at = block.end - block.start + self._places[pair.backward] - block.late_start
-        first = self._liveness.measure_body(pair.forward.op.bodies[0]).peak
-        handed_on = self._measure_iteration(pair.backward.op, pair.backward.op.bodies[0])
-        handed_on -= self._liveness.measure_body(pair.backward.op.bodies[0]).peak
+        first = self._liveness.measure_body(pair.forward, pair.forward.op.bodies[0]).peak
+        handed_on = self._measure_iteration(pair.backward, pair.backward.op.bodies[0])
+        handed_on -= self._liveness.measure_body(pair.backward, pair.backward.op.bodies[0]).peak
         inside = pair.block
         picks = []
         for option in self._list_options(inside, True):
             forward = held[0] - first + self._measure_forward(pair, option)
-            most = max(*held, forward, held[at] + handed_on + option.working(inside.around))
+            most = max(*held[1:], forward, held[at] + handed_on + option.working(inside.around))
             kept = outside.kept + option.kept
             more = kept * (self.part.in_flight - 1)
             seconds = option.seconds * self.part.microbatches
@@ -235,12 +235,12 @@ class _Sections:
         values = [*outputs[: len(op.carries)], *made]
         named = {str(position): value for position, value in enumerate(values)}
         smaller = Graph(body.inputs, body.nodes, named)
-        return self._measure_iteration(op, smaller)
+        return self._measure_iteration(pair.forward, smaller)
 
-    def _measure_iteration(self, op: Op, body: Graph) -> int:
+    def _measure_iteration(self, node: Node, body: Graph) -> int:
         """Return what an iteration takes, with what the one before has made for stacks."""
-        memory, carried = self._liveness.measure_body(body), len(op.carries)
-        if self.part.hardware.execution.lays_out or op.iterations == 1:
+        memory, carried = self._liveness.measure_body(node, body), len(node.op.carries)
+        if self.part.hardware.execution.lays_out or node.op.iterations == 1:
             return memory.peak
         found, carries = memory.peak, set(memory.results[:carried])
         for number in dict.fromkeys(memory.results[carried:]):
