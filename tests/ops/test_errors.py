@@ -23,8 +23,9 @@ from mithril.errors import (
     ShapeError,
     ShardingError,
 )
-from mithril.ir import Builder, Op
+from mithril.ir import Builder, Graph, Op
 from mithril.ops.expansion import gradient_by_expansion
+from mithril.ops.host import to_host, verify_host
 from mithril.types import DType, TensorType, as_dtype, check_number, promote
 
 from tests.ops.custom_cases import CASES as CUSTOM
@@ -97,6 +98,15 @@ RAGGED = (
     "an inhomogeneous shape after 1 dimensions. The detected shape was (2,) + inhomogeneous part.; "
     "give equal lengths"
 )
+
+
+def on_host() -> Graph:
+    """Return a graph that computes with what lies in the host arena."""
+    builder = Builder()
+    x = builder.input(TensorType((3,), F32), "x")
+    return builder.build({"y": to_host(x) + 1.0})
+
+
 CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     *CUSTOM,
     *MORE,
@@ -275,6 +285,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(ops.Constrain(((), (), ("x",))), f(2, 3)), ShardingError, "cannot constrain float32[2, 3] to P(None, None, 'x'); it has 3 entries; give at most one per dimension"),
     (differentiates(ops.MaxPoolGradient((2,), (1,), ((0, 0),)), f(2, 3, 4), f(2, 3, 3), f(2, 3, 3)), GraphError, "max_pool has no second derivative here; differentiate it once, or pool with mean()"),
     (lambda: KernelTable().register(ops.Exp, ops.Exp)(abs), BackendError, "op 'exp' has a kernel in this table already; register one"),
+    (lambda: verify_host(on_host()), GraphError, "op 'add' computes with float32[3], which lies in the host arena; bring it back with from_host before"),
     (lambda: check_number(0.5, I32), ShapeError, "number is 0.5, which is no int32; that holds the integers from -2147483648 to 2147483647; take another"),
 ]  # fmt: skip
 

@@ -49,12 +49,13 @@ def read_recompute(given: RecomputeOptions) -> Recompute:
     """Return what the options ask for.
 
     Args:
-        given: the options; None where one is not given.
+        given: the options, and others beside them; None where one is not given.
 
     Raises:
         OptionError: one has a wrong form, two of them differ, or one would have no effect.
     """
-    said = {name: value for name, value in given.items() if value is not None}
+    own = RecomputeOptions.__annotations__
+    said = {name: value for name, value in given.items() if name in own and value is not None}
     name, what = _choose_name(said)
     layers = _read_layers(name, what) if isinstance(what, Mapping) else {}
     budget = NONE if layers else _read_budget(name, what)

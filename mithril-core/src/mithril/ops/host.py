@@ -177,8 +177,8 @@ def verify_host(graph: Graph) -> None:
             for position, value in enumerate(node.inputs):
                 if value in on_host and not _brings_back(node, position):
                     raise GraphError(
-                        f"op '{node.op.name}' at {node.where()} computes with {value!r}, which "
-                        f"lies in the host arena; bring it back with from_host before"
+                        f"{node.where()} computes with {value.type}, which lies in the host "
+                        f"arena; bring it back with from_host before"
                     )
 
 
