@@ -15,14 +15,10 @@ from importlib.metadata import version
 from mithril.cost.calibrate.compute import (
     ROWS,
     count_products,
-    list_convolutions,
-    list_functions,
-    measure_convolutions,
-    measure_functions,
     measure_memory,
     measure_products,
-    measure_transposes,
 )
+from mithril.cost.calibrate.functions import OpTimer, count_ops
 from mithril.cost.calibrate.links import list_axes, list_kinds, measure_levels
 from mithril.cost.calibrate.timing import Timer
 from mithril.cost.hardware import Calibration, Hardware
@@ -39,8 +35,7 @@ def count_measurements(engine: Engine) -> int:
     """Return how many measurements `calibrate` announces at most."""
     timer = Timer(engine)
     links = len(list_axes(engine.mesh)) * len(list_kinds(engine))
-    functions = len(list_functions(engine.kernels)) + len(list_convolutions(engine.kernels)) + 1
-    return len(ROWS) + count_products(timer) + functions + links
+    return len(ROWS) + count_products(timer) + count_ops(engine) + links
 
 
 def calibrate(
@@ -74,9 +69,9 @@ def calibrate(
     call_seconds = timer.measure_call()
     memory = measure_memory(timer, advance)
     products = measure_products(timer, memory.kernel_seconds, advance)
-    functions = measure_functions(timer, memory.kernel_seconds, advance)
-    convolutions = measure_convolutions(timer, memory.kernel_seconds, advance)
-    transposes = measure_transposes(timer, memory.kernel_seconds, advance)
+    ops = OpTimer(timer, memory.kernel_seconds, advance)
+    functions = ops.measure_functions()
+    op_rates = {**functions, **ops.measure_convolutions(), **ops.measure_transposes()}
     levels, errors = measure_levels(timer, advance)
     base = find_described(engine)
     ordinary = sorted(rate for ((_, rate),) in functions.values())
@@ -87,7 +82,7 @@ def calibrate(
         vector_rate=ordinary[len(ordinary) // 2] if ordinary else products[DType.float32][-1][1],
         memory_bandwidth=memory.bandwidths[-1][1],
         bandwidths=memory.bandwidths,
-        op_rates={**functions, **convolutions, **transposes},
+        op_rates=op_rates,
         kernel_seconds=memory.kernel_seconds,
         call_seconds=call_seconds,
         levels=levels or base.levels,

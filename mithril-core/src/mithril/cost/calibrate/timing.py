@@ -165,3 +165,8 @@ def _time(run: Callable[[], None]) -> float:
 def make_type(*shape: int, dtype: DType = DType.float32) -> TensorType:
     """Return a tensor type."""
     return TensorType(shape, dtype)
+
+
+def subtract(seconds: float, overhead: float) -> float:
+    """Return the seconds without an overhead; noise leaves a quarter of them at least."""
+    return max(seconds - overhead, seconds / 4)
