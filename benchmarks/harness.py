@@ -36,9 +36,10 @@ SURROUNDINGS = {
     "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES, "MALLOC_TOP_PAD_": "67108864",
 }  # fmt: skip
 
-# Once the above is set glibc takes blocks of more than 128 KiB from the system every time, unless
-# told otherwise; 32 MiB is the most it can be told.
-BLOCKS_KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
+# glibc takes large blocks from the system every time: of more than 128 KiB once the above is set, of
+# more than 32 MiB whatever it is told, such as XLA's temporary memory, and other threads' heaps end
+# at 64 MiB. Not so if it maps no blocks and has one heap.
+BLOCKS_KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """What a compiler that sees a whole program makes of a local graph, as XLA does.
 
-Fused ops are looked into, operands of batched products are laid out as matrices by copies, and
-what is computed twice is computed once. Everything starts as soon as its operands are there, so
-that independent work can run side by side: what the backward needs may be made in the forward.
+Fused ops are looked into, operands of batched products are laid out as matrices by copies, sums of
+columns are told from those of rows, and what is computed twice is computed once. Everything starts
+as soon as its operands are there, so that independent work can run side by side: what the backward
+needs may be made in the forward.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mithril.ir.rewrite import all_nodes, map_bodies, rewrite
 from mithril.ops.conv import Convolution, Convolving
 from mithril.ops.definition import UserOp
 from mithril.ops.linalg import Einsum
+from mithril.ops.reduce import Sum
 from mithril.ops.shape import Movement
 
 
@@ -66,8 +68,25 @@ class LayOut(Movement):
         return list(inputs)
 
 
+@dataclass(frozen=True)
+class ColumnSum(Sum):
+    """A sum that keeps the last dimension; it exists only while a plan is priced.
+
+    It adds up what lies far apart in memory, such as a gradient for a bias, for which compilers
+    have slower kernels than for rows.
+    """
+
+    name: ClassVar[str] = "column_sum"
+
+
+PRICED = (ColumnSum.name,)
+"""Names of ops with a rate of their own that graphs of users do not have."""
+
+
 def _arrange(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
     """Lay out the operands of products and convolutions as the compiler's libraries take them."""
+    if type(node.op) is Sum and _keeps_columns(node):
+        return builder.apply(ColumnSum(node.op.axes, node.op.keepdims), *operands)
     if isinstance(node.op, Convolving):
         return _arrange_convolution(builder, node.op, operands)
     if not isinstance(node.op, Einsum):
@@ -83,6 +102,11 @@ def _arrange(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
     y = _lay_out(builder, operands[1], right, [*batch, *contracted, *columns])
     (made,) = builder.apply(node.op, x, y)
     return [_lay_out(builder, made, [*batch, *rows, *columns], result)]
+
+
+def _keeps_columns(node: Node) -> bool:
+    x = node.inputs[0].type
+    return x.rank > 1 and x.shape[-1] > 1 and x.rank - 1 not in node.op.axes
 
 
 def _lay_out(builder: Builder, x: Tensor, letters: Sequence[str], wanted: Sequence[str]) -> Tensor:

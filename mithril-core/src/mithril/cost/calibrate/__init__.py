@@ -71,7 +71,8 @@ def calibrate(
     products = measure_products(timer, memory.kernel_seconds, advance)
     ops = OpTimer(timer, memory.kernel_seconds, advance)
     functions = ops.measure_functions()
-    op_rates = {**functions, **ops.measure_convolutions(), **ops.measure_transposes()}
+    moving = {**ops.measure_transposes(), **ops.measure_column_sums()}
+    op_rates = {**functions, **ops.measure_convolutions(), **moving}
     levels, errors = measure_levels(timer, advance)
     base = find_described(engine)
     ordinary = sorted(rate for ((_, rate),) in functions.values())

@@ -11,14 +11,17 @@ from mithril.cost.hardware import Rate
 from mithril.ir import Op, Tensor
 from mithril.ir.operand import apply, apply_one
 from mithril.ops.arithmetic import Add
+from mithril.ops.control import after
 from mithril.ops.linalg import Einsum
 from mithril.ops.reduce import Sum
 from mithril.types import DType, TensorType
 
 DTYPES = (DType.float32, DType.bfloat16, DType.float16, DType.float64)
-PRODUCT_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+PRODUCT_SIZES = (16, 32, 64, 128, 256, 512, 768)
 FORMS = ("ab,cb->ac", "ab,bc->ac", "ba,bc->ac")
 """Of a product by a weight [out, in]: forward, and the gradients of its input and of the weight."""
+ROWS_PER_COLUMN = 4
+"""Training has more rows than features; a weight's gradient is then a long sum for few results."""
 LONGEST_PRODUCT = 0.1
 """Seconds of one product beyond which no larger one is measured."""
 COLUMNS = 256
@@ -101,11 +104,15 @@ def measure_products(
     return {dtype: _measure_dtype(timer, dtype, kernel_seconds, advance) for dtype in dtypes}
 
 
-def _train(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
-    """Multiply a matrix in the ways in which training does."""
-    for equation in FORMS:
-        x = apply_one(Einsum(equation), x, operands[1])
-    return x
+def _train(weight: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """Multiply by a weight in the ways in which training does; return its gradient.
+
+    The gradients do not need each other, so that an engine may compute them side by side.
+    """
+    forward, backward, gradient = map(Einsum, FORMS)
+    x = operands[1]
+    y = apply_one(forward, x, weight)
+    return after(apply_one(gradient, y, x), apply_one(backward, y, weight))
 
 
 def count_products(timer: Timer) -> int:
@@ -118,13 +125,14 @@ def _measure_dtype(
 ) -> Rate:
     points, seconds = [], 0.0
     for size in PRODUCT_SIZES:
-        advance(f"product, {size} x {size} {dtype}")
+        rows = ROWS_PER_COLUMN * size
+        advance(f"product, {rows} x {size} {dtype}")
         # Eight times the work of the size before.
         if 8 * seconds > LONGEST_PRODUCT:
             continue
-        type = make_type(size, size, dtype=dtype)
+        types = [make_type(size, size, dtype=dtype), make_type(rows, size, dtype=dtype)]
         share = 1.0 if dtype == DType.float32 else 0.5
-        seconds = timer.quickly(share).measure(_train, [type, type]) / len(FORMS)
-        points.append((2.0 * size**3, seconds))
+        seconds = timer.quickly(share).measure(_train, types) / len(FORMS)
+        points.append((2.0 * rows * size**2, seconds))
     sure = [point for point in points[:-1] if point[1] > CLEAR * kernel_seconds] + points[-1:]
     return tuple((flops, flops / subtract(took, kernel_seconds)) for flops, took in sure)

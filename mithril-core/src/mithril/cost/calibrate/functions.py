@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from mithril.cost.calibrate.timing import Step, Timer, make_type, subtract
-from mithril.cost.compiled_form import LayOut
+from mithril.cost.compiled_form import ColumnSum, LayOut
 from mithril.cost.hardware import Rate
 from mithril.cost.work import is_fused
 from mithril.engine import Engine
 from mithril.ir import Op, Tensor
 from mithril.ir.operand import apply, apply_one
-from mithril.ops.arithmetic import Multiply
+from mithril.ops.arithmetic import Add, Multiply
 from mithril.ops.attention import Attention, AttentionGradient
 from mithril.ops.control import after
 from mithril.ops.conv import (
@@ -24,12 +24,15 @@ from mithril.ops.conv import (
 from mithril.ops.functions import Erf, Tanh
 from mithril.ops.nn import Gelu, GeluGradient, Silu, SiluGradient, Softmax, SoftmaxGradient
 from mithril.ops.normalization import LayerNorm, LayerNormGradient, RmsNorm, RmsNormGradient
+from mithril.ops.reduce import Sum
 from mithril.ops.shape import Transpose
 from mithril.types import Shape, TensorType
 
 LONGEST = 0.1
 """Seconds of a convolution beyond which no larger one is measured."""
 ROWS, COLUMNS = 1024, 256
+NARROW, WIDE = (1024, 256), (2048, 1024)
+"""Matrices whose columns are summed."""
 ATTENTION = (4, 128, 4, 64)
 """Batch, sequence, heads and their size."""
 CONSTANT_ERROR = 1e-5
@@ -44,7 +47,7 @@ def count_ops(engine: Engine) -> int:
     """Return how many ops an `OpTimer` measures."""
     kernels = engine.kernels
     listed = len(list_functions(kernels)) + len(list_convolutions(kernels))
-    return listed + engine.execution.lays_out
+    return listed + 2 * engine.execution.lays_out
 
 
 class OpTimer:
@@ -93,6 +96,13 @@ class OpTimer:
         self._advance(LayOut.name)
         return {LayOut.name: tuple(map(self._measure_transpose, (ATTENTION, IMAGES[1])))}
 
+    def measure_column_sums(self) -> Mapping[str, Rate]:
+        """Return the elements that sums of columns add up, where a compiler makes them kernels."""
+        if not self._timer.engine.execution.lays_out:
+            return {}
+        self._advance(ColumnSum.name)
+        return {ColumnSum.name: tuple(self._measure_column_sum(x) for x in (NARROW, WIDE))}
+
     def _measure_apart(self, op: Op, types: Sequence[TensorType]) -> float:
         """Return the seconds of an op whose first result takes the place of its first operand."""
         is_kept_apart = self._timer.engine.execution.fuses
@@ -122,6 +132,20 @@ class OpTimer:
         type = make_type(*shape)
         seconds = subtract(self._timer.measure(step, [type]) / len(ORDERS), self._find_gap(type))
         return float(type.size), type.size / subtract(seconds, self._kernel_seconds)
+
+    def _measure_column_sum(self, shape: Shape) -> tuple[float, float]:
+        """Return the rate of a sum, which is added to each row so that the next one needs it."""
+
+        def add_sum(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+            return after(apply_one(Add(), x, apply_one(Sum((0,), keepdims=False), x)), x)
+
+        def add(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+            return after(apply_one(Add(), x, operands[1]), x)
+
+        x, row = make_type(*shape), make_type(shape[1])
+        seconds = self._timer.measure(add_sum, [x])
+        seconds = subtract(seconds, self._timer.measure(add, [x, row]))
+        return float(x.size), x.size / subtract(seconds, self._kernel_seconds)
 
     def _find_gap(self, type: TensorType) -> float:
         """Return the seconds of what keeps a tensor apart."""

@@ -31,6 +31,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from mithril.cost.compiled_form import PRICED
 from mithril.cost.hardware import Calibration, Hardware, Level, Link, Rate
 from mithril.cost.profiles.units import BANDWIDTH, BYTES, RATE, TIME, WORK, Dimension
 from mithril.errors import MithrilError, OptionError, kind_of, listing, nearest
@@ -209,7 +210,7 @@ class _Reader:
 
     def _op_rates(self, content: object) -> dict[str, Rate]:
         table = self._table(content, "op_rates")
-        self._check_keys(table, sorted(registry()), "op_rates.")
+        self._check_keys(table, sorted([*registry(), *PRICED]), "op_rates.")
         return {name: self._rate(table, name, "op_rates.") for name in table}
 
     def _calibration(self, content: object) -> Calibration | None:
