@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mithril import ops
+from mithril.cost import SIMULATED
+from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.kernels import find_kernels
 from mithril.ir import Builder, Graph, Tensor
 from mithril.plan import Execution
@@ -123,3 +127,12 @@ def test_what_keeps_kernels_apart_is_none_itself():
     graph = built(lambda x, y: ops.exp(ops.after(ops.exp(x), y)), X, X)
     assert kernels_of(graph, FUSES) == {"exp": 2 * BYTES}
     assert len(find_kernels(graph, FUSES)) == 2
+
+
+def test_a_compiler_has_a_kernel_of_its_own_for_sums_of_columns():
+    mine = replace(SIMULATED, op_rates={"column_sum": ((1.0, 1e3),)})
+    for axes, name in (((0,), "column_sum"), ((1,), "sum"), ((0, 1), "sum")):
+        graph = to_compiled_form(built(lambda x, axes=axes: ops.sum(x, axes), X))
+        (kernel,) = find_kernels(graph, FUSES).values()
+        assert [work[0] for work in kernel.work] == [name]
+        assert (kernel.seconds(mine) == 64e-3) == (name == "column_sum")

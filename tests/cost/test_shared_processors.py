@@ -72,7 +72,20 @@ def test_a_device_uses_what_others_leave_of_the_processor():
     assert found.seconds - sent == pytest.approx(1.5 * whole, rel=0.01)
 
 
+def test_alone_a_device_is_as_fast_as_was_measured_of_one():
+    """Here two at once are as fast as one alone, which leaves the rest of the processor idle."""
+    spare = Execution(devices_per_processor=2, largest_part=2.0)
+    measured = replace(SIMULATED, execution=spare, shared=((1, SIMULATED), (2, SIMULATED)))
+    shared = replace(measured.serving(2), shared=((2, SIMULATED),))
+    alone = predict_timeline(two_stages(), replace(SIMULATED, execution=Execution()))
+    sent = alone.communication["send"]
+    whole = alone.seconds - sent
+    found = predict_timeline(two_stages(), measured.serving(2))
+    assert found.seconds - sent == pytest.approx(whole, rel=0.01)
+    found = predict_timeline(two_stages(), shared)
+    assert found.seconds - sent == pytest.approx(whole / 2, rel=0.01)
+
+
 def test_what_runs_beside_something_shorter_has_the_rest_afterwards():
     """4 seconds of work beside 2: 2 seconds each at half of it, then 2 in one second."""
-    shared = Execution(devices_per_processor=2, largest_part=2.0)
-    assert find_speeds([(0.0, 2.0, 1), (0.0, 3.0, 1)], shared) == [1.0, pytest.approx(4 / 3)]
+    assert find_speeds([(0.0, 2.0, 1), (0.0, 3.0, 1)], [2.0, 1.0]) == [1.0, pytest.approx(4 / 3)]

@@ -85,7 +85,7 @@ PRICED = (ColumnSum.name,)
 
 def _arrange(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
     """Lay out the operands of products and convolutions as the compiler's libraries take them."""
-    if type(node.op) is Sum and _keeps_columns(node):
+    if type(node.op) is Sum and _keeps_columns(node.op, operands[0]):
         return builder.apply(ColumnSum(node.op.axes, node.op.keepdims), *operands)
     if isinstance(node.op, Convolving):
         return _arrange_convolution(builder, node.op, operands)
@@ -104,9 +104,8 @@ def _arrange(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
     return [_lay_out(builder, made, [*batch, *rows, *columns], result)]
 
 
-def _keeps_columns(node: Node) -> bool:
-    x = node.inputs[0].type
-    return x.rank > 1 and x.shape[-1] > 1 and x.rank - 1 not in node.op.axes
+def _keeps_columns(op: Sum, x: Tensor) -> bool:
+    return x.ndim > 1 and x.shape[-1] > 1 and x.ndim - 1 not in op.axes
 
 
 def _lay_out(builder: Builder, x: Tensor, letters: Sequence[str], wanted: Sequence[str]) -> Tensor:

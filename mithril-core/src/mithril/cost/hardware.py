@@ -249,18 +249,9 @@ class Hardware:
         """
         known = ((count, figures) for count, figures in self.shared if count <= devices)
         measured, figures = max(known, key=lambda item: item[0], default=(1, self))
-        part = measured / devices
-        rates = {dtype: _scale(rate, part) for dtype, rate in figures.rates.items()}
         return replace(
-            figures,
+            figures.scale_compute(measured / devices),
             name=self.name,
-            rates=rates,
-            vector_rate=figures.vector_rate * part,
-            op_rates={name: _scale(rate, part) for name, rate in figures.op_rates.items()},
-            peaks={dtype: peak * part for dtype, peak in figures.peaks.items()},
-            memory_bandwidth=figures.memory_bandwidth * part,
-            bandwidths=_scale(figures.bandwidths, part),
-            kernel_seconds=figures.kernel_seconds / part,
             memory_bytes=self.memory_bytes,
             host_bandwidth=self.host_bandwidth,
             transport=self.transport,
@@ -269,6 +260,24 @@ class Hardware:
             shared=self.shared,
             origin=self.origin,
             calibration=self.calibration,
+        )
+
+    def scale_compute(self, part: float) -> Hardware:
+        """Return the profile of a device that computes `part` times as fast.
+
+        >>> from mithril.cost import SIMULATED
+        >>> SIMULATED.scale_compute(0.5).rate(DType.float32)
+        500000000.0
+        """
+        return replace(
+            self,
+            rates={dtype: _scale(rate, part) for dtype, rate in self.rates.items()},
+            vector_rate=self.vector_rate * part,
+            op_rates={name: _scale(rate, part) for name, rate in self.op_rates.items()},
+            peaks={dtype: peak * part for dtype, peak in self.peaks.items()},
+            memory_bandwidth=self.memory_bandwidth * part,
+            bandwidths=_scale(self.bandwidths, part),
+            kernel_seconds=self.kernel_seconds / part,
         )
 
     @property

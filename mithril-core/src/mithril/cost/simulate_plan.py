@@ -32,7 +32,7 @@ from mithril.cost.streams import (
     simulate_program,
 )
 from mithril.ops.collective import SEND
-from mithril.plan import Execution, Plan
+from mithril.plan import Plan
 from mithril.plan.timetable import Run, Send, Transfer
 
 Arrival = tuple[float, Link]
@@ -123,15 +123,14 @@ def simulate_plan(plan: Plan, hardware: Hardware, costs: OpCosts) -> SimulatedPl
         hardware: the profile to price with.
         costs: what is known of the costs of ops.
     """
-    programs = [
-        simulate_program(price_program(stage.program, hardware, costs)) for stage in plan.stages
-    ]
+    programs = _simulate_stages(plan, hardware, costs)
     execution, scales = hardware.execution, [1.0] * len(plan.timetable.steps)
     simulation = _PlanSimulation(plan, hardware, programs, scales)
     simulated = simulation.go_through()
     if execution.largest_part > 1 and len(plan.stages) > 1 and not execution.in_turn:
+        parts = _find_parts(plan, hardware, costs, programs)
         for _ in range(ROUNDS):
-            speeds = find_speeds(simulation.spans, execution)
+            speeds = find_speeds(simulation.spans, parts)
             # Halfway, as what is shorter overlaps less, which makes it longer.
             scales = [(scale + 1 / v) / 2 for scale, v in zip(scales, speeds, strict=True)]
             simulation = _PlanSimulation(plan, hardware, programs, scales)
@@ -139,24 +138,22 @@ def simulate_plan(plan: Plan, hardware: Hardware, costs: OpCosts) -> SimulatedPl
     return simulated
 
 
-def find_speeds(spans: Sequence[Span], execution: Execution) -> list[float]:
-    """Return for each span how many times its even part of the processor a device has on average.
+def find_speeds(spans: Sequence[Span], parts: Sequence[float]) -> list[float]:
+    """Return for each span how many times as fast it is on average as while all devices work.
 
     Args:
         spans: from when to when how many devices work.
-        execution: how many share the processor.
+        parts: how many times as fast devices are while one of them works, two, and so on.
 
-    >>> shared = Execution(devices_per_processor=2, largest_part=2.0)
-    >>> find_speeds([(0.0, 2.0, 1), (1.0, 2.0, 1)], shared)
+    >>> find_speeds([(0.0, 2.0, 1), (1.0, 2.0, 1)], [2.0, 1.0])
     [1.5, 1.0]
     """
-    devices, most = execution.devices_per_processor, execution.largest_part
     changes = sorted(
         change for start, end, count in spans for change in ((start, count), (end, -count))
     )
-    times, sums, working = [0.0], [0.0], 0  # the integral over time of what a device has
+    times, sums, working = [0.0], [0.0], 0  # the integral over time of how fast devices are
     for time, count in changes:
-        part = min(devices / working, most) if working else most
+        part = parts[min(max(working, 1), len(parts)) - 1]
         sums.append(sums[-1] + part * (time - times[-1]))
         times.append(time)
         working += count
@@ -167,6 +164,31 @@ def find_speeds(spans: Sequence[Span], execution: Execution) -> list[float]:
     return [
         (integrate(end) - integrate(start)) / (end - start) if end > start else 1.0
         for start, end, _ in spans
+    ]
+
+
+def _find_parts(
+    plan: Plan, hardware: Hardware, costs: OpCosts, programs: Sequence[Simulated]
+) -> list[float]:
+    """Return how many times as fast devices are while one of them works, two, and so on.
+
+    That is what was measured with so many, and otherwise what their even part of the processor is.
+    """
+    execution, measured = hardware.execution, {count for count, _ in hardware.shared}
+    total = sum(done.seconds for done in programs)
+    parts = []
+    for working in range(1, execution.devices_per_processor + 1):
+        even = min(execution.devices_per_processor / working, execution.largest_part)
+        if working in measured and working < execution.devices_per_processor:
+            alone = _simulate_stages(plan, hardware.serving(working), costs)
+            even = total / sum(done.seconds for done in alone)
+        parts.append(even)
+    return parts
+
+
+def _simulate_stages(plan: Plan, hardware: Hardware, costs: OpCosts) -> list[Simulated]:
+    return [
+        simulate_program(price_program(stage.program, hardware, costs)) for stage in plan.stages
     ]
 
 

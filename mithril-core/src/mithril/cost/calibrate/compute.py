@@ -11,7 +11,7 @@ from mithril.cost.hardware import Rate
 from mithril.ir import Op, Tensor
 from mithril.ir.operand import apply, apply_one
 from mithril.ops.arithmetic import Add
-from mithril.ops.control import after
+from mithril.ops.control import After
 from mithril.ops.linalg import Einsum
 from mithril.ops.reduce import Sum
 from mithril.types import DType, TensorType
@@ -112,7 +112,7 @@ def _train(weight: Tensor, operands: Sequence[Tensor]) -> Tensor:
     forward, backward, gradient = map(Einsum, FORMS)
     x = operands[1]
     y = apply_one(forward, x, weight)
-    return after(apply_one(gradient, y, x), apply_one(backward, y, weight))
+    return apply_one(After(), apply_one(gradient, y, x), apply_one(backward, y, weight))
 
 
 def count_products(timer: Timer) -> int:

@@ -14,7 +14,7 @@ from mithril.ir import Op, Tensor
 from mithril.ir.operand import apply, apply_one
 from mithril.ops.arithmetic import Add, Multiply
 from mithril.ops.attention import Attention, AttentionGradient
-from mithril.ops.control import after
+from mithril.ops.control import After, after
 from mithril.ops.conv import (
     Convolution,
     ConvolutionInputGradient,
@@ -137,10 +137,11 @@ class OpTimer:
         """Return the rate of a sum, which is added to each row so that the next one needs it."""
 
         def add_sum(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
-            return after(apply_one(Add(), x, apply_one(Sum((0,), keepdims=False), x)), x)
+            total = apply_one(Sum((0,), keepdims=False), x)
+            return apply_one(After(), apply_one(Add(), x, total), x)
 
         def add(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
-            return after(apply_one(Add(), x, operands[1]), x)
+            return apply_one(After(), apply_one(Add(), x, operands[1]), x)
 
         x, row = make_type(*shape), make_type(shape[1])
         seconds = self._timer.measure(add_sum, [x])

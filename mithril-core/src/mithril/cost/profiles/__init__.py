@@ -19,7 +19,7 @@ from mithril.cost.profiles.registry import (
     find_profiles,
     list_profiles,
 )
-from mithril.cost.profiles.store import check_given, find_stored
+from mithril.cost.profiles.store import check_given, find_stored, list_stored
 from mithril.engine import Engine
 from mithril.errors import OptionError, kind_of
 
@@ -91,7 +91,8 @@ def find_hardware(engine: Engine, given: Hardware | str | Path | None = None) ->
             another kind.
     """
     if given is None:
-        found = find_stored(engine).hardware or find_described(engine)
+        stored = find_stored(engine).hardware
+        found = _add_fewer(stored, engine) if stored else find_described(engine)
     else:
         found = as_hardware(given)
         check_given(found, engine)
@@ -99,6 +100,14 @@ def find_hardware(engine: Engine, given: Hardware | str | Path | None = None) ->
     if given is not None and found.calibration is None:
         return found.on(here)  # devices that are elsewhere
     return here.serving(engine.execution.devices_per_processor)
+
+
+def _add_fewer(found: Hardware, engine: Engine) -> Hardware:
+    """Return a stored profile that knows the figures of fewer devices at work, too."""
+    known = (stored.hardware for stored in list_stored(engine))
+    counts = {one.calibration.devices: one for one in known if one and one.calibration}
+    fewer = {count: one for count, one in counts.items() if count < engine.mesh.size}
+    return replace(found, shared=(*sorted(fewer.items()), *found.shared))
 
 
 def find_described(engine: Engine) -> Hardware:
