@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mithril.cost.arena import Block, align, find_bound, place
-from mithril.engine.arena import ALIGNMENT, Arena
+from mithril.cost.arena import Block, find_bound, place
+from mithril.engine.alignment import ALIGNMENT, align
+from mithril.engine.arena import Arena
 
 from tests.profiles import scaled
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mithril.engine.arena import HostLayout, Place
+from mithril.engine.arena import ArenaLayout, Place
 from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import Kernel
 from mithril.engine.marks import Marks
@@ -55,7 +55,7 @@ class LockstepExecutable:
         kernels: Mapping[str, Kernel],
         xp: ModuleType,
         marks: Marks | None = None,
-        layout: HostLayout | None = None,
+        layout: ArenaLayout | None = None,
     ) -> None:
         graph = join_starts(program.graph) if layout is None else layout.graph
         writer = Writer(program.mesh, graph, kernels, xp, "run", marks, layout)
@@ -119,7 +119,7 @@ class Writer:
         xp: ModuleType,
         name: str,
         marks: Marks | None = None,
-        layout: HostLayout | None = None,
+        layout: ArenaLayout | None = None,
     ) -> None:
         self.constants: dict[str, Any] = {}
         self.functions: list[str] = []
@@ -316,7 +316,7 @@ class Writer:
                     self.constants |= {"empty": self._xp.empty, dtype: value.type.dtype.numpy}
                     yield f"{name} = empty({value.type.shape}, {dtype})"
 
-    def _place(self, layout: HostLayout, value: Value, function: str, at: Coordinate) -> str:
+    def _place(self, layout: ArenaLayout, value: Value, function: str, at: Coordinate) -> str:
         """Return the name of the memory of a value on a device."""
         device = self._variables.find_device(value, at)
         name = f"{function}_{self._variables.names[value]}_{device}"

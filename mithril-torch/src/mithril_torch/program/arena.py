@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mithril import ops
-from mithril.engine.arena import Arena, Arrange, Writing, makes_anew
-from mithril.ir import Constant, Graph, Node, Repeat, Value
+from mithril.engine.arena import makes_anew
+from mithril.ir import Constant, Node, Repeat, Value
 from mithril.ops.collective import AxisIndex
 from mithril.ops.definition import UserOp
-from mithril.plan import Execution
 
 from mithril_torch.kernels import EXPRESSIONS
 from mithril_torch.program.buffers import is_written_into
@@ -36,22 +35,10 @@ IN_ARENA = tuple(
 """Names of the ops whose results lie in an arena, as far as that is known of an op by its name."""
 
 
-def arrange_on(arrange: Arrange, execution: Execution, graph: Graph, writing: Writing) -> Arena:
-    """Return where the results of a graph lie that is written as text.
-
-    Args:
-        arrange: chooses the places.
-        execution: how programs run.
-        graph: as it is written.
-        writing: what functions do with memory that is given.
-    """
-    return arrange(graph, execution, writing)
-
-
 def list_written(node: Node) -> Sequence[Value]:
     """Return the results of a node that are written into memory that is given."""
     if node.op.bodies:
-        return node.outputs[len(node.op.carries) :]  # stacks, slice by slice
+        return node.stacks
     is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex | UserOp)
     if is_special or len(node.outputs) != 1:
         return ()
