@@ -22,14 +22,15 @@ IN_ARENA = tuple(
     op.name
     for op in (
         ops.Abs, ops.Add, ops.Arctan, ops.BitwiseAnd, ops.BitwiseInvert, ops.BitwiseOr,
-        ops.BitwiseXor, ops.Cast, ops.Ceil, ops.Concatenate, ops.Cos, ops.Cosh, ops.Divide,
-        ops.Einsum, ops.Equal, ops.Erf, ops.Exp, ops.Expm1, ops.Floor, ops.Gelu, ops.GeluGradient,
+        ops.BitwiseXor, ops.Cast, ops.Ceil, ops.Concatenate, ops.Cos, ops.Cosh, ops.Cumprod,
+        ops.Cumsum, ops.Divide, ops.Einsum, ops.Equal, ops.Erf, ops.Exp, ops.Expm1, ops.Floor,
+        ops.Gelu, ops.GeluGradient,
         ops.Greater, ops.GreaterEqual, ops.LeftShift, ops.Less, ops.LessEqual, ops.Log, ops.Log1p,
         ops.LogSoftmax, ops.LogicalAnd, ops.LogicalNot, ops.LogicalOr, ops.LogicalXor, ops.Max,
         ops.Maximum, ops.Min, ops.Minimum, ops.Multiply, ops.Negate, ops.NotEqual, ops.Power,
         ops.Relu, Repeat, ops.RightShift, ops.Round, ops.Rsqrt, ops.Sigmoid, ops.Silu,
         ops.SiluGradient, ops.Sin, ops.Sinh, ops.Softmax, ops.SoftmaxGradient, ops.Sqrt,
-        ops.Subtract, ops.Sum, ops.Tan, ops.Tanh, ops.Trunc,
+        ops.Subtract, ops.Sum, ops.Tan, ops.Tanh, ops.Trunc, ops.Where,
     )
 )  # fmt: skip
 """Names of the ops whose results lie in an arena, as far as that is known of an op by its name."""
