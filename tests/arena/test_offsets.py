@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mithril.cost.arena import Block, align, find_bound, place
-from mithril.engine.arena import ALIGNMENT, Arena
+from mithril.cost.arena import Block, find_bound, place
+from mithril.engine.alignment import ALIGNMENT, align
+from mithril.engine.arena import Arena
 
 from tests.profiles import scaled
 
@@ -50,17 +51,10 @@ def test_memory_is_used_again() -> None:
 
 
 def test_the_smallest_gap_that_fits_is_taken() -> None:
-    # Three large blocks leave gaps of 256 and of 64 bytes at moment 5; the last one fits both.
-    tall = [Block(640, 0, 1), Block(576, 0, 9), Block(512, 2, 9), Block(448, 4, 9)]
-    offsets = place([*tall, Block(64, 5, 5)])
-    taken = sorted(
-        (offset, offset + b.bytes)
-        for offset, b in zip(offsets, tall, strict=False)
-        if b.birth <= 5 <= b.death
-    )
-    gaps = [(b - a, a) for (_, a), (b, _) in zip([(0, 0), *taken], taken, strict=False) if b > a]
-    fitting = [gap for gap in gaps if gap[0] >= 64]
-    assert offsets[-1] == (min(fitting)[1] if fitting else taken[-1][1])
+    # All are there at moment 0; two go, and leave gaps of 448 and of 320 bytes. Both hold the last.
+    first = [Block(512, 0, 9), Block(448, 0, 1), Block(384, 0, 9), Block(320, 0, 1)]
+    found = place([*first, Block(256, 0, 9), Block(192, 5, 5)])
+    assert found == [0, 512, 960, 1344, 1664, 1344]
 
 
 def test_an_empty_arena_is_as_good_as_can_be() -> None:

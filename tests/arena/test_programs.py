@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from mithril import ops
 from mithril.cost.liveness import Liveness, arrange
 from mithril.engine import Engine
-from mithril.ir import Builder, Constant, Graph, Tensor
+from mithril.ir import Builder, Constant, Graph, Node, Repeat, Tensor, Value
 from mithril.types import DType, TensorType
 
 from tests.arena.programs import assert_equal_in_arena, graphs, run
@@ -93,6 +93,22 @@ def test_results_of_every_op_are_its_own(name: str, case: Case) -> None:
     for one, other in zip(expected, found, strict=True):
         for a, b in zip(one, other, strict=True):
             assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
+def test_plans_know_by_name_whose_results_torch_puts_into_an_arena() -> None:
+    """What is written may depend on dtypes and attributes; the first case of an op stands for it."""
+    arena = pytest.importorskip("mithril_torch.program.arena")
+    kernels, first = engine_of("torch").kernels, {}
+    for case in CASES:
+        if case.op.name in kernels:
+            first.setdefault(case.op.name, case)
+    written = set()
+    for name, case in first.items():
+        types = [type_of(x) for x in case.arrays]
+        inputs, outputs = map(Value, types), map(Value, case.op.infer(types))
+        if arena.list_written(Node(case.op, tuple(inputs), tuple(outputs))):
+            written.add(name)
+    assert {*arena.IN_ARENA} == written | {Repeat.name}
 
 
 def test_a_view_that_leaves_takes_its_memory_out_of_the_arena() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +18,18 @@ from mithril.engine.recording import ArrayTally, EngineProfiler, Recorder, Segme
 from mithril.ir import Tensor
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import AllReduce
+from mithril.plan import Program
 
 from tests.engine.programs import apply_op, everywhere, f32, graph_of, program_of
 
 
 def reduced(x: Tensor, y: Tensor) -> Tensor:
     return apply_op(AllReduce(("a",), "sum"), ops.exp(x) * y)[0]
+
+
+def measured(program: Program) -> MeasuredLockstep:
+    lower = partial(LockstepExecutable, program, NUMPY_KERNELS, np)
+    return MeasuredLockstep(lower, program.mesh.flat)
 
 
 MESH = Mesh(a=2)
@@ -63,7 +70,7 @@ def test_a_device_works_in_its_share_of_the_kernels() -> None:
     recorder = Recorder()
     given = {"x": Sharding(MESH, ((), ("a",)))}
     graph = graph_of(lambda x, y: (ops.exp(x), ops.exp(y)), x=f32(2, 2), y=f32(2, 2))
-    execute = MeasuredLockstep(program_of(MESH, graph, given), NUMPY_KERNELS, np)
+    execute = measured(program_of(MESH, graph, given))
     execute([[np.ones((2, 1), np.float32)] * 2, [np.ones((2, 2), np.float32)] * 2], recorder)
     recorder.finish()
     (span,) = recorder.spans
@@ -145,6 +152,6 @@ def test_peaks_of_a_program_are_those_of_its_arrays() -> None:
     program = program_of(mesh, graph_of(function, x=f32(1000)), {"x": everywhere(mesh, 1)})
     recorder = Recorder(counts_memory=True)
     parts = [np.ones(1000, np.float32) for _ in range(2)]
-    MeasuredLockstep(program, NUMPY_KERNELS, np)([parts], recorder)
+    measured(program)([parts], recorder)
     recorder.finish()
     assert [(use.devices, use.peak) for use in recorder.memory] == [((0,), 12000), ((1,), 12000)]

@@ -35,7 +35,7 @@ from mithril_torch.kernels.callable import kernels_on
 from mithril_torch.kernels.workspaces import WORKSPACES
 from mithril_torch.launch.distributed import Job, job_of, join
 from mithril_torch.options import TorchOptions
-from mithril_torch.program.arena import IN_ARENA, arrange_on
+from mithril_torch.program.arena import IN_ARENA
 from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
 from mithril_torch.program.layout_log import log_layout, log_plan
 from mithril_torch.program.staged import transfer_plan
@@ -280,7 +280,7 @@ class TorchEngine(Engine):
             OptionError: the way programs run leaves them no say in where results lie.
         """
         self.options.check_arena()
-        chosen = partial(arrange_on, arrange, self.execution)
+        chosen = partial(arrange, self.execution)
         return replace(self, codegen=replace(self.codegen, arrange=chosen))
 
     def with_ranges(self) -> Self:

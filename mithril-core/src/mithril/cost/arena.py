@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mithril.cost.storages import Storages
-from mithril.engine.arena import ALIGNMENT, Arena, Writing
+from mithril.engine.alignment import align
+from mithril.engine.arena import Arena, Writing
 from mithril.ir import Node, Value
 from mithril.plan.execution import ALL
 
@@ -93,11 +94,6 @@ def find_bound(blocks: Sequence[Block]) -> int:
     return most
 
 
-def align(size: int) -> int:
-    """Return a size rounded up to whole lines of a cache."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 def writing_by_name(names: Sequence[str]) -> Writing:
     """Return what kernels write into an arena, as `Execution.in_arena` says it."""
     if tuple(names) == ALL:
@@ -107,7 +103,7 @@ def writing_by_name(names: Sequence[str]) -> Writing:
     def results(node: Node) -> Sequence[Value]:
         if node.op.name not in known:
             return ()
-        return node.outputs[len(node.op.carries) :]  # of a loop the stacks, slice by slice
+        return node.stacks if node.op.bodies else node.outputs
 
     return Writing(results)
 
@@ -160,12 +156,11 @@ def _extend_shared(
     """Keep operands as long as results that may lie in their memory; add to what is outside."""
     of = storages.of
     for node in reversed(storages.graph.nodes):
-        results = node.outputs
-        if node.op.bodies:
-            results = results[: len(node.op.carries)]  # stacks are copies
-        elif is_anew(node):
+        if is_anew(node) and not node.op.bodies:
             continue
-        for value in (value for value in results if value in of):
+        for value in (value for value in node.outputs if value in of):
+            if value in node.stacks:  # which are copies
+                continue
             result = of[value]
             if value in written[node] and result.number not in outside:
                 continue

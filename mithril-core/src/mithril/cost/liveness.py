@@ -67,7 +67,7 @@ class GraphMemory:
     host: int = 0
 
 
-def arrange(graph: Graph, execution: Execution, writing: Writing) -> Arena:
+def arrange(execution: Execution, graph: Graph, writing: Writing) -> Arena:
     """Return where the values of a graph lie in an arena; see `mithril.engine.arena.Arrange`."""
     return Liveness(execution, writing).measure(graph).arena
 
@@ -115,9 +115,9 @@ class Liveness:
         known = self._bodies.get(id(body))
         if known is None:
             storages = Storages(body, self.execution)
-            outputs = list(body.outputs.values())
-            copies = self.writing is not None and bool(self.writing.results(node))
-            leaving = outputs[: len(node.op.carries)] if copies else outputs
+            leaving = list(body.outputs.values())
+            if self.writing is not None and self.writing.results(node):
+                leaving = leaving[: len(node.op.carries)]  # stacks are copies
             known = self._bodies[id(body)] = body, _Sweep(self, storages, {}, {}, leaving).run()
         return known[1]
 

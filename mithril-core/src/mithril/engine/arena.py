@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mithril.engine.alignment import ALIGNMENT
 from mithril.engine.kernels.registry import Run
 from mithril.ir import Graph, Node, Value
 from mithril.ir.start import join_starts
@@ -51,9 +52,6 @@ from mithril.ops.random import RandomBits
 from mithril.ops.reduce import Reduction
 from mithril.plan import Execution, Program
 from mithril.types import TensorType
-
-ALIGNMENT = 64
-"""Offsets and sizes are multiples of so many bytes: a line of a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,12 +113,12 @@ class Writing:
 class Arrange(Protocol):
     """Chooses where the values of a graph lie; `mithril.cost` has it, which knows live ranges."""
 
-    def __call__(self, graph: Graph, execution: Execution, writing: Writing) -> Arena:
+    def __call__(self, execution: Execution, graph: Graph, writing: Writing) -> Arena:
         """Return where values lie.
 
         Args:
+            execution: how the engine runs programs.
             graph: a local one, its nodes in the order in which they run.
-            execution: how the engine runs them.
             writing: what its kernels do with memory that is given.
         """
         ...
@@ -134,8 +132,8 @@ Place = tuple[int, int, TensorType]
 """A device, where something begins in its block, and what it is."""
 
 
-class HostArenas:
-    """The arenas of devices that are simulated on the host; the programs of a plan share them.
+class SimulatedArenas:
+    """The arenas of simulated devices, in the memory of NumPy; the programs of a plan share them.
 
     Args:
         arrange: chooses offsets.
@@ -148,7 +146,7 @@ class HostArenas:
         self.lock = Lock()
         """Held while a program runs: two calls at once would write into the same memory."""
 
-    def lay_out(self, program: Program, execution: Execution, writers: WriterOf) -> HostLayout:
+    def lay_out(self, program: Program, execution: Execution, writers: WriterOf) -> ArenaLayout:
         """Return where the values of a program lie, and take note of the size that it needs.
 
         Args:
@@ -157,10 +155,10 @@ class HostArenas:
             writers: of its kernels those that write where they are told.
         """
         graph = join_starts(program.graph)
-        arena = self._arrange(graph, execution, Writing(partial(_list_written, writers)))
+        arena = self._arrange(execution, graph, Writing(partial(_list_written, writers)))
         for device in program.mesh.flat:
             self._sizes[device] = max(arena.size, self._sizes.get(device, 0))
-        return HostLayout(self, graph, arena, writers)
+        return ArenaLayout(self, graph, arena, writers)
 
     def assign(self, places: Mapping[str, Place], namespace: dict[str, Any]) -> None:
         """Put memory into a namespace; blocks are made when they are first needed.
@@ -180,7 +178,7 @@ class HostArenas:
 def _list_written(writers: WriterOf, node: Node) -> Sequence[Value]:
     """Return the results of a node that a kernel writes; a scalar of NumPy is no array."""
     if node.op.bodies:
-        return node.outputs[len(node.op.carries) :]  # stacks, slice by slice
+        return node.stacks
     make = writers.get(node.op.name)
     if make is None or not all(value.type.shape for value in node.outputs):
         return ()
@@ -195,7 +193,7 @@ def _make_block(size: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HostLayout:
+class ArenaLayout:
     """Where the values of one graph lie in the arenas of simulated devices.
 
     Args:
@@ -206,7 +204,7 @@ class HostLayout:
         base: where in a block the arena begins.
     """
 
-    arenas: HostArenas
+    arenas: SimulatedArenas
     graph: Graph
     arena: Arena
     writers: WriterOf
@@ -226,7 +224,7 @@ class HostLayout:
         """Return where such a value lies on a device."""
         return device, self.base + self.arena.offsets[value], value.type
 
-    def within(self, node: Node) -> HostLayout:
+    def within(self, node: Node) -> ArenaLayout:
         """Return the layout of the body of a loop."""
         start, arena = self.arena.within(node)
         return replace(self, graph=node.op.bodies[0], arena=arena, base=self.base + start)

@@ -18,12 +18,12 @@ from threading import Lock
 
 import numpy as np
 
+from mithril.engine.alignment import align
 from mithril.errors import BackendError
 from mithril.units import format_bytes
 
 SEGMENT = 1 << 26
 """Bytes of a segment, unless a block needs more; later ones are larger, so that they stay few."""
-ALIGNMENT = 64
 
 
 class _Segment:
@@ -86,7 +86,7 @@ class HostArena:
         Raises:
             BackendError: there is no room for them.
         """
-        size = max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT
+        size = align(max(nbytes, 1))
         with self._lock:
             self._settle()
             segment, start = self._find(size)

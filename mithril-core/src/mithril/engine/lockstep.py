@@ -9,7 +9,6 @@ it.
 
 from __future__ import annotations
 
-import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from mithril.engine.arena import HostLayout, Place
+from mithril.engine.arena import ArenaLayout, Place
 from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import Kernel
 from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
+from mithril.engine.variables import Axes, Coordinate, Variables
 from mithril.errors import MithrilError
 from mithril.ir import Graph, Node, Repeat, Value
 from mithril.ir.start import join_starts
@@ -33,8 +33,6 @@ from mithril.ops.host import FromHost, ToHost, find_on_host, uses_host
 from mithril.plan import Port, Program
 from mithril.plan.issued import issue_node
 
-Axes = tuple[str, ...]
-Coordinate = tuple[int, ...]  # along the axes a value varies over, in mesh order
 _Run = Callable[[Sequence[Sequence[Any]], Observer | None], list[list[Any]]]
 STRETCH = 8
 """How many nodes of a lazy namespace are put together before their computation is started."""
@@ -57,7 +55,7 @@ class LockstepExecutable:
         kernels: Mapping[str, Kernel],
         xp: ModuleType,
         marks: Marks | None = None,
-        layout: HostLayout | None = None,
+        layout: ArenaLayout | None = None,
     ) -> None:
         graph = join_starts(program.graph) if layout is None else layout.graph
         writer = Writer(program.mesh, graph, kernels, xp, "run", marks, layout)
@@ -121,7 +119,7 @@ class Writer:
         xp: ModuleType,
         name: str,
         marks: Marks | None = None,
-        layout: HostLayout | None = None,
+        layout: ArenaLayout | None = None,
     ) -> None:
         self.constants: dict[str, Any] = {}
         self.functions: list[str] = []
@@ -132,8 +130,7 @@ class Writer:
         self._kernels = kernels
         self._xp = xp
         self._name = name
-        self._varies: dict[Value, Axes] = {}
-        self._names: dict[Value, str] = {}
+        self._variables = Variables(mesh)
         self._last = graph.last_uses()
         self._on_host = find_on_host(graph)
         self._live: dict[Value, None] = {}
@@ -150,15 +147,16 @@ class Writer:
         for position, (port, value) in enumerate(zip(ports, self._graph.inputs, strict=True)):
             sharding = carry(port.sharding, self._mesh)
             pending = tuple(axis for axis, _ in sharding.partial)
-            self._declare(value, (*sharding.split_axes, *pending))
-            for at, name in self._variables(value):
-                device = self._device(self._varies[value], at)
+            self._variables.declare(value, (*sharding.split_axes, *pending))
+            for at, name in self._variables.of(value):
+                device = self._variables.find_device(value, at)
                 lines.append(f"{name} = inputs[{position}][{device}]")
         for value in self._graph.inputs if self._marks else ():
             lines += self._hold(value)
         lines += self._nodes()
-        results = ", ".join(self._output(value) for value in self._graph.outputs.values())
-        lines.append(f"return [{results}]")
+        outputs = (self._variables.by_device(value) for value in self._graph.outputs.values())
+        results = (f"[{', '.join(names)}]" for names in outputs)
+        lines.append(f"return [{', '.join(results)}]")
         return self._function("inputs, observe", lines)
 
     def write_body(self, varies: Sequence[Axes], carried: int) -> tuple[str, list[Axes]]:
@@ -169,17 +167,17 @@ class Writer:
             carried: how many inputs are carries; they come out as they went in.
         """
         for value, axes in zip(self._graph.inputs, varies, strict=True):
-            self._declare(value, axes)
-        parameters = [name for v in self._graph.inputs for _, name in self._variables(v)]
+            self._variables.declare(value, axes)
+        parameters = self._variables.of_all(self._graph.inputs)
         lines = list(self._nodes())
         outputs = list(self._graph.outputs.values())
-        found = [self._varies[value] for value in outputs]
+        found = [self._variables.axes[value] for value in outputs]
         leaving = [*varies[:carried], *found[carried:]]
         if all(set(a) <= set(b) for a, b in zip(found, leaving, strict=True)):
             names = [
-                self._variable(value, axes, at)
+                name
                 for value, axes in zip(outputs, leaving, strict=True)
-                for at in self._coordinates(axes)
+                for name in self._variables.along(value, axes)
             ]
             lines.append(f"return [{', '.join(names)}]")
         return self._function(", ".join([*parameters, "observe"]), lines), found
@@ -199,7 +197,7 @@ class Writer:
             if self._marks is not None:
                 yield from self._note(self._marks, node)
             over = self._last.get(node, ())
-            dead = [n for v in over for _, n in self._variables(v)]
+            dead = self._variables.of_all(over)
             self._live.update((v, None) for v in node.outputs if v not in self._on_host)
             for value in over:
                 self._live.pop(value, None)
@@ -208,8 +206,7 @@ class Writer:
                 if self._marks is not None:
                     self._marks.forget(dead)
             if "start" in self.constants and number % STRETCH == STRETCH - 1:
-                kept = (v for v in node.outputs if v not in over)
-                made = [n for v in kept for _, n in self._variables(v)]
+                made = self._variables.of_all(v for v in node.outputs if v not in over)
                 if made:
                     yield f"start([{', '.join(made)}])"
         if self._marks is not None:
@@ -218,23 +215,22 @@ class Writer:
 
     def _compute(self) -> str:
         """Return the line that has a lazy namespace compute all that is there."""
-        names = [name for value in self._live for _, name in self._variables(value)]
-        return f"compute([{', '.join(names)}])"
+        return f"compute([{', '.join(self._variables.of_all(self._live))}])"
 
     def _note(self, marks: Marks, node: Node) -> Iterator[str]:
         """Tell the marks what a node has made, and how many kernels it takes for all devices."""
-        first = self._varies[node.outputs[0]]
+        first = self._variables.axes[node.outputs[0]]
         axes: Axes = getattr(node.op, "axes", ()) if node.op.is_collective else ()
         kernels = self._mesh.product(axis for axis in first if axis not in axes)
-        marks.note(kernels, [name for value in node.outputs for _, name in self._variables(value)])
+        marks.note(kernels, self._variables.of_all(node.outputs))
         for value in node.outputs:
             yield from self._hold(value)
 
     def _hold(self, value: Value) -> Iterator[str]:
         """Write what counts the memory of a value on each device that has it."""
         if self._marks is not None and self._marks.counts_memory:
-            axes = self._varies[value]
-            for at, name in self._variables(value):
+            axes = self._variables.axes[value]
+            for at, name in self._variables.of(value):
                 where = dict(zip(axes, at, strict=True))
                 yield self._marks.hold(self._mesh, where, name)
 
@@ -246,7 +242,7 @@ class Writer:
         if isinstance(op, Repeat):
             yield from self._loop(node, op, function)
             return
-        inherited = tuple(axis for value in node.inputs for axis in self._varies[value])
+        inherited = tuple(axis for value in node.inputs for axis in self._variables.axes[value])
         if op.is_collective:
             yield from self._collective(node, function, inherited)
             return
@@ -256,13 +252,13 @@ class Writer:
         self.constants[function] = kernel
         self.places[function] = _place_in_code(node)
         for value in node.outputs:
-            self._declare(value, inherited)
-        axes = self._varies[node.outputs[0]]
-        for at in self._coordinates(axes):
-            results = ", ".join(self._variable(value, axes, at) for value in node.outputs)
-            operands = [self._variable(value, axes, at) for value in node.inputs]
+            self._variables.declare(value, inherited)
+        axes = self._variables.axes[node.outputs[0]]
+        for at in self._variables.coordinates(axes):
+            results = ", ".join(self._variables.at(value, axes, at) for value in node.outputs)
+            operands = [self._variables.at(value, axes, at) for value in node.inputs]
             if layout is not None:
-                operands.append(self._place(layout, node.outputs[0], function, axes, at))
+                operands.append(self._place(layout, node.outputs[0], function, at))
             yield f"{results} = {function}({', '.join(operands)})"
 
     def _loop(self, node: Node, op: Repeat, function: str) -> Iterator[str]:
@@ -271,12 +267,12 @@ class Writer:
         self.functions.append(source)
         kept = [*varies[: op.carried], *found[op.carried :]]
         for value, axes in zip(node.outputs, kept, strict=True):
-            self._declare(value, axes)
+            self._variables.declare(value, axes)
         stacked = len(node.inputs) - op.stacked
         arguments: list[str] = []
         state: list[str] = []
         for position, (value, axes) in enumerate(zip(node.inputs, varies, strict=True)):
-            names = [self._variable(value, axes, at) for at in self._coordinates(axes)]
+            names = self._variables.along(value, axes)
             if position < op.carried:
                 mine = [f"{function}_c{len(state) + i}" for i in range(len(names))]
                 yield from (f"{own} = {name}" for own, name in zip(mine, names, strict=True))
@@ -285,7 +281,7 @@ class Writer:
             else:
                 index = f"[{function}_i]" if position >= stacked else ""
                 arguments += [f"{name}{index}" for name in names]
-        results = [name for value in node.outputs for _, name in self._variables(value)]
+        results = self._variables.of_all(node.outputs)
         stacks = results[len(state) :]
         yield from self._begin_stacks(node, op, function)
         order = f"reversed(range({op.count}))" if op.reverse else f"range({op.count})"
@@ -295,8 +291,7 @@ class Writer:
         yield f"    [{', '.join([*state, *made])}] = {call}"
         if self._marks is not None:
             yield f"    {self._marks.resume()}"
-        put = ".append({})" if self._layout is None else f"[{function}_i] = {{}}"
-        yield from (f"    {s}{put.format(m)}" for s, m in zip(stacks, made, strict=True))
+        yield from (f"    {s}[{function}_i] = {m}" for s, m in zip(stacks, made, strict=True))
         lists = self._list_on_host(node, op.carried)  # slices that lie on the host stay apart
         if self._computes and uses_host(op.body):
             lazy = [m for s, m in zip(stacks, made, strict=True) if s not in lists]
@@ -304,54 +299,43 @@ class Writer:
         yield from (f"{a} = {b}" for a, b in zip(results, state, strict=False))
         if self._layout is None:
             self.constants["stack"] = self._xp.stack
-            backwards = "[::-1]" if op.reverse else ""
-            yield from (
-                f"{name} = {name}{backwards}"
-                if name in lists
-                else f"{name} = stack({name}{backwards})"
-                for name in stacks
-            )
+            yield from (f"{name} = stack({name})" for name in stacks if name not in lists)
         yield f"del {', '.join([*state, *made])}"
 
     def _begin_stacks(self, node: Node, op: Repeat, function: str) -> Iterator[str]:
         """Write what makes the stacks of a loop: lists, or memory that its iterations write to."""
         layout = self._layout
         for value in node.outputs[op.carried :]:
-            axes = self._varies[value]
-            for at, name in self._variables(value):
-                if layout is None:
-                    yield f"{name} = []"
-                elif value in self._on_host:
+            for at, name in self._variables.of(value):
+                if layout is None or value in self._on_host:
                     yield f"{name} = [None] * {op.count}"
                 elif layout.holds(value):
-                    yield f"{name} = {self._place(layout, value, function, axes, at)}"
+                    yield f"{name} = {self._place(layout, value, function, at)}"
                 else:
-                    dtype = f"{function}_{self._names[value]}_dtype"
+                    dtype = f"{function}_{self._variables.names[value]}_dtype"
                     self.constants |= {"empty": self._xp.empty, dtype: value.type.dtype.numpy}
                     yield f"{name} = empty({value.type.shape}, {dtype})"
 
-    def _place(
-        self, layout: HostLayout, value: Value, function: str, axes: Axes, at: Coordinate
-    ) -> str:
+    def _place(self, layout: ArenaLayout, value: Value, function: str, at: Coordinate) -> str:
         """Return the name of the memory of a value on a device."""
-        device = self._device(axes, at)
-        name = f"{function}_{self._names[value]}_{device}"
+        device = self._variables.find_device(value, at)
+        name = f"{function}_{self._variables.names[value]}_{device}"
         self.memory[name] = layout.place(value, self._mesh.in_whole(device))
         return name
 
     def _list_on_host(self, node: Node, carried: int) -> set[str]:
         """Return the variables of a loop's stacks that lie in the host arena."""
         stacks = (value for value in node.outputs[carried:] if value in self._on_host)
-        return {name for value in stacks for _, name in self._variables(value)}
+        return set(self._variables.of_all(stacks))
 
     def _body(self, node: Node, op: Repeat, function: str) -> tuple[str, list[Axes], list[Axes]]:
         """Return source, input and result axes of a body; a carry varies as it comes to."""
-        varies = [self._varies[value] for value in node.inputs]
+        varies = [self._variables.axes[value] for value in node.inputs]
         while True:
             writer = self._within(node, op.body, function)
             source, found = writer.write_body(varies, op.carried)
             wider = [
-                self._in_mesh_order((*a, *b))
+                self._variables.in_mesh_order((*a, *b))
                 for a, b in zip(varies[: op.carried], found, strict=False)
             ]
             if wider == varies[: op.carried]:
@@ -369,9 +353,9 @@ class Writer:
 
     def _axis_index(self, node: Node, op: AxisIndex) -> Iterator[str]:
         (value,) = node.outputs
-        self._declare(value, op.axes)
-        for at, name in self._variables(value):
-            index = self._mesh.index_over(self._device(self._varies[value], at), op.axes)
+        self._variables.declare(value, op.axes)
+        for at, name in self._variables.of(value):
+            index = self._mesh.index_over(self._variables.find_device(value, at), op.axes)
             self.constants[f"i{index}"] = self._xp.asarray(np.asarray(index, np.int32))
             yield f"{name} = i{index}"
 
@@ -382,21 +366,21 @@ class Writer:
         same_for_all = isinstance(op, AllReduce | AllGather)
         kept = tuple(axis for axis in inherited if axis not in axes)
         for value in node.outputs:
-            self._declare(value, kept if same_for_all else (*kept, *axes))
-        outer = self._in_mesh_order(kept)
+            self._variables.declare(value, kept if same_for_all else (*kept, *axes))
+        outer = self._variables.in_mesh_order(kept)
         yield self._observation(node, function)
-        for at in self._coordinates(outer):
-            members = list(self._members(outer, at, axes))
+        for at in self._variables.coordinates(outer):
+            members = list(self._variables.members(outer, at, axes))
             groups = []
             for value in node.inputs:
-                names = (self._variable(value, *member) for member in members)
+                names = (self._variables.at(value, *member) for member in members)
                 groups.append(f"[{', '.join(names)}]")
             targets = []
             for value in node.outputs:
                 if same_for_all:
-                    targets.append(self._variable(value, outer, at))
+                    targets.append(self._variables.at(value, outer, at))
                 else:
-                    names = (self._variable(value, *member) for member in members)
+                    names = (self._variables.at(value, *member) for member in members)
                     targets.append(f"[{', '.join(names)}]")
             yield f"{', '.join(targets)} = {function}({', '.join(groups)})"
 
@@ -405,57 +389,7 @@ class Writer:
         self.constants[f"{function}_issued"] = issue_node(node, self._mesh)
         return f"if observe: observe({function}_issued)"
 
-    def _members(
-        self, outer: Axes, at: Coordinate, axes: Axes
-    ) -> Iterator[tuple[Axes, Coordinate]]:
-        """Yield the members of a group, the first of `axes` being the major one."""
-        both = self._in_mesh_order((*outer, *axes))
-        fixed = dict(zip(outer, at, strict=True))
-        for inner in itertools.product(*(range(self._mesh.sizes[axis]) for axis in axes)):
-            where = {**fixed, **dict(zip(axes, inner, strict=True))}
-            yield both, tuple(where[axis] for axis in both)
-
-    def _output(self, value: Value) -> str:
-        axes = self._varies[value]
-        everywhere = (self._mesh.coordinates(device) for device in range(self._mesh.size))
-        names = (self._variable(value, axes, tuple(c[a] for a in axes)) for c in everywhere)
-        return f"[{', '.join(names)}]"
-
-    # ---------------------------------------------------------------- variables
-
-    def _declare(self, value: Value, axes: Axes) -> None:
-        self._varies[value] = self._in_mesh_order(axes)
-        self._names[value] = f"v{len(self._names)}"
-
-    def _in_mesh_order(self, axes: Axes) -> Axes:
-        return tuple(name for name in self._mesh.names if name in axes)
-
-    def _coordinates(self, axes: Axes) -> Iterator[Coordinate]:
-        return itertools.product(*(range(self._mesh.sizes[axis]) for axis in axes))
-
-    def _variables(self, value: Value) -> Iterator[tuple[Coordinate, str]]:
-        axes = self._varies[value]
-        for at in self._coordinates(axes):
-            yield at, self._variable(value, axes, at)
-
-    def _variable(self, value: Value, axes: Axes, at: Coordinate) -> str:
-        """Return the variable that holds a value at a coordinate given along some axes."""
-        where = dict(zip(axes, at, strict=True))
-        own = [str(where[axis]) for axis in self._varies[value]]
-        return "_".join([self._names[value], *own])
-
-    def _device(self, axes: Axes, at: Coordinate) -> int:
-        where = dict(zip(axes, at, strict=True))
-        return _flat(self._mesh, where)
-
 
 def _place_in_code(node: Node) -> str:
     scope = [f"'{node.scope}'"] if node.scope else []
     return ", ".join([*scope, *([str(node.source)] if node.source else [])])
-
-
-def _flat(mesh: Mesh, where: Mapping[str, int]) -> int:
-    device = 0
-    for axis in mesh.axes:
-        device = device * axis.size + where.get(axis.name, 0)
-    return device

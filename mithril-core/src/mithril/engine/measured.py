@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from types import ModuleType
 from typing import Any
 
-from mithril.engine.arena import HostLayout
-from mithril.engine.kernels import Kernel
-from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.marks import Marks
 from mithril.engine.protocol import Executable, Observer
 from mithril.engine.recording import ArrayTally, MemoryUse, Recorder
-from mithril.plan import Program
 
 HOW = "arrays of NumPy, counted while they live"
 """How memory is measured."""
@@ -23,30 +18,21 @@ class MeasuredLockstep:
     """A program on all devices in turn that says how long its segments take.
 
     Args:
-        program: what runs.
-        kernels: kernel factories by op name.
-        xp: the array namespace, whose arrays know their `nbytes` and `base`.
-        layout: where values lie in arenas, if they do.
+        lower: returns the program with marks; its arrays know their `nbytes` and `base`.
+        devices: flat indices of those that it runs on.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        kernels: Mapping[str, Kernel],
-        xp: ModuleType,
-        layout: HostLayout | None = None,
-    ) -> None:
-        self._made = program, kernels, xp
-        self._layout = layout
-        self._devices = program.mesh.flat
+    def __init__(self, lower: Callable[[Marks], Executable], devices: tuple[int, ...]) -> None:
+        self._lower = lower
+        self._devices = devices
 
     @cached_property
-    def _timed(self) -> LockstepExecutable:
-        return LockstepExecutable(*self._made, Marks(), self._layout)
+    def _timed(self) -> Executable:
+        return self._lower(Marks())
 
     @cached_property
-    def _counting(self) -> LockstepExecutable:
-        return LockstepExecutable(*self._made, Marks(counts_memory=True), self._layout)
+    def _counting(self) -> Executable:
+        return self._lower(Marks(counts_memory=True))
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
 
-from mithril.engine.arena import Arrange, HostArenas
+from mithril.engine.arena import Arrange, SimulatedArenas
 from mithril.engine.base import Engine
 from mithril.engine.kernels import KERNELS, kernels_for, on_namespace
 from mithril.engine.kernels.writing import WRITERS
@@ -41,7 +42,7 @@ class NumpyEngine(Engine):
     options: object = None
     is_measuring: bool = False
     arrange: Arrange | None = None
-    arenas: HostArenas | None = None
+    arenas: SimulatedArenas | None = None
     name = "numpy"
 
     @property
@@ -97,19 +98,18 @@ class NumpyEngine(Engine):
         return super(NumpyEngine, shared).lower_stages(plan, donate)
 
     def _lower(
-        self, program: Program, donate: Collection[int], arenas: HostArenas | None
+        self, program: Program, donate: Collection[int], arenas: SimulatedArenas | None
     ) -> Executable:
         kernels = kernels_for(self.name, NUMPY_KERNELS)
         reusing = reuse_donated(program, donate)
         layout = None if arenas is None else arenas.lay_out(reusing, self.execution, WRITERS)
-        if self.is_measuring:
-            return MeasuredLockstep(reusing, kernels, np, layout)
-        return LockstepExecutable(reusing, kernels, np, layout=layout)
+        lower = partial(LockstepExecutable, reusing, kernels, np, layout=layout)
+        return MeasuredLockstep(lower, program.mesh.flat) if self.is_measuring else lower()
 
-    def _open_arenas(self) -> HostArenas | None:
+    def _open_arenas(self) -> SimulatedArenas | None:
         if self.arrange is None:
             return None
-        return self.arenas or HostArenas(self.arrange)
+        return self.arenas or SimulatedArenas(self.arrange)
 
     def in_arena(self, arrange: Arrange) -> Self:
         """Return this engine with programs whose kernels write into one block a device."""

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from mithril.engine.kernels import Kernel
-from mithril.engine.lockstep import Axes, Coordinate, Writer, load_run
+from mithril.engine.lockstep import Writer, load_run
 from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
+from mithril.engine.variables import Axes, Variables
 from mithril.ir import Graph, Node, Op, Value
 from mithril.ir.start import join_starts
 from mithril.mesh import Mesh
@@ -75,6 +76,7 @@ class _RankWriter(Writer):
         marks: Marks | None = None,
     ) -> None:
         super().__init__(mesh, graph, kernels, xp, name, marks)
+        self._variables = _RankVariables(mesh)
         self._rank = rank
         self._exchanges = exchanges
 
@@ -84,27 +86,28 @@ class _RankWriter(Writer):
             self._mesh, body, self._kernels, self._xp, name, self._rank, self._exchanges, marks
         )
 
-    def _declare(self, value: Value, axes: Axes) -> None:
-        super()._declare(value, ())
-
     def _axis_index(self, node: Node, op: AxisIndex) -> Iterator[str]:
         (value,) = node.outputs
-        self._declare(value, ())
+        self._variables.declare(value, ())
         index = self._mesh.index_over(self._rank, op.axes)
         self.constants[f"i{index}"] = self._xp.asarray(np.asarray(index, np.int32))
-        yield f"{self._variable(value, (), ())} = i{index}"
+        yield f"{self._variables.names[value]} = i{index}"
 
     def _collective(self, node: Node, function: str, inherited: Axes) -> Iterator[str]:
         self.constants[function] = self._exchanges[type(node.op)](node.op, self._mesh)
         for value in node.outputs:
-            self._declare(value, ())
+            self._variables.declare(value, ())
         yield self._observation(node, function)
-        targets = ", ".join(self._variable(value, (), ()) for value in node.outputs)
-        operands = ", ".join(self._variable(value, (), ()) for value in node.inputs)
+        targets = ", ".join(self._variables.names[value] for value in node.outputs)
+        operands = ", ".join(self._variables.names[value] for value in node.inputs)
         yield f"{targets} = {function}({operands})"
 
-    def _output(self, value: Value) -> str:
-        return f"[{self._variable(value, (), ())}]"
 
-    def _variable(self, value: Value, axes: Axes, at: Coordinate) -> str:
-        return self._names[value]
+class _RankVariables(Variables):
+    """No value varies: this process has the variables of one device."""
+
+    def declare(self, value: Value, axes: Axes) -> None:
+        super().declare(value, ())
+
+    def by_device(self, value: Value) -> list[str]:
+        return [self.names[value]]

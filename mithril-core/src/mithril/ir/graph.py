@@ -113,6 +113,11 @@ class Node:
         """The user's line, as `file:line`, or empty."""
         return str(self.source) if self.source else ""
 
+    @property
+    def stacks(self) -> tuple[Value, ...]:
+        """The results of a loop that its iterations make slice by slice; no other op has any."""
+        return self.outputs[len(self.op.carries) :] if self.op.bodies else ()
+
     def cost(self) -> Cost:
         """Return the work of the op on these operands."""
         return self.op.cost([v.type for v in self.inputs], [v.type for v in self.outputs])

@@ -31,10 +31,16 @@ from mithril.partition.pipeline.hoist_reductions import hoist_reductions
 from mithril.partition.pipeline.microbatches import TimeAxis, cut_batch, gather_batches, timeless
 from mithril.partition.pipeline.part_layouts import PartLayouts
 from mithril.partition.pipeline.stacked_parameters import with_stacks
-from mithril.partition.search import Solution, local_program, solve, with_kernels
+from mithril.partition.search import (
+    Solution,
+    cut_as_constrained,
+    local_program,
+    solve,
+    with_kernels,
+)
 from mithril.plan import Plan, Program, Stage, TensorReport, Timetable
 from mithril.plan.schedule import HALVES
-from mithril.sharding import UNSAID, Layout
+from mithril.sharding import UNSAID, Layout, list_constrained
 
 _EXCHANGED = (
     "a micro-batch is the same samples for all replicas, because they exchange samples inside a "
@@ -118,6 +124,7 @@ def partition_parts(
     Arguments and errors are those of `partition`.
     """
     placement = placement or Placement.whole(target.mesh)
+    cut_as_constrained(graph, target.mesh)  # of a part, axes may be gone that the user names
     return _partition_in_time(_Task(graph, layouts, placement, target, pads))
 
 
@@ -127,11 +134,13 @@ def _partition_in_time(task: _Task) -> Partitioned:
         return _partition(task, time_is_major=False)
     except PlanError as error:
         # What a replica has is cut by itself, which nobody notices unless samples are exchanged
-        # between replicas inside a stage. Then a micro-batch is the same samples for all of them.
-        if not task.placement.split:
+        # between replicas inside a stage. Then a micro-batch is the same samples for all of them,
+        # as it is where the user's code splits batches that arrive whole.
+        if not task.placement.split and not list_constrained(task.graph, task.target.mesh):
             raise
         try:
-            return _partition(task, time_is_major=True, notes=(_EXCHANGED,))
+            notes = (_EXCHANGED,) if task.placement.split else ()
+            return _partition(task, time_is_major=True, notes=notes)
         except PlanError:
             raise error from None
 

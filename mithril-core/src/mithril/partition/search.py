@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mithril.cost import Target
 from mithril.errors import MeshError
 from mithril.ir import Graph, Value
-from mithril.ir.rewrite import all_nodes, regions
+from mithril.ir.rewrite import regions
 from mithril.mesh import Mesh, Sharding, common, refine
 from mithril.mesh.cuts import refine_for
-from mithril.ops.constrain import Constrain
 from mithril.partition.spmd import localise
 from mithril.plan import Program, TensorReport, Whole
 from mithril.plan.proof import check_promises
@@ -26,6 +25,7 @@ from mithril.sharding import (
     choose,
     collect,
     find_constraints,
+    list_constrained,
 )
 from mithril.transform import expand_local, expand_nodes, runnable
 
@@ -126,7 +126,7 @@ def _open_candidates(
     heads, say) or where the user laid out a tensor on another factorisation of the devices.
     """
     said = (sharding for layout in layouts.values() for sharding in layout.shardings())
-    finer = common([mesh, *(sharding.mesh for sharding in said), *_find_constrained(graph, mesh)])
+    finer = common([mesh, *(sharding.mesh for sharding in said), *cut_as_constrained(graph, mesh)])
     while True:
         given = find_constraints(graph, finer, layouts, pads)
         candidates = collect(graph, given)
@@ -139,14 +139,23 @@ def _open_candidates(
             return graph, given, candidates
 
 
-def _find_constrained(graph: Graph, mesh: Mesh) -> Iterator[Mesh]:
-    """Yield the mesh as lines of the user's code cut its axes."""
-    for node in all_nodes(graph) if mesh.size > 1 else ():
-        if isinstance(node.op, Constrain):
-            try:
-                yield refine_for(mesh, node.op.spec)
-            except MeshError as error:
-                raise MeshError(f"{error} (constrained at {node.where()})") from None
+def cut_as_constrained(graph: Graph, mesh: Mesh) -> list[Mesh]:
+    """Return the mesh as each line of the user's code cuts its axes that says how a value lies.
+
+    Args:
+        graph: the global graph.
+        mesh: its devices, or other axes that its tensors may be split over.
+
+    Raises:
+        MeshError: a line names an axis that the mesh lacks, or cuts one that cannot be cut so.
+    """
+    found = []
+    for node, spec in list_constrained(graph, mesh):
+        try:
+            found.append(refine_for(mesh, spec))
+        except MeshError as error:
+            raise MeshError(f"{error} (constrained at {node.where()})") from None
+    return found
 
 
 def local_program(solution: Solution) -> Program:

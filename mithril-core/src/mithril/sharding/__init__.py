@@ -7,7 +7,7 @@ sharding to another. Nothing here knows an op by name.
 
 from mithril.sharding.candidates import Candidates, collect
 from mithril.sharding.choose import Choice, choose
-from mithril.sharding.constraints import Constraints, find_constraints
+from mithril.sharding.constraints import Constraints, find_constraints, list_constrained
 from mithril.sharding.layout import FREE, UNSAID, Layout
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Move, Resharder
@@ -15,5 +15,5 @@ from mithril.sharding.trial import part_sizes
 
 __all__ = [
     "FREE", "UNSAID", "Candidates", "Choice", "Constraints", "Layout", "Move", "Option",
-    "Resharder", "choose", "collect", "find_constraints", "part_sizes",
+    "Resharder", "choose", "collect", "find_constraints", "list_constrained", "part_sizes",
 ]  # fmt: skip

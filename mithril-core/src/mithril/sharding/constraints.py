@@ -6,14 +6,15 @@ values and on one mesh, the common refinement; what the user's code constrains i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from mithril.errors import MithrilError
-from mithril.ir import Graph, Value
-from mithril.ir.rewrite import regions
-from mithril.mesh import Mesh, Sharding, carry, coarse, coarsen
+from mithril.ir import Graph, Node, Value
+from mithril.ir.rewrite import all_nodes, regions
+from mithril.mesh import MICRO, Mesh, Sharding, carry, coarse, coarsen
 from mithril.mesh.refinement import has_same_layout
+from mithril.mesh.spec import PartitionSpec
 from mithril.ops.constrain import Constrain
 from mithril.sharding.layout import UNSAID, Layout
 
@@ -142,31 +143,36 @@ def _homes(
     graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], pads: bool
 ) -> Iterator[tuple[Value, Sharding]]:
     """Yield where values must lie: as a layout says, or a line of the user's code."""
-    graphs = [region.graph for region in regions(graph)]
-    for inner in graphs:
-        for value in inner.values():
+    for region in regions(graph):
+        for value in region.graph.values():
             home = layouts.get(value.name, UNSAID).home
             if home is not None:
                 yield value, carry(home, mesh)
-    yield from _find_constrained(graphs, mesh, pads)
-
-
-def _find_constrained(
-    graphs: Iterable[Graph], mesh: Mesh, pads: bool
-) -> Iterator[tuple[Value, Sharding]]:
-    """Yield where the user's code constrains values to lie; on one device there is no choice."""
     given = coarse(mesh)
-    for graph in graphs if mesh.size > 1 else ():
-        for node in graph.nodes:
-            if isinstance(node.op, Constrain):
-                (value,) = node.outputs
-                try:
-                    sharding = Sharding.of(given, node.op.spec, value.type.rank)
-                    if not pads:
-                        sharding.check_even(value.type.shape, "tensor")
-                except MithrilError as error:
-                    raise type(error)(f"{error} (constrained at {node.where()})") from None
-                yield value, carry(coarsen(sharding, value.type.shape), mesh)
+    for node, spec in list_constrained(graph, mesh):
+        (value,) = node.outputs
+        try:
+            sharding = Sharding.of(given, spec, value.type.rank)
+            if not pads:
+                sharding.check_even(value.type.shape, "tensor")
+        except MithrilError as error:
+            raise type(error)(f"{error} (constrained at {node.where()})") from None
+        yield value, carry(coarsen(sharding, value.type.shape), mesh)
+
+
+def list_constrained(graph: Graph, mesh: Mesh) -> list[tuple[Node, PartitionSpec]]:
+    """Return the nodes by which the user's code says how a value lies, each with what it says.
+
+    It speaks of devices: where there is one alone, or nothing but time, there is no choice.
+
+    Args:
+        graph: a global graph.
+        mesh: the axes that its tensors may be split over.
+    """
+    if mesh.product(axis for axis in mesh.names if axis != MICRO) == 1:
+        return []
+    nodes = all_nodes(graph)
+    return [(node, node.op.spec) for node in nodes if isinstance(node.op, Constrain)]
 
 
 def _meet(given: Sharding, wanted: Sharding, value: Value) -> Sharding:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mithril import ops
-from mithril.engine.arena import Arena, Arrange, Writing, makes_anew
-from mithril.ir import Constant, Graph, Node, Repeat, Value
+from mithril.engine.arena import makes_anew
+from mithril.ir import Constant, Node, Repeat, Value
 from mithril.ops.collective import AxisIndex
 from mithril.ops.definition import UserOp
-from mithril.plan import Execution
 
 from mithril_torch.kernels import EXPRESSIONS
 from mithril_torch.program.buffers import is_written_into
@@ -23,35 +22,24 @@ IN_ARENA = tuple(
     op.name
     for op in (
         ops.Abs, ops.Add, ops.Arctan, ops.BitwiseAnd, ops.BitwiseInvert, ops.BitwiseOr,
-        ops.BitwiseXor, ops.Cast, ops.Ceil, ops.Concatenate, ops.Cos, ops.Cosh, ops.Divide,
-        ops.Einsum, ops.Equal, ops.Erf, ops.Exp, ops.Expm1, ops.Floor, ops.Gelu, ops.GeluGradient,
+        ops.BitwiseXor, ops.Cast, ops.Ceil, ops.Concatenate, ops.Cos, ops.Cosh, ops.Cumprod,
+        ops.Cumsum, ops.Divide, ops.Einsum, ops.Equal, ops.Erf, ops.Exp, ops.Expm1, ops.Floor,
+        ops.Gelu, ops.GeluGradient,
         ops.Greater, ops.GreaterEqual, ops.LeftShift, ops.Less, ops.LessEqual, ops.Log, ops.Log1p,
         ops.LogSoftmax, ops.LogicalAnd, ops.LogicalNot, ops.LogicalOr, ops.LogicalXor, ops.Max,
         ops.Maximum, ops.Min, ops.Minimum, ops.Multiply, ops.Negate, ops.NotEqual, ops.Power,
         ops.Relu, Repeat, ops.RightShift, ops.Round, ops.Rsqrt, ops.Sigmoid, ops.Silu,
         ops.SiluGradient, ops.Sin, ops.Sinh, ops.Softmax, ops.SoftmaxGradient, ops.Sqrt,
-        ops.Subtract, ops.Sum, ops.Tan, ops.Tanh, ops.Trunc,
+        ops.Subtract, ops.Sum, ops.Tan, ops.Tanh, ops.Trunc, ops.Where,
     )
 )  # fmt: skip
 """Names of the ops whose results lie in an arena, as far as that is known of an op by its name."""
 
 
-def arrange_on(arrange: Arrange, execution: Execution, graph: Graph, writing: Writing) -> Arena:
-    """Return where the results of a graph lie that is written as text.
-
-    Args:
-        arrange: chooses the places.
-        execution: how programs run.
-        graph: as it is written.
-        writing: what functions do with memory that is given.
-    """
-    return arrange(graph, execution, writing)
-
-
 def list_written(node: Node) -> Sequence[Value]:
     """Return the results of a node that are written into memory that is given."""
     if node.op.bodies:
-        return node.outputs[len(node.op.carries) :]  # stacks, slice by slice
+        return node.stacks
     is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex | UserOp)
     if is_special or len(node.outputs) != 1:
         return ()

@@ -76,8 +76,7 @@ def find_activations(graph: Graph, threshold: int) -> list[_Gap]:
     found = []
     for family in _find_families(graph):
         maker = producers[family.origin]
-        is_stack = family.origin in maker.outputs[len(maker.op.carries) :]
-        slices = maker.op.iterations if is_stack else 1  # a stack counts by its slices
+        slices = maker.op.iterations if family.origin in maker.stacks else 1  # which count
         if family.origin.type.size <= threshold * slices:
             continue
         users = _list_users(family, uses)

@@ -11,14 +11,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from mithril.cost import Target
-from mithril.ir import Builder, Cause, Graph, Phase, Tensor, Value
+from mithril.ir import Builder, Cause, Graph, Node, Phase, Tensor, Value
+from mithril.ir.rewrite import map_bodies
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
 from mithril.ops.collective import AllGather
+from mithril.ops.constrain import Constrain
 from mithril.partition.padding import trim
 from mithril.partition.pipeline.placement import Placement
 from mithril.partition.search import solve
 from mithril.plan import Port, Program
-from mithril.sharding import Layout
+from mithril.sharding import Choice, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,22 @@ def cut_batch(
     layout = Layout(computed=cut) if is_input else Layout(home=cut)
     solution = solve(graph, mesh, {name: layout}, target, pads=True)
     dims = {value: home.dims for value, home in solution.homes().items()}
-    return solution.graph, replace(time, dims=dims)
+    return _constrain_in_time(solution.graph, time, solution.choice), replace(time, dims=dims)
+
+
+def _constrain_in_time(graph: Graph, time: TimeAxis, choice: Choice) -> Graph:
+    """Return the graph in which the user's word for where values lie is said of micro-batches."""
+
+    def cut(node: Node) -> Node:
+        node = map_bodies(node, lambda body: _constrain_in_time(body, time, choice))
+        home = choice.home(node.outputs[0])
+        if not isinstance(node.op, Constrain) or home is None:
+            return node
+        spec = node.op.spec
+        entries = (time.order(spec.axes(d), axes) for d, axes in enumerate(home.dims))
+        return replace(node, op=replace(node.op, entries=tuple(entries)))
+
+    return Graph(graph.inputs, tuple(cut(node) for node in graph.nodes), graph.outputs)
 
 
 def timeless(sharding: Sharding, mesh: Mesh) -> Sharding:
