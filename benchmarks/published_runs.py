@@ -338,7 +338,7 @@ def LlamaBlock(input: Any, *, ring: bool) -> Any:  # noqa: N802
         return ml.Linear(width, bias=False, name="down")(mnp.silu(gate) * up)
 
     q, k, v = ml.checkpoint(project)(input)
-    seen = ops.attention(q, k, v, causal=True, context_parallel="ring" if ring else None)
+    seen = ops.attention(q, k, v, causal=True, context_parallel="all_gather" if ring else None)
     middle = input + ml.Linear(width, bias=False, name="o")(seen.reshape(batch, length, -1))
     gate, up = ml.checkpoint(open_gate)(middle)
     return middle + ml.checkpoint(close_gate)(gate, up)

@@ -14,7 +14,7 @@ from tests.tolerances import TOLERANCE
 
 B, S, D = 2, 11, 16
 SEQUENCE = P(None, "seq")
-HOW = ["ring", "ulysses"]
+HOW = ["ring", "ulysses", "all_gather"]
 Rows = list[tuple[str, tuple[str, ...], int]]
 
 

@@ -75,6 +75,10 @@ class Group(Protocol):
         """Return x, whole along the factor, with the padding that its parts have."""
         ...
 
+    def trim(self, x: Tensor, dimension: int) -> Tensor:
+        """Return x, whole along the factor, without the padding that its parts have."""
+        ...
+
 
 class Shard(Protocol):
     """What `Op.localize` may ask about the shard it runs on."""

@@ -49,6 +49,7 @@ class Rule:
         special: factors whose parts the op exchanges itself; it sees zeros in their padding.
         proposes: for a whole factor, those to split in its place where values come split along it;
             they are candidates of this op alone, and its results may be split as the values came.
+        gathered: whole factors along which an option asks for operands to be gathered.
     """
 
     sizes: Mapping[str, int]
@@ -62,6 +63,7 @@ class Rule:
     even: frozenset[str] = frozenset()
     special: frozenset[str] = frozenset()
     proposes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gathered: frozenset[str] = frozenset()
 
     @staticmethod
     def parse(

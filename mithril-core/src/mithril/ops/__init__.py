@@ -7,6 +7,7 @@ examples `backend` is `ml.NumpyBackend()`.
 
 from mithril.ir.constant import Constant as Constant
 from mithril.ops.activation import *
+from mithril.ops.all_gather_attention import *
 from mithril.ops.arg_reduce import *
 from mithril.ops.arithmetic import *
 from mithril.ops.arrange import *

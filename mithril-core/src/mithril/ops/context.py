@@ -12,6 +12,7 @@ from typing import Any
 
 from mithril.errors import OptionError, ShapeError, nearest
 from mithril.ir.operand import apply
+from mithril.ops.all_gather_attention import AllGatherAttention
 from mithril.ops.attention import Attention, attend, check_mask
 from mithril.ops.choice import less, logical_and, logical_not, where
 from mithril.ops.elementwise import cast
@@ -24,6 +25,7 @@ from mithril.types import DType
 
 CONTEXTS: Mapping[str | None, type[Attention]] = {
     None: Attention, "ring": RingAttention, "ulysses": UlyssesAttention,
+    "all_gather": AllGatherAttention,
 }  # fmt: skip
 """The op for each value of `context_parallel`."""
 
@@ -68,7 +70,9 @@ def attention(
             gathered. `"ring"`: keys and values go round the devices (Liu et al., "Ring Attention",
             2023), balanced where causal (the zig-zag order; Brandon et al., "Striped Attention",
             2023). `"ulysses"`: the devices exchange the sequence for heads and back (Jacobs et
-            al., "DeepSpeed Ulysses", 2023). All three compute the same.
+            al., "DeepSpeed Ulysses", 2023). `"all_gather"`: keys and values are gathered, queries
+            stay split, balanced where causal as in a ring (Llama team, "The Llama 3 Herd of
+            Models", 2024). All four compute the same.
 
     Returns:
         [batch, sequence, heads, value_dim], of the dtype of q.
@@ -87,7 +91,7 @@ def attention(
         raise OptionError(
             f"attention has context_parallel={context_parallel!r}"
             f"{nearest(str(context_parallel), filter(None, CONTEXTS))}; choose 'ring', "
-            f"'ulysses' or None"
+            f"'ulysses', 'all_gather' or None"
         )
     op = CONTEXTS[context_parallel](bool(causal), factor)
     if soft_cap is not None and context_parallel is not None:

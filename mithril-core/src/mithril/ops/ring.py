@@ -19,7 +19,6 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply
 from mithril.ir.rule import Rule
-from mithril.ops.arithmetic import maximum
 from mithril.ops.attention import (
     Attention,
     AttentionGradient,
@@ -27,17 +26,13 @@ from mithril.ops.attention import (
     head_sizes,
     mask_dims,
 )
-from mithril.ops.choice import less, where
 from mithril.ops.elementwise import cast
-from mithril.ops.functions import exp, log
 from mithril.ops.reduce import accumulator
-from mithril.ops.ring_order import ALL, FLOOR, Meeting, Ring, Round, Sight
-from mithril.ops.shape import concatenate, reshape, transpose
+from mithril.ops.ring_order import Meeting, Ring, Round
+from mithril.ops.sequence_pieces import ALL, ARRANGE, LINES, RESTORE, Sight, merge
+from mithril.ops.shape import concatenate, transpose
 
-ARRANGE, RESTORE = "zig-zag order", "the order of the sequence"
 NEXT, HOME = "next block of the ring", "gradients of the next block of the ring"
-LINES = (0, 2, 1)
-"""Between statistics [b, h, s] and [b, s, h]."""
 
 
 @register
@@ -121,10 +116,7 @@ def _forward(inputs: Tensors, ring: Ring, scale: float) -> Tensors:
             pair = _compute_meeting(ring, at, meeting, (q, block, k.shape[3]), sight, scale)
             merged = _merge_into(merged, ring, at, meeting, pair)
     outs, lines = (concatenate(list(pieces), 1) for pieces in zip(*merged, strict=True))
-    if sight.may_hide_all:
-        unseen = less(lines, 0.5 * FLOOR)
-        outs = where(reshape(unseen, (*unseen.shape, 1)), 0.0, outs)
-        lines = where(unseen, 0.0, lines)
+    outs, lines = sight.hide(outs, lines)
     outs, lines = ring.restore([cast(outs, dtype), lines], (0, 1), RESTORE)
     return [outs, transpose(lines, LINES)]
 
@@ -139,8 +131,11 @@ def _compute_meeting(
 ) -> tuple[Any, Any]:
     """Return output and statistic [b, s, h] of a meeting, in at least float32."""
     q, block, size = operands
-    q, block = ring.part(q, meeting.queries, at), ring.part(block, meeting.keys, at)
-    op, added = Attention(meeting.causal, scale), sight.of(at, meeting)
+    q, block = (
+        ring.part(x, part, at.from_before)
+        for x, part in ((q, meeting.queries), (block, meeting.keys))
+    )
+    op, added = Attention(meeting.causal, scale), ring.see(sight, at, meeting)
     out, lines = apply(op, q, block[..., :size], block[..., size:], *added)
     return cast(out, lines.dtype), transpose(lines, LINES)
 
@@ -150,24 +145,15 @@ def _merge_into(
 ) -> list[Any]:
     """Return output and statistic of each piece, with what a meeting found."""
     out, lines = found
-    more = ring.spread(lines, meeting.queries, at, -math.inf)
-    outs = ring.spread(out, ALL, at, 0.0) if meeting.queries == ALL else [out] * len(more)
+    more = ring.spread(lines, meeting.queries, at.from_before, -math.inf)
+    whole = meeting.queries == ALL
+    outs = ring.spread(out, ALL, at.from_before, 0.0) if whole else [out] * len(more)
     if not merged:
         return list(zip(outs, more, strict=True))
     return [
-        before if line is None else _merge(before, (piece, line))
+        before if line is None else merge([before, (piece, line)])
         for before, piece, line in zip(merged, outs, more, strict=True)
     ]
-
-
-def _merge(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return output and statistic of two sets of keys together; the first is not empty."""
-    (a, x), (b, y) = one, other
-    top = maximum(x, y)
-    left, right = exp(x - top), exp(y - top)
-    total = left + right
-    left, right, sums = (reshape(n, (*n.shape, 1)) for n in (left, right, total))
-    return (a * left + b * right) / sums, top + log(total)
 
 
 # ------------------------------------------------------------------ backward
@@ -187,8 +173,8 @@ def _backward(inputs: Tensors, ring: Ring, scale: float) -> Tensors:
         keys: list[Any] = [0.0] * len(queries)
         for meeting in at.meetings:
             found = _slopes(ring, at, meeting, (q, block, given), sizes, sight, scale)
-            queries = _add(queries, ring.spread(found[0], meeting.queries, at, 0.0))
-            keys = _add(keys, ring.spread(found[1], meeting.keys, at, 0.0))
+            queries = _add(queries, ring.spread(found[0], meeting.queries, at.from_before, 0.0))
+            keys = _add(keys, ring.spread(found[1], meeting.keys, at.from_before, 0.0))
         step = concatenate(keys, 1) if ring.zigzag else keys[0]
         if own is None:
             own = step
@@ -211,10 +197,10 @@ def _slopes(
 ) -> tuple[Any, Any]:
     """Return what a meeting adds to the gradients of queries, and of keys and values together."""
     q, block, given = operands
-    q, *given = (ring.part(x, meeting.queries, at) for x in (q, *given))
-    block = ring.part(block, meeting.keys, at)
+    q, *given = (ring.part(x, meeting.queries, at.from_before) for x in (q, *given))
+    block = ring.part(block, meeting.keys, at.from_before)
     out, g, lines = given
-    op, added = AttentionGradient(meeting.causal, scale), sight.of(at, meeting)
+    op, added = AttentionGradient(meeting.causal, scale), ring.see(sight, at, meeting)
     k, v = block[..., : sizes[0]], block[..., sizes[0] :]
     found = apply(op, q, k, v, out, transpose(lines, LINES), g, *added)
     dq, dk, dv = (cast(x, lines.dtype) for x in found)

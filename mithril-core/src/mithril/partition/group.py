@@ -13,7 +13,7 @@ from mithril.ir import Alternative, Builder, Cause, Node, Tensor, Value
 from mithril.mesh import Mesh
 from mithril.ops.collective import Permute
 from mithril.partition.naming import label
-from mithril.partition.padding import stretch
+from mithril.partition.padding import stretch, trim
 from mithril.sharding import Option, Resharder
 
 
@@ -80,3 +80,7 @@ class FactorGroup:
     def stretch(self, x: Tensor, dimension: int) -> Tensor:
         """Return x, whole along the factor, with the padding that its parts have."""
         return stretch(x, dimension, [self.mesh.sizes[axis] for axis in self.axes])
+
+    def trim(self, x: Tensor, dimension: int) -> Tensor:
+        """Return x, whole along the factor, without the padding that its parts have."""
+        return trim(x, dimension, sum(self.parts), [self.mesh.sizes[axis] for axis in self.axes])

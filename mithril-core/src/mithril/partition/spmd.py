@@ -330,9 +330,10 @@ class _Localiser:
         return self._builder.assign_name(result, value.name)
 
     def _is_asked(self, value: Value, consumer: _Consumer) -> bool:
-        """Whether the user asked for a move: an op on either side splits what its rule proposes."""
+        """Whether the user asked for a move: the rule of an op on either side is about moves."""
         rules, sides = self._choice.rules, (self._producers.get(value), consumer.node)
-        return any(node in rules and bool(rules[node].proposes) for node in sides if node)
+        found = [rules[node] for node in sides if node in rules]
+        return any(rule.proposes or rule.gathered for rule in found)
 
     def _instead(self, node: Node) -> tuple[Alternative, ...]:
         if node not in self._choice.options:

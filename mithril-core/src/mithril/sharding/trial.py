@@ -148,3 +148,6 @@ class _TrialGroup:
     def stretch(self, x: Tensor, dimension: int) -> Tensor:
         missing = self.local * len(self.parts) - x.shape[dimension]
         return pad(x, [(0, missing if i == dimension else 0) for i in range(x.ndim)])
+
+    def trim(self, x: Tensor, dimension: int) -> Tensor:
+        return x[(slice(None),) * dimension + (slice(sum(self.parts)),)]

@@ -131,7 +131,9 @@ def MultiHeadAttention(  # noqa: N802
             values go round (Liu et al., "Ring Attention", 2023), with causal work balanced by the
             zig-zag order (Brandon et al., "Striped Attention", 2023). `"ulysses"`: an all-to-all
             trades the sequence for heads, and one trades them back (Jacobs et al., "DeepSpeed
-            Ulysses", 2023). The result is the same, also for lengths that do not divide.
+            Ulysses", 2023). `"all_gather"`: keys and values are gathered, each device keeps its
+            queries, balanced as in a ring (Llama team, "The Llama 3 Herd of Models", 2024). The
+            result is the same, also for lengths that do not divide.
         value_dim: features of a value in a head; head_dim by default.
         scale: factor on the scores; 1 / sqrt(head_dim) by default.
         qk_norm: "rms" or "layer": each query and key is brought to a common scale, as by RMSNorm or

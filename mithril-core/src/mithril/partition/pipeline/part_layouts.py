@@ -130,16 +130,28 @@ class PartLayouts:
     def _pass_on(self, mesh: Mesh) -> dict[str, Sharding]:
         """Return how parts pass on what differs from micro-batch to micro-batch.
 
-        Both sides have to agree which samples a micro-batch has, and on which replica.
+        Both sides have to agree which samples a micro-batch has, and on which replica. Otherwise a
+        value is whole, unless something is said of it; a gradient is split as its value is.
         """
-        found = {}
+        found, returning = {}, self.stage_graphs.returning
         for name, value in self.stage_graphs.crossing.items():
             in_time = self.time.dims.get(value, ())
             if any(in_time):
-                split = self.time.replicas(mesh)
-                dims = (self.time.order(split, axes) if axes else () for axes in in_time)
-                found[name] = Sharding(mesh, tuple(dims))
+                said = {self._of(n).home for n in (name, *returning.get(name, ()))} - {None}
+                found[name] = self._pass_on_as(said.pop() if len(said) == 1 else None, in_time, mesh)
         return found
+
+    def _pass_on_as(
+        self, home: Sharding | None, in_time: tuple[tuple[str, ...], ...], mesh: Mesh
+    ) -> Sharding:
+        """Return how a value is passed on: samples as both sides cut them, the rest as is said."""
+        split = self.time.replicas(mesh)
+        lies = Sharding.replicated(mesh, len(in_time)) if home is None else onto(home, mesh)
+        dims = (
+            self.time.order(split, time) if time else tuple(a for a in axes if a not in split)
+            for axes, time in zip(lies.dims, in_time, strict=True)
+        )
+        return Sharding(lies.mesh, tuple(dims))
 
     def _homes(
         self, graph: Graph, mesh: Mesh, passed_on: Mapping[str, Sharding]

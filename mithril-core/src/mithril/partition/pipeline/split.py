@@ -6,11 +6,12 @@ the same name. What depends on no input is computed on every part that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.partition.naming import label
+from mithril.types import Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,11 +22,14 @@ class StageGraphs:
         graphs: of each part that does something, in the order of its first node.
         crossing: what goes from part to part: name to its value in the whole graph.
         made_on: the part that makes each of them, and each output.
+        returning: for gradients that go from part to part, what they may be of: the values of the
+            same shape that go the other way.
     """
 
     graphs: Mapping[int, Graph]
     crossing: Mapping[str, Value]
     made_on: Mapping[str, int]
+    returning: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @staticmethod
     def whole(graph: Graph) -> StageGraphs:
@@ -45,12 +49,16 @@ def split_by_stage(graph: Graph, parts: Mapping[Node, int | None], rest: int) ->
     order = list(dict.fromkeys(part for part in parts.values() if part is not None)) or [rest]
     home = {value: part for node, part in parts.items() for value in node.outputs}
     crossing: dict[Value, str] = {}
+    ways: dict[Value, dict[tuple[int, int], None]] = {}
     taken = {value.name for value in graph.inputs} | set(graph.outputs)
     for node in graph.nodes:
         for value in node.inputs:
             made, used = home.get(value), parts[node]
-            if made is not None and used is not None and made != used and value not in crossing:
+            if made is None or used is None or made == used:
+                continue
+            if value not in crossing:
                 crossing[value] = _name(value, producers[value], taken)
+            ways.setdefault(value, {})[made, used] = None
     made_on = {name: home[value] for value, name in crossing.items()}
     for name, value in graph.outputs.items():
         made_on[name] = home.get(value)
@@ -61,7 +69,28 @@ def split_by_stage(graph: Graph, parts: Mapping[Node, int | None], rest: int) ->
         graphs,
         {name: value for value, name in crossing.items()},
         {name: part for name, part in made_on.items() if part is not None},
+        _find_returning(crossing, ways, producers),
     )
+
+
+def _find_returning(
+    crossing: Mapping[Value, str],
+    ways: Mapping[Value, Iterable[tuple[int, int]]],
+    producers: Mapping[Value, Node],
+) -> dict[str, list[str]]:
+    """Return what a gradient that goes from part to part may be of; see `StageGraphs`."""
+    forward: dict[tuple[int, int, Shape], list[str]] = {}
+    back = []
+    for value, name in crossing.items():
+        if producers[value].phase != Phase.forward:
+            back.append(value)
+            continue
+        for made, used in ways[value]:
+            forward.setdefault((used, made, value.type.shape), []).append(name)
+    return {
+        crossing[value]: [n for way in ways[value] for n in forward.get((*way, value.type.shape), ())]
+        for value in back
+    }
 
 
 def _name(value: Value, producer: Node, taken: set[str]) -> str:
