@@ -3,11 +3,13 @@
 Ring attention, on p devices: keys and values packed into p - 1 permutes forward; backward the same
 again, and p - 1 of their gradients. The zig-zag order of causal attention adds 2 permutes before
 and 2 behind, each of half of what goes in and comes out (1 for p = 2, where half stays). Ulysses:
-an all_to_all each of q, k, v and the output, and of their gradients.
+an all_to_all each of q, k, v and the output, and of their gradients. All-gather: keys and values whole,
+their gradients scattered; queries and the output go to zig-zag order and back where attention is causal.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import ops
 from mithril.engine.kernels import KERNELS
-from mithril.errors import PlanError, ShardingError
+from mithril.errors import PlanError, ShapeError, ShardingError
 from mithril.ir import Builder, Graph, Node
 from mithril.mesh import Mesh, P, refine
-from mithril.ops.attention import Attention, AttentionGradient
+from mithril.ops.attention import Attention, AttentionGradient, count_scores
 from mithril.partition.limits import check_moves
 from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.report import explain
@@ -153,6 +155,49 @@ def test_ulysses_pads_heads_that_do_not_divide() -> None:
     assert {kind for kind, _, _ in ran.rows("forward")} == {"all_to_all"}
 
 
+@pytest.mark.parametrize("g", [4, 2, 1])
+def test_all_gather_brings_keys_and_scatters_their_gradients(g: int) -> None:
+    """Keys and values go together, once for both phases; nothing else moves."""
+    sizes = Sizes(g=g)
+    ran = split(attends("all_gather", sizes), Mesh(seq=4))
+    assert ran.rows("forward") == [("all_gather", ("seq",), sizes.keys)]
+    assert ran.rows("backward") == [("reduce_scatter", ("seq",), sizes.keys)]
+    assert ran.plan.stages[0].program.outputs[0].sharding.spec == P(None, "seq")
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_causal_all_gather_brings_queries_to_zigzag_order_and_back(p: int) -> None:
+    sizes, times = Sizes(g=2), 1 if p == 2 else 2
+    ran = split(attends("all_gather", sizes, causal=True), Mesh(seq=p))
+    queries, results = sizes.queries // p // 2, sizes.results // p // 2
+    statistic = results - queries
+    assert Counter(ran.rows("forward")) == Counter(
+        [("all_gather", ("seq",), sizes.keys), *permutes(*[queries, results] * times)]
+    )
+    assert Counter(ran.rows("backward")) == Counter(
+        [
+            ("reduce_scatter", ("seq",), sizes.keys),
+            *permutes(*[3 * queries + statistic, queries] * times),
+        ]
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_all_gather_takes_other_keys_than_queries_where_all_are_seen(causal: bool) -> None:
+    """A causal one is of one sequence, and says so."""
+    builder = Builder()
+    q, k = (builder.input(TensorType((2, s, 4, 4), F32), n) for s, n in ((10, "q"), (6, "k")))
+    if causal:
+        with pytest.raises(ShapeError, match="causal all_gather attention has 6 queries and 10 k"):
+            ops.attention(k, q, q, causal=True, context_parallel="all_gather")
+        return
+    y = ops.attention(q, k, k, context_parallel="all_gather")
+    specs = {"q": P(None, "seq"), "k": P(None, "seq")}
+    ran = checked(builder.build({"y": ops.tanh(y)}), Mesh(seq=4), specs, ("q", "k"))
+    assert {kind for kind, _, _ in ran.rows("forward")} == {"all_gather"}
+    assert ran.plan.stages[0].program.outputs[0].sharding.spec == P(None, "seq")
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_heads_may_be_split_over_another_axis(how: str) -> None:
     mesh, spec = Mesh(data=2, seq=2, tensor=2), P("data", "seq", "tensor")
@@ -181,22 +226,31 @@ def test_on_one_device_all_are_the_same(how: str | None) -> None:
 
 
 def scores(nodes: tuple[Node, ...]) -> int:
-    """Return how many scores the attentions of a local program compute; causal ones half."""
+    """Return how many scores the attentions of a local program compute."""
     total = 0
     for node in nodes:
         if isinstance(node.op, Attention | AttentionGradient):
             (b, s, h, _), t = node.inputs[0].type.shape, node.inputs[1].type.shape[1]
-            total += b * h * s * t // (2 if node.op.causal else 1)
+            total += b * h * count_scores(s, t, causal=node.op.causal)
     return total
 
 
-@pytest.mark.parametrize("p", [2, 4])
-def test_zigzag_order_gives_every_device_its_share_of_the_scores(p: int) -> None:
+@pytest.mark.parametrize("p", [2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("how", ["ring", "all_gather"])
+def test_zigzag_order_gives_every_device_its_share_of_the_scores(how: str, p: int) -> None:
     """And no more: what causality hides is not computed, on any device."""
-    sizes = Sizes(s=16)
-    ran = split(attends("ring", sizes, causal=True), Mesh(seq=p))
-    both = 2 * sizes.b * sizes.h * sizes.s**2 // 2
+    sizes = Sizes(s=4 * p)
+    ran = split(attends(how, sizes, causal=True), Mesh(seq=p))
+    both = 2 * sizes.b * sizes.h * sum(range(sizes.s + 1))
     assert scores(ran.plan.stages[0].program.graph.nodes) == both // p
+
+
+def test_all_gather_takes_few_kernels_where_a_ring_takes_many() -> None:
+    """Two attentions with own keys, and as many as there are halves of 15 pieces."""
+    for how, count in (("ring", 31), ("all_gather", 6)):
+        ran = split(attends(how, Sizes(b=1, s=32), causal=True), Mesh(seq=16), ())
+        nodes = ran.plan.stages[0].program.graph.nodes
+        assert sum(node.op.name == "attention" for node in nodes) == count, how
 
 
 # ------------------------------------------------------------------ equality

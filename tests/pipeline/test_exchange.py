@@ -191,3 +191,32 @@ def test_the_largest_of_what_a_layer_makes_is_refused() -> None:
     compiled = ml.compile(model, ml.NumpyBackend(ml.Mesh(pipeline=2)))
     with pytest.raises(ml.PlanError, match=r"needs all of them at once|takes the max of all"):
         compiled.evaluate(compiled.randomize_params(), {"input": samples(8)["input"]})
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_stages_pass_on_values_split_as_is_said_of_them(schedule: str) -> None:
+    """And their gradients; nothing is gathered on either side."""
+    model = ml.Model()
+    model |= ml.Linear(6, name="first")(input="x", output="h")
+    model |= ml.MultiHeadAttention(2, causal=True, context_parallel="all_gather", name="second")(
+        input="h", output="a"
+    )
+    model |= ml.Linear(4, name="third")(input="a", output="y")
+    for stage, name in enumerate(("first", "second", "third")):
+        model.stage(name, stage)
+    model.shard({"h": P("data", "seq"), "a": P("data", "seq"), "y": P("data", "seq")})
+    x = np.random.default_rng(0).standard_normal((8, 6, 6)).astype(np.float32)
+    compiled = compared(
+        model,
+        ml.NumpyBackend(ml.Mesh(pipeline=3, data=2, seq=2)),
+        {"x": x},
+        spec=P("data", "seq"),
+        differentiable=("x",),
+        pipeline=ml.PipelineOptions(schedule=schedule, microbatch_size=2, axis="pipeline"),
+    )
+    rows = compiled.plan.collectives()
+    between = [row for row in rows if row.kind == "send" and row.cause.value != "gradients.x"]
+    assert {row.bytes for row in between} == {4 * 2 * 3 * 6}, "a half of the sequence of 2 samples"
+    assert len(between) == 4
+    (gathered,) = (row for row in rows if row.kind == "all_gather")
+    assert gathered.bytes == 2 * 4 * 2 * 6 * 6, "keys and values, in one message"

@@ -35,16 +35,16 @@ def count_scores(length: int, other: int, *, causal: bool) -> int:
 
     Args:
         length: how many queries there are.
-        other: how many keys.
-        causal: whether a query sees no later key.
+        other: how many keys; no fewer than queries where it is causal.
+        causal: whether a query sees no later key, the ends of both sequences aligned.
 
     >>> count_scores(4, 4, causal=True), count_scores(4, 4, causal=False)
     (10, 16)
+    >>> count_scores(1, 4, causal=True)
+    4
     """
-    if not causal:
-        return length * other
-    seeing = min(length, other)
-    return seeing * (seeing + 1) // 2 + (length - seeing) * other
+    hidden = length * (length - 1) // 2 if causal else 0
+    return length * other - hidden
 
 
 @register
