@@ -8,7 +8,8 @@ computes all of a block again, and the plan only what gradients need, so that st
 utilisation does: what both compute again counts as work, as in the paper.
 
 Those of Llama 3 are in section 3.3 of the paper: fused causal attention, residuals split along the
-sequence, nothing computed again, several stages a device of which the first and the last one have a
+sequence, keys and values gathered where it is split for attention, too (section 3.3.2), nothing
+computed again, several stages a device of which the first and the last one have a
 block less, and gradients and the optimiser's state split over replicas. How many stages is not in the
 table; four a device are taken.
 """
@@ -296,7 +297,7 @@ def make_llama(stages: int, *, context: bool) -> ml.Model:
     for stage in range(stages):
         here = count - (stage == 0) - (stage == stages - 1)
         if here:
-            block = ml.Repeat(LlamaBlock(ring=context), here, name=f"part{stage}")
+            block = ml.Repeat(LlamaBlock(gathers=context), here, name=f"part{stage}")
             values.append(f"x{stage + 1}")
             model |= block(input=values[-2], output=values[-1])
             model.stage(f"part{stage}", stage)
@@ -313,7 +314,7 @@ def make_llama(stages: int, *, context: bool) -> ml.Model:
 
 
 @ml.layer(parameters=("norm1.weight", "norm2.weight", *(f"{x}.weight" for x in LLAMA_LINEAR)))
-def LlamaBlock(input: Any, *, ring: bool) -> Any:  # noqa: N802
+def LlamaBlock(input: Any, *, gathers: bool) -> Any:  # noqa: N802
     """A block of Llama 3 405B that keeps little of what is cheap to make again.
 
     What devices gather of the sequence they gather again, and the product of the gate is computed
@@ -338,7 +339,8 @@ def LlamaBlock(input: Any, *, ring: bool) -> Any:  # noqa: N802
         return ml.Linear(width, bias=False, name="down")(mnp.silu(gate) * up)
 
     q, k, v = ml.checkpoint(project)(input)
-    seen = ops.attention(q, k, v, causal=True, context_parallel="all_gather" if ring else None)
+    context = "all_gather" if gathers else None
+    seen = ops.attention(q, k, v, causal=True, context_parallel=context)
     middle = input + ml.Linear(width, bias=False, name="o")(seen.reshape(batch, length, -1))
     gate, up = ml.checkpoint(open_gate)(middle)
     return middle + ml.checkpoint(close_gate)(gate, up)

@@ -175,6 +175,7 @@ CASES = [
     Case(ml.MultiHeadAttention(2), {**SEQUENCE, "mask": (2, 4, 4)}, whole=("mask",)),
     Case(ml.MultiHeadAttention(4, causal=True, context_parallel="ring"), SEQUENCE),
     Case(ml.MultiHeadAttention(4, context_parallel="ulysses"), SEQUENCE),
+    Case(ml.MultiHeadAttention(4, causal=True, context_parallel="all_gather"), SEQUENCE),
     Case(ml.MultiHeadAttention(4, value_dim=3, bias=("q", "v"), scale=0.3), CROSS),
     Case(ml.MultiHeadAttention(2, rope=True, qk_norm="rms"), CROSS, TURNS, whole=("positions",)),
     Case(

@@ -258,9 +258,10 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(ATTENTION, HEADS, HEADS, HEADS, f(2, 3, 4, 4)), ShapeError, "attention has scores [2, 2, 4, 4] and a mask float32[2, 3, 4, 4]; give booleans (true is seen) or floats (added to the scores), each size that of the scores or 1"),
     (infers(ATTENTION, HEADS, HEADS, HEADS, i(1, 1, 4, 4)), ShapeError, "attention has scores [2, 2, 4, 4] and a mask int32[1, 1, 4, 4]; give booleans (true is seen) or floats (added to the scores), each size that of the scores or 1"),
     (infers(ops.Attention(True, 1.0), f(1, 4, 1, 2), f(1, 3, 1, 2), f(1, 3, 1, 2)), ShapeError, "attention has 4 queries and 3 keys and is causal; every query must see at least one key; pass more keys"),
+    (infers(ops.AllGatherAttention(True, 1.0), f(1, 4, 1, 2), f(1, 6, 1, 2), f(1, 6, 1, 2)), ShapeError, "causal all_gather attention has 4 queries and 6 keys; it balances one sequence over devices; give both the same one, or context_parallel='ulysses'"),
     (infers(ops.RingAttention(False, 1.0), f(1, 4, 1, 2), f(1, 6, 1, 2), f(1, 6, 1, 2)), ShapeError, "ring attention has 4 queries and 6 keys; a device passes on as many keys as it has queries; give both the same sequence, or context_parallel='ulysses'"),
-    (calls(lambda x: ops.attention(x, x, x, context_parallel="rings"), HEADS), OptionError, "attention has context_parallel='rings'; did you mean 'ring'?; choose 'ring', 'ulysses' or None"),
-    (calls(lambda x: ops.attention(x, x, x, context_parallel=["ring"]), HEADS), OptionError, "attention has context_parallel=['ring']; did you mean 'ring'?; choose 'ring', 'ulysses' or None"),
+    (calls(lambda x: ops.attention(x, x, x, context_parallel="rings"), HEADS), OptionError, "attention has context_parallel='rings'; did you mean 'ring'?; choose 'ring', 'ulysses', 'all_gather' or None"),
+    (calls(lambda x: ops.attention(x, x, x, context_parallel=["ring"]), HEADS), OptionError, "attention has context_parallel=['ring']; did you mean 'ring'?; choose 'ring', 'ulysses', 'all_gather' or None"),
     # loops
     (calls(lambda x: ops.repeat(lambda: (), (), count=2), f(2)), GraphError, "repeat has no carry; give the tensor the first iteration starts from"),
     (calls(lambda x: ops.repeat(lambda x, y: x, (x, x), count=2), f(2)), GraphError, "repeat has 2 carries and its function returns 1 values; return the next value of every carry, as tensors"),

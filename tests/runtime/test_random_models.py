@@ -38,6 +38,9 @@ BLOCKS = {
     "ring": lambda: residual(
         ml.MultiHeadAttention(num_heads=3, causal=True, rope=True, context_parallel="ring")
     ),
+    "all_gather": lambda: residual(
+        ml.MultiHeadAttention(num_heads=3, causal=True, rope=True, context_parallel="all_gather")
+    ),
     "dropout": lambda: ml.Dropout(rate=0.4),
     "loop": lambda: ml.Repeat(residual(ml.Linear(D), ml.Relu()), 3),
     "recurrent": lambda: ml.LSTM(D // 2, bidirectional=True, bias=False),
