@@ -18,7 +18,11 @@ LOCAL = {"axis_index", "keep_first", "take_shard", "wait"}
 # A graph, or a home of the user's choice: see tests/transform/test_repeat.py and tests/functional.
 CONTROL = {"checkpoint", "constrain", "repeat"}
 # Attention that says what becomes of a split sequence: see tests/partition/test_context.py.
-CONTEXT = {f"{how}_attention{part}" for how in ("ring", "ulysses", "all_gather") for part in ("", "_gradient")}
+CONTEXT = {
+    f"{how}_attention{part}"
+    for how in ("ring", "ulysses", "all_gather")
+    for part in ("", "_gradient")
+}
 # What they make is in other memory, and is brought back: see tests/offload.
 HOST = {"from_host", "to_host"}
 APART = LOCAL | CONTROL | CONTEXT | HOST

@@ -5,7 +5,7 @@ queries share those of keys; the gradients of keys and values are partial sums, 
 as they are summed (Llama team, "The Llama 3 Herd of Models", 2024, section 3.3.2). All of that
 follows from the rule.
 
-Causal queries lie in zig-zag order (`mithril.ops.sequence_pieces`). The high queries of every device
+Causal queries lie in zig-zag order (`mithril.ops.sequence_pieces`). The high queries of a device
 see all low pieces and their own one, its low queries their own one: two attentions. Of the rest,
 device i of p has i pieces for its low queries and p - 1 - i for its high ones: always p - 1. They
 are met in runs of half of what is left, each by the queries that still lack as many, so that all
@@ -93,9 +93,7 @@ class AllGatherAttentionGradient(AttentionGradient):
 
 def _split_queries(rule: Rule) -> Rule:
     """Return the rule with queries that may be split, and keys that are gathered."""
-    return replace(
-        rule, whole=rule.whole - {"s"}, special=frozenset("s"), gathered=frozenset("t")
-    )
+    return replace(rule, whole=rule.whole - {"s"}, special=frozenset("s"), gathered=frozenset("t"))
 
 
 @dataclass(frozen=True, slots=True)

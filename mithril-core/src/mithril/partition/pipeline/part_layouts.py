@@ -138,7 +138,9 @@ class PartLayouts:
             in_time = self.time.dims.get(value, ())
             if any(in_time):
                 said = {self._of(n).home for n in (name, *returning.get(name, ()))} - {None}
-                found[name] = self._pass_on_as(said.pop() if len(said) == 1 else None, in_time, mesh)
+                found[name] = self._pass_on_as(
+                    said.pop() if len(said) == 1 else None, in_time, mesh
+                )
         return found
 
     def _pass_on_as(

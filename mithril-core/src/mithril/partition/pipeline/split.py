@@ -88,7 +88,9 @@ def _find_returning(
         for made, used in ways[value]:
             forward.setdefault((used, made, value.type.shape), []).append(name)
     return {
-        crossing[value]: [n for way in ways[value] for n in forward.get((*way, value.type.shape), ())]
+        crossing[value]: [
+            n for way in ways[value] for n in forward.get((*way, value.type.shape), ())
+        ]
         for value in back
     }
 
