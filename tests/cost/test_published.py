@@ -20,9 +20,7 @@ from benchmarks.published_runs import LLAMA3, NARAYANAN, Prediction, Run, runs
 RUNS = {run.name: run for run in runs()}
 QUICK = ("gpt-1.7B", "gpt-3.6B", "gpt-7.5B", "gpt-18.4B", "gpt-39.1B")
 """Those that are planned in less than a second."""
-FAR = "llama3-405b-long"
-"""Its ring of 16 devices merges and waits more than the all-gather of the paper: 0.4 of its share."""
-SLOW = tuple(name for name in RUNS if name not in (*QUICK, FAR))
+SLOW = tuple(name for name in RUNS if name not in QUICK)
 
 
 @cache
@@ -48,12 +46,6 @@ def test_a_run_is_as_published(name: str) -> None:
 @pytest.mark.parametrize("name", SLOW)
 def test_a_large_run_is_as_published(name: str) -> None:
     check(name)
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(reason="attention over 16 parts of a sequence is predicted slower", strict=True)
-def test_the_run_of_long_sequences_is_as_published() -> None:
-    check(FAR)
 
 
 def test_the_median_error_of_small_runs_is_within_its_limit() -> None:

@@ -55,7 +55,7 @@ class AllGatherAttention(Attention):
         s, t = inputs[0].shape[1], inputs[1].shape[1]
         if self.causal and s != t:
             raise ShapeError(
-                f"causal all_gather attention has {s} queries and {t} keys; it balances one "
+                f"causal attention that gathers keys has {s} queries and {t} keys; it balances one "
                 f"sequence over devices; give both the same one, or context_parallel='ulysses'"
             )
         return found

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from mithril.errors import OptionError, ShapeError, nearest
+from mithril.errors import OptionError, ShapeError, listing, nearest
 from mithril.ir.operand import apply
 from mithril.ops.all_gather_attention import AllGatherAttention
 from mithril.ops.attention import Attention, attend, check_mask
 from mithril.ops.choice import less, logical_and, logical_not, where
+from mithril.ops.collective import AllGather
 from mithril.ops.elementwise import cast
 from mithril.ops.index import iota
 from mithril.ops.reduce import accumulator
@@ -25,7 +26,7 @@ from mithril.types import DType
 
 CONTEXTS: Mapping[str | None, type[Attention]] = {
     None: Attention, "ring": RingAttention, "ulysses": UlyssesAttention,
-    "all_gather": AllGatherAttention,
+    AllGather.name: AllGatherAttention,
 }  # fmt: skip
 """The op for each value of `context_parallel`."""
 
@@ -90,8 +91,8 @@ def attention(
     if context_parallel not in tuple(CONTEXTS):
         raise OptionError(
             f"attention has context_parallel={context_parallel!r}"
-            f"{nearest(str(context_parallel), filter(None, CONTEXTS))}; choose 'ring', "
-            f"'ulysses', 'all_gather' or None"
+            f"{nearest(str(context_parallel), filter(None, CONTEXTS))}; choose "
+            f"{listing(filter(None, CONTEXTS))} or None"
         )
     op = CONTEXTS[context_parallel](bool(causal), factor)
     if soft_cap is not None and context_parallel is not None:
