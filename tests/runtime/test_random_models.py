@@ -46,7 +46,7 @@ BLOCKS = {
     "recurrent": lambda: ml.LSTM(D // 2, bidirectional=True, bias=False),
     "loop in loop": lambda: ml.Repeat(ml.GRU(D), 2),
 }
-PORTS = dict.fromkeys(("mlp", "attention", "ring"), ("x", "y"))
+PORTS = dict.fromkeys(("mlp", "attention", "ring", "all_gather"), ("x", "y"))
 
 
 def build(blocks: list[str], vocabulary: int) -> ml.Model:

@@ -332,8 +332,7 @@ class _Localiser:
     def _is_asked(self, value: Value, consumer: _Consumer) -> bool:
         """Whether the user asked for a move: the rule of an op on either side is about moves."""
         rules, sides = self._choice.rules, (self._producers.get(value), consumer.node)
-        found = [rules[node] for node in sides if node is not None and node in rules]
-        return any(rule.proposes or rule.gathered for rule in found)
+        return any(n in rules and (rules[n].proposes or rules[n].gathered) for n in sides if n)
 
     def _instead(self, node: Node) -> tuple[Alternative, ...]:
         if node not in self._choice.options:
