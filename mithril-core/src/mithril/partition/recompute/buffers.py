@@ -87,9 +87,8 @@ class Flow:
     @cached_property
     def handed_on(self) -> frozenset[int]:
         """The buffers that something else than a loop reads, which has what it starts from."""
-        late = (number for read in self.late for number in read)
         nodes = zip(self.nodes, self.reads, strict=True)
-        return frozenset((*late, *(n for node, read in nodes if not node.op.bodies for n in read)))
+        return frozenset(n for node, read in nodes if not node.op.bodies for n in read)
 
     @cached_property
     def last_reads(self) -> Sequence[int]:
