@@ -87,6 +87,22 @@ def evaluate(model: ml.Model, backend: Backend, **options: Any) -> Ran:
     return Ran(compiled, outputs["output"].numpy(), found)
 
 
+def train(model: ml.Model, backend: Backend, **options: Any) -> tuple[Any, list[float]]:
+    """Return a train step with AdamW, and the losses of three steps of it."""
+    model += ml.MeanSquaredError(name="mse")(input="output", target="t", output="loss")
+    shape = (BATCH, LENGTH, WIDTH)
+    spec = ml.TensorSpec(shape, sharding=P("data"))
+    step = ml.train_step(
+        model, backend, ml.optim.adamw(1e-2), shapes={"input": spec, "t": spec}, **options
+    )
+    x, t = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
+    state, losses = step.init(seed=0), []
+    for _ in range(3):
+        state, metrics = step(state, {"input": x, "t": t})
+        losses.append(metrics["loss"].item())
+    return step, losses
+
+
 def check_same(found: Ran, expected: Ran) -> None:
     """Outputs and gradients are the same bits."""
     np.testing.assert_array_equal(found.output, expected.output)

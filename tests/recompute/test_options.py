@@ -14,7 +14,7 @@ from mithril.plan.policy import LayerPolicy, MemoryPolicy, TradeOff
 from mithril.plan.serialize import plan_from_json, plan_to_json
 
 from tests.profiles import quick
-from tests.recompute.models import check_same, evaluate, looped, staged, unrolled
+from tests.recompute.models import check_same, evaluate, looped, staged, train, unrolled
 
 ONE, FOUR = ml.Mesh(data=1), ml.Mesh(data=2, tensor=2)
 SPLIT = {f"*attention.{name}.weight": ml.P("tensor", None) for name in "qkv"}
@@ -198,24 +198,8 @@ def test_gradients_that_a_loop_takes_inside_recompute() -> None:
 
 def test_a_train_step_recomputes() -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
-
-    def run(**options: Any) -> tuple[Any, list[float]]:
-        model = unrolled()
-        model += ml.MeanSquaredError(name="end")(input="output", target="t", output="loss")
-        shape = ml.TensorSpec((8, 8, 8), sharding=ml.P("data"))
-        step = ml.train_step(
-            model, backend, ml.optim.adamw(1e-2), shapes={"input": shape, "t": shape}, zero=1,
-            **options,
-        )  # fmt: skip
-        x, t = np.random.default_rng(0).normal(size=(2, 8, 8, 8)).astype(np.float32)
-        state, losses = step.init(seed=0), []
-        for _ in range(3):
-            state, metrics = step(state, {"input": x, "t": t})
-            losses.append(metrics["loss"].item())
-        return step, losses
-
-    kept, expected = run()
-    found, losses = run(checkpointing="all")
+    kept, expected = train(unrolled(), backend, zero=1)
+    found, losses = train(unrolled(), backend, zero=1, checkpointing="all")
     assert losses == expected
     assert found.plan.memory().peak < 0.7 * kept.plan.memory().peak
 

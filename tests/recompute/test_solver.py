@@ -19,11 +19,11 @@ from mithril.ir import Builder, Graph, Value
 from mithril.ir.rewrite import inline
 from mithril.mesh import Mesh
 from mithril.partition.recompute import Recompute, recompute, split_phases
+from mithril.partition.recompute.blocks import cut_blocks
 from mithril.partition.recompute.choose import Measured, choose_cheap, choose_within
-from mithril.partition.recompute.cuts import cut_blocks
+from mithril.partition.recompute.drop_sets import find_bound, find_drop_sets, list_droppable, weigh
 from mithril.partition.recompute.frontier import Frontier
 from mithril.partition.recompute.min_cut import INFINITE, Network
-from mithril.partition.recompute.options import find_bound, find_options, list_droppable, weigh
 from mithril.partition.recompute.sections import LocalPart, read_sections
 from mithril.plan import Plan, Program
 from mithril.types import DType, TensorType
@@ -128,7 +128,7 @@ def test_a_minimum_cut_finds_the_best_set_for_a_price_of_memory(seed: int, price
         found = section.block
         every = [weigh(found, some) for some in subsets(sorted(list_droppable(found)))]  # type: ignore[arg-type]
         best = min(option.seconds + price * option.kept for option in every)
-        options = find_options(found, more=False)
+        options = find_drop_sets(found, more=False)
         assert min(o.seconds + price * o.kept for o in options) <= best * (1 + 1e-6) + 1e-15
         assert find_bound(found, price) <= best * (1 + 1e-6) + 1e-15
 

@@ -13,7 +13,7 @@ from mithril.errors import OptionError, PlanError
 from mithril.plan.serialize import plan_from_json, plan_to_json
 
 from tests.profiles import quick
-from tests.recompute.models import check_same, evaluate, looped, staged, unrolled
+from tests.recompute.models import check_same, evaluate, looped, staged, train, unrolled
 from tests.visualize.pictures import find_overlaps, texts
 
 ONE = ml.Mesh(data=1)
@@ -96,24 +96,8 @@ def test_accumulated_micro_batches_keep_to_a_budget() -> None:
 @quick(lambda zero: zero == 3)
 def test_the_budget_of_a_train_step_is_that_of_the_whole_step(zero: int) -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
-
-    def run(**options: Any) -> tuple[Any, list[float]]:
-        model = looped()
-        model += ml.MeanSquaredError(name="mse")(input="output", target="t", output="loss")
-        shape = ml.TensorSpec((8, 8, 8), sharding=ml.P("data"))
-        step = ml.train_step(
-            model, backend, ml.optim.adamw(1e-2), shapes={"input": shape, "t": shape}, zero=zero,
-            **options,
-        )  # fmt: skip
-        x, t = np.random.default_rng(0).normal(size=(2, 8, 8, 8)).astype(np.float32)
-        state, losses = step.init(seed=0), []
-        for _ in range(3):
-            state, metrics = step(state, {"input": x, "t": t})
-            losses.append(metrics["loss"].item())
-        return step, losses
-
-    kept, expected = run()
-    found, losses = run(checkpointing=0.75)
+    kept, expected = train(looped(), backend, zero=zero)
+    found, losses = train(looped(), backend, zero=zero, checkpointing=0.75)
     assert losses == expected
     assert found.memory().peak <= 0.75 * kept.memory().peak
 

@@ -6,21 +6,18 @@ planning runs anew, and the finished plan says what devices hold and how long a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from mithril.cost import Hardware, Target, predict_memory
 from mithril.cost.kernels import OpCosts
 from mithril.cost.simulate_plan import simulate_plan
 from mithril.ir import Value
-from mithril.ir.rewrite import all_nodes
-from mithril.mesh import Mesh
-from mithril.ops.collective import Collective
 from mithril.partition.partition import Partitioned
-from mithril.partition.recompute import Recomputed, describe_policy, rewrite_program, split_phases
+from mithril.partition.recompute import Recomputed, describe_policy, rewrite_program
 from mithril.partition.recompute.asked import LAYER, SELECTIVE, Recompute
-from mithril.partition.recompute.choose import Choice, Measured, choose_cheap, choose_within
-from mithril.partition.recompute.rewrite import list_in_time
+from mithril.partition.recompute.choose import Measured, choose_cheap, choose_within
+from mithril.partition.recompute.kept import find_kept
 from mithril.partition.recompute.sections import LocalPart
 from mithril.plan import Plan, Program
 from mithril.plan.policy import MemoryPolicy
@@ -61,22 +58,17 @@ def plan_within(
         limit = int(asked.budget * keeping) if is_fraction else int(asked.budget)
         choice = choose_within(local_parts, limit, trial.measure, asked.said)
     plan, found = trial.make(choice.dropped)
-    policy = _describe(trial.programs, found, choice, target.hardware, limit is None)
-    policy = replace(policy, asked=asked.said, keeping=keeping, budget=limit)
-    return replace(plan, policy=policy)
-
-
-def _describe(
-    programs: Sequence[Program],
-    found: Sequence[Recomputed],
-    choice: Choice,
-    hardware: Hardware,
-    is_selective: bool,
-) -> MemoryPolicy:
-    layers = describe_policy(programs, found, hardware, CHEAP if is_selective else FASTEST)
-    return MemoryPolicy(
-        "", layers, 0, seconds=choice.seconds, bound=choice.bound, curve=choice.curve
+    why = CHEAP if limit is None else FASTEST
+    policy = MemoryPolicy(
+        asked.said,
+        describe_policy(trial.programs, found, target.hardware, why),
+        keeping,
+        choice.seconds,
+        limit,
+        choice.bound,
+        choice.curve,
     )
+    return replace(plan, policy=policy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +132,7 @@ def _list_parts(parts: Partitioned, asked: Recompute, target: Target) -> Iterato
             _find_devices(parts, local.part),
             in_flight,
             placement.microbatches,
-            frozenset(_list_kept(local.program, asked)),
+            find_kept(local.program, asked),
             asked.granularity == LAYER,
         )
 
@@ -157,29 +149,6 @@ def _count_in_flight(schedule: Schedule, stage: int) -> int:
         elif action.work in (Work.backward, Work.weight_gradient):
             running -= 1
     return most
-
-
-def _list_kept(program: Program, asked: Recompute) -> Iterator[Value]:
-    """Yield the values that may not be dropped.
-
-    Those are what does not differ from micro-batch to micro-batch, which is there once for all of
-    them, and what a collective has brought that shall not run again.
-    """
-    in_time = list_in_time(program)
-    early, _ = split_phases(program.graph)
-    for node in early:
-        is_once = in_time is not None and in_time.isdisjoint(node.outputs)
-        for inner in all_nodes(node):
-            if is_once or _is_held(inner.op, program.mesh, asked.kept_axes):
-                yield from inner.outputs
-
-
-def _is_held(op: object, mesh: Mesh, axes: Collection[str]) -> bool:
-    """Return whether an op exchanges data over an axis over which that is done once."""
-    if not axes or not isinstance(op, Collective):
-        return False
-    origins = {axis.name: axis.origin for axis in mesh.axes}
-    return not {origins[axis] for axis in op.axes}.isdisjoint(axes)
 
 
 __all__ = ["plan_within"]

@@ -19,7 +19,7 @@ from mithril.partition.recompute import (
     find_residuals,
     rewrite_program,
 )
-from mithril.partition.recompute.blocks import list_paths
+from mithril.partition.recompute.layers import list_paths
 from mithril.plan import Plan, Program
 from mithril.plan.policy import MemoryPolicy
 

@@ -7,6 +7,7 @@ off; `rematerialization_policy` and `recomputation_granularity` say how.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypedDict
 
 from mithril.cost.profiles.units import BYTES
@@ -92,7 +93,7 @@ def name_axes(asked: Recompute, mesh: Mesh) -> Recompute:
                 f"{nearest(name, origins)}; axes: {listing(origins)}"
             )
         found[known[0]] = how
-    return Recompute(asked.budget, asked.layers, found, asked.granularity, asked.said)
+    return replace(asked, collectives=found)
 
 
 def _choose_name(said: Mapping[str, object]) -> tuple[str, object]:

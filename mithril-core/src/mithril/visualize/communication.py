@@ -61,7 +61,7 @@ def plot_communication_graph(
         return save(figure, path)
     side = max(3.5, height)
     figure = make_figure(width + side, side + 0.3)
-    figure.suptitle(repr(mesh), fontsize=FONT + 2, x=0.01, ha="left")
+    write_title(figure, repr(mesh))
     left, right = figure.subplots(1, 2, width_ratios=[side, width])
     _draw_arrows(left, matrix)
     draw_heat(right, heat)

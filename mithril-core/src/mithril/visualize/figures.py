@@ -46,6 +46,18 @@ def make_figure(width: float, height: float) -> Figure:
     return Picture(figsize=(min(width, WIDEST), height), layout="constrained")
 
 
+def write_title(figure: Figure, title: str) -> None:
+    """Write a title over all of a figure, at its left."""
+    figure.suptitle(title, fontsize=FONT + 2, x=0.01, ha="left")
+
+
+def open_frame(axes: Axes) -> None:
+    """Leave out the frame of a diagram but for its axes, whose numbers are small."""
+    axes.tick_params(labelsize=FONT)
+    for edge in ("top", "right"):
+        axes.spines[edge].set_visible(False)
+
+
 def save(figure: Figure, path: PathLike | None) -> Figure:
     """Return a figure, after it was saved if there is a path.
 

@@ -10,7 +10,16 @@ from mithril.cost.memory import PARTS, DeviceMemory, PlanMemory
 from mithril.errors import OptionError, kind_of
 from mithril.tables import PALETTE, Table, describe_devices, pick, shorten
 from mithril.units import BYTES, choose_unit, format_bytes
-from mithril.visualize.figures import CHARACTER, FONT, LINE, PathLike, make_figure, save
+from mithril.visualize.figures import (
+    CHARACTER,
+    FONT,
+    LINE,
+    PathLike,
+    make_figure,
+    open_frame,
+    save,
+    write_title,
+)
 from mithril.visualize.terminal import print_table
 
 if TYPE_CHECKING:
@@ -41,13 +50,11 @@ def plot_memory(memory: PlanMemory, *, path: PathLike | None = None) -> Figure:
     heads = max(len(describe_devices(row.devices)) for row in rows) * CHARACTER
     figure = make_figure(11.0 + heads, max(3.2, len(rows) * LINE * 1.2 + 1.6))
     left, right = figure.subplots(1, 2)
-    figure.suptitle(_title(memory), fontsize=FONT + 2, x=0.01, ha="left")
+    write_title(figure, _title(memory))
     _draw_peaks(left, rows, memory)
     _draw_curves(right, rows, memory)
     for axes in (left, right):
-        axes.tick_params(labelsize=FONT)
-        for edge in ("top", "right"):
-            axes.spines[edge].set_visible(False)
+        open_frame(axes)
     return save(figure, path)
 
 

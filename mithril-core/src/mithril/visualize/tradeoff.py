@@ -9,7 +9,14 @@ from mithril.plan import Plan
 from mithril.plan.policy import MemoryPolicy, TradeOff
 from mithril.tables import PALETTE, Table
 from mithril.units import BYTES, SECONDS, choose_unit, format_bytes, format_seconds
-from mithril.visualize.figures import FONT, PathLike, make_figure, save
+from mithril.visualize.figures import (
+    FONT,
+    PathLike,
+    make_figure,
+    open_frame,
+    save,
+    write_title,
+)
 from mithril.visualize.terminal import print_table
 
 if TYPE_CHECKING:
@@ -31,11 +38,9 @@ def plot_memory_tradeoff(plan: Plan, *, path: PathLike | None = None) -> Figure:
     policy = _check(plan)
     figure = make_figure(7.5, 4.2)
     axes = figure.add_subplot()
-    figure.suptitle(_title(plan), fontsize=FONT + 2, x=0.01, ha="left")
+    write_title(figure, _title(plan))
     _draw(axes, policy, _find_own(plan))
-    axes.tick_params(labelsize=FONT)
-    for edge in ("top", "right"):
-        axes.spines[edge].set_visible(False)
+    open_frame(axes)
     return save(figure, path)
 
 

@@ -1,149 +1,206 @@
-"""Blocks: the layers of which only what enters them is kept.
+"""Blocks: stretches of a forward between points at which little is alive for the rest of it.
 
-Without further words these are the outermost layers that repeat (`block_0`, `block_1`, …) and those
-beside them. A layer without products of tensors belongs to the one before it: a ReLU is computed
-again with the linear layer that feeds it. Otherwise patterns of layer paths say which layers they
-are; the last pattern that matches a layer wins, and of layers in each other the outermost counts.
+What a block hands on to later ones, its exits, is kept; the rest of its buffers may be dropped.
+Blocks are told apart by what they consist of, so that equal ones are solved once, and what repeats
+in several blocks, as attention and feed-forward do, is one block.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
-from mithril.ir import Node
-from mithril.ir.rewrite import all_nodes
+from mithril.partition.recompute.buffers import Around, Flow, Numbers
 
-BlockOf = Callable[[Node], str | None]
-"""Returns the path of the block that a node belongs to; None for one that is not recomputed."""
+BESIDE, WIDER = 3, 1.5
+"""A point is none if, of so many on either side, some have as many times fewer bytes."""
+LONGEST_PERIOD = 8
+"""How many stretches, at most, may be one block."""
 
 
-@dataclass(slots=True)
-class _Scope:
-    """A layer with the layers in it, in the order in which they run first."""
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A stretch of a forward, and the part of the backward that reads it.
 
-    path: str
-    nodes: dict[Node, bool] = field(default_factory=dict)
-    inside: dict[str, _Scope] = field(default_factory=dict)
+    Args:
+        flow: of the whole graph.
+        start: position of its first node.
+        end: position behind its last node.
+        late_start: position, in the backward, of the first node of its part.
+        late_end: position behind the last one.
+        exits: buffers that later blocks read.
+    """
 
-    def all(self) -> Iterator[tuple[Node, bool]]:
-        """Yield its nodes, and those of the layers in it, and whether each is a product."""
-        yield from self.nodes.items()
-        for scope in self.inside.values():
-            yield from scope.all()
+    flow: Flow
+    start: int
+    end: int
+    late_start: int
+    late_end: int
+    exits: frozenset[int]
 
-    def signature(self) -> frozenset[tuple[str, str]]:
-        """Return the layers in it and their products, without its name, sizes and the rest.
+    @cached_property
+    def buffers(self) -> Numbers:
+        """What it makes, and what a loop starts from."""
+        carries = (n for n, buffer in enumerate(self.flow.buffers) if buffer.maker < 0)
+        own = (n for made in self.flow.made[self.start : self.end] for n in made)
+        return (*(carries if self.start == 0 else ()), *own)
 
-        What is shared by layers, such as the number of a device, is computed in the first of them.
-        """
-        return frozenset(
-            (node.scope.removeprefix(self.path), node.op.name if multiplies else "")
-            for node, multiplies in self.all()
+    @cached_property
+    def needed(self) -> tuple[tuple[int, Numbers], ...]:
+        """Positions of the backward's nodes that read its buffers, and which."""
+        own = set(self.buffers)
+        found = []
+        for position in range(self.late_start, self.late_end):
+            read = tuple(n for n in self.flow.late[position] if n in own)
+            if read:
+                found.append((position, read))
+        return tuple(found)
+
+    @cached_property
+    def residuals(self) -> frozenset[int]:
+        """The buffers that the backward reads."""
+        return frozenset(number for _, read in self.needed for number in read)
+
+    @cached_property
+    def around(self) -> tuple[Around, ...]:
+        """What the backward has of its own as each node runs, those of the forward first."""
+        count, around = len(self.flow.nodes), self.flow.around
+        late = around[count + self.late_start : count + self.late_end]
+        return (*around[self.start : self.end], *late)
+
+    @cached_property
+    def key(self) -> Hashable:
+        """What equal blocks have in common."""
+        flow, numbers = self.flow, {n: i for i, n in enumerate(self.buffers)}
+
+        def rename(read: Numbers) -> tuple[int, ...]:
+            return tuple(numbers.get(n, -1) for n in read)
+
+        nodes = tuple(
+            (flow.nodes[at].op, rename(flow.reads[at]), rename(flow.made[at]), flow.seconds[at])
+            for at in range(self.start, self.end)
         )
+        sizes = tuple((flow.buffers[n].bytes, flow.buffers[n].is_fixed) for n in self.buffers)
+        needed = tuple((at - self.late_start, rename(read)) for at, read in self.needed)
+        exits = rename(tuple(sorted(self.exits)))
+        return nodes, sizes, needed, exits, self.late_end - self.late_start
+
+    def translate(self, numbers: Collection[int], other: Block) -> list[int]:
+        """Return the buffers of an equal block that correspond to some of this one."""
+        places = {number: at for at, number in enumerate(self.buffers)}
+        return [other.buffers[places[number]] for number in numbers]
 
 
-def find_blocks(nodes: Sequence[Node]) -> BlockOf:
-    """Return the blocks of a forward by the layers that its nodes are of.
-
-    Args:
-        nodes: the early nodes of a graph, without what only brings inputs into place.
-    """
-    root = _read_scopes(nodes)
-    return _join_small(_list_blocks(root) or [root]).get
-
-
-def match_blocks(patterns: Mapping[str, str]) -> BlockOf:
-    """Return the blocks that patterns of layer paths mean.
-
-    Args:
-        patterns: `all` or `none` by pattern.
-    """
-    known: dict[str, str | None] = {}
-
-    def block_of(node: Node) -> str | None:
-        if node.scope not in known:
-            known[node.scope] = _match(node.scope, patterns)
-        return known[node.scope]
-
-    return block_of
+def cut_blocks(flow: Flow) -> list[Block]:
+    """Return a forward in blocks."""
+    blocks = _make_blocks(flow, _find_cuts(flow))
+    period, first, count = _find_period([block.key for block in blocks])
+    if period == 1:
+        return blocks
+    inside = set(range(first, first + period * count)) - set(range(first, len(blocks), period))
+    starts = [block.start for at, block in enumerate(blocks) if at not in inside]
+    return _make_blocks(flow, [start for start in starts if start])
 
 
-def list_paths(scopes: Iterable[str]) -> list[str]:
-    """Return the paths of all layers that nodes of some scopes are in, outer ones first."""
-    return sorted({path for scope in scopes for path in list_prefixes(scope)})
+def join_blocks(blocks: Sequence[Block]) -> Block:
+    """Return several blocks, one after the other, as one."""
+    first, last = blocks[0], blocks[-1]
+    exits = frozenset[int]().union(*(block.exits for block in blocks))
+    kept = frozenset(n for n in exits if first.flow.last_reads[n] >= last.end)
+    late_start = min(block.late_start for block in blocks)
+    late_end = max(block.late_end for block in blocks)
+    return Block(first.flow, first.start, last.end, late_start, late_end, kept)
 
 
-def _match(scope: str, patterns: Mapping[str, str]) -> str | None:
-    for path in list_prefixes(scope):
-        said = [what for pattern, what in patterns.items() if fnmatchcase(path, pattern)]
-        if said:
-            return path if said[-1] == "all" else None
-    return None
+def _find_cuts(flow: Flow) -> list[int]:
+    """Return the positions before which a block ends: fewer bytes are alive there than around."""
+    crossing, made = _count_crossing(flow), 0
+    found: list[int] = []
+    for at in range(1, len(flow.nodes)):
+        made += sum(flow.buffers[n].bytes for n in flow.made[at - 1])
+        is_least = crossing[at] <= crossing[at - 1] and (
+            crossing[at] < crossing[at + 1] or crossing[at] == crossing[at - 1]
+        )
+        if _is_beside_loop(flow, at) or (is_least and made >= 2 * crossing[at] > 0):
+            found.append(at)
+            made = 0
+    return _leave_narrow(flow, found, crossing)
 
 
-def list_prefixes(scope: str) -> list[str]:
-    """Return the paths of the layers that something of a scope is in, outermost first."""
-    parts = scope.split(".") if scope else []
-    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+def _leave_narrow(flow: Flow, cuts: list[int], crossing: Sequence[int]) -> list[int]:
+    """Return the positions without those that have much narrower ones on both sides."""
+    sizes = [crossing[at] for at in cuts]
+    kept = []
+    for number, at in enumerate(cuts):
+        before = min(sizes[max(number - BESIDE, 0) : number], default=0)
+        behind = min(sizes[number + 1 : number + 1 + BESIDE], default=0)
+        if _is_beside_loop(flow, at) or crossing[at] <= WIDER * max(before, behind):
+            kept.append(at)
+    return kept
 
 
-def _read_scopes(nodes: Sequence[Node]) -> _Scope:
-    root = _Scope("")
-    for node in nodes:
-        scope = root
-        for path in list_prefixes(node.scope):
-            scope = scope.inside.setdefault(path, _Scope(path))
-        scope.nodes[node] = is_product(node)
-    return root
+def _is_beside_loop(flow: Flow, at: int) -> bool:
+    return bool(flow.nodes[at].op.bodies or flow.nodes[at - 1].op.bodies)
 
 
-def _list_blocks(scope: _Scope) -> list[_Scope] | None:
-    """Return the layers in a layer that are blocks; None if it is one itself."""
-    if not scope.inside:
-        return None
-    inside = list(scope.inside.values())
-    if _repeats(inside):
-        return [_Scope(scope.path, scope.nodes), *inside] if scope.nodes else inside
-    found = [(inner, _list_blocks(inner)) for inner in inside]
-    if scope.path and all(blocks is None for _, blocks in found):
-        return None
-    own = [_Scope(scope.path, scope.nodes)] if scope.nodes else []
-    return own + [block for inner, blocks in found for block in (blocks or [inner])]
-
-
-def _repeats(inside: Sequence[_Scope]) -> bool:
-    """Whether layers that are alike make up most of what is in a layer."""
-    sizes = {scope.path: sum(1 for _ in scope.all()) for scope in inside}
-    alike = Counter(scope.signature() for scope in inside)
-    repeated = [scope for scope in inside if alike[scope.signature()] > 1]
-    return 2 * sum(sizes[scope.path] for scope in repeated) > sum(sizes.values())
-
-
-def _join_small(scopes: Sequence[_Scope]) -> dict[Node, str]:
-    """Return the block of each node; a layer without products is of the block before it."""
-    found: dict[Node, str] = {}
-    current = ""
-    for scope in scopes:
-        nodes = dict(scope.all())
-        if not current or any(nodes.values()):
-            current = scope.path
-        found.update(dict.fromkeys(nodes, current))
+def _count_crossing(flow: Flow) -> list[int]:
+    """Return the bytes that are made before each position and read by the forward from there on."""
+    changes = [0] * (len(flow.nodes) + 2)
+    for buffer, last in zip(flow.buffers, flow.last_reads, strict=True):
+        if last > buffer.maker >= 0:
+            changes[buffer.maker + 1] += buffer.bytes
+            changes[last + 1] -= buffer.bytes
+    found, alive = [], 0
+    for change in changes:
+        alive += change
+        found.append(alive)
     return found
 
 
-def is_product(node: Node) -> bool:
-    """Whether a node, or one of its bodies, multiplies tensors."""
-    return any(map(_contracts, all_nodes(node)))
+def _make_blocks(flow: Flow, cuts: Sequence[int]) -> list[Block]:
+    """Return the blocks between some positions; all of the backward belongs to one of them."""
+    edges = list(pairwise([0, *cuts, len(flow.nodes)]))
+    owner = [0] * len(flow.buffers)
+    for at, (start, end) in enumerate(edges):
+        for made in flow.made[start:end]:
+            for number in made:
+                owner[number] = at
+    starts, ends = [len(flow.late)] * len(edges), [0] * len(edges)
+    for position, read in enumerate(flow.late):
+        for at in {owner[number] for number in read}:
+            starts[at], ends[at] = min(starts[at], position), position + 1
+    ends[0] = len(flow.late)
+    reached = 0
+    for at in reversed(range(len(edges))):
+        starts[at] = min(starts[at], reached)
+        ends[at] = max(ends[at], starts[at])
+        reached = max(reached, ends[at])
+    last = flow.last_reads
+    return [
+        Block(flow, start, end, starts[at], ends[at], frozenset(
+            n for made in flow.made[start:end] for n in made
+            if last[n] >= end and n in flow.handed_on
+        ))
+        for at, (start, end) in enumerate(edges)
+    ]  # fmt: skip
 
 
-def _contracts(node: Node) -> bool:
-    if node.op.is_collective or node.op.bodies:
-        return False
-    types = [v.type for v in node.inputs], [v.type for v in node.outputs]
-    return node.op.is_product or node.op.contracts(*types)
+def _find_period(keys: Sequence[Hashable]) -> tuple[int, int, int]:
+    """Return how many blocks repeat, the first of them, and how often: what covers the most."""
+    best, found = 0, (1, 0, len(keys))
+    for period in range(1, min(LONGEST_PERIOD, len(keys) // 2) + 1):
+        start = 0
+        while start < len(keys):
+            at = start
+            while at + period < len(keys) and keys[at] == keys[at + period]:
+                at += 1
+            count = (at - start) // period + 1
+            if count > 1 and count * period > best:
+                best, found = count * period, (period, start, count)
+            start = max(at, start) + 1
+    return found
 
 
-__all__ = ["BlockOf", "find_blocks", "is_product", "list_paths", "list_prefixes", "match_blocks"]
+__all__ = ["Block", "cut_blocks", "join_blocks"]

@@ -7,7 +7,7 @@ much and goes on. What is returned has been measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mithril.cost.memory import PARTS, DeviceMemory
@@ -120,23 +120,27 @@ class _Search:
         """Return the fastest choice within some bytes; see `choose_within`."""
         if max(self._base.peaks) <= limit:
             return self._make((), self._base, limit)
-        found: list[tuple[Ways, Measured]] = []
-        for _ in range(TRIES):
-            ways = self._find_fastest(limit)
-            expected, others = _list_values(ways) in self._known, self._others
-            measured = self._find(_list_values(ways))
-            found.append((ways, measured))
-            self._others = self._compare(ways, measured)
-            if expected or self._others == others:
-                break
-        if self._others != others:
-            found += self._halve(limit, found)
-        fitting = [one for one in found if max(one[1].peaks) <= limit]
+        fitting = [one for one in self._approach(limit) if max(one[1].peaks) <= limit]
         if not fitting:
             fitting = [self._find_least(limit, name)]
         ways, measured = min(fitting, key=lambda one: (one[1].seconds, max(one[1].peaks)))
         self._others = self._compare(ways, measured)
         return self._make(ways, measured, limit)
+
+    def _approach(self, limit: int) -> list[tuple[Ways, Measured]]:
+        """Return ways that were measured, until one takes what is expected of it."""
+        found: list[tuple[Ways, Measured]] = []
+        for _ in range(TRIES):
+            ways, others = self._find_fastest(limit), self._others
+            is_known = _list_values(ways) in self._known
+            measured = self._find(_list_values(ways))
+            found.append((ways, measured))
+            self._others = self._compare(ways, measured)
+            if self._others == others:
+                return found
+            if is_known:
+                break
+        return [*found, *self._halve(limit, found)]
 
     def _halve(
         self, limit: int, known: Sequence[tuple[Ways, Measured]]
@@ -243,21 +247,16 @@ class _Search:
 
     def _list_curve(self) -> tuple[TradeOff, ...]:
         """Return peaks and seconds of choices from the largest peak to the least."""
-        found: dict[int, float] = {}
-        ways = [group.frontier.list_ways(POINTS) for group in self._groups]
-        peaks = sorted(
-            {way.peak + more for some, more in zip(ways, self._others, strict=True) for way in some}
-        )
-        for peak in peaks:
-            seconds = []
-            for some, more in zip(ways, self._others, strict=True):
-                seconds.append(
-                    min((w.seconds for w in some if w.peak + more <= peak), default=None)
-                )
-            if None not in seconds:
-                found[peak] = max(second for second in seconds if second is not None)
-        points = [TradeOff(peak, found[peak]) for peak in sorted(found, reverse=True)]
-        return tuple(points)
+        points = [
+            [TradeOff(way.peak + more, way.seconds) for way in group.frontier.list_ways(POINTS)]
+            for group, more in zip(self._groups, self._others, strict=True)
+        ]
+        found = []
+        for peak in sorted({point.peak for some in points for point in some}, reverse=True):
+            fitting = [[p.seconds for p in some if p.peak <= peak] for some in points]
+            if all(fitting):
+                found.append(TradeOff(peak, max(map(min, fitting))))
+        return tuple(found)
 
 
 def _group(parts: Sequence[LocalPart]) -> list[_Group]:
@@ -278,10 +277,8 @@ def _list_values(ways: Ways) -> frozenset[Value]:
 
 def _list_largest(measured: Measured) -> str:
     """Return in words what takes most of the memory of the fullest devices."""
-    parts: Collection[tuple[int, str]] = [
-        (measured.fullest.parts.get(part, 0), part) for part in PARTS
-    ]
-    largest = [(size, part) for size, part in sorted(parts, reverse=True) if size][:2]
+    parts = ((measured.fullest.parts.get(part, 0), part) for part in PARTS)
+    largest = sorted(((size, part) for size, part in parts if size), reverse=True)[:2]
     return " and ".join(f"{part} ({format_bytes(size)})" for size, part in largest)
 
 

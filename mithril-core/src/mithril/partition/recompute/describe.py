@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.cost.hardware import Hardware
-from mithril.cost.work import op_seconds
 from mithril.ir import Node
-from mithril.partition.recompute.blocks import find_blocks, list_prefixes
+from mithril.ir.rewrite import regions, walk
+from mithril.partition.recompute.buffers import Prices
+from mithril.partition.recompute.layers import find_layers, list_prefixes
 from mithril.partition.recompute.residuals import find_residuals, split_phases
 from mithril.partition.recompute.rewrite import Recomputed
 from mithril.plan import Program
@@ -58,35 +59,38 @@ def describe_policy(
 def _describe_part(
     program: Program, found: Recomputed, hardware: Hardware, rows: dict[str, _Row]
 ) -> None:
-    layers = _Layers(program)
+    layers, seconds = _Layers(program), _price(program, hardware)
     for residual in find_residuals(program.graph):
         rows.setdefault(layers.of(residual.scope), _Row()).before += residual.bytes
     for residual in find_residuals(found.program.graph):
         rows.setdefault(layers.of(residual.scope), _Row()).kept += residual.bytes
     for node, times in found.nodes:
         row = rows.setdefault(layers.of(node.scope), _Row())
-        row.seconds += times * _count_seconds(node, hardware)
+        row.seconds += times * _count_seconds(node, seconds)
 
 
 class _Layers:
-    """The blocks of a program, by the paths of what is in them."""
+    """The layers of a program that a policy has a row for, by the paths of what is in them."""
 
     def __init__(self, program: Program) -> None:
         early, _ = split_phases(program.graph)
-        block_of = find_blocks(early)
-        self._known = {node.scope: block_of(node) or "" for node in early}
+        layer_of = find_layers(early)
+        self._known = {node.scope: layer_of(node) or "" for node in early}
 
     def of(self, scope: str) -> str:
-        """Return the path of the block that a layer is in."""
+        """Return the path of the one that a layer is in."""
         paths = [scope, *reversed(list_prefixes(scope))]
         return next((self._known[path] for path in paths if path in self._known), "")
 
 
-def _count_seconds(node: Node, hardware: Hardware) -> float:
-    if node.cause is not None:
-        return node.cause.seconds
-    if node.op.bodies:
-        inside = (inner for body in node.op.bodies for inner in body.nodes)
-        return node.op.iterations * sum(_count_seconds(inner, hardware) for inner in inside)
-    inputs, outputs = [v.type for v in node.inputs], [v.type for v in node.outputs]
-    return op_seconds(node.op, inputs, outputs, hardware)
+def _price(program: Program, hardware: Hardware) -> dict[Node, float]:
+    """Return what the nodes of a program take, those of bodies for one iteration."""
+    prices, found = Prices(program.mesh, hardware), dict[Node, float]()
+    for region in regions(program.graph):
+        found |= prices.of(region.graph)
+    return found
+
+
+def _count_seconds(node: Node, seconds: Mapping[Node, float]) -> float:
+    """Return what a node takes, with all iterations of its bodies."""
+    return sum(times * seconds.get(inner, 0.0) for inner, times in walk(node))

@@ -113,7 +113,7 @@ class Frontier:
         """Return seconds that no way within some bytes can go below.
 
         That is the Lagrangian bound: for any price of memory, what is kept may cost that price. It
-        holds for all sets of values, whether they are among the options or not.
+        holds for all sets of values, whether they are among the drop sets or not.
 
         Args:
             limit: how many bytes.
@@ -128,7 +128,7 @@ class Frontier:
         return best
 
     def _list_prices(self) -> list[float]:
-        """Return the prices of memory at which options become worth it."""
+        """Return the prices of memory at which drop sets become worth it."""
         found: set[float] = set()
         for section in self.sections:
             ordered = _hull(section.picks)

@@ -4,17 +4,18 @@ together, of which the body of one is the forward and that of the other the back
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from mithril.ir import Graph, Node, Repeat, Value
-from mithril.ir.repeat import stack
+from mithril.ir.repeat import stack as stack_of
 from mithril.ir.rewrite import regions
 from mithril.partition.recompute.clone import Cloner, Gates
-from mithril.partition.recompute.residuals import find_fixed, find_stack
+from mithril.partition.recompute.residuals import find_fixed, find_stacks
 
 
-class Level:
+class Level(ABC):
     """Gives the nodes of a backward clones in the place of what is dropped.
 
     Args:
@@ -42,13 +43,13 @@ class Level:
 
     cloner: Cloner
 
+    @abstractmethod
     def original(self, value: Value) -> Value | None:
         """Return the value of the forward that a value of the backward is; None if it is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fetch(self, value: Value) -> Value:
         """Return a value of the forward that is kept, as the backward has it."""
-        raise NotImplementedError
 
     def refer(self, value: Value) -> Value:
         """Return a value of the forward for `renew`, which puts its clone there if it has one."""
@@ -101,7 +102,7 @@ class Level:
         """Return a loop of the backward that computes what forward loops stack no longer."""
         if not isinstance(node.op, Repeat):
             return node
-        for forward in self._find_forward_loops(node, node.op):
+        for forward in self._find_forward_loops(node):
             level = LoopLevel(self, forward, node)
             times, node = node.op.iterations, level.rewrite_backward()
             self.repeated += [(inner, often * times) for inner, often in level.list_repeated()]
@@ -111,17 +112,10 @@ class Level:
         """Return the forward nodes that run again, and how often; those of bodies, too."""
         return [*((node, 1) for node in self.cloner.cloned), *self.repeated]
 
-    def _find_forward_loops(self, node: Node, op: Repeat) -> list[Node]:
+    def _find_forward_loops(self, node: Node) -> list[Node]:
         """Return the loops whose stacks a loop takes slice by slice, if something in them drops."""
-        found = dict[Node, None]()
-        for value in node.inputs[len(node.inputs) - op.stacked :]:
-            source = self.original(value)
-            maker = None if source is None else self.makers.get(source)
-            if source is None or maker is None or not self._is_concerned(maker):
-                continue
-            if find_stack(maker, source, op.count) is not None:
-                found[maker] = None
-        return list(found)
+        stacks = find_stacks(node, self.makers, self.original)
+        return list(dict.fromkeys(s.forward for s in stacks if self._is_concerned(s.forward)))
 
     def _is_concerned(self, node: Node) -> bool:
         inside = (region.graph for body in node.op.bodies for region in regions(body))
@@ -138,7 +132,7 @@ class Level:
         """
         known = self._stacks.setdefault(node, {})
         if value not in known:
-            known[value] = Value(stack(value.type, node.op.iterations), value.name)
+            known[value] = Value(stack_of(value.type, node.op.iterations), value.name)
         return known[value]
 
     def set_body(self, node: Node, body: Graph) -> None:
@@ -247,11 +241,9 @@ class LoopLevel(Level):
             self._match(inner, same.get(value))
         for value, inner in zip(operands[first:], op.slices, strict=True):
             self._match(inner, each.get(value))
-        for source, new in zip(taken[split:], inside.slices, strict=True):
-            if source is not None and source in self._forward.outputs:
-                made = find_stack(self._forward, source, inside.count)
-                if made is not None:
-                    self._match(made, new)
+        for stack in find_stacks(self._backward, self._outer.makers, self._outer.original):
+            if stack.forward is self._forward:
+                self._match(stack.made, stack.slice)
 
     def _match(self, old: Value, new: Value | None) -> None:
         """Take note that a value of the forward's body is one of the backward's."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from mithril.ir import Node, Repeat, Value
+from mithril.ir import Node, Value
+from mithril.partition.recompute.blocks import Block
 from mithril.partition.recompute.buffers import FlowReader, Prices, count_around
-from mithril.partition.recompute.cuts import Block
-from mithril.partition.recompute.residuals import find_stack
+from mithril.partition.recompute.residuals import Stack, find_stacks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,34 +38,26 @@ def find_pairs(
     makers = {value: node for node in early for value in node.outputs}
     taken: set[Node] = set()
     for node in late:
-        if not isinstance(node.op, Repeat):
-            continue
-        for value in node.inputs[len(node.inputs) - node.op.stacked :]:
-            maker = makers.get(value)
-            if maker is None or maker in taken or not isinstance(maker.op, Repeat):
-                continue
-            if find_stack(maker, value, node.op.count) is not None:
-                taken.add(maker)
-                yield _read_pair(maker, maker.op, node, node.op, prices, kept)
-                break
+        stacks = [stack for stack in find_stacks(node, makers) if stack.forward not in taken]
+        if stacks:
+            forward = stacks[0].forward
+            taken.add(forward)
+            yield _read_pair(node, [s for s in stacks if s.forward is forward], prices, kept)
 
 
 def _read_pair(
-    forward: Node, op: Repeat, backward: Node, inside: Repeat, prices: Prices,
-    kept: Collection[Value],
-) -> LoopPair:  # fmt: skip
-    """Return a forward loop and its backward loop, whose bodies together are one block."""
-    same: dict[Value, Value] = {}
-    for outer, inner in zip(backward.inputs, inside.body.inputs, strict=True):
-        if outer in forward.outputs:
-            made = find_stack(forward, outer, inside.count)
-            if made is not None:
-                same[inner] = made
-    body = op.body
-    reader = FlowReader(body, body.nodes, prices, (), kept, op.carries, op.count)
-    late = [[same.get(v, v) for v in node.inputs] for node in inside.body.nodes]
-    late.append([same.get(v, v) for v in inside.body.outputs.values()])
-    around = count_around(inside.body, (), inside.body.nodes, prices)
+    backward: Node, stacks: Sequence[Stack], prices: Prices, kept: Collection[Value]
+) -> LoopPair:
+    """Return a backward loop and the forward loop of its stacks, whose bodies are one block."""
+    forward, (inside,) = stacks[0].forward, backward.op.bodies
+    (body,) = forward.op.bodies
+    same = {stack.slice: stack.made for stack in stacks}
+    reader = FlowReader(
+        body, body.nodes, prices, (), kept, forward.op.carries, forward.op.iterations
+    )
+    late = [[same.get(v, v) for v in node.inputs] for node in inside.nodes]
+    late.append([same.get(v, v) for v in inside.outputs.values()])
+    around = count_around(inside, (), inside.nodes, prices)
     flow = reader.read(late, [*[(0, 0)] * len(body.nodes), *around, *(around[-1:] or [(0, 0)])])
     block = Block(flow, 0, len(flow.nodes), 0, len(flow.late), frozenset())
     return LoopPair(forward, backward, block, frozenset(same.values()))

@@ -7,7 +7,7 @@ forward loop stacks up for a backward loop is a residual of its body, once for e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mithril.ir import Graph, Node, Phase, Value
@@ -83,11 +83,52 @@ def find_stack(node: Node, value: Value, count: int) -> Value | None:
     return None if position < len(op.carries) else made[position]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """What a loop of the forward stacks up, and one of the backward takes slice by slice.
+
+    Args:
+        value: the stack, a result of the first loop.
+        forward: that loop.
+        made: the value of its body of which it is.
+        slice: the input of the other body that is a slice of it.
+    """
+
+    value: Value
+    forward: Node
+    made: Value
+    slice: Value
+
+
+def find_stacks(
+    backward: Node,
+    makers: Mapping[Value, Node],
+    original: Callable[[Value], Value | None] = lambda value: value,
+) -> Iterator[Stack]:
+    """Yield the stacks of which a loop takes slices; nothing for a node that is no loop.
+
+    Args:
+        backward: any node.
+        makers: the nodes of the forward by their results.
+        original: returns the value of the forward that an operand is, if it is one.
+    """
+    slices = backward.op.slices
+    operands = backward.inputs[len(backward.inputs) - len(slices) :]
+    for operand, inner in zip(operands, slices, strict=True):
+        value = original(operand)
+        maker = None if value is None else makers.get(value)
+        if value is None or maker is None:
+            continue
+        made = find_stack(maker, value, backward.op.iterations)
+        if made is not None:
+            yield Stack(value, maker, made, inner)
+
+
 def _iterate(graph: Graph, times: int) -> Iterator[Residual]:
     early, late = split_phases(graph)
     makers = {value: node for node in early for value in node.outputs}
     read = dict.fromkeys(value for node in late for value in node.inputs)
-    stacked = _find_stacked(makers, late)
+    stacked = {s.value: s.made for node in late for s in find_stacks(node, makers)}
     for node in early:
         for value in node.outputs:
             if value in read and value not in stacked:
@@ -121,16 +162,3 @@ def _find_slices(node: Node, wanted: set[Value]) -> dict[Value, Value]:
         return {}
     found = {v: find_stack(node, v, node.op.iterations) for v in node.outputs if v in wanted}
     return {value: inner for value, inner in found.items() if inner is not None}
-
-
-def _find_stacked(makers: dict[Value, Node], late: tuple[Node, ...]) -> dict[Value, Value]:
-    """Return the results of forward loops that backward loops take slice by slice."""
-    found: dict[Value, Value] = {}
-    for node in late:
-        first = len(node.inputs) - len(node.op.slices)
-        for value in node.inputs[first:] if node.op.bodies else ():
-            maker = makers.get(value)
-            inner = None if maker is None else find_stack(maker, value, node.op.iterations)
-            if inner is not None:
-                found[value] = inner
-    return found

@@ -1,7 +1,7 @@
 """Sections: the blocks of local programs, one after another, with what may be dropped in each.
 
-A loop is a section of its own, whose options are those of its body: the answer is the same in every
-iteration, and what it keeps it keeps in all of them. Equal blocks are solved once.
+A loop is a section of its own, whose drop sets are those of its body: the answer is the same in
+every iteration, and what it keeps it keeps in all of them. Equal blocks are solved once.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Liveness
 from mithril.ir import Graph, Node, Value
+from mithril.partition.recompute.blocks import Block, cut_blocks, join_blocks
 from mithril.partition.recompute.buffers import FlowReader, Prices, count_around
-from mithril.partition.recompute.cuts import Block, cut_blocks, join_blocks
-from mithril.partition.recompute.loop_pairs import LoopPair, find_pairs
-from mithril.partition.recompute.options import (
-    Option,
+from mithril.partition.recompute.drop_sets import (
+    DropSet,
     add_held,
     find_bound,
-    find_options,
+    find_drop_sets,
     is_small,
-    list_all_options,
+    list_all_drop_sets,
     list_droppable,
     weigh,
 )  # fmt: skip
+from mithril.partition.recompute.loop_pairs import LoopPair, find_pairs
 from mithril.partition.recompute.residuals import split_phases
 from mithril.plan import Program
 
@@ -67,28 +67,28 @@ class Pick:
         working: bytes at most while the section runs, without what earlier sections keep.
         seconds: that making things again takes in a step.
         block: what it is of.
-        option: what is dropped there.
+        drop_set: what is dropped there.
     """
 
     kept: int
     working: int
     seconds: float
     block: Block
-    option: Option
+    drop_set: DropSet
 
     def list_values(self) -> list[Value]:
         """Return what is dropped."""
         within = range(self.block.start, self.block.end)
-        return self.block.flow.list_values(self.option.dropped, within)
+        return self.block.flow.list_values(self.drop_set.dropped, within)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Section:
-    """A block with its options.
+    """A block with its drop sets.
 
     Args:
         block: the one; of a loop, its body.
-        picks: the options; the first one keeps everything.
+        picks: one for each drop set; the first one keeps everything.
         longer: ways to run this section and so many after it, of which only what enters is kept.
         bound: returns for a price of memory, in seconds a byte, the least of seconds and price
             times bytes that are kept.
@@ -112,8 +112,8 @@ def read_sections(part: LocalPart) -> list[Section]:
 @dataclass(eq=False)
 class _Sections:
     part: LocalPart
-    _solved: dict[Hashable, tuple[Block, list[Option]]] = field(default_factory=dict)
-    _joined: dict[Hashable, tuple[Block, Option]] = field(default_factory=dict)
+    _solved: dict[Hashable, tuple[Block, list[DropSet]]] = field(default_factory=dict)
+    _joined: dict[Hashable, tuple[Block, DropSet]] = field(default_factory=dict)
     _bounds: dict[tuple[Hashable, float], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -150,17 +150,17 @@ class _Sections:
 
     def _make(self, block: Block, more: bool, longer: Mapping[int, Pick]) -> Section:
         if block.key not in self._solved:
-            self._solved[block.key] = block, self._list_options(block, more)
-        solved, options = self._solved[block.key]
-        picks = [self._pick(block, _move(option, solved, block)) for option in options]
+            self._solved[block.key] = block, self._list_drop_sets(block, more)
+        solved, drop_sets = self._solved[block.key]
+        picks = [self._pick(block, _move(drop_set, solved, block)) for drop_set in drop_sets]
         late = block.around[block.end - block.start :]
         entry = late[0][0] if late else 0
         return Section(block, picks, longer, self._make_bound(block), _find_least(block), entry)
 
-    def _list_options(self, block: Block, more: bool) -> list[Option]:
+    def _list_drop_sets(self, block: Block, more: bool) -> list[DropSet]:
         if self.part.is_whole:
             return [weigh(block, ()), weigh(block, list_droppable(block))]
-        return list_all_options(block) or find_options(block, more)
+        return list_all_drop_sets(block) or find_drop_sets(block, more)
 
     def _find_longer(
         self, blocks: Sequence[Block], pairs: Mapping[Node, LoopPair]
@@ -175,18 +175,18 @@ class _Sections:
             key = tuple(block.key for block in some), joined.late_end - joined.late_start
             if key not in self._joined:
                 self._joined[key] = joined, weigh(joined, list_droppable(joined))
-            solved, option = self._joined[key]
-            found[count] = self._pick(joined, _move(option, solved, joined))
+            solved, drop_set = self._joined[key]
+            found[count] = self._pick(joined, _move(drop_set, solved, joined))
         return found
 
-    def _pick(self, block: Block, option: Option) -> Pick:
-        more = option.kept * (self.part.in_flight - 1)
+    def _pick(self, block: Block, drop_set: DropSet) -> Pick:
+        more = drop_set.kept * (self.part.in_flight - 1)
         return Pick(
-            option.kept + more,
-            option.working(block.around) + more,
-            option.seconds * self.part.microbatches,
+            drop_set.kept + more,
+            drop_set.working(block.around) + more,
+            drop_set.seconds * self.part.microbatches,
             block,
-            option,
+            drop_set,
         )
 
     def _make_bound(self, block: Block) -> Callable[[float], float]:
@@ -205,7 +205,7 @@ class _Sections:
     # ---------------------------------------------------------------- loops
 
     def _make_loop(self, block: Block, pair: LoopPair) -> Section:
-        """Return the section of a loop: what its node holds, and the options of its body."""
+        """Return the section of a loop: what its node holds, and the drop sets of its body."""
         outside = weigh(block, ())
         held = add_held(outside.held, block.around)
         at = block.end - block.start + self._places[pair.backward] - block.late_start
@@ -214,23 +214,23 @@ class _Sections:
         handed_on -= self._liveness.measure_body(pair.backward, pair.backward.op.bodies[0]).peak
         inside = pair.block
         picks = []
-        for option in self._list_options(inside, True):
-            forward = held[0] - first + self._measure_forward(pair, option)
-            most = max(*held[1:], forward, held[at] + handed_on + option.working(inside.around))
-            kept = outside.kept + option.kept
+        for drop_set in self._list_drop_sets(inside, True):
+            forward = held[0] - first + self._measure_forward(pair, drop_set)
+            most = max(*held[1:], forward, held[at] + handed_on + drop_set.working(inside.around))
+            kept = outside.kept + drop_set.kept
             more = kept * (self.part.in_flight - 1)
-            seconds = option.seconds * self.part.microbatches
-            picks.append(Pick(kept + more, most + option.kept + more, seconds, inside, option))
+            seconds = drop_set.seconds * self.part.microbatches
+            picks.append(Pick(kept + more, most + drop_set.kept + more, seconds, inside, drop_set))
         least = max(*held[1:], held[at] + handed_on + _find_least(inside))
         return Section(inside, picks, {}, self._make_bound(inside), least, least)
 
-    def _measure_forward(self, pair: LoopPair, option: Option) -> int:
-        """Return what an iteration of a forward loop takes that stacks what an option keeps."""
+    def _measure_forward(self, pair: LoopPair, drop_set: DropSet) -> int:
+        """Return what an iteration of a forward loop takes that stacks what a drop set keeps."""
         op, buffers = pair.forward.op, pair.block.flow.buffers
         body = op.bodies[0]
         outputs = list(body.outputs.values())
         others = [v for v in outputs if v not in pair.stacked]
-        more = [buffers[number].value for number in sorted(option.needed)]
+        more = [buffers[number].value for number in sorted(drop_set.needed)]
         made = dict.fromkeys([*others[len(op.carries) :], *more])
         values = [*outputs[: len(op.carries)], *made]
         named = {str(position): value for position, value in enumerate(values)}
@@ -251,14 +251,14 @@ class _Sections:
         return found
 
 
-def _move(option: Option, of: Block, to: Block) -> Option:
-    """Return the same option of an equal block."""
+def _move(drop_set: DropSet, of: Block, to: Block) -> DropSet:
+    """Return the same drop set of an equal block."""
     if of is to:
-        return option
+        return drop_set
     dropped, needed = (
-        frozenset(of.translate(numbers, to)) for numbers in (option.dropped, option.needed)
+        frozenset(of.translate(numbers, to)) for numbers in (drop_set.dropped, drop_set.needed)
     )
-    return replace(option, dropped=dropped, needed=needed)
+    return replace(drop_set, dropped=dropped, needed=needed)
 
 
 def _find_least(block: Block) -> int:

@@ -1,4 +1,4 @@
-"""Options of a block: sets of its buffers that may be dropped, with what each saves and costs.
+"""Sets of a block's buffers that may be dropped, with what each saves and costs.
 
 For a price of memory, in seconds a byte, the best set is a minimum cut. A buffer is needed (n) or
 not, and made again (r) or not; a node runs again (R) or not. Keeping costs bytes times the price if
@@ -13,21 +13,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from mithril.partition.recompute.blocks import Block
 from mithril.partition.recompute.buffers import Around, Flow
-from mithril.partition.recompute.cuts import Block
 from mithril.partition.recompute.min_cut import INFINITE, Network
 
 UNIT = 1 << 50
 """In how many parts a second is counted, so that flows are exact."""
 ROUNDS = 2
 MOST = 64
-"""How many options of a block are compared with those that differ in one buffer."""
+"""How many sets of a block are compared with those that differ in one buffer."""
 SMALL = 14
 """Of a block with as many buffers that may be dropped all sets are looked at."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Option:
+class DropSet:
     """A set of buffers that are dropped.
 
     Args:
@@ -55,22 +55,22 @@ def add_held(held: Sequence[Around], around: Sequence[Around]) -> list[int]:
     return [max(a + c, b + d) for (a, b), (c, d) in zip(held, around, strict=True)]
 
 
-def find_options(block: Block, more: bool = True) -> list[Option]:
+def find_drop_sets(block: Block, more: bool = True) -> list[DropSet]:
     """Return what may be dropped in a block: from nothing, which comes first, to all there is.
 
     Args:
         block: the one.
         more: whether to fill the gaps of the convex hull.
     """
-    found = {option.dropped: option for option in _find_hull(block)}
+    found = {drop_set.dropped: drop_set for drop_set in _find_hull(block)}
     for _ in range(ROUNDS if more else 0):
-        ordered = sorted(found.values(), key=lambda option: option.seconds)
-        for option in ordered[:: max(len(ordered) // MOST, 1)]:
-            for dropped in _list_neighbours(block, option):
+        ordered = sorted(found.values(), key=lambda drop_set: drop_set.seconds)
+        for drop_set in ordered[:: max(len(ordered) // MOST, 1)]:
+            for dropped in _list_neighbours(block, drop_set):
                 if dropped not in found:
                     found[dropped] = weigh(block, dropped)
-        found = {option.dropped: option for option in _select(found.values(), block)}
-    return sorted(found.values(), key=lambda option: (option.seconds, -option.kept))
+        found = {drop_set.dropped: drop_set for drop_set in _select(found.values(), block)}
+    return sorted(found.values(), key=lambda drop_set: (drop_set.seconds, -drop_set.kept))
 
 
 def is_small(flow: Flow) -> bool:
@@ -78,13 +78,13 @@ def is_small(flow: Flow) -> bool:
     return sum(not buffer.is_fixed for buffer in flow.buffers) <= SMALL
 
 
-def list_all_options(block: Block) -> list[Option]:
+def list_all_drop_sets(block: Block) -> list[DropSet]:
     """Return all that may be dropped in a small block, each set once; nothing for a larger one."""
     droppable = sorted(list_droppable(block), reverse=True)
     if len(droppable) > SMALL:
         return []
     found = [weigh(block, dropped) for dropped in _list_sets(block, droppable)]
-    return sorted(_select(found, block), key=lambda option: (option.seconds, -option.kept))
+    return sorted(_select(found, block), key=lambda drop_set: (drop_set.seconds, -drop_set.kept))
 
 
 def _list_sets(block: Block, droppable: Sequence[int]) -> Iterable[frozenset[int]]:
@@ -105,8 +105,8 @@ def _list_sets(block: Block, droppable: Sequence[int]) -> Iterable[frozenset[int
             waiting.append((at + 1, dropped | {droppable[at]}))
 
 
-def weigh(block: Block, dropped: Collection[int]) -> Option:
-    """Return the option of dropping some buffers; those that nobody needs do not count.
+def weigh(block: Block, dropped: Collection[int]) -> DropSet:
+    """Return a set of buffers to drop, weighed; those that nobody needs do not count.
 
     What is dropped is made again directly before the first node of the backward that needs it, and
     stays until the last one.
@@ -135,20 +135,20 @@ def find_bound(block: Block, price: float) -> float:
 # ------------------------------------------------------------------ the convex hull
 
 
-def _find_hull(block: Block) -> list[Option]:
+def _find_hull(block: Block) -> list[DropSet]:
     most = weigh(block, ())
     least = weigh(block, _cut(block, None, block.exits)[1])
-    found = {option.dropped: option for option in (most, least)}
+    found = {drop_set.dropped: drop_set for drop_set in (most, least)}
     waiting = [(most, least)] if least.kept < most.kept else []
     while waiting:
         left, right = waiting.pop()
         saved, cost = left.kept - right.kept, right.seconds - left.seconds
         if saved <= 0 or cost <= 0:
             continue
-        option = weigh(block, _cut(block, cost / saved, block.exits)[1])
-        if option.dropped not in found:
-            found[option.dropped] = option
-            waiting += [(left, option), (option, right)]
+        drop_set = weigh(block, _cut(block, cost / saved, block.exits)[1])
+        if drop_set.dropped not in found:
+            found[drop_set.dropped] = drop_set
+            waiting += [(left, drop_set), (drop_set, right)]
     return list(found.values())
 
 
@@ -188,15 +188,15 @@ def _cut(block: Block, price: float | None, exits: frozenset[int]) -> tuple[floa
 # ------------------------------------------------------------------ between its points
 
 
-def _list_neighbours(block: Block, option: Option) -> Iterable[frozenset[int]]:
+def _list_neighbours(block: Block, drop_set: DropSet) -> Iterable[frozenset[int]]:
     """Yield sets that differ in one buffer, and in what that is made of."""
     droppable = list_droppable(block)
-    for number in option.dropped:
-        yield option.dropped - {number}
-    kept = _find_needed(block, option.dropped) - option.dropped
-    for number in (kept & droppable) - option.dropped:
-        yield option.dropped | {number}
-        yield option.dropped | _find_cone(block, number, kept | block.exits)
+    for number in drop_set.dropped:
+        yield drop_set.dropped - {number}
+    kept = _find_needed(block, drop_set.dropped) - drop_set.dropped
+    for number in (kept & droppable) - drop_set.dropped:
+        yield drop_set.dropped | {number}
+        yield drop_set.dropped | _find_cone(block, number, kept | block.exits)
 
 
 def _find_needed(block: Block, dropped: Collection[int]) -> frozenset[int]:
@@ -226,14 +226,14 @@ def _find_cone(block: Block, number: int, kept: Collection[int]) -> frozenset[in
     return frozenset(found)
 
 
-def _select(options: Iterable[Option], block: Block) -> list[Option]:
-    """Return the options of which no other is better in bytes, bytes at work, and seconds."""
-    found: list[tuple[int, Option]] = []
-    for option in sorted(options, key=lambda option: (option.seconds, option.kept)):
-        most = option.working(block.around)
-        if all(other.kept > option.kept or at_work > most for at_work, other in found):
-            found.append((most, option))
-    return [option for _, option in found]
+def _select(drop_sets: Iterable[DropSet], block: Block) -> list[DropSet]:
+    """Return the sets of which no other is better in bytes, bytes at work, and seconds."""
+    found: list[tuple[int, DropSet]] = []
+    for drop_set in sorted(drop_sets, key=lambda drop_set: (drop_set.seconds, drop_set.kept)):
+        most = drop_set.working(block.around)
+        if all(other.kept > drop_set.kept or at_work > most for at_work, other in found):
+            found.append((most, drop_set))
+    return [drop_set for _, drop_set in found]
 
 
 # ------------------------------------------------------------------ what a set saves and costs
@@ -253,7 +253,7 @@ class _Weighing:
         self._kept: dict[int, int] = {}  # until when what is kept is needed
         self._made: set[int] = set()  # nodes that run again
 
-    def weigh(self) -> Option:
+    def weigh(self) -> DropSet:
         block, flow = self._block, self._flow
         first = block.end - block.start
         read_at = dict(block.needed)
@@ -266,7 +266,7 @@ class _Weighing:
         needed = frozenset(self._kept) | block.exits
         kept = flow.times * sum(flow.buffers[n].bytes for n in needed)
         seconds = sum(flow.seconds[at] for at in self._made)
-        return Option(self._dropped, needed, kept, seconds, self._find_held())
+        return DropSet(self._dropped, needed, kept, seconds, self._find_held())
 
     def _make(self, read: Sequence[int], place: int) -> None:
         """Run again what makes some buffers, unless they are there."""
@@ -328,12 +328,12 @@ class _Weighing:
 
 
 __all__ = [
-    "Option",
+    "DropSet",
     "add_held",
     "find_bound",
-    "find_options",
+    "find_drop_sets",
     "is_small",
-    "list_all_options",
+    "list_all_drop_sets",
     "list_droppable",
     "weigh",
 ]
