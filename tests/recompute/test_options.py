@@ -231,13 +231,15 @@ def test_explain_says_what_is_computed_again() -> None:
 def test_policies_know_their_neighbours_on_the_curve() -> None:
     curve = (TradeOff(100, 0.0), TradeOff(60, 0.1), TradeOff(40, 0.3))
     layer = LayerPolicy("a", kept=10, recomputed=20, offloaded=5, seconds=0.1, why="so")
-    policy = MemoryPolicy("checkpointing=0.6", (layer,), 100, 0.1, 70, 0.05, curve)
+    policy = MemoryPolicy(
+        "checkpointing=0.6", (layer,), 100, 0.1, 70, 0.05, curve, "an integer program"
+    )
     assert policy.find(dearer=True, peak=60) == curve[2]
     assert policy.find(dearer=False, peak=60) == curve[0]
     assert policy.find(dearer=True, peak=40) is None
     assert policy.gap == pytest.approx(0.05)
     assert str(policy).splitlines()[1:] == [
-        "  budget 70 B; at least 50 ms",
+        "  budget 70 B; at least 50 ms by an integer program, gap 50 ms",
         "  a: keeps 10 B, computes 20 B again in 100 ms, moves 5 B to the host (so)",
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, combinations, pairwise
 from random import Random
 
@@ -24,7 +25,7 @@ from mithril.partition.recompute.choose import Measured, choose_cheap, choose_wi
 from mithril.partition.recompute.drop_sets import find_bound, find_drop_sets, list_droppable, weigh
 from mithril.partition.recompute.frontier import Frontier
 from mithril.partition.recompute.min_cut import INFINITE, Network
-from mithril.partition.recompute.sections import LocalPart, read_sections
+from mithril.partition.recompute.sections import LocalPart, Section, read_part
 from mithril.plan import Plan, Program
 from mithril.types import DType, TensorType
 
@@ -50,6 +51,10 @@ def measure(program: Program, dropped: object) -> Measured:
 
 def part(program: Program) -> LocalPart:
     return LocalPart(program, SIMULATED)
+
+
+def read_sections(of: LocalPart) -> Sequence[Section]:
+    return read_part(of).sections
 
 
 def program_of(graph: Graph) -> Program:

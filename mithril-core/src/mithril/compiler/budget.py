@@ -67,6 +67,7 @@ def plan_within(
         limit,
         choice.bound,
         choice.curve,
+        choice.bound_by,
     )
     return replace(plan, policy=policy)
 

@@ -63,6 +63,7 @@ class MemoryPolicy:
         budget: the most bytes that a device was to hold; None where no budget was given.
         bound: the least time that any policy within the budget takes more; None if not known.
         curve: what cheaper and dearer policies cost, by peak from the largest.
+        bound_by: how the bound was found.
     """
 
     asked: str
@@ -72,6 +73,7 @@ class MemoryPolicy:
     budget: int | None = None
     bound: float | None = None
     curve: tuple[TradeOff, ...] = ()
+    bound_by: str = ""
 
     @property
     def gap(self) -> float | None:
@@ -111,9 +113,19 @@ class MemoryPolicy:
         head += f"; keeping everything takes {format_bytes(self.keeping)} at most"
         found = [head]
         if self.budget is not None:
-            bound = "" if self.bound is None else f"; at least {format_seconds(self.bound)}"
-            found.append(f"  budget {format_bytes(self.budget)}{bound}")
+            found.append(f"  budget {format_bytes(self.budget)}{self._describe_bound()}")
         return [*found, *(f"  {line}" for line in _join_alike(self.layers))]
+
+    def _describe_bound(self) -> str:
+        if self.bound is None or self.gap is None:
+            return ""
+        by = f" by {self.bound_by}" if self.bound_by else ""
+        bound, gap = (_write(seconds) for seconds in (self.bound, self.gap))
+        return f"; at least {bound}{by}, gap {gap}"
+
+
+def _write(seconds: float) -> str:
+    return format_seconds(seconds) if seconds else "0 s"
 
 
 def _join_alike(layers: tuple[LayerPolicy, ...]) -> list[str]:

@@ -16,7 +16,7 @@ from mithril.mesh import Mesh
 from mithril.report import DeviceGraph
 from mithril.tables import list_numbers, shade
 from mithril.units import BYTES, choose_unit, format_bytes
-from mithril.visualize.figures import FONT, PathLike, make_figure, save
+from mithril.visualize.figures import FONT, PathLike, make_figure, save, write_title
 from mithril.visualize.heat import CELLS, Heat, draw_heat, measure_heat
 from mithril.visualize.meshes import MeshLike, match_mesh
 from mithril.visualize.terminal import print_table

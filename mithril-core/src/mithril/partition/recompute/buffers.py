@@ -63,7 +63,8 @@ class Flow:
         around: bytes that the backward has of its own before, and while, each node runs: those of
             the forward, then those of the backward.
         through: for each value that is no buffer, its sources.
-        fused: of these the ones that are never in memory, with the positions of their nodes.
+        free: what takes nothing to make again, as it is never in memory, or a constant; with the
+            positions of the nodes that make it.
         count: how many iterations of a loop this is the body of; None if it is none.
     """
 
@@ -76,7 +77,7 @@ class Flow:
     late: Sequence[Numbers]
     around: Sequence[Around]
     through: Mapping[Value, Numbers]
-    fused: Mapping[Value, int]
+    free: Mapping[Value, int]
     count: int | None = None
 
     @property
@@ -102,8 +103,8 @@ class Flow:
     def list_values(self, dropped: Collection[int], within: range) -> list[Value]:
         """Return the values that are not kept if some buffers are not: what lies in them, too.
 
-        What is never in memory is not kept, either: it would be once something read it that is kept
-        apart from the forward.
+        What is free is not kept, either: what is never in memory would be once something read it
+        that is kept apart from the forward.
 
         In the body of a loop that is so of all views, of which there would be copies.
 
@@ -118,7 +119,7 @@ class Flow:
             return []
         found = [self.buffers[number].value for number in sorted(gone)]
         found += [v for v, sources in self.through.items() if not gone.isdisjoint(sources)]
-        return found + [value for value, at in self.fused.items() if at in within]
+        return found + [value for value, at in self.free.items() if at in within]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +172,7 @@ class FlowReader:
         self._buffers: list[Buffer] = []
         self._sources: dict[Value, Numbers] = {}
         self._through: dict[Value, Numbers] = {}
-        self._fused: dict[Value, int] = {}
+        self._free: dict[Value, int] = {}
         for value in carries:
             self._add(value, -1, is_fixed=True)
 
@@ -196,7 +197,7 @@ class FlowReader:
         needed = [self._list_sources(values) for values in late]
         return Flow(
             self._early, self._buffers, made, reads, seconds, workspaces, needed, around,
-            self._through, self._fused, self._count,
+            self._through, self._free, self._count,
         )  # fmt: skip
 
     def _place(self, node: Node, position: int, sources: Numbers) -> Numbers:
@@ -206,9 +207,10 @@ class FlowReader:
             if self._lies_in_sources(node, value):
                 self._sources[value] = self._through[value] = sources
                 if value not in self._storages.of:
-                    self._fused[value] = position
+                    self._free[value] = position
             elif not node.inputs and value.type.rank == 0:
                 self._sources[value] = ()
+                self._free[value] = position
             else:
                 made.append(self._add(value, position, is_fixed=self._is_fixed(node, value)))
         return tuple(made)

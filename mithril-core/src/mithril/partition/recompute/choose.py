@@ -8,13 +8,14 @@ much and goes on. What is returned has been measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mithril.cost.memory import PARTS, DeviceMemory
 from mithril.errors import PlanError
 from mithril.ir import Value
 from mithril.partition.recompute.frontier import Frontier, Way
-from mithril.partition.recompute.sections import LocalPart, read_sections
+from mithril.partition.recompute.integer_program import solve
+from mithril.partition.recompute.sections import LocalPart, Reading, read_part
 from mithril.plan.policy import TradeOff
 from mithril.units import format_bytes
 
@@ -22,6 +23,10 @@ NEXT_TO_NOTHING = 0.01
 """The part of a step's time that `selective` may cost."""
 TRIES = 6
 """So often a plan is measured and the search moved, at most."""
+ROUNDS = 3
+"""So often an integer program is solved for the bytes that are left, at most."""
+ALL_SETS, PROGRAM, LAGRANGIAN = "all sets", "an integer program", "Lagrangian relaxation"
+"""How a bound is found."""
 POINTS = 12
 """How many points a trade-off curve has, at most."""
 
@@ -55,6 +60,7 @@ class Choice:
         seconds: predicted time that computing them again takes in a step.
         bound: the least time that any choice within the budget takes; None without a budget.
         curve: what cheaper and dearer choices cost, by peak from the largest.
+        bound_by: how the bound was found.
     """
 
     dropped: frozenset[Value]
@@ -62,6 +68,7 @@ class Choice:
     seconds: float
     bound: float | None
     curve: tuple[TradeOff, ...]
+    bound_by: str = ""
 
 
 def choose_within(parts: Sequence[LocalPart], limit: int, measure: Measure, name: str) -> Choice:
@@ -95,10 +102,12 @@ class _Group:
 
     Args:
         first: number of one of the parts.
-        frontier: the ways through them, one after the other.
+        readings: of them, one after the other.
+        frontier: the ways through them.
     """
 
     first: int
+    readings: Sequence[Reading]
     frontier: Frontier
 
 
@@ -125,7 +134,36 @@ class _Search:
             fitting = [self._find_least(limit, name)]
         ways, measured = min(fitting, key=lambda one: (one[1].seconds, max(one[1].peaks)))
         self._others = self._compare(ways, measured)
-        return self._make(ways, measured, limit)
+        return self._improve(self._make(ways, measured, limit), limit)
+
+    def _improve(self, choice: Choice, limit: int) -> Choice:
+        """Return a choice with the bound of an integer program, or the better one that it finds.
+
+        What that leaves out of account may be more than there is room for; it is solved again with
+        as much less then, but its bound is that of the whole room.
+        """
+        assert choice.bound is not None, "there is a limit"
+        room, bound = [limit - others for others in self._others], choice.bound
+        for attempt in range(ROUNDS if choice.seconds > bound else 0):
+            answers = solve([group.readings for group in self._groups], room)
+            if not answers:
+                break
+            if not attempt:
+                bound = max(bound, *(answer.bound for answer in answers))
+            seconds = max(answer.seconds for answer in answers)
+            if seconds >= choice.seconds:
+                break
+            dropped = frozenset[Value]().union(*(answer.dropped for answer in answers))
+            measured = self._find(dropped)
+            if max(measured.peaks) <= limit:
+                if measured.seconds < choice.measured.seconds:
+                    choice = replace(choice, dropped=dropped, measured=measured, seconds=seconds)
+                break
+            over = [max(measured.peaks[group.first] - limit, 0) for group in self._groups]
+            room = [size - more for size, more in zip(room, over, strict=True)]
+        if bound > choice.bound:
+            return replace(choice, bound=min(bound, choice.seconds), bound_by=PROGRAM)
+        return choice
 
     def _approach(self, limit: int) -> list[tuple[Ways, Measured]]:
         """Return ways that were measured, until one takes what is expected of it."""
@@ -234,16 +272,18 @@ class _Search:
 
     def _make(self, ways: Ways, measured: Measured, limit: int | None) -> Choice:
         seconds = max((way.seconds for way in ways), default=0.0)
-        bound = None
-        if limit is not None:
-            bound = min(seconds, self._find_bound(limit))
-        return Choice(_list_values(ways), measured, seconds, bound, self._list_curve())
+        bound, by = (None, "") if limit is None else self._find_bound(limit, seconds)
+        return Choice(_list_values(ways), measured, seconds, bound, self._list_curve(), by)
 
-    def _find_bound(self, limit: int) -> float:
-        return max(
+    def _find_bound(self, limit: int, seconds: float) -> tuple[float, str]:
+        """Return what no choice within a limit can go below, and how that is known."""
+        if all(reading.has_all for group in self._groups for reading in group.readings):
+            return seconds, ALL_SETS
+        bound = max(
             group.frontier.find_bound(limit - others)
             for group, others in zip(self._groups, self._others, strict=True)
         )
+        return min(seconds, bound), LAGRANGIAN
 
     def _list_curve(self) -> tuple[TradeOff, ...]:
         """Return peaks and seconds of choices from the largest peak to the least."""
@@ -266,8 +306,9 @@ def _group(parts: Sequence[LocalPart]) -> list[_Group]:
         found.setdefault(part.devices, []).append(number)
     groups = []
     for numbers in found.values():
-        sections = [section for number in numbers for section in read_sections(parts[number])]
-        groups.append(_Group(numbers[0], Frontier(sections)))
+        readings = [read_part(parts[number]) for number in numbers]
+        sections = [section for reading in readings for section in reading.sections]
+        groups.append(_Group(numbers[0], readings, Frontier(sections)))
     return groups
 
 

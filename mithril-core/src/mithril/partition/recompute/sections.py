@@ -14,7 +14,7 @@ from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Liveness
 from mithril.ir import Graph, Node, Value
 from mithril.partition.recompute.blocks import Block, cut_blocks, join_blocks
-from mithril.partition.recompute.buffers import FlowReader, Prices, count_around
+from mithril.partition.recompute.buffers import Flow, FlowReader, Prices, count_around
 from mithril.partition.recompute.drop_sets import (
     DropSet,
     add_held,
@@ -104,8 +104,43 @@ class Section:
     entry: int
 
 
-def read_sections(part: LocalPart) -> list[Section]:
-    """Return the sections of a local program."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """The body of a loop of the backward, with that of the forward whose stacks it takes.
+
+    Args:
+        block: both.
+        handed_on: bytes that an iteration takes besides, with what the one before it has made.
+    """
+
+    block: Block
+    handed_on: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """A local program as it is read.
+
+    Args:
+        part: the one.
+        flow: of its graph; None if nothing can be made again.
+        bodies: of its loops, by their positions in the backward.
+        sections: one after another.
+    """
+
+    part: LocalPart
+    flow: Flow | None
+    bodies: Mapping[int, Body]
+    sections: Sequence[Section]
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all sets that may be dropped have been looked at."""
+        return len(self.sections) == 1 and not self.bodies and is_small(self.sections[0].block.flow)
+
+
+def read_part(part: LocalPart) -> Reading:
+    """Return a local program with its sections."""
     return _Sections(part).read()
 
 
@@ -115,11 +150,12 @@ class _Sections:
     _solved: dict[Hashable, tuple[Block, list[DropSet]]] = field(default_factory=dict)
     _joined: dict[Hashable, tuple[Block, DropSet]] = field(default_factory=dict)
     _bounds: dict[tuple[Hashable, float], float] = field(default_factory=dict)
+    _bodies: dict[int, Body] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._liveness = Liveness(self.part.hardware.execution)
 
-    def read(self) -> list[Section]:
+    def read(self) -> Reading:
         graph = self.part.program.graph
         prices = Prices(self.part.program.mesh, self.part.hardware)
         early, late = split_phases(graph)
@@ -130,7 +166,7 @@ class _Sections:
         around = count_around(graph, early, late, prices, [p.backward for p in pairs.values()])
         flow = reader.read([list(node.inputs) for node in late], around)
         if not flow.nodes or not flow.late:
-            return []
+            return Reading(self.part, None, {}, [])
         self._places = {node: at for at, node in enumerate(late)}
         blocks = (
             cut_blocks(flow) if pairs or not is_small(flow) else [join_blocks(cut_blocks(flow))]
@@ -144,7 +180,7 @@ class _Sections:
             else:
                 longer = self._find_longer(blocks[at : at + LONGEST], pairs)
                 found.append(self._make(block, counts[block.key] <= FEW, longer))
-        return found
+        return Reading(self.part, flow, self._bodies, found)
 
     # ---------------------------------------------------------------- blocks
 
@@ -213,6 +249,7 @@ class _Sections:
         handed_on = self._measure_iteration(pair.backward, pair.backward.op.bodies[0])
         handed_on -= self._liveness.measure_body(pair.backward, pair.backward.op.bodies[0]).peak
         inside = pair.block
+        self._bodies[self._places[pair.backward]] = Body(inside, handed_on)
         picks = []
         for drop_set in self._list_drop_sets(inside, True):
             forward = held[0] - first + self._measure_forward(pair, drop_set)
@@ -271,4 +308,4 @@ def _find_least(block: Block) -> int:
     return max(late, default=0)
 
 
-__all__ = ["LocalPart", "Pick", "Section", "read_sections"]
+__all__ = ["Body", "LocalPart", "Pick", "Reading", "Section", "read_part"]

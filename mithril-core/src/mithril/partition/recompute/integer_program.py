@@ -1,0 +1,332 @@
+"""The cheapest set to drop as an integer program, and a bound on it: all of a program at once.
+
+A node runs again (R) or not, which is the only thing that is counted in whole numbers. A buffer is
+kept (k) or made again (r): r is at most R of the node that makes it, k + r is 1 where the backward
+reads it, and at least R of each node that reads it. What runs again costs seconds. For each node of
+the backward, what is alive while it runs has to fit into the budget:
+
+- what the backward reads there, and before as well as later on;
+- what it reads later on, as far as it is kept, or has been made again since for something else;
+- what is kept to make others again, until the first of them can be needed.
+
+What is alive for a moment only while something is made again does not count, so that no set that
+keeps to a budget is forbidden: the least cost is a bound, and its set a candidate to be measured.
+Jain et al., "Checkmate" (2020), let each node run again at every moment; here it is once.
+
+HiGHS solves it, by SciPy, which is an extra. Without it there is no program, and no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from math import inf
+
+import numpy as np
+
+from mithril.ir import Value
+from mithril.partition.recompute.buffers import Flow
+from mithril.partition.recompute.sections import Reading
+
+LARGEST = 1000
+"""How many nodes that may run again programs have together, at most, to be solved."""
+NODES = 50
+"""So many branches are looked at, at most: a limit of time would give processes different plans."""
+NEAR = 1e-3
+"""An answer is good enough if it is within such a part of the bound."""
+
+Terms = dict[int, float]
+"""A sum: coefficients by the numbers of variables."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What the program says.
+
+    Args:
+        bound: seconds that no set within the budget can go below.
+        dropped: the values of a set that may keep to it; nothing if none was found.
+        seconds: that making these again takes in a step.
+    """
+
+    bound: float
+    dropped: frozenset[Value] = frozenset()
+    seconds: float = inf
+
+
+def can_solve() -> bool:
+    """Return whether what solves programs is installed."""
+    return find_spec("scipy") is not None
+
+
+def solve(groups: Sequence[Sequence[Reading]], limits: Sequence[int]) -> list[Answer]:
+    """Return for each group of local programs the least time within some bytes.
+
+    Args:
+        groups: local programs that share devices, in the order of the forward.
+        limits: how many bytes, for each group.
+
+    Returns:
+        The answers; nothing if there is no solver, if the programs are too large for it, or if
+        layers are made again whole.
+    """
+    if not can_solve() or any(reading.part.is_whole for group in groups for reading in group):
+        return []
+    programs = [_state(group, limit) for group, limit in zip(groups, limits, strict=True)]
+    if sum(program.count_whole() for program in programs) > LARGEST:
+        return []
+    answers = [program.solve() for program in programs]
+    found = [answer for answer in answers if answer is not None]
+    return found if len(found) == len(answers) else []
+
+
+def _state(readings: Sequence[Reading], limit: int) -> _Program:
+    """Return the program of local programs that share devices."""
+    program = _Program(limit)
+    before: Terms = {}
+    for reading in readings:
+        before = program.add(reading, before)
+    return program
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Variables:
+    """The variables of a flow.
+
+    Args:
+        flow: the one.
+        kept: of its buffers.
+        again: of those that may be made again.
+        runs: of the nodes that may run again.
+        first: for each buffer that the backward reads, the position where it first does.
+        last: and where it last does.
+        readers: for each buffer, the nodes that read it and may run again.
+    """
+
+    flow: Flow
+    kept: Sequence[int]
+    again: Mapping[int, int]
+    runs: Mapping[int, int]
+    first: Mapping[int, int]
+    last: Mapping[int, int]
+    readers: Mapping[int, Sequence[int]]
+
+    def list_kept(self, number: int) -> Terms:
+        """Return the bytes of a buffer as far as it is kept, of all iterations."""
+        return {self.kept[number]: self.flow.buffers[number].bytes * self.flow.times}
+
+    def find_earliest(self) -> dict[int, int]:
+        """Return when each buffer can be needed first, for the backward or to make others again."""
+        found = dict(self.first)
+        for at in reversed(range(len(self.flow.nodes))):
+            needed = [found[n] for n in self.flow.made[at] if n in self.again and n in found]
+            for number in self.flow.reads[at] if needed else ():
+                found[number] = min(found.get(number, min(needed)), *needed)
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class _Program:
+    limit: int
+    _costs: list[float] = field(default_factory=list)
+    _whole: list[bool] = field(default_factory=list)
+    _upper: list[float] = field(default_factory=list)
+    _rows: list[tuple[Terms, float, float]] = field(default_factory=list)
+    _flows: list[_Variables] = field(default_factory=list)
+
+    def count_whole(self) -> int:
+        """Return how many variables are whole numbers."""
+        return sum(self._whole)
+
+    def add(self, reading: Reading, before: Terms) -> Terms:
+        """Add a local program; return what it and those before it keep.
+
+        Args:
+            reading: of it.
+            before: what those before it keep.
+        """
+        part, flow = reading.part, reading.flow
+        if flow is None:
+            return before
+        own = self._add_flow(flow, part.microbatches)
+        inside = {
+            at: self._add_flow(body.block.flow, part.microbatches)
+            for at, body in reading.bodies.items()
+        }
+        kept: Terms = {}
+        for variables in (own, *inside.values()):
+            for number in range(len(variables.kept)):
+                kept |= variables.list_kept(number)
+        more = {name: (part.in_flight - 1) * size for name, size in kept.items()}
+        beside = before | {name: size for name, size in more.items() if size}
+        changes = _list_changes(own, self)
+        for at, variables in inside.items():
+            for number in range(len(variables.kept)):
+                _put(changes[0], variables.list_kept(number))
+                _put(changes[at + 1], _negate(variables.list_kept(number)))
+        alive = None
+        around = flow.around[len(flow.nodes) :]
+        for at, (_, taken) in enumerate(around):
+            alive = self._add_moment(alive, changes[at])
+            self._limit([alive], beside, taken)
+            if at in inside:
+                taken += reading.bodies[at].handed_on
+                self._add_inside(inside[at], alive, beside, taken)
+        total = before.copy()
+        _put(total, {name: part.in_flight * size for name, size in kept.items()})
+        return total
+
+    def solve(self) -> Answer | None:
+        """Return the answer of the program; None if it has none."""
+        if not self.count_whole():
+            return Answer(0.0, frozenset(), 0.0)
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        scale = sum(self._costs) or 1.0
+        places = [(row, name) for row, (terms, _, _) in enumerate(self._rows) for name in terms]
+        sizes = [size for terms, _, _ in self._rows for size in terms.values()]
+        rows, columns = np.array(places, np.int32).T
+        shape = len(self._rows), len(self._costs)
+        matrix = csr_array((sizes, (rows, columns)), shape=shape)
+        low, high = np.array([(low, high) for _, low, high in self._rows]).T
+        found = milp(
+            np.array(self._costs) / scale,
+            integrality=np.array(self._whole, int),
+            bounds=Bounds(np.zeros(len(self._upper)), np.array(self._upper)),
+            constraints=LinearConstraint(matrix, low, high),
+            options={"node_limit": NODES, "mip_rel_gap": NEAR},
+        )
+        if found.mip_dual_bound is None:
+            return None
+        bound = max(float(found.mip_dual_bound), 0.0) * scale
+        if found.x is None:
+            return Answer(bound)
+        return self._read(found.x, bound)
+
+    def _read(self, x: np.ndarray, bound: float) -> Answer:
+        dropped: set[Value] = set()
+        for variables in self._flows:
+            flow = variables.flow
+            gone = [n for n, name in variables.again.items() if x[name] > 0.5]
+            dropped.update(flow.list_values(gone, range(len(flow.nodes))) if gone else ())
+        seconds = sum(cost for cost, value in zip(self._costs, x, strict=True) if value > 0.5)
+        return Answer(bound, frozenset(dropped), seconds)
+
+    # ---------------------------------------------------------------- variables and rows
+
+    def new(self, cost: float = 0.0, *, is_whole: bool = False, upper: float = 1.0) -> int:
+        """Return the number of a new variable of at least 0."""
+        self._costs.append(cost)
+        self._whole.append(is_whole)
+        self._upper.append(upper)
+        return len(self._costs) - 1
+
+    def require(self, terms: Terms, low: float, high: float = inf) -> None:
+        """Say between what a sum lies."""
+        self._rows.append((terms, low, high))
+
+    def _limit(self, alive: Iterable[int], beside: Terms, taken: int) -> None:
+        """Say that what is alive fits into the budget beside other bytes, and what is taken."""
+        scaled = {name: size / self.limit for name, size in beside.items()}
+        self.require(dict.fromkeys(alive, 1.0) | scaled, -inf, 1.0 - taken / self.limit)
+
+    def _add_moment(self, alive: int | None, changes: Terms) -> int:
+        """Return the variable of what is alive at a moment, as a part of the budget."""
+        now, scale = self.new(upper=inf), 1.0 / self.limit
+        constant = changes.get(-1, 0.0) * scale
+        terms = {name: -size * scale for name, size in changes.items() if name >= 0 and size}
+        earlier = {} if alive is None else {alive: -1.0}
+        self.require({now: 1.0} | earlier | terms, constant, constant)
+        return now
+
+    def _add_flow(self, flow: Flow, microbatches: int) -> _Variables:
+        """Add the variables of a flow, and what makes its buffers."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for at, read in enumerate(flow.late):
+            for number in read:
+                first.setdefault(number, at)
+                last[number] = at
+        kept = [self.new() for _ in flow.buffers]
+        again = {n: self.new() for n, buffer in enumerate(flow.buffers) if not buffer.is_fixed}
+        makers = sorted({flow.buffers[number].maker for number in again})
+        runs = {at: self.new(flow.seconds[at] * microbatches, is_whole=True) for at in makers}
+        readers: dict[int, list[int]] = {}
+        for at in makers:
+            for number in flow.reads[at]:
+                readers.setdefault(number, []).append(at)
+        for number, name in again.items():
+            self.require({runs[flow.buffers[number].maker]: 1.0, name: -1.0}, 0.0)
+        for number, name in enumerate(kept):
+            both = {name: 1.0} | ({again[number]: 1.0} if number in again else {})
+            self.require(both, 1.0 if number in first else 0.0, 1.0)
+            for at in readers.get(number, ()):
+                self.require(both | {runs[at]: -1.0}, 0.0)
+        found = _Variables(flow, kept, again, runs, first, last, readers)
+        self._flows.append(found)
+        return found
+
+    def _add_inside(self, variables: _Variables, around: int, beside: Terms, taken: int) -> None:
+        """Limit what an iteration of a backward loop takes, where slices lie in the stacks."""
+        flow = variables.flow
+        changes: list[Terms] = [{} for _ in range(len(flow.late) + 1)]
+        for number, name in variables.again.items():
+            if number in variables.first:
+                size = float(flow.buffers[number].bytes)
+                _put(changes[variables.first[number]], {name: size})
+                _put(changes[variables.last[number] + 1], {name: -size})
+        alive = None
+        for at, (_, more) in enumerate(flow.around[len(flow.nodes) :]):
+            alive = self._add_moment(alive, changes[at])
+            self._limit([around, alive], beside, taken + more)
+
+
+def _list_changes(variables: _Variables, program: _Program) -> list[Terms]:
+    """Return what comes and goes before each node of the backward; -1 stands for constants."""
+    flow, earliest = variables.flow, variables.find_earliest()
+    changes: list[Terms] = [{} for _ in range(len(flow.late) + 2)]
+    for number, buffer in enumerate(flow.buffers):
+        if number not in earliest or not buffer.bytes:
+            continue
+        size, name = float(buffer.bytes), variables.kept[number]
+        _put(changes[0], {name: size})
+        if number not in variables.first:
+            _put(changes[earliest[number] + 1], {name: -size})
+            continue
+        first = variables.first[number]
+        for at, runs in _list_earlier(variables, number):
+            there = program.new()
+            program.require({there: 1.0, name: -1.0}, 0.0)
+            for run in runs:
+                program.require({there: 1.0, run: -1.0}, 0.0)
+            _put(changes[at], {there: size, name: -size})
+            name = there
+        _put(changes[first], {-1: size, name: -size})
+        _put(changes[variables.last[number] + 1], {-1: -size})
+    return changes
+
+
+def _list_earlier(variables: _Variables, number: int) -> Iterable[tuple[int, list[int]]]:
+    """Return when, before the backward reads a buffer, others have been made of it, and which."""
+    found: dict[int, list[int]] = {}
+    for at in variables.readers.get(number, ()):
+        made, first = variables.flow.made[at], variables.first
+        if all(n in first for n in made):
+            latest = max(first[n] for n in made)
+            if latest < first[number]:
+                found.setdefault(latest, []).append(variables.runs[at])
+    return sorted(found.items())
+
+
+def _put(terms: Terms, more: Mapping[int, float]) -> None:
+    for name, size in more.items():
+        terms[name] = terms.get(name, 0.0) + size
+
+
+def _negate(terms: Terms) -> Terms:
+    return {name: -size for name, size in terms.items()}
+
+
+__all__ = ["Answer", "can_solve", "solve"]

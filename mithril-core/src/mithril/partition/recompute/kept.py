@@ -1,0 +1,86 @@
+"""What is kept in any case, whichever layers are recomputed and whatever budget there is.
+
+That is what does not differ from micro-batch to micro-batch, which is there once for all of them,
+and what a collective has brought that shall not run again. What only brings an input into place
+(a cast, a gather of a parameter at rest) is none of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mithril.ir import Graph, Node, Value
+from mithril.ir.rewrite import all_nodes, regions
+from mithril.mesh import MICRO, Mesh
+from mithril.ops.collective import Collective, TakeShard
+from mithril.ops.elementwise import Cast
+from mithril.ops.shape import Movement
+from mithril.partition.recompute.asked import Recompute
+from mithril.partition.recompute.residuals import find_fixed
+from mithril.partition.recompute.rewrite import list_in_time
+from mithril.plan import Program
+
+
+def find_kept(program: Program, asked: Recompute) -> frozenset[Value]:
+    """Return the values of a local program, and of bodies in it, that may not be dropped.
+
+    Args:
+        program: forward and backward.
+        asked: over which axes nothing is exchanged again.
+    """
+    return frozenset((*_list_once(program), *_list_exchanged(program, asked)))
+
+
+def find_brought(graph: Graph, nodes: Sequence[Node]) -> frozenset[Value]:
+    """Return what is an input in another form or place: cast, reshaped, gathered, cut.
+
+    Args:
+        graph: the inputs are of it.
+        nodes: some of its nodes, in order.
+    """
+    fixed = find_fixed(graph)
+    found = set(graph.inputs)
+    for node in nodes:
+        others = [value for value in node.inputs if value not in fixed]
+        if len(others) == 1 and others[0] in found and _only_brings(node):
+            found.update(node.outputs)
+    return frozenset(found.difference(graph.inputs))
+
+
+def _list_once(program: Program) -> Iterator[Value]:
+    """Yield what is the same for all micro-batches; a loop runs for one of them as a whole."""
+    in_time = list_in_time(program)
+    if in_time is None:
+        return
+    for node in program.graph.nodes:
+        if in_time.isdisjoint(node.outputs):
+            yield from (value for inner in all_nodes(node) for value in inner.outputs)
+
+
+def _list_exchanged(program: Program, asked: Recompute) -> Iterator[Value]:
+    """Yield what collectives over axes have brought over which nothing is exchanged again."""
+    axes = asked.kept_axes
+    for region in regions(program.graph) if axes else ():
+        brought = find_brought(region.graph, region.graph.nodes)
+        for node in region.graph.nodes:
+            is_again = axes.isdisjoint(_list_axes(node, program.mesh))
+            if not is_again and brought.isdisjoint(node.outputs):
+                yield from node.outputs
+
+
+def _list_axes(node: Node, mesh: Mesh) -> list[str]:
+    """Return the axes, as a user knows them, over which a node exchanges data."""
+    if not isinstance(node.op, Collective):
+        return []
+    origins = {axis.name: axis.origin for axis in mesh.axes}
+    return [origins[axis] for axis in node.op.axes]
+
+
+def _only_brings(node: Node) -> bool:
+    op = node.op
+    if isinstance(op, Collective):
+        return not op.reduces and MICRO not in op.axes
+    return isinstance(op, Cast | Movement | TakeShard)
+
+
+__all__ = ["find_brought", "find_kept"]
