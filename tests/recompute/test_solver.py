@@ -1,127 +1,44 @@
-"""Choices of what is computed again: the cheapest by brute force, and what they are made of."""
+"""What choices of what is computed again are made of: cuts, blocks, sections, and the frontier."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain, combinations, pairwise
 from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import ops
 from mithril.compiler import PlanOptions
-from mithril.cost import SIMULATED, predict_memory
-from mithril.cost.kernels import OpCosts
+from mithril.cost import SIMULATED
 from mithril.cost.simulate_plan import simulate_plan
 from mithril.errors import PlanError
-from mithril.ir import Builder, Graph, Value
-from mithril.ir.rewrite import inline
-from mithril.mesh import Mesh
-from mithril.partition.recompute import Recompute, recompute, split_phases
+from mithril.ir import Builder
+from mithril.partition.recompute import Recompute, split_phases
 from mithril.partition.recompute.blocks import cut_blocks
-from mithril.partition.recompute.choose import Measured, choose_cheap, choose_within
+from mithril.partition.recompute.choose import choose_cheap
 from mithril.partition.recompute.drop_sets import find_bound, find_drop_sets, list_droppable, weigh
 from mithril.partition.recompute.frontier import Frontier
 from mithril.partition.recompute.min_cut import INFINITE, Network
-from mithril.partition.recompute.sections import LocalPart, Section, read_part
-from mithril.plan import Plan, Program
+from mithril.partition.recompute.sections import LocalPart
 from mithril.types import DType, TensorType
 
-from tests.graphs import BLOCK_PARAMETERS, block, run, values_for
+from tests.graphs import run, values_for
 from tests.profiles import scaled
 from tests.recompute.graphs import Case, cases
+from tests.recompute.solving import (
+    COSTS,
+    blocks_of,
+    list_subsets,
+    measure,
+    part,
+    program_of,
+    random_graph,
+    read_sections,
+)
 
 F32 = DType.float32
-COSTS = OpCosts()
-
-
-def subsets(values: list[Value]) -> chain[tuple[Value, ...]]:
-    return chain.from_iterable(combinations(values, n) for n in range(len(values) + 1))
-
-
-def measure(program: Program, dropped: object) -> Measured:
-    """Return what a program takes that computes some values again, read off a whole plan."""
-    plan = Plan.of_program(program.mesh, recompute(program, dropped))  # type: ignore[arg-type]
-    memory = predict_memory(plan, SIMULATED)
-    seconds = simulate_plan(plan, SIMULATED, COSTS).seconds
-    return Measured((memory.peak,), seconds, memory.fullest)
-
-
-def part(program: Program) -> LocalPart:
-    return LocalPart(program, SIMULATED)
-
-
-def read_sections(of: LocalPart) -> Sequence[Section]:
-    return read_part(of).sections
-
-
-def program_of(graph: Graph) -> Program:
-    """Return the local program of a graph and its gradients on one device."""
-    wanted = tuple(v.name for v in graph.inputs if v.type.dtype.is_float)
-    ran = run(graph, Mesh(), values_for(graph), differentiated=wanted)
-    return ran.plan.stages[0].program
-
-
-def random_graph(seed: int, count: int) -> Graph:
-    """Return a graph of so many values, of sizes that differ, each made of some before."""
-    random, builder = Random(seed), Builder()
-    made = [builder.input(TensorType((4, 8), F32), "x")]
-    for number in range(count):
-        x = random.choice(made[-3:])
-        kind = random.choice(["unary", "unary", "binary", "product"])
-        if kind == "product":
-            columns = random.choice([4, 8, 32])
-            weight = builder.input(TensorType((columns, x.shape[1]), F32), f"w{number}")
-            made.append(ops.einsum("ab,cb->ac", x, weight))
-        elif kind == "binary":
-            other = random.choice([y for y in made if y.shape == x.shape])
-            made.append(x * other)
-        else:
-            made.append(random.choice([ops.exp, ops.sin, ops.tanh, ops.relu])(x))
-    total = ops.sum(made[-1] * made[-1])
-    return builder.build({"loss": total})
-
-
-# ------------------------------------------------------------------ against brute force
-
-
-@settings(max_examples=scaled(40), deadline=None)
-@given(st.integers(0, 10**6), st.integers(3, 5), st.floats(0.0, 1.0))
-def test_of_small_graphs_the_choice_is_the_cheapest_there_is(
-    seed: int, count: int, share: float
-) -> None:
-    program = program_of(random_graph(seed, count))
-    early, _ = split_phases(program.graph)
-    values = [value for node in early for value in node.outputs]
-    assume(len(values) <= 8)
-    known = [measure(program, dropped) for dropped in subsets(values)]
-    most, least = known[0].peaks[0], min(found.peaks[0] for found in known)
-    limit = int(least + share * (most - least))
-    best = min(found.seconds for found in known if found.peaks[0] <= limit)
-    choice = choose_within([part(program)], limit, lambda d: measure(program, d), "a budget")
-    assert choice.measured.peaks[0] <= limit
-    assert choice.measured.seconds == pytest.approx(best, rel=1e-9)
-    assert choice.bound is not None
-    assert choice.bound <= choice.seconds + 1e-12
-    with pytest.raises(PlanError, match="which is too little; the least possible is"):
-        choose_within([part(program)], least - 1, lambda d: measure(program, d), "a budget")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_of_larger_graphs_the_choice_is_the_cheapest(seed: int) -> None:
-    programs = (program_of(random_graph(1000 * seed + number, 12)) for number in range(99))
-    made = ((p, [v for n in split_phases(p.graph)[0] for v in n.outputs]) for p in programs)
-    program, values = next((p, values) for p, values in made if 11 <= len(values) <= 12)
-    known = [measure(program, dropped) for dropped in subsets(values)]
-    most, least = known[0].peaks[0], min(found.peaks[0] for found in known)
-    for share in (0.1, 0.4, 0.8):
-        limit = int(least + share * (most - least))
-        best = min(found.seconds for found in known if found.peaks[0] <= limit)
-        choice = choose_within([part(program)], limit, lambda d: measure(program, d), "a budget")
-        assert choice.measured.seconds == pytest.approx(best, rel=1e-9)
 
 
 @settings(max_examples=scaled(60), deadline=None)
@@ -131,7 +48,7 @@ def test_a_minimum_cut_finds_the_best_set_for_a_price_of_memory(seed: int, price
     sections = read_sections(part(program))
     for section in sections:
         found = section.block
-        every = [weigh(found, some) for some in subsets(sorted(list_droppable(found)))]  # type: ignore[arg-type]
+        every = [weigh(found, some) for some in list_subsets(sorted(list_droppable(found)))]  # type: ignore[arg-type]
         best = min(option.seconds + price * option.kept for option in every)
         options = find_drop_sets(found, more=False)
         assert min(o.seconds + price * o.kept for o in options) <= best * (1 + 1e-6) + 1e-15
@@ -199,19 +116,6 @@ def test_no_budget_is_broken_and_the_bits_stay(case: Case, budget: float | str) 
 
 
 # ------------------------------------------------------------------ blocks
-
-
-def blocks_of(count: int) -> Program:
-    """Return the program of equal transformer blocks one after another."""
-    one, builder = block(b=16, s=16), Builder()
-    x = builder.input(one.inputs[0].type, "x")
-    for number in range(count):
-        given = [builder.input(v.type, f"{v.name}{number}") for v in one.inputs[1:]]
-        with builder.at(scope=f"block{number}"):
-            x = inline(one, builder, [x, *given])["y"]
-    graph = builder.build({"loss": ops.sum(x)})
-    assert len(BLOCK_PARAMETERS) == len(one.inputs) - 1
-    return program_of(graph)
 
 
 def test_equal_blocks_are_told_to_be_equal_and_solved_alike() -> None:

@@ -71,7 +71,8 @@ def solve(groups: Sequence[Sequence[Reading]], limits: Sequence[int]) -> list[An
         The answers; nothing if there is no solver, if the programs are too large for it, or if
         layers are made again whole.
     """
-    if not can_solve() or any(reading.part.is_whole for group in groups for reading in group):
+    is_whole = any(reading.part.is_whole for group in groups for reading in group)
+    if is_whole or min(limits) <= 0 or not can_solve():
         return []
     programs = [_state(group, limit) for group, limit in zip(groups, limits, strict=True)]
     if sum(program.count_whole() for program in programs) > LARGEST:

@@ -136,7 +136,9 @@ class Reading:
     @property
     def has_all(self) -> bool:
         """Whether all sets that may be dropped have been looked at."""
-        return len(self.sections) == 1 and not self.bodies and is_small(self.sections[0].block.flow)
+        if self.flow is None:
+            return True
+        return not self.part.is_whole and not self.bodies and is_small(self.flow)
 
 
 def read_part(part: LocalPart) -> Reading:
