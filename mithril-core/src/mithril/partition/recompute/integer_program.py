@@ -33,6 +33,8 @@ LARGEST = 1000
 """How many nodes that may run again programs have together, at most, to be solved."""
 NODES = 50
 """So many branches are looked at, at most: a limit of time would give processes different plans."""
+BUDGET = 1000.0
+"""The budget in the unit of the program, whose tolerance of 1e-6 is next to nothing of it."""
 NEAR = 1e-3
 """An answer is good enough if it is within such a part of the bound."""
 
@@ -136,6 +138,10 @@ class _Program:
     _rows: list[tuple[Terms, float, float]] = field(default_factory=list)
     _flows: list[_Variables] = field(default_factory=list)
 
+    @property
+    def _unit(self) -> float:
+        return BUDGET / self.limit
+
     def count_whole(self) -> int:
         """Return how many variables are whole numbers."""
         return sum(self._whole)
@@ -197,7 +203,8 @@ class _Program:
             integrality=np.array(self._whole, int),
             bounds=Bounds(np.zeros(len(self._upper)), np.array(self._upper)),
             constraints=LinearConstraint(matrix, low, high),
-            options={"node_limit": NODES, "mip_rel_gap": NEAR},
+            # What presolving leaves out, HiGHS may have to mend in its answer, and it prints so.
+            options={"node_limit": NODES, "mip_rel_gap": NEAR, "presolve": False},
         )
         if found.mip_dual_bound is None:
             return None
@@ -230,12 +237,12 @@ class _Program:
 
     def _limit(self, alive: Iterable[int], beside: Terms, taken: int) -> None:
         """Say that what is alive fits into the budget beside other bytes, and what is taken."""
-        scaled = {name: size / self.limit for name, size in beside.items()}
-        self.require(dict.fromkeys(alive, 1.0) | scaled, -inf, 1.0 - taken / self.limit)
+        scaled = {name: size * self._unit for name, size in beside.items()}
+        self.require(dict.fromkeys(alive, 1.0) | scaled, -inf, BUDGET - taken * self._unit)
 
     def _add_moment(self, alive: int | None, changes: Terms) -> int:
-        """Return the variable of what is alive at a moment, as a part of the budget."""
-        now, scale = self.new(upper=inf), 1.0 / self.limit
+        """Return the variable of what is alive at a moment, in parts of the budget."""
+        now, scale = self.new(upper=inf), self._unit
         constant = changes.get(-1, 0.0) * scale
         terms = {name: -size * scale for name, size in changes.items() if name >= 0 and size}
         earlier = {} if alive is None else {alive: -1.0}
