@@ -71,12 +71,12 @@ def build(steps: list[str], rows: int) -> Graph:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn, rows: tuple[int, ...] = (3, 4, 8)) -> Case:
     """Return a random graph on a random mesh."""
     kinds = st.sampled_from([*sorted(STEPS), "loop", "nested", "mask", "loop"])
     steps = draw(st.lists(kinds, min_size=1, max_size=5))
     mesh = draw(st.sampled_from(MESHES))
-    graph = build(steps, draw(st.sampled_from([3, 4, 8])))
+    graph = build(steps, draw(st.sampled_from(rows)))
     named = [value for value in graph.inputs if value.name != "seed"]
     return Case(graph, mesh, {v.name: draw(specs(mesh, v.type.rank)) for v in named})
 

@@ -23,20 +23,20 @@ from tests.profiles import scaled
 from tests.recompute.graphs import Case, cases
 from tests.torch.test_memory import count_peak
 
-SCALARS = 256
-"""Bytes of numbers by themselves, which are counted less exactly."""
-budgets = st.sampled_from([0.6, 0.75, 0.9, 0.97, "selective", "all"])
+ROWS = (32, 64)
+"""Results are so large that numbers by themselves, which are counted less exactly, do not matter."""
+BUDGETS = st.sampled_from([0.6, 0.75, 0.9, 0.97, "selective", "all"])
 
 
-def plan_case(case: Case, engine: Engine, budget: float | str) -> tuple[Plan, Any] | None:
+def plan_case(case: Case, engine: Engine, budget: float | str) -> tuple[Plan, list[Any]] | None:
     """Return the plan of a case within a budget, and its inputs; None if nothing keeps to it."""
     values = values_for(case.graph)
     wanted = tuple(v.name for v in case.graph.inputs if v.type.dtype.is_float)
-    options = PlanOptions(recompute=Recompute(budget))
     try:
         ran = run(
-            case.graph, case.mesh, values, case.inputs, differentiated=wanted, options=options,
-            opened=lambda mesh: engine, hardware=Target.of(engine).hardware,
+            case.graph, case.mesh, values, case.inputs, differentiated=wanted,
+            options=PlanOptions(recompute=Recompute(budget)), opened=lambda mesh: engine,
+            hardware=Target.of(engine).hardware,
         )  # fmt: skip
     except PlanError:
         return None
@@ -48,37 +48,50 @@ def plan_case(case: Case, engine: Engine, budget: float | str) -> tuple[Plan, An
     return ran.plan, handles
 
 
-@settings(max_examples=scaled(100), deadline=None)
-@given(cases(), budgets)
-def test_numpy_holds_no_more_than_is_predicted(case: Case, budget: float | str) -> None:
+def compare_numpy(case: Case, budget: float | str) -> list[tuple[int, int]]:
+    """Return for each device what it holds at most, and what is predicted."""
     engine = NumpyEngine(case.mesh)
     planned = plan_case(case, engine, budget)
     if planned is None:
-        return
+        return []
     plan, handles = planned
-    predicted = predict_memory(plan, Target.of(engine).hardware)
     recorder = Recorder(counts_memory=True)
     engine.measuring().lower(plan.stages[0].program)(handles, recorder)
     recorder.finish()
-    peaks = {device: row.peak for row in predicted.rows for device in row.devices}
-    assert recorder.memory
-    for use in recorder.memory:
-        (device,) = use.devices
-        assert use.peak <= 1.1 * peaks[device] + SCALARS
+    rows = predict_memory(plan, Target.of(engine).hardware).rows
+    predicted = {device: row.peak for row in rows for device in row.devices}
+    return [(use.peak, predicted[device]) for use in recorder.memory for device in use.devices]
+
+
+@settings(max_examples=scaled(100), deadline=None)
+@given(cases(ROWS), BUDGETS)
+def test_numpy_holds_no_more_than_is_predicted(case: Case, budget: float | str) -> None:
+    """On meshes, where devices compute in turn, it holds more even if everything is kept."""
+    kept = compare_numpy(case, "none")
+    assert len(kept) == case.mesh.size
+    more = max(peak / predicted for peak, predicted in kept)
+    for peak, predicted in compare_numpy(case, budget):
+        assert peak <= max(1.1, 1.1 * more) * predicted
+
+
+@settings(max_examples=scaled(60), deadline=None)
+@given(cases(ROWS), BUDGETS)
+def test_on_one_device_the_prediction_is_what_numpy_holds(case: Case, budget: float | str) -> None:
+    for peak, predicted in compare_numpy(Case(case.graph, Mesh(), {}), budget):
+        assert peak <= 1.1 * predicted
 
 
 @pytest.mark.slow
 @settings(max_examples=scaled(40), deadline=None)
-@given(cases(), budgets)
+@given(cases(ROWS), BUDGETS)
 def test_pytorch_holds_no_more_than_is_predicted(case: Case, budget: float | str) -> None:
-    alone = Case(case.graph, Mesh(), {})
-    engine = TorchEngine(alone.mesh)
-    planned = plan_case(alone, engine, budget)
+    engine = TorchEngine(Mesh())
+    planned = plan_case(Case(case.graph, Mesh(), {}), engine, budget)
     if planned is None:
         return
     plan, handles = planned
     execute = engine.lower(plan.stages[0].program)
-    most, _ = count_peak(lambda: [x for made in execute(handles, None) for x in made])
+    most, _ = count_peak(lambda: list(execute(handles, None)))
     before = sum(port.type.nbytes for port in plan.stages[0].program.inputs)
     predicted = predict_memory(plan, Target.of(engine).hardware).peak
-    assert before + most <= 1.1 * predicted + 64 * SCALARS
+    assert before + most <= 1.1 * predicted
