@@ -143,7 +143,8 @@ class _Search:
         as much less then, but its bound is that of the whole room.
         """
         assert choice.bound is not None, "there is a limit"
-        room, bound = [limit - others for others in self._others], choice.bound
+        room = [limit - others for others in self._others]
+        before = bound = choice.bound
         for attempt in range(ROUNDS if choice.seconds > bound else 0):
             answers = solve([group.readings for group in self._groups], room)
             if not answers:
@@ -161,9 +162,9 @@ class _Search:
                 break
             over = [max(measured.peaks[group.first] - limit, 0) for group in self._groups]
             room = [size - more for size, more in zip(room, over, strict=True)]
-        if bound > choice.bound:
-            return replace(choice, bound=min(bound, choice.seconds), bound_by=PROGRAM)
-        return choice
+        if bound == before:
+            return choice
+        return replace(choice, bound=min(bound, choice.seconds), bound_by=PROGRAM)
 
     def _approach(self, limit: int) -> list[tuple[Ways, Measured]]:
         """Return ways that were measured, until one takes what is expected of it."""
