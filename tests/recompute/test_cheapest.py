@@ -58,8 +58,8 @@ def test_the_choice_is_the_cheapest_there_is(
 @pytest.mark.parametrize(
     ("kind", "mesh"), [("wired", ONE), ("chain", FOUR), ("loop", ONE), ("loop", TWO)]
 )
-def test_of_fourteen_values_the_choice_is_the_cheapest(kind: str, mesh: Mesh) -> None:
+def test_of_twelve_values_the_choice_is_the_cheapest(kind: str, mesh: Mesh) -> None:
     programs = (small_program(seed, mesh, kind, 12) for seed in range(500))
     named = ((program, droppable(program.graph)) for program in programs)
-    program, values = next((p, values) for p, values in named if 13 <= len(values) <= 14)
+    program, values = next((p, values) for p, values in named if 11 <= len(values) <= 12)
     check_cheapest(program, values, [0.0, 0.2, 0.5, 0.8])
