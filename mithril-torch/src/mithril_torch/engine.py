@@ -38,7 +38,7 @@ from mithril_torch.options import TorchOptions
 from mithril_torch.program.arena import IN_ARENA
 from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
 from mithril_torch.program.layout_log import log_layout, log_plan
-from mithril_torch.program.onednn import is_onednn_faster
+from mithril_torch.program.onednn import LEAST_PRODUCTS, is_onednn_faster
 from mithril_torch.program.staged import transfer_plan
 
 _DTYPES = frozenset(DType) - {DType.uint64}  # PyTorch stores these and cannot add them
@@ -152,6 +152,7 @@ class TorchEngine(Engine):
             joins_parts=not in_turn,
             adds_narrow=not in_turn,
             workspaces=WORKSPACES if self.device == "cpu" else (),
+            orders_products=LEAST_PRODUCTS if is_written and self.codegen.uses_onednn else 0,
             in_arena=IN_ARENA if self.codegen.arrange else (),
         )
 

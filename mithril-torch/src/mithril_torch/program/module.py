@@ -165,8 +165,7 @@ def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()
     if codegen.compiled:
         return found
     found = accumulate_in_place(found, free)
-    # oneDNN makes results in memory of its own, not in an arena's
-    return use_onednn(found) if codegen.onednn and codegen.arrange is None else found
+    return use_onednn(found) if codegen.uses_onednn else found
 
 
 def _join_blank_lines(lines: Sequence[Line]) -> list[Line]:

@@ -21,7 +21,7 @@ from mithril.types import DType
 
 from mithril_torch.program.fusing import EinsumAdd, EinsumInto, OneDnnProduct
 
-LEAST_PRODUCTS = 1 << 20
+LEAST_PRODUCTS = 1 << 21
 """Of numbers: below, MKL has ended before oneDNN starts."""
 LEAST_ROWS = 8
 """Of each factor: below, what counts is how fast the other one is read."""
