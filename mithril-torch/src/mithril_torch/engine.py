@@ -38,6 +38,7 @@ from mithril_torch.options import TorchOptions
 from mithril_torch.program.arena import IN_ARENA
 from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
 from mithril_torch.program.layout_log import log_layout, log_plan
+from mithril_torch.program.onednn import LEAST_PRODUCTS, is_onednn_faster
 from mithril_torch.program.staged import transfer_plan
 
 _DTYPES = frozenset(DType) - {DType.uint64}  # PyTorch stores these and cannot add them
@@ -59,7 +60,9 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     device = _device(here, options.device)
     options.library(device)
     executor = _open_executor(mesh, options, device, job)
-    codegen = replace(codegen_options_of(options), early=device == "cpu")
+    on_cpu = device == "cpu"
+    codegen = codegen_options_of(options)
+    codegen = replace(codegen, early=on_cpu, onednn=on_cpu and is_onednn_faster())
     spans = mesh.size > 1 and isinstance(executor, LocalExecutor)
     return TorchEngine(mesh, options, device, executor, codegen, job if spans else None)
 
@@ -149,6 +152,7 @@ class TorchEngine(Engine):
             joins_parts=not in_turn,
             adds_narrow=not in_turn,
             workspaces=WORKSPACES if self.device == "cpu" else (),
+            orders_products=LEAST_PRODUCTS if is_written and self.codegen.uses_onednn else 0,
             in_arena=IN_ARENA if self.codegen.arrange else (),
         )
 

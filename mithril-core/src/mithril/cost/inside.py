@@ -1,10 +1,10 @@
 """What kernels take while they run, besides operands and results.
 
 A product of tensors is computed as one of matrices: an operand is copied whose dimensions do not
-lie behind one another as that needs it. What is exchanged along another dimension than the first is
-copied, too, where the parts of devices have to lie behind one another, and so is what several
-operands of a collective have in one buffer. Other kernels take what an
-engine says of them (`Execution.workspaces`).
+lie behind one another as that needs it; some engines want rows in order, too. What is exchanged
+along another dimension than the first is copied where the parts of devices have to lie behind one
+another, and so is what several operands of a collective have in one buffer. Other kernels take what
+an engine says of them (`Execution.workspaces`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mithril.ir.start import Start
 from mithril.ops.collective import AllGather, AllToAll, Permute, ReduceScatter
 from mithril.ops.linalg import Einsum
 from mithril.plan import Execution
+from mithril.types import DType
 
 
 def count_workspace(node: Node, execution: Execution, strides: Mapping[Value, Strides]) -> int:
@@ -32,30 +33,46 @@ def count_workspace(node: Node, execution: Execution, strides: Mapping[Value, St
         if name == node.op.name:
             return int(factor * max(value.type.nbytes for value in (*node.inputs, *node.outputs)))
     if isinstance(node.op, Einsum) and not execution.fuses:
-        return _count_arranged(node, node.op, strides)
+        return _count_arranged(node, node.op, execution.orders_products, strides)
     if node.op.is_collective and execution.joins_parts:
         return _count_joined(node)
     return 0
 
 
-def _count_arranged(node: Node, op: Einsum, strides: Mapping[Value, Strides]) -> int:
-    """Return the bytes of the operands that are copied to be matrices."""
+def _count_arranged(node: Node, op: Einsum, least: int, strides: Mapping[Value, Strides]) -> int:
+    """Return the bytes of the operands that are copied to be matrices, or to lie row by row.
+
+    Args:
+        node: the product.
+        op: likewise.
+        least: from so many multiplications on rows lie in order (`Execution.orders_products`).
+        strides: of values that are views.
+    """
     left, right, result = op.terms
     batch = [c for c in result if c in left and c in right]
     contracted = [c for c in left if c in right and c not in result]
     rows = [c for c in left if c not in right]
     columns = [c for c in right if c not in left]
     groups = ((batch, rows, contracted), (batch, contracted, columns))
-    total = 0
+    total, turned = 0, []
     for value, term, wanted in zip(node.inputs, (left, right), groups, strict=True):
         at = [term.index(c) for group in wanted for c in group]
         known = strides.get(value) or in_order(value.type.shape)
         sizes = dict(zip(term, value.type.shape, strict=True))
         shape = tuple(value.type.shape[i] for i in at)
         matrix = tuple(prod(sizes[c] for c in group) for group in wanted)
-        if lay_out(shape, tuple(known[i] for i in at), matrix) is None:
+        laid = lay_out(shape, tuple(known[i] for i in at), matrix)
+        if laid is None:
             total += value.type.nbytes
-    return total
+        depth = -1 if value is node.inputs[0] else -2  # where the contracted dimension is
+        turned.append(laid is not None and laid[depth] != 1 and matrix[depth] != 1)
+    sizes = dict(zip(left + right, (n for v in node.inputs for n in v.type.shape), strict=True))
+    is_large = 0 < least <= prod(sizes.values())
+    if batch or not is_large or node.outputs[0].type.dtype is not DType.float32:
+        return total
+    first, second = (v.type.nbytes * t for v, t in zip(node.inputs, turned, strict=True))
+    made = node.outputs[0].type.nbytes
+    return total + (first if first <= second + made else max(second, made))
 
 
 def _count_joined(node: Node) -> int:

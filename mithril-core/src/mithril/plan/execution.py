@@ -36,6 +36,9 @@ class Execution:
             plans then have such sums in float32.
         workspaces: what kernels take while they run besides operands and results, as multiples of
             the largest of these, by op name.
+        orders_products: from so many multiplications on, a product of float32 copies its first
+            factor if its rows do not lie in order, or is made turned around if that copies less;
+            0 for never.
         in_arena: names of the ops whose results lie in one arena at offsets that are chosen before
             a program runs (`ALL` for those of all ops); without any, memory is taken when a result
             is made and given back when nobody needs it any more.
@@ -57,6 +60,7 @@ class Execution:
     joins_parts: bool = False
     adds_narrow: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
+    orders_products: int = 0
     in_arena: tuple[str, ...] = ()
     devices_per_processor: int = 1
     largest_part: float = 1.0

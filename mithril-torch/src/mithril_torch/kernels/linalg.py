@@ -15,7 +15,7 @@ from mithril.types import Shape
 
 from mithril_torch.kernels.expression import Direct
 from mithril_torch.kernels.table import kernel
-from mithril_torch.program.fusing import AddInto, EinsumAdd, EinsumInto
+from mithril_torch.program.fusing import AddInto, EinsumAdd, EinsumInto, OneDnnProduct
 
 
 @kernel(Einsum)
@@ -36,6 +36,15 @@ def einsum_into(op: EinsumInto, types: Types) -> str:
     return _product(Einsum(op.equation), types).format_add("{2}")
 
 
+@kernel(OneDnnProduct)
+def onednn_product(op: OneDnnProduct, types: Types) -> str:
+    """One of these by oneDNN."""
+    product = _product(Einsum(op.product.equation), types)
+    if isinstance(op.product, EinsumInto):
+        return f"{{2}}.add_({product.format_multiply('')})"
+    return product.format_multiply(", {2}" if isinstance(op.product, EinsumAdd) else "")
+
+
 @kernel(AddInto)
 def add_into(op: AddInto, types: Types) -> str:
     """An operand with another one added where it lies."""
@@ -49,6 +58,8 @@ class _Product:
     Args:
         left: the text of one factor.
         right: the text of the other.
+        turned: the text of the other as [batch, columns, contracted].
+        read: how many numbers the factors have.
         made: the shape of the product.
         shape: the same with a dimension for each letter.
         order: of these dimensions in the result.
@@ -57,6 +68,8 @@ class _Product:
 
     left: str
     right: str
+    turned: str
+    read: tuple[int, int]
     made: Shape
     shape: Shape
     order: tuple[int, ...]
@@ -72,6 +85,26 @@ class _Product:
             return f"{whole}.permute({list(self.order)})"
         target = "{out}" if is_flat else f"{{out}}.view({list(self.made)})"
         return Direct(whole, f"{call}, out={target})")
+
+    def format_multiply(self, added: str) -> str:
+        """Return the expression for two matrices with a row for each row and column of the product.
+
+        The first is copied where it does not lie in order. Where both do not, and the second is
+        so much smaller that its copy and that of the product are, the transpose is computed.
+        """
+        copied = [x.endswith(".t()") for x in (self.left, self.turned)]
+        costs = [copied[0] * self.read[0], copied[1] * self.read[1] + math.prod(self.made)]
+        in_order = self.order == tuple(sorted(self.order))
+        if costs[0] <= costs[1] or added:
+            call, lies = f"multiply({self.left}, {self.turned}{added})", ""
+        else:
+            call, lies = f"multiply({self.turned}, {self.left}).t()", ".contiguous()"
+        if self.made != self.shape:
+            lies = f".reshape({list(self.shape)})"
+        if not in_order:
+            return f"{call}{lies}.permute({list(self.order)})"
+        target = "{out}" if self.made == self.shape else f"{{out}}.view({list(self.made)})"
+        return Direct(f"{call}{lies}", f"{target}.copy_({call})")
 
     def format_add(self, target: str) -> str:
         """Return the expression that adds the product to an operand, in its memory."""
@@ -92,6 +125,8 @@ def _product(op: Einsum, types: Types) -> _Product:
     return _Product(
         arrange("{0}", left, [*outer, rows, contracted], sizes),
         arrange("{1}", right, [*outer, contracted, columns], sizes),
+        arrange("{1}", right, [*outer, columns, contracted], sizes),
+        (_size(left, sizes), _size(right, sizes)),
         tuple(_size(group, sizes) for group in (*outer, rows, columns)),
         tuple(sizes[c] for c in made),
         tuple(made.index(c) for c in result),

@@ -28,6 +28,7 @@ class CodegenOptions:
             devices then keep no order.
         timed: it tells `mark` when it comes from one segment to the next.
         precision: that of products of float32, `ieee` or `tf32`; as PyTorch is set if left out.
+        onednn: large products of float32 may be oneDNN's; see `program.onednn`.
         arrange: chooses where results lie in one block a device, which is made when the program is
             loaded; None for memory that is taken as it runs.
     """
@@ -41,7 +42,13 @@ class CodegenOptions:
     early: bool = False
     timed: bool = False
     precision: str | None = None
+    onednn: bool = False
     arrange: Callable[[Graph, Writing], Arena] | None = None
+
+    @property
+    def uses_onednn(self) -> bool:
+        """Whether products are oneDNN's, which makes them in memory of its own: in no arena."""
+        return self.onednn and not self.compiled and self.arrange is None
 
 
 DEFAULT_CODEGEN = CodegenOptions()

@@ -52,6 +52,21 @@ class EinsumInto(Op):
         return Einsum(self.equation).infer(inputs[:2])
 
 
+@dataclass(frozen=True)
+class OneDnnProduct(Op):
+    """A product that oneDNN computes: an einsum, perhaps plus a third operand.
+
+    It is no op of the core: it exists only while a program is written.
+    """
+
+    name: ClassVar[str] = "onednn_product"
+    product: Einsum | EinsumAdd | EinsumInto
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the type of the product."""
+        return self.product.infer(inputs)
+
+
 def accumulate_in_place(graph: Graph, free: Collection[Value]) -> Graph:
     """Return a graph in which sums grow in the memory of inputs that nobody else uses.
 
@@ -87,10 +102,10 @@ def accumulate_in_place(graph: Graph, free: Collection[Value]) -> Graph:
 
 def find_aliases(graph: Graph) -> dict[Value, Value]:
     """Return the inputs in whose memory outputs are made, with these outputs."""
+    grown = {AddInto: 0, EinsumInto: 2}
+    kinds = ((node, getattr(node.op, "product", node.op)) for node in graph.nodes)
     return {
-        node.inputs[0 if isinstance(node.op, AddInto) else 2]: node.outputs[0]
-        for node in graph.nodes
-        if isinstance(node.op, AddInto | EinsumInto)
+        node.inputs[grown[type(op)]]: node.outputs[0] for node, op in kinds if type(op) in grown
     }
 
 

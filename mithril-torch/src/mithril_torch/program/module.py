@@ -25,6 +25,7 @@ from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse
 from mithril_torch.program.gather_updates import gather_updates
 from mithril_torch.program.module_scope import Line, ModuleScope, TextSegment
 from mithril_torch.program.names import comment, one_a_line, port_comment
+from mithril_torch.program.onednn import use_onednn
 from mithril_torch.program.schedule_late import defer_uncritical
 
 Aliases = Mapping[int, int]
@@ -161,7 +162,10 @@ class Module(ModuleScope):
 def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:
     """Return a graph that computes the same in the ops that are written."""
     found = gather_updates(defer_uncritical(flatten_batch_dims(fuse(join_starts(graph)))))
-    return found if codegen.compiled else accumulate_in_place(found, free)
+    if codegen.compiled:
+        return found
+    found = accumulate_in_place(found, free)
+    return use_onednn(found) if codegen.uses_onednn else found
 
 
 def _join_blank_lines(lines: Sequence[Line]) -> list[Line]:

@@ -36,6 +36,7 @@ from mithril_torch.program.runtime_library.point_to_point import *
 from mithril_torch.program.runtime_library.pool import *
 from mithril_torch.program.runtime_library.position import *
 from mithril_torch.program.runtime_library.precision import *
+from mithril_torch.program.runtime_library.product import *
 from mithril_torch.program.runtime_library.random import *
 from mithril_torch.program.runtime_library.windows import *
 
