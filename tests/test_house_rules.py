@@ -286,7 +286,6 @@ KNOW_LOOPS = {
     "mithril-core/src/mithril/partition/offload/loops.py": "what loops hand on, slice by slice",
     "mithril-core/src/mithril/partition/pipeline/hoist_reductions.py": "takes sums out of loops",
     "mithril-core/src/mithril/partition/recompute/levels.py": "loops of forward and backward at once",
-    "mithril-core/src/mithril/partition/recompute/loop_pairs.py": "what such loops keep",
     "mithril-core/src/mithril/engine/lockstep.py": "a lowering",
     "mithril-jax/src/mithril_jax/lower.py": "a lowering",
     "mithril-torch/src/mithril_torch/program/emit.py": "a lowering",
