@@ -1,46 +1,16 @@
-"""What waits for a collective, and nothing else for it, is done last."""
+"""A collective that a program starts: where the text starts it, and waits for it."""
 
 from __future__ import annotations
 
+import pytest
 from mithril import ops
-from mithril.ir import Builder, Graph, Node, Start, Value, Wait
+from mithril.ir import Builder, Start, Wait
 from mithril.mesh import Mesh
-from mithril.ops import Exp, Multiply, Sum
-from mithril.ops.collective import AllGather, AllReduce
+from mithril.ops.collective import AllGather, AllReduce, Collective
 from mithril.types import DType, TensorType
 from mithril_torch.program.module import write
-from mithril_torch.program.schedule_late import defer_uncritical
 
 from tests.engine.programs import program_of
-
-
-def tensor(*shape: int) -> Value:
-    return Value(TensorType(shape, DType.float32))
-
-
-def applied(op: object, *inputs: Value) -> Node:
-    return Node(op, inputs, tuple(map(Value, op.infer([x.type for x in inputs]))))
-
-
-def test_a_loss_is_scaled_after_the_backward_computation():
-    x = tensor(3)
-    total = applied(Sum((0,), False), x)
-    reduced = applied(AllReduce(("data",), "sum"), total.outputs[0])
-    loss = applied(Multiply(), reduced.outputs[0], reduced.outputs[0])
-    slope = applied(Exp(), x)
-    gradient = applied(AllReduce(("data",), "sum"), slope.outputs[0])
-    outputs = {"loss": loss.outputs[0], "gradient": gradient.outputs[0]}
-    found = defer_uncritical(Graph((x,), (total, reduced, loss, slope, gradient), outputs))
-    assert found.nodes == (total, reduced, slope, gradient, loss)
-
-
-def test_what_another_collective_waits_for_stays():
-    x = tensor(3)
-    first = applied(AllReduce(("data",), "sum"), x)
-    middle = applied(Exp(), first.outputs[0])
-    second = applied(AllReduce(("data",), "sum"), middle.outputs[0])
-    nodes = (first, middle, second)
-    assert defer_uncritical(Graph((x,), nodes, {"y": second.outputs[0]})).nodes == nodes
 
 
 def test_work_stands_between_a_start_and_its_wait():

@@ -4,7 +4,7 @@ A graph on whole tensors goes through GRAPH_PASSES, which decide what is compute
 by which kernels, with which gradients. `partition_parts` decides where: it lays out every tensor,
 and makes a local program for every part. `plan_recomputed` chooses what of the forward is computed
 again in the backward; stages are cut from what comes out. PROGRAM_PASSES change how these programs
-run. CHECKS refuse a plan that cannot run, or breaks a limit that the user has set.
+run, and `place_in_plan` where their collectives start and end. CHECKS refuse a plan that cannot run, or breaks a limit that the user has set.
 
 Every step is a pure function of frozen data. To add a pass, write it in a file of its own (of
 `transform`, or `partition`), call it here from a function of the one signature, add that to the
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
@@ -100,6 +101,7 @@ def make_plan(
         )
 
     plan = plan_recomputed(parts, finish, request, target, options)
+    plan = place_in_plan(plan, target, options.overlap, request.donated)
     for check in CHECKS:
         check(plan, request, target, options)
     return plan

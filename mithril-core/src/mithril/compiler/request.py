@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.offload import NO_OFFLOAD, Offload
+from mithril.partition.overlap import AS_IT_PAYS, Overlap
 from mithril.partition.pipeline import Placement
 from mithril.partition.recompute import Recompute
 from mithril.sharding import Layout
@@ -61,6 +62,7 @@ class PlanOptions:
         gradients: the dtype in which gradients of parameters leave; None for that of each.
         recompute: what the backward computes again instead of finding it kept.
         offload: what is in the host arena while nobody needs it.
+        overlap: how collectives are placed beside what computes.
     """
 
     precision: Precision = AS_THEY_COME
@@ -70,3 +72,4 @@ class PlanOptions:
     gradients: DType | None = None
     recompute: Recompute = KEEP_ALL
     offload: Offload = NO_OFFLOAD
+    overlap: Overlap = AS_IT_PAYS

@@ -147,7 +147,7 @@ class _Grouping:
 
     def _find_lasts(self, node: Node) -> set[Node]:
         users = {user for value in node.outputs for user, _ in self._uses.get(value, ())}
-        if not users or node.op.bodies or node.op.is_collective:
+        if not users or node.op.bodies or node.op.is_collective or isinstance(node.op, Wait):
             return {node}
         if self._outputs.intersection(node.outputs) or node in self._biased:
             return {node}

@@ -49,15 +49,20 @@ class Totals:
         layers: the same by layer path.
         communication: seconds of communication by axes, and of sends.
         exposed: those of them that nothing hides.
+        behind: for each collective the seconds of it beside which layers compute.
     """
 
     compute: float = 0.0
     layers: dict[str, float] = field(default_factory=_start_sums)
     communication: dict[str, float] = field(default_factory=_start_sums)
     exposed: dict[str, float] = field(default_factory=_start_sums)
+    behind: dict[Node, dict[str, float]] = field(default_factory=dict)
 
     def add(self, other: Totals, times: float = 1) -> None:
         """Add what happens so many times."""
+        for node, layers in other.behind.items():
+            for layer, seconds in layers.items():
+                self.hide(node, layer, seconds * times)
         self.compute += other.compute * times
         for own, more in (
             (self.layers, other.layers),
@@ -66,6 +71,11 @@ class Totals:
         ):
             for key, seconds in more.items():
                 own[key] += seconds * times
+
+    def hide(self, node: Node, layer: str, seconds: float) -> None:
+        """Add seconds of a collective in which a layer computes."""
+        layers = self.behind.setdefault(node, {})
+        layers[layer] = layers.get(layer, 0.0) + seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +120,7 @@ class Step:
         makes: what is on its way from here on, of a collective.
         body: the steps of an iteration.
         count: how often they run.
+        node: of a collective.
     """
 
     seconds: float
@@ -118,6 +129,7 @@ class Step:
     makes: tuple[Value, ...] = ()
     body: Sequence[Step] = ()
     count: int = 0
+    node: Node | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +212,7 @@ class _Pricing:
         seconds = collective_seconds(kind, nbytes, op.axes, self._mesh, self._hardware)
         name = f"{kind} over {'+'.join(axes)}"
         event = Event(name, node.scope, node.phase, COMMUNICATION, 0.0, seconds, kind, axes, nbytes)
-        return Step(seconds, needs, event, node.outputs)
+        return Step(seconds, needs, event, node.outputs, node=node)
 
 
 def _needs(nodes: Sequence[Node], pending: dict[Value, Value]) -> tuple[Value, ...]:
@@ -245,6 +257,16 @@ def simulate_program(work: Work) -> Simulated:
     return Simulated(simulation.now, items, totals, path, _communicates(work.steps))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Arriving:
+    """What is on its way: from when to when, between whom, and the collective that it is."""
+
+    start: float
+    end: float
+    key: str
+    node: Node | None
+
+
 class _Simulation:
     def __init__(self, overlaps: bool) -> None:
         self.now = 0.0
@@ -255,7 +277,7 @@ class _Simulation:
         # By stream, when what was started so far has ended, and the last of it.
         self._ends: dict[str, float] = defaultdict(float)
         self._latest: dict[str, Link] = {}
-        self._on_their_way: deque[tuple[float, float, str]] = deque()
+        self._on_their_way: deque[_Arriving] = deque()
 
     def run(self, steps: Sequence[Step]) -> None:
         """Run some steps, and wait for what they started."""
@@ -280,6 +302,7 @@ class _Simulation:
     def _compute(self, event: Event, seconds: float) -> None:
         name = event.scope or event.kind
         self.items.append(event.shift(self.now))
+        self._hide(name, self.now + seconds)
         self.now += seconds
         self.totals.compute += seconds
         self.totals.layers[name] += seconds
@@ -295,7 +318,7 @@ class _Simulation:
         end, key = start + step.seconds, "+".join(event.axes) or event.stream
         link = Link([(event.name, step.seconds)], before)
         self._ends[stream], self._latest[stream] = end, link
-        self._on_their_way.append((start, end, key))
+        self._on_their_way.append(_Arriving(start, end, key, step.node))
         self.items.append(event.shift(start))
         self.totals.communication[key] += step.seconds
         return end, link
@@ -303,13 +326,24 @@ class _Simulation:
     def _wait(self, end: float, link: Link) -> None:
         if end <= self.now:
             return
-        while self._on_their_way[0][1] <= self.now:
-            self._on_their_way.popleft()
-        for begun, ended, key in self._on_their_way:
-            seconds = min(ended, end) - max(begun, self.now)
+        for item in self._list_arriving():
+            seconds = min(item.end, end) - max(item.start, self.now)
             if seconds > 0:
-                self.totals.exposed[key] += seconds
+                self.totals.exposed[item.key] += seconds
         self.now, self.link = end, link
+
+    def _hide(self, layer: str, until: float) -> None:
+        """Count what of the collectives on their way passes while a layer computes."""
+        for item in self._list_arriving():
+            seconds = min(item.end, until) - max(item.start, self.now)
+            if item.node is not None and seconds > 0:
+                self.totals.hide(item.node, layer, seconds)
+
+    def _list_arriving(self) -> deque[_Arriving]:
+        """Return what is on its way still, and maybe more, in the order in which it was begun."""
+        while self._on_their_way and self._on_their_way[0].end <= self.now:
+            self._on_their_way.popleft()
+        return self._on_their_way
 
     def _repeat(self, step: Step) -> None:
         outer_items, outer_totals = self.items, self.totals

@@ -67,6 +67,10 @@ class Cause:
         emulated: what is issued in its place, where the backend lacks it.
         is_asked: whether it is part of what an option asks for, such as `context_parallel`.
         is_again: whether it repeats for the backward what the forward has exchanged.
+        hidden: the part of the predicted time that passes while something is computed; None where
+            nothing is said of that.
+        behind: what is computed meanwhile: layer paths, those that take longest first, three at
+            most.
     """
 
     value: str
@@ -79,6 +83,8 @@ class Cause:
     emulated: str = ""
     is_asked: bool = False
     is_again: bool = False
+    hidden: float | None = None
+    behind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -336,7 +336,7 @@ class _Sources:
         That may be a cast or a view of what is there; None where it is more.
         """
         found = list(self._walk(node.inputs[0], position))
-        if all(_is_cheap(maker) or self._is_gate(maker, position) for maker in found):
+        if all(is_cheap(maker) or self._is_gate(maker, position) for maker in found):
             return found[::-1]
         return None
 
@@ -350,16 +350,16 @@ class _Sources:
         maker = self._producers.get(value)
         while maker is not None and self._positions[maker] >= position:
             yield maker
-            if not _is_cheap(maker) and not isinstance(maker.op, After):
+            if not is_cheap(maker) and not isinstance(maker.op, After):
                 return
             maker = self._producers.get(maker.inputs[0])
 
 
-def _is_cheap(node: Node) -> bool:
+def is_cheap(node: Node) -> bool:
     """Whether a node makes no more of its one operand than that is."""
     if len(node.inputs) != 1 or node.op.bodies or node.op.is_collective:
         return False
     return sum(value.type.nbytes for value in node.outputs) <= node.inputs[0].type.nbytes
 
 
-__all__ = ["FIRST_BYTES", "OTHER_BYTES", "bucket_collectives"]
+__all__ = ["FIRST_BYTES", "OTHER_BYTES", "bucket_collectives", "is_cheap"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mithril.errors import PlanError, nearest
-from mithril.ir import Alternative
+from mithril.ir import Alternative, Cause
 from mithril.plan import Collective, Plan, Pricing
 from mithril.plan.printer import consumer_of, over, times_of
 from mithril.transform import gradient_of
@@ -59,6 +59,8 @@ def _explain_row(number: int, row: Collective, is_timed: bool) -> list[str]:
         f"     produced  {cause.produced}",
         f"     required  {cause.required} by {consumer_of(row)}",
     ]
+    if cause.hidden is not None and is_timed:
+        lines.append(f"     hidden    {_describe_hiding(cause)}")
     if cause.emulated:
         lines.append(f"     emulated: {cause.emulated}")
     if cause.parts:
@@ -67,6 +69,14 @@ def _explain_row(number: int, row: Collective, is_timed: bool) -> list[str]:
     if not cause.instead and not cause.parts:
         lines.append("     instead   nothing: the shardings that are given leave no other way")
     return lines
+
+
+def _describe_hiding(cause: Cause) -> str:
+    """Return how much of a collective goes on beside what computes, and beside what."""
+    hidden = cause.hidden or 0.0
+    if not cause.behind:
+        return "nothing: it is waited for while nothing is computed"
+    return f"{hidden * 1e6:.1f} us of it, behind {', '.join(cause.behind)}"
 
 
 def _alternative(other: Alternative, is_timed: bool) -> str:

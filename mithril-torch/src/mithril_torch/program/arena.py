@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mithril import ops
 from mithril.engine.arena import makes_anew
-from mithril.ir import Constant, Node, Repeat, Value
+from mithril.ir import Constant, Node, Repeat, Value, Wait
 from mithril.ops.collective import AxisIndex
 from mithril.ops.definition import UserOp
 
@@ -40,7 +40,7 @@ def list_written(node: Node) -> Sequence[Value]:
     """Return the results of a node that are written into memory that is given."""
     if node.op.bodies:
         return node.stacks
-    is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex | UserOp)
+    is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex | UserOp | Wait)
     if is_special or len(node.outputs) != 1:
         return ()
     types = [value.type for value in node.inputs]

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
 
-from mithril.ir import Constant, Graph, Node, Value
-from mithril.ops.collective import AllReduce, AxisIndex
+from mithril.ir import Constant, Graph, Node, Value, Wait
+from mithril.ops.collective import AllReduce, AxisIndex, collective_of
 
 from mithril_torch.kernels.expression import Direct, dtype
 
@@ -78,14 +78,14 @@ def plan_buffers(graph: Graph, prefix: str) -> dict[Node, Buffer]:
     made = {node.outputs[0] for node in graph.nodes if _can_write_into(node)}
     found: dict[Node, Buffer] = {}
     for node in graph.nodes:
-        if isinstance(node.op, AllReduce):
+        if isinstance(collective_of(node.op), AllReduce):
             there = frozenset(v for v in node.inputs if v in made and uses[v] == 1)
             found[node] = Buffer(f"{prefix}{len(found)}", node, there)
     return found
 
 
 def _can_write_into(node: Node) -> bool:
-    is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex)
+    is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex | Wait)
     return len(node.outputs) == 1 and not is_special and not node.op.bodies
 
 

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from mithril.engine.arena import NO_ARENA, Arena
 from mithril.engine.recording import Segment, segment_of
-from mithril.ir import Constant, Graph, Node, Repeat, Value
+from mithril.ir import Constant, Graph, Node, Repeat, Start, Value, Wait
 from mithril.ops import collective as ops
 from mithril.ops.conv import Convolving
 from mithril.ops.definition import UserOp
@@ -113,7 +113,11 @@ class FunctionEmitter:
 
     def _emit_node(self, node: Node, number: int) -> Iterator[str]:
         yield from self._emit_wait(node.inputs)
-        if isinstance(node.op, Repeat):
+        op = node.op.collective if isinstance(node.op, Start) else node.op
+        if isinstance(node.op, Wait):  # what was pending is there now, under the same names
+            pairs = zip(node.inputs, node.outputs, strict=True)
+            self._names |= {made: self._names[pending] for pending, made in pairs}
+        elif isinstance(node.op, Repeat):
             yield from self._emit_loop(node, node.op, number)
         elif isinstance(node.op, ops.AxisIndex):
             group = self._module.group(node.op.axes)
@@ -123,18 +127,21 @@ class FunctionEmitter:
         elif isinstance(node.op, Constant):
             text = EXPRESSIONS[node.op.name](node.op, [])
             self._names[node.outputs[0]] = self._module.once("c", text)
-        elif isinstance(node.op, ops.Collective) and self._module.codegen.compiled:
-            call = self._format_call(f"{node.op.name}_now", node.op, self._operand_names(node))
+        elif isinstance(op, ops.Collective) and self._module.codegen.compiled:
+            call = self._format_call(f"{op.name}_now", op, self._operand_names(node))
             yield self._format_assignment(node, call)
-        elif isinstance(node.op, ops.AllReduce):
-            yield from self._emit_all_reduce(node, node.op, number)
-        elif isinstance(node.op, ops.Collective):
-            yield from self._emit_collective(node, node.op, number)
+        elif isinstance(op, ops.AllReduce):
+            yield from self._emit_all_reduce(node, op, number)
+        elif isinstance(op, ops.Collective):
+            yield from self._emit_collective(node, op, number)
         elif isinstance(node.op, FromHost):
             yield from self._emit_fetch(node, number)
         else:
             yield from self._emit_local(node)
-        yield from self._emit_delete(self._last_uses.get(node, ()))
+        dead = self._last_uses.get(node, ())
+        if isinstance(node.op, Wait):
+            dead = [value for value in dead if value in node.outputs]
+        yield from self._emit_delete(dead)
 
     # ---------------------------------------------------------------- local ops
 

@@ -26,7 +26,6 @@ from mithril_torch.program.gather_updates import gather_updates
 from mithril_torch.program.module_scope import Line, ModuleScope, TextSegment
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.onednn import use_onednn
-from mithril_torch.program.schedule_late import defer_uncritical
 
 Aliases = Mapping[int, int]
 
@@ -161,7 +160,9 @@ class Module(ModuleScope):
 
 def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:
     """Return a graph that computes the same in the ops that are written."""
-    found = gather_updates(defer_uncritical(flatten_batch_dims(fuse(join_starts(graph)))))
+    # What is compiled has collectives that are waited for where they stand.
+    graph = join_starts(graph) if codegen.compiled else graph
+    found = gather_updates(flatten_batch_dims(fuse(graph)))
     if codegen.compiled:
         return found
     found = accumulate_in_place(found, free)

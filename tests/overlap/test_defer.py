@@ -1,0 +1,38 @@
+"""What waits for a collective, and nothing else for it, is done last."""
+
+from __future__ import annotations
+
+from mithril.ir import Graph, Node, Value
+from mithril.ops import Exp, Multiply, Sum
+from mithril.ops.collective import AllReduce
+from mithril.partition.overlap.defer import defer_uncritical
+from mithril.types import DType, TensorType
+
+
+def tensor(*shape: int) -> Value:
+    return Value(TensorType(shape, DType.float32))
+
+
+def applied(op: object, *inputs: Value) -> Node:
+    return Node(op, inputs, tuple(map(Value, op.infer([x.type for x in inputs]))))
+
+
+def test_a_loss_is_scaled_after_the_backward_computation():
+    x = tensor(3)
+    total = applied(Sum((0,), False), x)
+    reduced = applied(AllReduce(("data",), "sum"), total.outputs[0])
+    loss = applied(Multiply(), reduced.outputs[0], reduced.outputs[0])
+    slope = applied(Exp(), x)
+    gradient = applied(AllReduce(("data",), "sum"), slope.outputs[0])
+    outputs = {"loss": loss.outputs[0], "gradient": gradient.outputs[0]}
+    found = defer_uncritical(Graph((x,), (total, reduced, loss, slope, gradient), outputs))
+    assert found.nodes == (total, reduced, slope, gradient, loss)
+
+
+def test_what_another_collective_waits_for_stays():
+    x = tensor(3)
+    first = applied(AllReduce(("data",), "sum"), x)
+    middle = applied(Exp(), first.outputs[0])
+    second = applied(AllReduce(("data",), "sum"), middle.outputs[0])
+    nodes = (first, middle, second)
+    assert defer_uncritical(Graph((x,), nodes, {"y": second.outputs[0]})).nodes == nodes
