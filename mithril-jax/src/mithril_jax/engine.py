@@ -80,6 +80,7 @@ class JaxEngine(Engine):
         return Execution(
             fuses=True,
             overlaps=not is_cpu,
+            schedules=True,
             copies_beside=not is_cpu,
             lays_out=True,
             adds_narrow=True,

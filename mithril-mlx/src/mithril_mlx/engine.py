@@ -119,7 +119,9 @@ class MLXEngine(Engine):
         """A kernel an op, one device after the other where one process has all."""
         is_alone = self.job is None
         fuses = is_compiled(self.options.jit, self.device)
-        return Execution(fuses=fuses, in_turn=is_alone, adds_narrow=not is_alone)
+        return Execution(
+            fuses=fuses, schedules=not is_alone, in_turn=is_alone, adds_narrow=not is_alone
+        )
 
     @property
     def keeps_on_host(self) -> bool:

@@ -141,7 +141,7 @@ class TorchEngine(Engine):
         cores = os.cpu_count() or 1
         return Execution(
             fuses=compiled,
-            overlaps=not in_turn,
+            overlaps=is_written,
             copies_beside=not in_turn and self.device == "cuda",
             in_turn=in_turn,
             devices_per_processor=here,

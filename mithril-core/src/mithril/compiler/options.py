@@ -17,8 +17,7 @@ from mithril.types import DType, to_python
 BACKEND_LATER = frozenset({
     "all_reduce_fusion", "async_collective_ops", "auto_sharding", "auto_sharding_config",
     "collective_optimization", "collective_ops", "communication_optimization",
-    "communication_overlap_strategy", "executor", "gradient_compression",
-    "mesh_topology", "network_topology_aware", "overlap_communication",
+    "executor", "gradient_compression", "mesh_topology", "network_topology_aware",
     "pipeline_communication",
 })  # fmt: skip
 """Options of every backend that the guides describe and that are not available yet."""
@@ -34,7 +33,9 @@ COMPILE_LATER = frozenset({
 
 OF_MODELS = {
     "activation_offload": "only a model has a forward and a backward; use ml.checkpoint",
+    "communication_overlap_strategy": "give it to the backend",
     "offload_optimizer": "give it to train_step",
+    "overlap_communication": "give it to the backend",
     "spill_to_host": "give it to compile",
     "accumulate": "cut the batch in the function, with ml.scan",
     "differentiable": "gradients are those of ml.grad(function, argnums=…)",

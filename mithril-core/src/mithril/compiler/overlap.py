@@ -42,7 +42,7 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
         donated: inputs that are given up.
 
     Raises:
-        OptionError: it is asked for something that the order of a compiler leaves no say in.
+        OptionError: it is asked that nothing overlaps where the engine decides that.
     """
     if not any(_list_exchanges(stage.program) for stage in plan.stages):
         return plan
@@ -113,18 +113,18 @@ def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
     """Return a plan that says why what was asked for has no effect.
 
     Raises:
-        OptionError: it was asked that nothing overlaps, and a compiler may do it all the same.
+        OptionError: it is asked that nothing overlaps, and the engine may do it all the same.
     """
     if not asked.said:
         return plan
     execution, name = target.hardware.execution, target.backend
     if execution.schedules and execution.overlaps and asked.strategy == NONE:
         raise OptionError(
-            f"{asked.said} is not available on backend '{name}', whose compiler decides what goes "
+            f"{asked.said} is not available on backend '{name}', which decides by itself what goes "
             f"on beside what; leave it out"
         )
     if execution.schedules:
-        why = "its compiler decides where collectives start and end"
+        why = "it decides by itself where collectives start and end"
     elif execution.in_turn:
         why = "its devices compute one after the other"
     else:

@@ -16,7 +16,7 @@ take longer than the start-up that they save.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.cost import (
@@ -130,28 +130,9 @@ class _Filling:
     def _seconds(self, op: Collective, nbytes: int) -> float:
         return collective_seconds(op.name, nbytes, op.axes, self.mesh, self.hardware)
 
-    def join(self, nodes: list[Node]) -> Node:
+    def join(self, nodes: Sequence[Node]) -> Node:
         """Return the collective of a bucket."""
-        inputs = tuple(value for node in nodes for value in node.inputs)
-        outputs: tuple[Value, ...] = tuple(value for node in nodes for value in node.outputs)
-        op = nodes[0].op
-        assert isinstance(op, Collective), "only collectives are put together"
-        causes = [node.cause for node in nodes if node.cause]
-        is_gradient = op.reduces and nodes[0].phase == Phase.backward
-        what = "gradient" if is_gradient else "value"
-        issued = op.name, op.count_bytes([value.type for value in inputs]), op.axes, self.mesh
-        cause = Cause(
-            value=f"{len(causes)} {what}s",
-            produced=causes[0].produced,
-            required=causes[0].required,
-            consumer=f"{what} bucket",
-            seconds=collective_seconds(*issued, self.hardware),
-            parts=tuple(cause.value for cause in causes),
-            emulated=describe_emulation(*issued, self.hardware),
-            instead=causes[0].instead if len({cause.instead for cause in causes}) == 1 else (),
-            is_asked=all(cause.is_asked for cause in causes),
-        )
-        return replace(nodes[0], inputs=inputs, outputs=outputs, scope="", source=None, cause=cause)
+        return join_collectives(nodes, self.mesh, self.hardware)
 
 
 def _dimension(op: Collective) -> int:
@@ -161,6 +142,36 @@ def _dimension(op: Collective) -> int:
 def _size(node: Node) -> int:
     assert isinstance(node.op, Collective), "it is asked of collectives"
     return node.op.count_bytes([value.type for value in node.inputs])
+
+
+def join_collectives(nodes: Sequence[Node], mesh: Mesh, hardware: Hardware) -> Node:
+    """Return one collective over a flat buffer in the place of several.
+
+    Args:
+        nodes: collectives of one op, dtype and phase.
+        mesh: the devices.
+        hardware: the profile that prices it.
+    """
+    inputs = tuple(value for node in nodes for value in node.inputs)
+    outputs: tuple[Value, ...] = tuple(value for node in nodes for value in node.outputs)
+    op = nodes[0].op
+    assert isinstance(op, Collective), "only collectives are put together"
+    causes = [node.cause for node in nodes if node.cause]
+    is_gradient = op.reduces and nodes[0].phase == Phase.backward
+    what = "gradient" if is_gradient else "value"
+    issued = op.name, op.count_bytes([value.type for value in inputs]), op.axes, mesh
+    cause = Cause(
+        value=f"{len(causes)} {what}s",
+        produced=causes[0].produced,
+        required=causes[0].required,
+        consumer=f"{what} bucket",
+        seconds=collective_seconds(*issued, hardware),
+        parts=tuple(cause.value for cause in causes),
+        emulated=describe_emulation(*issued, hardware),
+        instead=causes[0].instead if len({cause.instead for cause in causes}) == 1 else (),
+        is_asked=all(cause.is_asked for cause in causes),
+    )
+    return replace(nodes[0], inputs=inputs, outputs=outputs, scope="", source=None, cause=cause)
 
 
 # ------------------------------------------------------------------ with the last of a bucket
@@ -362,4 +373,4 @@ def is_cheap(node: Node) -> bool:
     return sum(value.type.nbytes for value in node.outputs) <= node.inputs[0].type.nbytes
 
 
-__all__ = ["FIRST_BYTES", "OTHER_BYTES", "bucket_collectives", "is_cheap"]
+__all__ = ["FIRST_BYTES", "OTHER_BYTES", "bucket_collectives", "is_cheap", "join_collectives"]

@@ -18,8 +18,8 @@ class Execution:
         has_views: whether what only moves elements (`Op.is_view`) shares the memory of its operand
             where strides can say it.
         overlaps: whether a collective goes on beside other work until its result is needed.
-        schedules: whether a compiler chooses the order in which a program runs, and so where its
-            collectives start and end.
+        schedules: whether the engine orders a program by itself, as compilers and lazy evaluation
+            do, and so decides where collectives start and end.
         copies_beside: whether what goes to the host arena, or comes from it, is copied beside other
             work, as accelerators do.
         in_turn: whether the devices of a process compute one after the other on one processor, as

@@ -17,6 +17,7 @@ from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
 from mithril.mesh import Box, Mesh, PartitionSpec, Sharding, edges
 from mithril.options import Precision
+from mithril.partition.overlap import Overlap
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.numpy_functions import call_numpy
 from mithril.runtime.printing import print_array, tabulate_array
@@ -39,6 +40,7 @@ class ArrayBackend(Protocol):
     interop: Interop
     precision: Precision
     uneven: str
+    overlap: Overlap
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, cast
 import numpy as np
 
 from mithril.compiler import PlanOptions, Request
+from mithril.compiler.overlap_options import read_overlap
 from mithril.compiler.options import (
     BACKEND_LATER,
     check_precision,
@@ -25,6 +26,7 @@ from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
 from mithril.options import AS_THEY_COME, Precision
+from mithril.partition.overlap import AS_IT_PAYS, Overlap
 from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import list_options, open_engine
 from mithril.runtime.array import Array, Kind
@@ -33,7 +35,7 @@ from mithril.runtime.creation import Creation
 from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
-from mithril.runtime.parallelism import AS_MODELS_SAY, Parallelism, read_parallelism
+from mithril.runtime.parallelism import AS_MODELS_SAY, OVERLAP, Parallelism, read_parallelism
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import meet
 from mithril.runtime.sharing import Shared
@@ -75,6 +77,8 @@ def open_backend(
     parallel_mode: str | None = None,
     fsdp_config: Mapping[str, object] | None = None,
     tensor_parallel_config: Mapping[str, object] | None = None,
+    overlap_communication: bool | None = None,
+    communication_overlap_strategy: str | None = None,
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -103,7 +107,11 @@ def open_backend(
             `SHARD_GRAD_OP` 2, `NO_SHARD` 0), `mixed_precision` (linear algebra in bfloat16),
             `flatten_parameters` (what travels together does so in one buffer, which is so anyway).
         tensor_parallel_config: `tp_size`, the size of the mesh axis that splits the weights of
-            linear layers, and `tp_mode`: `column` splits their outputs, `row` their inputs.
+            linear layers, `tp_mode`: `column` splits their outputs, `row` their inputs, and
+            `overlap_comm`, which is `overlap_communication`.
+        overlap_communication: whether communication goes on beside what computes; see `compile`,
+            of which this and the next are the defaults.
+        communication_overlap_strategy: how.
         options: the backend's own options.
 
     Raises:
@@ -119,6 +127,9 @@ def open_backend(
     refuse_later(f"backend '{name}'", options, BACKEND_LATER - list_options(name))
     mesh = read_mesh(device_mesh, mesh_axis_names)
     parallelism = read_parallelism(parallel_mode, fsdp_config, tensor_parallel_config, mesh)
+    overlap = read_overlap(
+        _join_flags(overlap_communication, parallelism.overlaps), communication_overlap_strategy
+    )
     if parallelism.is_mixed and compute_dtype is None and precision is None:
         compute_dtype = "bfloat16"
     dtypes = read_precision(
@@ -132,7 +143,21 @@ def open_backend(
     policy = check_uneven(uneven)
     profile = None if hardware is None else as_hardware(hardware)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
-    return Backend(engine, policy, dtypes, profile, parallelism)
+    return Backend(engine, policy, dtypes, profile, parallelism, overlap)
+
+
+def _join_flags(overlap: bool | None, overlap_comm: bool | None) -> bool | None:
+    """Return what two names of one option say.
+
+    Raises:
+        OptionError: they differ.
+    """
+    if None not in (overlap, overlap_comm) and overlap != overlap_comm:
+        raise OptionError(
+            f"overlap_communication={overlap} and {OVERLAP} {overlap_comm} are two names of one "
+            f"option and differ; give one of them"
+        )
+    return overlap_comm if overlap is None else overlap
 
 
 def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None) -> Mesh:
@@ -175,6 +200,7 @@ class Backend(Creation, Shared):
         precision: Precision = AS_THEY_COME,
         hardware: Hardware | None = None,
         parallelism: Parallelism = AS_MODELS_SAY,
+        overlap: Overlap = AS_IT_PAYS,
     ) -> None:
         super().__init__()
         self.engine = engine
@@ -182,6 +208,7 @@ class Backend(Creation, Shared):
         self.hardware = find_hardware(engine, hardware)
         self.precision = self.check_precision(precision)
         self.parallelism = parallelism
+        self.overlap = overlap
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.open_profile: OpenProfile | None = None
@@ -345,7 +372,7 @@ class Backend(Creation, Shared):
         request = Request(
             {n: Layout(arrives=k.sharding) for n, k in zip(names, kinds, strict=True)}
         )
-        options = PlanOptions(pads=self.uneven == "pad")
+        options = PlanOptions(pads=self.uneven == "pad", overlap=self.overlap)
         return bind(engine, builder.build(made), request, interface, options)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from mithril.compiler.options import (
     refuse_later,
     refuse_of_other,
 )
+from mithril.compiler.overlap_options import read_overlap
 from mithril.compiler.recompute_options import name_axes, read_recompute
 from mithril.errors import BackendError, GraphError, OptionError, kind_of
 from mithril.keywords import refuse_unknown
@@ -72,6 +73,8 @@ def compile(
     pipeline_schedule: str | Sequence[str] | None = None,
     partition_hooks: bool = False,
     memory_planning: str | None = None,
+    overlap_communication: bool | None = None,
+    communication_overlap_strategy: str | None = None,
     checkpointing: str | float | Mapping[str, str] | None = None,
     activation_checkpointing: str | float | Mapping[str, str] | None = None,
     rematerialization: bool | None = None,
@@ -134,6 +137,13 @@ def compile(
             block a device, which is made once and used again at every call; what leaves a program
             is never in it. `dynamic`, the default, takes memory when a result is made and gives it
             back when nobody needs it any more. XLA lays its programs out in either case.
+        overlap_communication: whether collectives go on beside what computes: True is the strategy
+            `auto`, False `none`. By default as the backend does, and that is `auto`. Where an
+            engine orders a program itself, or waits for each collective, `explain()` says so.
+        communication_overlap_strategy: `auto` has collectives start one block ahead of their use,
+            as far as memory budgets allow, and work follow those that cannot, where a step is
+            predicted to be shorter then; `bucket` has all that a block needs travel in one buffer,
+            one block ahead, in any case; `none` waits for each at once.
         checkpointing: which activations the backward computes again instead of finding them kept:
             `all` but what enters each layer, `none`, `selective` for what costs next to nothing,
             a fraction of the memory that keeping everything takes, a number of bytes that a device
@@ -202,6 +212,9 @@ def compile(
             strict_memory=check_flag("strict_memory", strict_memory),
             gradients=gradients,
             recompute=name_axes(recompute, backend.mesh),
+            overlap=read_overlap(
+                overlap_communication, communication_overlap_strategy, backend.overlap
+            ),
             offload=read_offload(
                 activation_offload,
                 offload_threshold,

@@ -23,6 +23,7 @@ STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 HYBRID = "HYBRID_SHARD"
 FSDP = ("sharding_strategy", "mixed_precision", "flatten_parameters")
 TENSOR = ("tp_size", "tp_mode", "overlap_comm")
+OVERLAP = "tensor_parallel_config 'overlap_comm'"
 TENSOR_MODES = ("column", "row")
 TENSOR_AXES = ("tensor", "model")
 """Names of mesh axes that split weights, where several have the size that is asked for."""
@@ -38,12 +39,14 @@ class Parallelism:
         is_mixed: whether linear algebra is computed in bfloat16.
         axis: mesh axis over which weights of linear layers are split; empty for none.
         mode: `column` splits their outputs, `row` their inputs.
+        overlaps: whether communication shall go on beside what computes; None where it is not said.
     """
 
     zero: int = 0
     is_mixed: bool = False
     axis: str = ""
     mode: str = "column"
+    overlaps: bool | None = None
 
     def annotate(self, model: Composition | Layer) -> dict[str, Annotation]:
         """Return how the weights of linear layers are split, by name."""
@@ -86,7 +89,9 @@ def read_parallelism(mode: object, fsdp: object, tensor: object, mesh: Mesh) -> 
             '{"tp_size": 2, "tp_mode": "column"}'
         )
     zero = _read_strategy(config) if fsdp is not None or mode == "fully_sharded" else 0
-    axis, how = _read_tensor(_read("tensor_parallel_config", tensor, TENSOR), mesh)
+    split = _read("tensor_parallel_config", tensor, TENSOR)
+    axis, how = _read_tensor(split, mesh)
+    overlaps = _flag(OVERLAP, split["overlap_comm"]) if "overlap_comm" in split else None
     flat = _flag("fsdp_config 'flatten_parameters'", config.get("flatten_parameters", True))
     if not flat:
         raise OptionError(
@@ -94,7 +99,7 @@ def read_parallelism(mode: object, fsdp: object, tensor: object, mesh: Mesh) -> 
             "wherever that pays; leave it out"
         )
     is_mixed = _flag("fsdp_config 'mixed_precision'", config.get("mixed_precision", False))
-    return Parallelism(zero, is_mixed, axis, how)
+    return Parallelism(zero, is_mixed, axis, how, overlaps)
 
 
 def _read(option: str, given: object, entries: Sequence[str]) -> Mapping[str, Any]:
@@ -137,10 +142,6 @@ def _read_tensor(config: Mapping[str, Any], mesh: Mesh) -> tuple[str, str]:
     """Return the axis that splits weights, and how; no axis where nothing is said."""
     if not config:
         return "", "column"
-    if _flag("tensor_parallel_config 'overlap_comm'", config.get("overlap_comm", False)):
-        raise OptionError(
-            "tensor_parallel_config 'overlap_comm' is not available yet; leave it out"
-        )
     mode = config.get("tp_mode", "column")
     if mode not in TENSOR_MODES:
         raise OptionError(
@@ -158,4 +159,4 @@ def _read_tensor(config: Mapping[str, Any], mesh: Mesh) -> tuple[str, str]:
     return (named or fitting)[-1], mode
 
 
-__all__ = ["AS_MODELS_SAY", "Parallelism", "read_parallelism"]
+__all__ = ["AS_MODELS_SAY", "OVERLAP", "Parallelism", "read_parallelism"]

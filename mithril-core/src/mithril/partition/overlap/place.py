@@ -20,6 +20,7 @@ from mithril.ir import Graph, Node, Phase
 from mithril.ir.rewrite import map_bodies
 from mithril.ops.collective import ReduceScatter, collective_of
 from mithril.partition.overlap.asked import BUCKET, NONE, Overlap
+from mithril.partition.overlap.bucket import bucket_blocks
 from mithril.partition.overlap.defer import defer_uncritical
 from mithril.partition.overlap.postpone import postpone
 from mithril.partition.overlap.starts import advance
@@ -87,7 +88,7 @@ class _Placing:
     Args:
         hardware: the profile.
         costs: of ops.
-        is_forced: whether starts are moved whatever that is predicted to bring.
+        is_forced: whether starts are moved, and travel together, whatever that is to bring.
     """
 
     hardware: Hardware
@@ -113,11 +114,13 @@ class _Placing:
             return found
 
         graph = change(before.program.graph, is_body=False)
+        if self.is_forced:
+            graph, started = bucket_blocks(graph, moved, before.program.mesh, self.hardware)
+            return self._measure(before, graph, started)
         if not moved:
             return before
         after = self._measure(before, graph, moved)
-        is_shorter = after.hiding.seconds < before.hiding.seconds
-        return after if is_shorter or self.is_forced else before
+        return after if after.hiding.seconds < before.hiding.seconds else before
 
     def postpone(self, before: _Trial) -> _Trial:
         """Put work behind collectives."""

@@ -126,6 +126,7 @@ def bind_function(
             options.plan,
             pads=(options.uneven or backend.uneven) == "pad",
             recompute=name_axes(options.plan.recompute, backend.mesh),
+            overlap=backend.overlap,
         ),
     )
 
