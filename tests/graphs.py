@@ -16,6 +16,7 @@ from mithril.ir import Builder, Graph
 from mithril.ir.rewrite import walk
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
+from mithril.ops.collective import collective_of
 from mithril.plan import Plan, Program
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import cotangent_name, gradient_of
@@ -48,10 +49,10 @@ Member = tuple[str, tuple[str, ...], int, int]
 def members(plan: Plan, phase: str) -> list[Member]:
     """Return kind, axes, bytes and times of what each collective moves of each tensor."""
     return [
-        (node.op.name, plan.mesh.join_axes(node.op.axes), node.op.count_bytes([x.type]), times)
+        (op.name, plan.mesh.join_axes(op.axes), op.count_bytes([x.type]), times)
         for stage in plan.stages
         for node, times in walk(stage.program.graph)
-        if node.op.is_collective and node.phase == phase
+        if (op := collective_of(node.op)) is not None and node.phase == phase
         for x in node.inputs
     ]
 

@@ -318,8 +318,16 @@ MISSPELT: dict[str, tuple[dict[str, object], str]] = {
         "wherever that pays; leave it out",
     ),
     "overlap": (
-        {"tensor_parallel_config": {"tp_size": 2, "overlap_comm": True}},
-        "tensor_parallel_config 'overlap_comm' is not available yet; leave it out",
+        {"tensor_parallel_config": {"tp_size": 2, "overlap_comm": "yes"}},
+        "tensor_parallel_config 'overlap_comm' is 'yes'; give True or False",
+    ),
+    "two overlaps": (
+        {
+            "overlap_communication": False,
+            "tensor_parallel_config": {"tp_size": 2, "overlap_comm": True},
+        },
+        "overlap_communication=False and tensor_parallel_config 'overlap_comm' True are two names "
+        "of one option and differ; give one of them",
     ),
     "way": (
         {"tensor_parallel_config": {"tp_size": 2, "tp_mode": "colum"}},

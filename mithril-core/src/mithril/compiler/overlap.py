@@ -92,9 +92,8 @@ def _place_within(
     limit: int,
     donated: Collection[str],
 ) -> Plan:
-    """Return a placed plan that holds no more than a limit, or than the plan does by itself."""
+    """Return a placed plan that holds no more than a limit, or else that which holds the least."""
     before = _find_peak(plan, target, donated)
-    limit = max(limit, before)
     liveness = Liveness(target.hardware.execution)
     for part in PARTS_OF_ROOM:
 
@@ -106,7 +105,9 @@ def _place_within(
         placed = _place(plan, target, asked, costs, list_room)
         if _find_peak(placed, target, donated) <= limit:
             return placed
-    return plan
+    # What is waited for at once is in memory for the shortest time.
+    waiting = _place(plan, target, replace(asked, strategy=NONE), costs)
+    return min(plan, waiting, key=lambda found: _find_peak(found, target, donated))
 
 
 def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:

@@ -4,15 +4,17 @@ All devices of a stage run one program. A program has no branches, and its only 
 of times that is written in it; so two devices can differ only in which group of a collective they
 belong to. What is left to show is that the groups of each collective are a partition of the
 devices, and that all members agree on its size and on who sends to whom. A member that a permute
-leaves out takes part in it all the same. A collective is issued where it starts, so waits do not
-matter to the order; that each start has its wait is for `verify`.
+leaves out takes part in it all the same. A collective is issued where it starts, so that is where
+it stands in the order; it can be issued there only if its operands are made before, and ends only
+if it is waited for, once, before anything uses it.
 """
 
 from __future__ import annotations
 
-from mithril.errors import PlanError
-from mithril.ir import Node
-from mithril.ir.rewrite import all_nodes
+from mithril.errors import GraphError, PlanError
+from mithril.ir import Graph, Node
+from mithril.ir.rewrite import all_nodes, regions
+from mithril.ir.start import verify_starts
 from mithril.ops.collective import Collective, collective_of
 from mithril.plan import Plan, Program
 
@@ -24,8 +26,8 @@ def prove_order(plan: Plan) -> None:
     needs only what earlier ones have made.
 
     Raises:
-        PlanError: a collective does not fit its mesh, or a step comes before what it needs, or a
-            stage never runs; a fault of Mithril.
+        PlanError: a collective does not fit its mesh, or a step or a node comes before what it
+            needs, or a collective is not waited for, or a stage never runs; a fault of Mithril.
     """
     _check_steps(plan)
     for stage in plan.stages:
@@ -34,6 +36,8 @@ def prove_order(plan: Plan) -> None:
         for node in all_nodes(stage.program.graph):
             if (op := collective_of(node.op)) is not None:
                 _check(node, op, stage.program)
+        for region in regions(stage.program.graph):
+            _check_nodes(region.graph)
 
 
 def _check_steps(plan: Plan) -> None:
@@ -57,6 +61,19 @@ def _check(node: Node, op: Collective, program: Program) -> None:
     group = program.mesh.product(op.axes)
     if misfit := op.check(group):
         raise _fault(f"{op.name} at {node.where()} {misfit}")
+
+
+def _check_nodes(graph: Graph) -> None:
+    """Raise unless every node follows what it needs, and every start is waited for."""
+    made = set(graph.inputs)
+    for node in graph.nodes:
+        if not made.issuperset(node.inputs):
+            raise _fault(f"{node.op.name} at {node.where()} comes before what it needs")
+        made.update(node.outputs)
+    try:
+        verify_starts(graph)
+    except GraphError as error:
+        raise _fault(str(error)) from None
 
 
 def check_promises(program: Program) -> None:
