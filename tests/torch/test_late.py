@@ -27,3 +27,19 @@ def test_work_stands_between_a_start_and_its_wait():
     assert text.count(".wait()") == 1
     assert text.count("torch.mm(", started, done) == 1
     assert text.count("torch.mm(", done) == 1
+
+
+@pytest.mark.parametrize("op", [AllGather(("a",), 0, 2), AllReduce(("a",), "sum")])
+def test_a_wait_stands_where_the_program_has_it(op: Collective) -> None:
+    """Before work that does not need the result, if the program says so."""
+    builder = Builder()
+    x = builder.input(TensorType((4, 4), DType.float32), "x")
+    pending = builder.apply(Start(op), x)
+    (whole,) = builder.apply(Wait(), *pending)
+    work = ops.matmul(x, x)
+    graph = builder.build({"y": ops.matmul(whole, work), "whole": whole})
+    text = write(program_of(Mesh(a=2), graph)).text
+    done = text.index(".wait()")
+    assert text.count(".wait()") == 1
+    assert text.count("torch.mm(", 0, done) == 0
+    assert text.count("torch.mm(", done) == 2

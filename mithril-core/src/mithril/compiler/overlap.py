@@ -151,9 +151,7 @@ def _say_hidden(graph: Graph, hiding: Hiding) -> Graph:
         if node in hiding.taken and node.cause is not None:
             layers = hiding.behind.get(node, {})
             longest = sorted(layers, key=lambda layer: -layers[layer])[:NAMED]
-            cause = replace(
-                node.cause, hidden=hiding.find_hidden(node), behind=tuple(longest)
-            )
+            cause = replace(node.cause, hidden=hiding.find_hidden(node), behind=tuple(longest))
             node = replace(node, cause=cause)
         nodes.append(map_bodies(node, lambda body: _say_hidden(body, hiding)))
     return Graph(graph.inputs, tuple(nodes), graph.outputs)

@@ -4,7 +4,8 @@ A graph on whole tensors goes through GRAPH_PASSES, which decide what is compute
 by which kernels, with which gradients. `partition_parts` decides where: it lays out every tensor,
 and makes a local program for every part. `plan_recomputed` chooses what of the forward is computed
 again in the backward; stages are cut from what comes out. PROGRAM_PASSES change how these programs
-run, and `place_in_plan` where their collectives start and end. CHECKS refuse a plan that cannot run, or breaks a limit that the user has set.
+run, and `place_in_plan`, which knows the memory of the whole plan, where their collectives start
+and are waited for. CHECKS refuse a plan that cannot run, or breaks a limit that the user has set.
 
 Every step is a pure function of frozen data. To add a pass, write it in a file of its own (of
 `transform`, or `partition`), call it here from a function of the one signature, add that to the

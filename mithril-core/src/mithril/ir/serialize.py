@@ -148,7 +148,14 @@ def _node_in(item: Json, values: list[Value]) -> Node:
 def cause_in(item: Json) -> Cause:
     """Return the cause that data describes."""
     instead = tuple(Alternative(**other) for other in item["instead"])
-    return Cause(**{**item, "parts": tuple(item["parts"]), "instead": instead, "behind": tuple(item["behind"])})
+    return Cause(
+        **{
+            **item,
+            "parts": tuple(item["parts"]),
+            "instead": instead,
+            "behind": tuple(item["behind"]),
+        }
+    )
 
 
 def _op_out(op: Op) -> Json:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Protocol, cast
 import numpy as np
 
 from mithril.compiler import PlanOptions, Request
-from mithril.compiler.overlap_options import read_overlap
 from mithril.compiler.options import (
     BACKEND_LATER,
     check_precision,
@@ -17,6 +16,7 @@ from mithril.compiler.options import (
     read_precision,
     refuse_later,
 )
+from mithril.compiler.overlap_options import read_overlap
 from mithril.cost import Hardware, as_hardware, find_hardware
 from mithril.engine import Engine, Observer
 from mithril.errors import BackendError, MeshError, kind_of, nearest
@@ -35,7 +35,7 @@ from mithril.runtime.creation import Creation
 from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
-from mithril.runtime.parallelism import AS_MODELS_SAY, OVERLAP, Parallelism, read_parallelism
+from mithril.runtime.parallelism import AS_MODELS_SAY, Parallelism, read_parallelism
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import meet
 from mithril.runtime.sharing import Shared
@@ -128,7 +128,7 @@ def open_backend(
     mesh = read_mesh(device_mesh, mesh_axis_names)
     parallelism = read_parallelism(parallel_mode, fsdp_config, tensor_parallel_config, mesh)
     overlap = read_overlap(
-        _join_flags(overlap_communication, parallelism.overlaps), communication_overlap_strategy
+        parallelism.join_flag(overlap_communication), communication_overlap_strategy
     )
     if parallelism.is_mixed and compute_dtype is None and precision is None:
         compute_dtype = "bfloat16"
@@ -144,20 +144,6 @@ def open_backend(
     profile = None if hardware is None else as_hardware(hardware)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
     return Backend(engine, policy, dtypes, profile, parallelism, overlap)
-
-
-def _join_flags(overlap: bool | None, overlap_comm: bool | None) -> bool | None:
-    """Return what two names of one option say.
-
-    Raises:
-        OptionError: they differ.
-    """
-    if None not in (overlap, overlap_comm) and overlap != overlap_comm:
-        raise OptionError(
-            f"overlap_communication={overlap} and {OVERLAP} {overlap_comm} are two names of one "
-            f"option and differ; give one of them"
-        )
-    return overlap_comm if overlap is None else overlap
 
 
 def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None) -> Mesh:

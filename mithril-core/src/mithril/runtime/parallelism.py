@@ -64,6 +64,22 @@ class Parallelism:
             if name in specs
         }
 
+    def join_flag(self, overlaps: bool | None) -> bool | None:
+        """Return what `overlap_communication=` and `overlap_comm` say, two names of one option.
+
+        Args:
+            overlaps: the first; None where it is not given.
+
+        Raises:
+            OptionError: they differ.
+        """
+        if None not in (overlaps, self.overlaps) and overlaps != self.overlaps:
+            raise OptionError(
+                f"overlap_communication={overlaps!r} and {OVERLAP} {self.overlaps} are two names "
+                f"of one option and differ; give one of them"
+            )
+        return self.overlaps if overlaps is None else overlaps
+
 
 AS_MODELS_SAY = Parallelism()
 
@@ -159,4 +175,4 @@ def _read_tensor(config: Mapping[str, Any], mesh: Mesh) -> tuple[str, str]:
     return (named or fitting)[-1], mode
 
 
-__all__ = ["AS_MODELS_SAY", "OVERLAP", "Parallelism", "read_parallelism"]
+__all__ = ["AS_MODELS_SAY", "Parallelism", "read_parallelism"]

@@ -1,4 +1,4 @@
-"""Has all that a block needs travel in one buffer, and all that it scatters, whatever that costs."""
+"""Has all that a block needs travel in one buffer, and all that it scatters, at any price."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Places the collectives of a program: where each starts, and where it is waited for.
 
 Each step is kept only if the program is predicted to take less time with it: `defer_uncritical` has
-what nothing but a result waits for be done last, `advance` starts collectives one block ahead, `postpone` puts work behind those that cannot start earlier. Then what
-was moved becomes a start and a wait right before the first use of the results. A collective that
-was not moved stays as it is: it starts where it stands, and is waited for where it is first used.
-What is scattered keeps its operands in memory until it is waited for; so that is done two blocks
-later, if it is predicted to have ended by then.
+what nothing but a result waits for be done last, `advance` starts collectives one block ahead, and
+`postpone` puts work behind those that cannot start earlier. Then what was moved becomes a start and
+a wait right before the first use of the results. A collective that was not moved stays as it is: it
+starts where it stands, and is waited for where it is first used. What is scattered keeps its
+operands in memory until it is waited for; so that is done two blocks later, if it is predicted to
+have ended by then.
 """
 
 from __future__ import annotations
@@ -128,9 +129,7 @@ class _Placing:
         def change(graph: Graph) -> Graph:
             seconds = self._list_seconds(graph)
             nodes = tuple(map_bodies(node, change) for node in graph.nodes)
-            return postpone(
-                Graph(graph.inputs, nodes, graph.outputs), before.hiding, seconds
-            )
+            return postpone(Graph(graph.inputs, nodes, graph.outputs), before.hiding, seconds)
 
         graph = change(before.program.graph)
         after = self._measure(before, graph, before.moved)
