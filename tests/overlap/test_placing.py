@@ -252,7 +252,7 @@ def test_a_plan_keeps_to_what_a_device_holds() -> None:
 
 def test_a_budget_of_activations_is_kept_to() -> None:
     kept = step_of(Mesh(data=2), zero=3, overlap_communication=False)
-    budget = int(0.9 * kept.memory().peak)
+    budget = int(0.95 * kept.memory().peak)
     step = step_of(Mesh(data=2), zero=3, checkpointing=f"{budget} B")
     assert step.memory().peak <= budget
     assert any(isinstance(node.op, Start) for node in nodes_of(step))
