@@ -10,21 +10,18 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from mithril.cost import Target, predict_memory
-from mithril.cost.hidden import Hiding, find_hiding
 from mithril.cost.kernels import OpCosts
 from mithril.cost.liveness import Liveness
 from mithril.errors import OptionError
-from mithril.ir import Graph, Node
-from mithril.ir.rewrite import all_nodes, map_bodies
+from mithril.ir import Node
+from mithril.ir.rewrite import all_nodes
 from mithril.ops.collective import collective_of
-from mithril.partition.overlap import Overlap, place_collectives
+from mithril.partition.overlap import Overlap, keep_collectives, place_collectives
 from mithril.partition.overlap.asked import NONE
 from mithril.plan import Plan, Program
 
 PARTS_OF_ROOM = (1.0, 0.5, 0.25, 0.0)
 """How much of what is free the results that come early may take, one trial after another."""
-NAMED = 3
-"""How many layers a collective names that it is hidden behind."""
 
 _Room = Callable[[Program], list[int]]
 """Returns for each node of a program the bytes that are free while it runs."""
@@ -54,7 +51,7 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     limit = _find_limit(plan, target)
     if limit is not None and _find_peak(placed, target, donated) > limit:
         placed = _place_within(plan, target, asked, costs, limit, donated)
-    return _describe(placed, target, costs)
+    return placed
 
 
 def _list_exchanges(program: Program) -> list[Node]:
@@ -107,7 +104,8 @@ def _place_within(
             return placed
     # What is waited for at once is in memory for the shortest time.
     waiting = _place(plan, target, replace(asked, strategy=NONE), costs)
-    return min(plan, waiting, key=lambda found: _find_peak(found, target, donated))
+    plans = (_keep(plan, target, costs), waiting)
+    return min(plans, key=lambda found: _find_peak(found, target, donated))
 
 
 def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
@@ -134,27 +132,13 @@ def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
     return replace(plan, notes=(*plan.notes, note))
 
 
-def _describe(plan: Plan, target: Target, costs: OpCosts) -> Plan:
-    """Return a plan of which each collective says how much of it is hidden."""
+def _keep(plan: Plan, target: Target, costs: OpCosts) -> Plan:
+    """Return a plan with its collectives where they are."""
     stages = []
     for stage in plan.stages:
         own = target.within(stage.program.mesh).hardware
-        hiding = find_hiding(stage.program, own, costs)
-        program = replace(stage.program, graph=_say_hidden(stage.program.graph, hiding))
-        stages.append(replace(stage, program=program))
+        stages.append(replace(stage, program=keep_collectives(stage.program, own, costs)))
     return replace(plan, stages=tuple(stages))
-
-
-def _say_hidden(graph: Graph, hiding: Hiding) -> Graph:
-    nodes = []
-    for node in graph.nodes:
-        if node in hiding.taken and node.cause is not None:
-            layers = hiding.behind.get(node, {})
-            longest = sorted(layers, key=lambda layer: -layers[layer])[:NAMED]
-            cause = replace(node.cause, hidden=hiding.find_hidden(node), behind=tuple(longest))
-            node = replace(node, cause=cause)
-        nodes.append(map_bodies(node, lambda body: _say_hidden(body, hiding)))
-    return Graph(graph.inputs, tuple(nodes), graph.outputs)
 
 
 __all__ = ["place_in_plan"]

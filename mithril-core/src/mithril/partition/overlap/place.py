@@ -23,6 +23,7 @@ from mithril.ops.collective import ReduceScatter, collective_of
 from mithril.partition.overlap.asked import BUCKET, NONE, Overlap
 from mithril.partition.overlap.bucket import bucket_blocks
 from mithril.partition.overlap.defer import defer_uncritical
+from mithril.partition.overlap.describe import say_hidden
 from mithril.partition.overlap.postpone import postpone
 from mithril.partition.overlap.starts import advance
 from mithril.partition.overlap.stretches import find_stretches
@@ -44,6 +45,8 @@ def place_collectives(
 ) -> Program:
     """Return a program that computes the same with its collectives beside what computes.
 
+    Each collective says in its cause how much of it is hidden, and behind what.
+
     Args:
         program: a local one.
         hardware: the profile that says what takes how long.
@@ -53,7 +56,8 @@ def place_collectives(
             while it runs; None for any number. With it, loops stay as they are.
     """
     if asked.strategy == NONE:
-        return replace(program, graph=wait_at_once(program.graph))
+        waiting = replace(program, graph=wait_at_once(program.graph))
+        return _Trial.of(waiting, hardware, costs).told().program
     best = _Trial.of(program, hardware, costs)
     if not best.hiding.taken:
         return program
@@ -63,7 +67,18 @@ def place_collectives(
     best = placing.advance(best, room)
     if room is None:
         best = placing.postpone(best)
-    return placing.wait(best)
+    return placing.wait(best.told())
+
+
+def keep_collectives(program: Program, hardware: Hardware, costs: OpCosts) -> Program:
+    """Return a program with its collectives where they are; each says how much of it is hidden.
+
+    Args:
+        program: a local one.
+        hardware: the profile that says what takes how long.
+        costs: what is known of the costs of ops.
+    """
+    return _Trial.of(program, hardware, costs).told().program
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +95,13 @@ class _Trial:
     ) -> _Trial:
         """Return a program, measured."""
         return _Trial(program, find_hiding(program, hardware, costs), frozenset(moved))
+
+    def told(self) -> _Trial:
+        """Return it with collectives that say how much of each is hidden."""
+        told: dict[Node, Node] = {}
+        graph = say_hidden(self.program.graph, self.hiding, told)
+        moved = frozenset(told[node] for node in self.moved)
+        return replace(self, program=replace(self.program, graph=graph), moved=moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +120,10 @@ class _Placing:
 
     def defer(self, before: _Trial) -> _Trial:
         """Have what only a result waits for be done last."""
-        after = self._measure(before, defer_uncritical(before.program.graph), ())
+        graph = defer_uncritical(before.program.graph)
+        if graph.nodes == before.program.graph.nodes:
+            return before
+        after = self._measure(before, graph, ())
         return after if after.hiding.seconds < before.hiding.seconds else before
 
     def advance(self, before: _Trial, room: Sequence[int] | None) -> _Trial:
@@ -125,13 +150,18 @@ class _Placing:
 
     def postpone(self, before: _Trial) -> _Trial:
         """Put work behind collectives."""
+        is_changed = False
 
         def change(graph: Graph) -> Graph:
-            seconds = self._list_seconds(graph)
-            nodes = tuple(map_bodies(node, change) for node in graph.nodes)
-            return postpone(Graph(graph.inputs, nodes, graph.outputs), before.hiding, seconds)
+            nonlocal is_changed
+            found = postpone(graph, before.hiding, self._list_seconds(graph))
+            is_changed = is_changed or found.nodes != graph.nodes
+            nodes = tuple(map_bodies(node, change) for node in found.nodes)
+            return Graph(graph.inputs, nodes, graph.outputs)
 
         graph = change(before.program.graph)
+        if not is_changed:
+            return before
         after = self._measure(before, graph, before.moved)
         return after if after.hiding.seconds < before.hiding.seconds else before
 
@@ -184,4 +214,4 @@ def _keeps_more(node: Node) -> bool:
     return isinstance(collective_of(node.op), ReduceScatter) and node.phase != Phase.update
 
 
-__all__ = ["place_collectives"]
+__all__ = ["keep_collectives", "place_collectives"]
