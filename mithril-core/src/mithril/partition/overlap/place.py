@@ -57,7 +57,7 @@ def place_collectives(
     """
     if asked.strategy == NONE:
         waiting = replace(program, graph=wait_at_once(program.graph))
-        return _Trial.of(waiting, hardware, costs).told().program
+        return _Trial.of(waiting, hardware, costs).tell_hidden().program
     best = _Trial.of(program, hardware, costs)
     if not best.hiding.taken:
         return program
@@ -67,7 +67,7 @@ def place_collectives(
     best = placing.advance(best, room)
     if room is None:
         best = placing.postpone(best)
-    return placing.wait(best.told())
+    return placing.wait(best.tell_hidden())
 
 
 def keep_collectives(program: Program, hardware: Hardware, costs: OpCosts) -> Program:
@@ -78,7 +78,7 @@ def keep_collectives(program: Program, hardware: Hardware, costs: OpCosts) -> Pr
         hardware: the profile that says what takes how long.
         costs: what is known of the costs of ops.
     """
-    return _Trial.of(program, hardware, costs).told().program
+    return _Trial.of(program, hardware, costs).tell_hidden().program
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +96,7 @@ class _Trial:
         """Return a program, measured."""
         return _Trial(program, find_hiding(program, hardware, costs), frozenset(moved))
 
-    def told(self) -> _Trial:
+    def tell_hidden(self) -> _Trial:
         """Return it with collectives that say how much of each is hidden."""
         told: dict[Node, Node] = {}
         graph = say_hidden(self.program.graph, self.hiding, told)
