@@ -14,7 +14,7 @@ from math import prod
 
 from mithril.cost.strides import Strides, in_order, lay_out
 from mithril.ir import Node, Value
-from mithril.ir.start import Start
+from mithril.ir.start import find_begun
 from mithril.ops.collective import AllGather, AllToAll, Permute, ReduceScatter
 from mithril.ops.linalg import Einsum
 from mithril.plan import Execution
@@ -77,7 +77,7 @@ def _count_arranged(node: Node, op: Einsum, least: int, strides: Mapping[Value, 
 
 def _count_joined(node: Node) -> int:
     """Return the bytes of parts that are laid behind one another, or joined, by a collective."""
-    op = node.op.collective if isinstance(node.op, Start) else node.op
+    op = find_begun(node.op)
     given, made = (sum(v.type.nbytes for v in values) for values in (node.inputs, node.outputs))
     is_flat = len(node.inputs) > 1  # in one buffer
     if isinstance(op, AllGather):

@@ -16,6 +16,7 @@ from mithril.cost.inside import count_workspace
 from mithril.cost.storages import Storage, Storages
 from mithril.engine.arena import NO_ARENA, Arena, Writing
 from mithril.ir import Graph, Node, Phase, Value
+from mithril.ir.start import find_begun
 from mithril.plan import Execution
 
 ACTIVATIONS, COLLECTIVES, TEMPORARIES = "activations", "collectives", "temporaries"
@@ -337,7 +338,11 @@ class _Sweep:
         if not node.op.bodies:
             size = count_workspace(node, self._how, self._storages.strides)
             kind = COLLECTIVES if node.op.is_collective else TEMPORARIES
-            return [Holding(f"workspace of {node.op.name}", node.scope, kind, size)] if size else []
+            return (
+                [Holding(f"workspace of {find_begun(node.op).name}", node.scope, kind, size)]
+                if size
+                else []
+            )
         found: list[Holding] = []
         for body in node.op.bodies:
             found += self._parent.measure_body(node, body).alive

@@ -25,6 +25,7 @@ from mithril.cost.liveness import (
 from mithril.engine.arena import NO_ARENA, Arena
 from mithril.engine.reuse import reuse_donated
 from mithril.ir import Node, Phase
+from mithril.ir.start import find_begun
 from mithril.mesh import Sharding
 from mithril.mesh.sharding import edges
 from mithril.ops.host import find_on_host
@@ -323,7 +324,9 @@ class _Walk:
         if size <= self._found.peak:
             return
         self._found.peak, self._found.alive = size, tuple(alive) or self._all()
-        where = f"{node.op.name}{f' in {node.scope}' if node.scope else ''}" if node else ""
+        where = (
+            f"{find_begun(node.op).name}{f' in {node.scope}' if node.scope else ''}" if node else ""
+        )
         self._found.at = f"{where}{label}".strip() or "the start"
 
     def _all(self) -> tuple[Holding, ...]:

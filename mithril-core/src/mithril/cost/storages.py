@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from mithril.cost.fusion import find_fusion
 from mithril.cost.strides import Strides, in_order, view
 from mithril.ir import Graph, Node, Value
-from mithril.ir.start import Start, Wait
+from mithril.ir.start import Wait, find_begun
 from mithril.ops.arithmetic import Add
 from mithril.ops.collective import AllReduce
 from mithril.ops.control import After
@@ -105,7 +105,7 @@ class Storages:
             self.of[node.outputs[0]] = self.of[node.inputs[0]]
         elif target is not None:
             self.of[node.outputs[0]] = self.of[target]
-        elif how.reduces_in_place and isinstance(_begun(node), AllReduce):
+        elif how.reduces_in_place and isinstance(find_begun(node.op), AllReduce):
             self._place_reduction(node, position)
         elif not (node.op.is_view and how.has_views and self._place_view(node)):
             overwritten = self._find_overwritten(node)
@@ -184,8 +184,4 @@ def _name(node: Node, value: Value) -> str:
     cause = node.cause.value if node.cause else ""
     made = [inner for body in node.op.bodies for inner in body.outputs.values()]
     inside = made[node.outputs.index(value)].name if len(made) == len(node.outputs) else ""
-    return value.name or cause or inside or node.op.name
-
-
-def _begun(node: Node) -> object:
-    return node.op.collective if isinstance(node.op, Start) else node.op
+    return value.name or cause or inside or find_begun(node.op).name

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from mithril.engine.host_arena import lies_in_arena
 from mithril.ir import Node, Phase
+from mithril.ir.start import find_begun
 from mithril.plan.issued import Issued
 
 
@@ -48,7 +49,7 @@ class Segment:
 
 def segment_of(node: Node, issued: Issued | None = None) -> Segment:
     """Return the segment that a node begins."""
-    name = node.scope or node.op.name if issued is None else issued.kind
+    name = node.scope or find_begun(node.op).name if issued is None else issued.kind
     return Segment(name, node.scope, node.phase, issued)
 
 

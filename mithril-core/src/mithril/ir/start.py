@@ -58,6 +58,11 @@ class Wait(Op):
         return Cost(0, 0)
 
 
+def find_begun(op: Op) -> Op:
+    """Return the collective that a start begins; any other op as it is."""
+    return op.collective if isinstance(op, Start) else op
+
+
 def verify_starts(graph: Graph) -> None:
     """Raise unless every start has one wait, and nothing else uses what is pending.
 
@@ -119,7 +124,7 @@ def join_starts(graph: Graph) -> Graph:
         if isinstance(node.op, Wait):
             known |= zip(node.outputs, inputs, strict=True)
             continue
-        op = node.op.collective if isinstance(node.op, Start) else node.op
+        op = find_begun(node.op)
         nodes.append(map_bodies(replace(node, op=op, inputs=inputs), join_starts))
     outputs = {name: known.get(value, value) for name, value in graph.outputs.items()}
     return Graph(graph.inputs, tuple(nodes), outputs)
