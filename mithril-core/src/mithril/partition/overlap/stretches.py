@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mithril.ir import Graph, Node, Phase
 from mithril.ops.collective import collective_of
-from mithril.partition.recompute.blocks import find_blocks
+from mithril.partition.recompute.layers import find_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _name_blocks(graph: Graph) -> dict[str, str | None]:
     """Return the block of each layer path; a backward has the same layers as its forward."""
     local = [node for node in graph.nodes if node.scope and node.phase != Phase.update]
     nodes = [node for node in local if node.phase == Phase.forward] or local
-    block_of = find_blocks(nodes)
+    block_of = find_layers(nodes)
     return {node.scope: block_of(node) for node in nodes}
 
 
