@@ -30,7 +30,8 @@ _Room = Callable[[Program], list[int]]
 def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collection[str]) -> Plan:
     """Return a plan whose collectives start, and are waited for, where a step takes least time.
 
-    A memory budget of the plan, and what a device is known to hold, are kept to.
+    A memory budget of the plan, and what a device is known to hold, are kept to. Where neither is
+    known, and nobody asks for overlap, the plan takes no more memory than without.
 
     Args:
         plan: with every collective where its result is first needed.
@@ -49,6 +50,8 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     costs = OpCosts()
     placed = _place(plan, target, asked, costs)
     limit = _find_limit(plan, target)
+    if limit is None and not asked.said:
+        limit = _find_peak(plan, target, donated)
     if limit is not None and _find_peak(placed, target, donated) > limit:
         placed = _place_within(plan, target, asked, costs, limit, donated)
     return placed
