@@ -116,9 +116,7 @@ class Ours:
         options: further ones of `train_step`.
     """
 
-    def __init__(
-        self, backend: ml.Backend, case: Case, zero: int = 0, **options: Any
-    ) -> None:
+    def __init__(self, backend: ml.Backend, case: Case, zero: int = 0, **options: Any) -> None:
         split = ml.P("data") if "data" in backend.mesh.names else ml.P()
         data = case.data()
         self.batch = {name: backend.array(x, sharding=split) for name, x in data.items()}
@@ -130,9 +128,7 @@ class Ours:
         if "pipeline" in backend.mesh.names:
             cut(model, case, backend.mesh.sizes["pipeline"])
         optimizer = ml.optim.adamw(RATE, weight_decay=DECAY)
-        self.run = ml.train_step(
-            model, backend, optimizer, shapes=self.batch, zero=zero, **options
-        )
+        self.run = ml.train_step(model, backend, optimizer, shapes=self.batch, zero=zero, **options)
         self.state = self.run.init(seed=case.seed)
         self._prefix = f"{case.name}."
 

@@ -20,6 +20,9 @@ class Execution:
         overlaps: whether a collective goes on beside other work until its result is needed.
         copies_beside: whether what goes to the host arena, or comes from it, is copied beside other
             work, as accelerators do.
+        sends_beside: whether devices run by themselves, and what one sends another goes beside its
+            other work; it stays in memory until an answer shows that it has arrived.
+        receives_early: whether what a device needs after a stage is received while that runs.
         in_turn: whether the devices of a process compute one after the other on one processor, as
             simulated ones do; a step then takes the time of all of them together.
         lays_out: whether the memory of a program is laid out before it runs, so that its inputs and
@@ -52,6 +55,8 @@ class Execution:
     has_views: bool = True
     overlaps: bool = False
     copies_beside: bool = False
+    sends_beside: bool = False
+    receives_early: bool = False
     in_turn: bool = False
     lays_out: bool = False
     adds_in_product: bool = False
