@@ -269,7 +269,9 @@ def count_around(
             users = [positions[user] for user, _ in storages.uses.get(value, ())]
             is_output = value in storages.outputs
             deaths[storage] = max([deaths[storage], *users, end - 1 if is_output else 0])
-    for bucket in group_scatters(late, prices.mesh, prices.hardware):  # whole until the last is made
+    for bucket in group_scatters(
+        late, prices.mesh, prices.hardware
+    ):  # whole until the last is made
         for value in (value for node in bucket for value in node.inputs):
             storage = storages.of.get(value)
             if storage in deaths:
