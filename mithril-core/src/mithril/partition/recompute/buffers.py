@@ -269,13 +269,10 @@ def count_around(
             users = [positions[user] for user, _ in storages.uses.get(value, ())]
             is_output = value in storages.outputs
             deaths[storage] = max([deaths[storage], *users, end - 1 if is_output else 0])
-    for bucket in group_scatters(
-        late, prices.mesh, prices.hardware
-    ):  # whole until the last is made
-        for value in (value for node in bucket for value in node.inputs):
-            storage = storages.of.get(value)
-            if storage in deaths:
-                deaths[storage] = max(deaths[storage], positions[bucket[-1]])
+    for bucket in group_scatters(late, prices.mesh, prices.hardware):
+        last = positions[bucket[-1]]  # what the others read stays whole until then
+        read = [storages.of[x] for node in bucket for x in node.inputs if x in storages.of]
+        deaths |= {storage: max(deaths[storage], last) for storage in read if storage in deaths}
     births, ends = [0] * end, [0] * (end + 1)
     for storage, death in deaths.items():
         if storage.node in own:
