@@ -252,7 +252,7 @@ class _Walk:
         for place, position in enumerate(self._steps):
             step, dead = table.steps[position], self._dead[position]
             for sent in answered.get(position, ()):
-                self._drop(_sent(sent))
+                self._drop(_number_message(sent))
             if isinstance(step, Run):
                 early = self._list_early(place) if execution.receives_early else ()
                 for other in early:
@@ -262,7 +262,7 @@ class _Walk:
             elif position not in started:
                 self._send(step)
                 if execution.sends_beside and messages.list_receivers(self._device, position):
-                    self._put(_sent(position), self._slots[step.source])
+                    self._put(_number_message(position), self._slots[step.source])
             for slot in dead:
                 self._drop(slot)
             self._found.curve.append(self._live)
@@ -403,7 +403,7 @@ class _Held:
         return Holding(self.name, self.scope, self.kind, self.bytes)
 
 
-def _sent(position: int) -> int:
+def _number_message(position: int) -> int:
     """Return the slot that stands for what a step sends while it is under way."""
     return -1 - position
 
