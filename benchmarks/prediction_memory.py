@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,37 +98,53 @@ def all_of_torch(scale: int, models: Sequence[str]) -> dict[str, Sizes]:
 
 def measure_jax(case: Case) -> Sizes:
     """Return predicted and measured peak of the first device."""
+    before = held_on(0)
+    step = _Step(case, ml.JaxBackend(ml.Mesh(**case.mesh)))
+    return step.predicted(0), watch_jax(step.run)[0] - before
+
+
+def watch_jax(run: Callable[[], object]) -> dict[int, int]:
+    """Return the most bytes that lie on devices of JAX while something runs.
+
+    That is what is alive when a program starts, with its results and temporaries; of the devices of
+    a program, which do the same, the first one stands for all.
+
+    Args:
+        run: runs programs of Mithril.
+    """
     import jax
     from mithril_jax.engine import JaxExecutable
 
-    backend = ml.JaxBackend(ml.Mesh(**case.mesh))
-    step = _Step(case, backend)
-    seen: list[int] = []
+    most: dict[int, int] = {}
+    known: dict[JaxExecutable, int] = {}
     call = JaxExecutable.__call__
 
     def watched(self: JaxExecutable, inputs: Any, observe: Any = None) -> Any:
         first = self.program.mesh.flat[0]
-        if first == 0:
+        if self not in known:
             analysis = self.memory(inputs)
             made = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-            seen.append(_held_on_first(jax) + analysis.temp_size_in_bytes + made)
+            known[self] = analysis.temp_size_in_bytes + made
+        most[first] = max(most.get(first, 0), held_on(first) + known[self])
         return jax.block_until_ready(call(self, inputs, observe))
 
     JaxExecutable.__call__ = watched  # type: ignore[method-assign]
     try:
-        step.run()
+        run()
     finally:
         JaxExecutable.__call__ = call  # type: ignore[method-assign]
-    return step.predicted(0), max(seen) - step.before
+    return most
 
 
-def _held_on_first(jax: Any) -> int:
-    """Return the bytes of the buffers that are alive on JAX's first device."""
+def held_on(device: int) -> int:
+    """Return the bytes of the buffers that are alive on a device of JAX."""
+    import jax
+
     parts = [
         shard.data
         for x in jax.live_arrays()
         for shard in x.addressable_shards
-        if shard.device == jax.devices()[0]
+        if shard.device == jax.devices()[device]
     ]
     return sum({part.unsafe_buffer_pointer(): part.nbytes for part in parts}.values())
 
@@ -145,11 +161,6 @@ class _Step:
     """A step of a case: outputs and gradients."""
 
     def __init__(self, case: Case, backend: ml.Backend) -> None:
-        self.before = 0
-        if backend.name == "jax":
-            import jax
-
-            self.before = _held_on_first(jax)
         self._case = case
         self._compiled = case.compile(backend)
         self._params = self._compiled.randomize_params()

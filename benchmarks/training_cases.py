@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import mithril as ml
 import numpy as np
@@ -97,6 +98,14 @@ def llama(vocabulary: int, sizes: Sizes, key_heads: int) -> ml.Model:
     return model
 
 
+def cut(model: ml.Model, case: Case, stages: int) -> None:
+    """Give each stage as many blocks; the last one has what comes after them, too."""
+    model.stage("*", stages - 1)
+    model.stage(f"{case.name}.embed", 0)
+    for i in range(case.sizes.layers):
+        model.stage(f"{case.name}.block{i}", i * stages // case.sizes.layers)
+
+
 class Ours:
     """Mithril's side.
 
@@ -104,9 +113,10 @@ class Ours:
         backend: where it runs.
         case: what is trained.
         zero: stage of ZeRO.
+        options: further ones of `train_step`.
     """
 
-    def __init__(self, backend: ml.Backend, case: Case, zero: int = 0) -> None:
+    def __init__(self, backend: ml.Backend, case: Case, zero: int = 0, **options: Any) -> None:
         split = ml.P("data") if "data" in backend.mesh.names else ml.P()
         data = case.data()
         self.batch = {name: backend.array(x, sharding=split) for name, x in data.items()}
@@ -115,8 +125,10 @@ class Ours:
             megatron(model)
             if case.key_heads:
                 model.shard({"*.mlp.gate.weight": ml.P("tensor", None)})
+        if "pipeline" in backend.mesh.names:
+            cut(model, case, backend.mesh.sizes["pipeline"])
         optimizer = ml.optim.adamw(RATE, weight_decay=DECAY)
-        self.run = ml.train_step(model, backend, optimizer, shapes=self.batch, zero=zero)
+        self.run = ml.train_step(model, backend, optimizer, shapes=self.batch, zero=zero, **options)
         self.state = self.run.init(seed=case.seed)
         self._prefix = f"{case.name}."
 

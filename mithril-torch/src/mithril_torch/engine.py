@@ -142,6 +142,8 @@ class TorchEngine(Engine):
         return Execution(
             fuses=compiled,
             overlaps=is_written,
+            sends_beside=not in_turn,
+            receives_early=not in_turn and self.codegen.early,
             copies_beside=not in_turn and self.device == "cuda",
             in_turn=in_turn,
             devices_per_processor=here,

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from mithril.cost.devices import group_devices
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import HOST, Holding
-from mithril.cost.plan_liveness import Replay, group_devices
+from mithril.cost.plan_liveness import Replay
 from mithril.engine.arena import Arena
 from mithril.plan import Plan
 from mithril.plan.policy import MemoryPolicy

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from mithril.cost.devices import local_bytes, stays
 from mithril.cost.liveness import (
     ACTIVATIONS,
     ARENA,
@@ -27,12 +28,11 @@ from mithril.engine.reuse import reuse_donated
 from mithril.ir import Node, Phase
 from mithril.ir.start import find_begun
 from mithril.mesh import Sharding
-from mithril.mesh.sharding import edges
 from mithril.ops.host import find_on_host
 from mithril.plan import Execution, Plan
+from mithril.plan.messages import Messages
 from mithril.plan.names import GRADIENT, NEXT
-from mithril.plan.timetable import Run, Send, Transfer
-from mithril.types import TensorType
+from mithril.plan.timetable import Run, Send
 
 ACCUMULATOR = " accumulator"
 """How names of gradients start, and those of sums over micro-batches end."""
@@ -57,26 +57,6 @@ class DeviceLiveness:
     curve: list[int] = field(default_factory=list)
     arena: Arena = NO_ARENA
     host: int = 0
-
-
-def group_devices(plan: Plan) -> list[tuple[int, ...]]:
-    """Return the devices of a plan in groups that run and receive the same."""
-    meshes: dict[tuple[int, ...], int] = {}
-    for stage in plan.stages:
-        meshes.setdefault(stage.devices, len(meshes))
-    for transfer in plan.timetable.transfers:
-        for sharding in (transfer.source, transfer.target):
-            meshes.setdefault(sharding.mesh.flat, len(meshes))
-    for port in (*plan.inputs, *plan.outputs):
-        meshes.setdefault(port.sharding.mesh.flat, len(meshes))
-    roles: dict[int, list[int]] = {device: [] for device in range(plan.mesh.size)}
-    for devices, number in meshes.items():
-        for device in devices:
-            roles[device].append(number)
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for device, role in roles.items():
-        groups.setdefault(tuple(role), []).append(device)
-    return [tuple(devices) for devices in groups.values()]
 
 
 @dataclass(eq=False)
@@ -159,6 +139,11 @@ class Replay:
                 lies = zip(step.inputs, values, strict=True)
                 found |= {names[s] for s, x in lies if s in names and x in hosts[step.stage]}
         return frozenset(found)
+
+    @cached_property
+    def messages(self) -> Messages:
+        """How long messages are under way."""
+        return Messages(self.plan)
 
     @cached_property
     def _parameters(self) -> frozenset[str]:
@@ -257,16 +242,41 @@ class _Walk:
             self._users[held] += 1
             self._live += held.bytes
         self._note(self._live, None, "", [])
-        for position in self._steps:
+        self._go()
+        return self._found
+
+    def _go(self) -> None:
+        """Take all steps."""
+        table, started = self._table, set[int]()
+        execution, messages = self._replay.execution, self._replay.messages
+        answered = messages.find_answered(self._device) if execution.sends_beside else {}
+        for place, position in enumerate(self._steps):
             step, dead = table.steps[position], self._dead[position]
+            for sent in answered.get(position, ()):
+                self._drop(_number_message(sent))
             if isinstance(step, Run):
+                early = self._list_early(place) if execution.receives_early else ()
+                for other in early:
+                    self._send(table.steps[other])
+                started.update(early)
                 self._run(step, dead)
-            else:
+            elif position not in started:
                 self._send(step)
+                if execution.sends_beside and messages.list_receivers(self._device, position):
+                    self._put(_number_message(position), self._slots[step.source])
             for slot in dead:
                 self._drop(slot)
             self._found.curve.append(self._live)
-        return self._found
+
+    def _list_early(self, place: int) -> list[int]:
+        """Return the steps that start to receive before the stage at a place among the steps."""
+        found = []
+        for position in self._steps[place + 1 :]:
+            if isinstance(self._table.steps[position], Run):
+                break
+            if self._replay.messages.only_receives(self._device, position):
+                found.append(position)
+        return found
 
     # ---------------------------------------------------------------- steps
 
@@ -304,12 +314,13 @@ class _Walk:
             if held is not _NOTHING and held.kind != HOST and leaving[held] == self._users[held]
         }
 
-    def _send(self, step: Send) -> None:
+    def _send(self, step: Run | Send) -> None:
+        assert isinstance(step, Send), "only what is sent arrives"
         transfer = self._table.transfers[step.transfer]
         if not self._has(transfer.target):
             return
         source = self._slots.get(step.source)
-        if source is not None and _stays(transfer, self._device):
+        if source is not None and stays(transfer, self._device):
             self._put(step.target, source)
             return
         name, kind = self._replay.slots.get(step.target, (transfer.cause.value, COLLECTIVES))
@@ -395,20 +406,10 @@ class _Held:
         return Holding(self.name, self.scope, self.kind, self.bytes)
 
 
+def _number_message(position: int) -> int:
+    """Return the slot that stands for what a step sends while it is under way."""
+    return -1 - position
+
+
 _NOTHING = _Held("", TEMPORARIES, 0)
 """What lies in a slot of numbers that are made once, such as that of a micro-batch."""
-
-
-def local_bytes(type: TensorType, sharding: Sharding) -> int:
-    """Return the bytes that a device holds of a tensor, padding included."""
-    return type.with_shape(sharding.local_shape(type.shape)).nbytes
-
-
-def _stays(transfer: Transfer, device: int) -> bool:
-    """Return whether what a device needs is a part of what it has: it is not copied then."""
-    places = [sharding.mesh.flat.index(device) for sharding in (transfer.source, transfer.target)]
-    held = edges(transfer.source.box(places[0], transfer.type.shape))
-    needed = list(edges(transfer.target.box(places[1], transfer.arriving.shape)))
-    if transfer.offset and needed:
-        needed[0] = (needed[0][0] + transfer.offset, needed[0][1] + transfer.offset)
-    return all(a <= c and d <= b for (a, b), (c, d) in zip(held, needed, strict=True))

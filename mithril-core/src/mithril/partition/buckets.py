@@ -59,6 +59,33 @@ def _bucket_graph(graph: Graph, fill: _Filling) -> Graph:
     return _join_early(_join_late(Graph(graph.inputs, nodes, graph.outputs), fill), fill)
 
 
+def group_scatters(nodes: Sequence[Node], mesh: Mesh, hardware: Hardware) -> list[list[Node]]:
+    """Return the scatters of gradients in the buckets they come into if nobody waits for them.
+
+    Args:
+        nodes: of a backward, in order.
+        mesh: the devices.
+        hardware: the profile that prices a bucket.
+    """
+    fill, found = _Filling(mesh, hardware, FIRST_BYTES, OTHER_BYTES), list[list[Node]]()
+    current: dict[object, tuple[list[Node], int]] = {}
+    for node in nodes:
+        op = node.op
+        if not isinstance(op, ReduceScatter) or not _may_come_late(node):
+            continue
+        size = _size(node)
+        if not fill.is_worth_it(op, size):
+            continue
+        key = op, node.inputs[0].type.dtype
+        bucket, filled = current.get(key, ([], 0))
+        if not bucket or filled >= fill.find_limit(op, is_first=False):
+            bucket, filled = [], 0
+            found.append(bucket)
+        bucket.append(node)
+        current[key] = bucket, filled + size
+    return found
+
+
 @dataclass(slots=True)
 class _Bucket:
     """Collectives that travel together.
@@ -373,4 +400,7 @@ def is_cheap(node: Node) -> bool:
     return sum(value.type.nbytes for value in node.outputs) <= node.inputs[0].type.nbytes
 
 
-__all__ = ["FIRST_BYTES", "OTHER_BYTES", "bucket_collectives", "is_cheap", "join_collectives"]
+__all__ = [
+    "FIRST_BYTES", "OTHER_BYTES", "bucket_collectives", "group_scatters", "is_cheap",
+    "join_collectives",
+]  # fmt: skip

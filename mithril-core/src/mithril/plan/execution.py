@@ -22,6 +22,9 @@ class Execution:
             do, and so decides where collectives start and end.
         copies_beside: whether what goes to the host arena, or comes from it, is copied beside other
             work, as accelerators do.
+        sends_beside: whether devices run by themselves, and what one sends another goes beside its
+            other work; it stays in memory until an answer shows that it has arrived.
+        receives_early: whether what a device needs after a stage is received while that runs.
         in_turn: whether the devices of a process compute one after the other on one processor, as
             simulated ones do; a step then takes the time of all of them together.
         lays_out: whether the memory of a program is laid out before it runs, so that its inputs and
@@ -55,6 +58,8 @@ class Execution:
     overlaps: bool = False
     schedules: bool = False
     copies_beside: bool = False
+    sends_beside: bool = False
+    receives_early: bool = False
     in_turn: bool = False
     lays_out: bool = False
     adds_in_product: bool = False

@@ -75,7 +75,8 @@ def check_donated(arrays: Sequence[Array], names: Sequence[str], donated: Sequen
     held = list(map(id, map(_read_shards, arrays)))
     if len(set(held)) == len(held):
         return
-    given = {held[position]: position for position in donated}
+    nothing = id(None)  # what a process has of an array that lies on devices of others alone
+    given = {held[position]: position for position in donated if held[position] != nothing}
     for position, array in enumerate(arrays):
         first = given.get(held[position], position)
         if first != position:

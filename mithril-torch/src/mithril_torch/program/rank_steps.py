@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from mithril.plan import Plan
+from mithril.plan.messages import Messages
 from mithril.plan.timetable import Run, Send, Timetable, Transfer
 
 from mithril_torch.program.module import Aliases
@@ -26,7 +27,6 @@ class RankSteps:
     plan: Plan
     aliases: Sequence[Aliases]
     first: int
-    _where: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> Timetable:
@@ -76,9 +76,14 @@ class RankSteps:
                 own.update(step.outputs[position] for position in stage_aliases.values())
         return frozenset(accumulated - own)
 
+    @cached_property
+    def messages(self) -> Messages:
+        """How long messages are under way."""
+        return Messages(self.plan)
+
     def of_rank(self, rank: int) -> list[int]:
         """Return the positions of the steps that a rank takes part in."""
-        return [n for n, step in enumerate(self.table.steps) if self._involves(step, rank)]
+        return self.messages.list_steps(rank)
 
     def transfer(self, step: Send) -> Transfer:
         """Return what a step sends."""
@@ -86,27 +91,7 @@ class RankSteps:
 
     def first_use(self, rank: int, position: int) -> int:
         """Return the position of the step at which a rank waits for what a step brings it."""
-        if not self._where:
-            for number in range(self.plan.mesh.size):
-                self._where.update(self._find_uses(number))
-        return self._where.get((rank, position), len(self.table.steps))
-
-    def _find_uses(self, rank: int) -> Iterator[tuple[tuple[int, int], int]]:
-        in_flight: dict[int, int] = {}
-        for position in self.of_rank(rank):
-            step = self.table.steps[position]
-            for slot in step.inputs if isinstance(step, Run) else (step.source,):
-                if slot in in_flight:
-                    yield (rank, in_flight.pop(slot)), position
-            if isinstance(step, Send):
-                in_flight[step.target] = position
-
-    def _involves(self, step: Run | Send, rank: int) -> bool:
-        if isinstance(step, Run):
-            return rank in self.plan.stages[step.stage].devices
-        transfer = self.transfer(step)
-        is_sender = any(piece.sender == rank for piece in transfer.chunks)
-        return is_sender or rank in transfer.target.mesh.flat
+        return self.messages.find_first_use(rank, position)
 
     def _describe(self, step: Run | Send) -> str:
         if isinstance(step, Run):

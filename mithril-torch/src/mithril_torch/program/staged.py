@@ -193,9 +193,7 @@ class _RankEmitter:
             step = self._rank_steps.table.steps[position]
             if isinstance(step, Run):
                 return
-            transfer = self._rank_steps.transfer(step)
-            pieces = [p for p in transfer.chunks if self._rank in (p.sender, p.receiver)]
-            if all(p.receiver == self._rank != p.sender for p in pieces):
+            if self._rank_steps.messages.only_receives(self._rank, position):
                 self._started.add(position)
                 yield from self._emit_transfer(step, position)
 

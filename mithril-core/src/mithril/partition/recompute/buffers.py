@@ -24,6 +24,7 @@ from mithril.ir import Graph, Node, Value
 from mithril.mesh import Mesh
 from mithril.ops.collective import collective_of
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
+from mithril.partition.buckets import group_scatters
 from mithril.plan.program import describe_collective
 
 Numbers = tuple[int, ...]
@@ -268,6 +269,10 @@ def count_around(
             users = [positions[user] for user, _ in storages.uses.get(value, ())]
             is_output = value in storages.outputs
             deaths[storage] = max([deaths[storage], *users, end - 1 if is_output else 0])
+    for bucket in group_scatters(late, prices.mesh, prices.hardware):
+        last = positions[bucket[-1]]  # what the others read stays whole until then
+        read = [storages.of[x] for node in bucket for x in node.inputs if x in storages.of]
+        deaths |= {storage: max(deaths[storage], last) for storage in read if storage in deaths}
     births, ends = [0] * end, [0] * (end + 1)
     for storage, death in deaths.items():
         if storage.node in own:

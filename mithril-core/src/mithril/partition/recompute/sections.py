@@ -27,6 +27,7 @@ from mithril.partition.recompute.drop_sets import (
 )  # fmt: skip
 from mithril.partition.recompute.loop_pairs import LoopPair, find_pairs
 from mithril.partition.recompute.residuals import split_phases
+from mithril.partition.recompute.rewrite import list_in_time
 from mithril.plan import Program
 
 FEW = 4
@@ -163,7 +164,7 @@ class _Sections:
         early, late = split_phases(graph)
         pairs = {p.forward: p for p in find_pairs(early, late, prices, self.part.kept)}
         stacks = {v for node in pairs for v in node.outputs[len(node.op.carries) :]}
-        apart = stacks | set(graph.outputs.values())
+        apart = stacks | set(graph.outputs.values()) | self._list_once(early)
         reader = FlowReader(graph, early, prices, apart, self.part.kept)
         around = count_around(graph, early, late, prices, [p.backward for p in pairs.values()])
         flow = reader.read([list(node.inputs) for node in late], around)
@@ -183,6 +184,13 @@ class _Sections:
                 longer = self._find_longer(blocks[at : at + LONGEST], pairs)
                 found.append(self._make(block, counts[block.key] <= FEW, longer))
         return Reading(self.part, flow, self._bodies, found)
+
+    def _list_once(self, early: Sequence[Node]) -> set[Value]:
+        """Return what is there once for all micro-batches, whatever else is kept of each."""
+        in_time = list_in_time(self.part.program)
+        if in_time is None:
+            return set()
+        return {value for node in early for value in node.outputs if value not in in_time}
 
     # ---------------------------------------------------------------- blocks
 

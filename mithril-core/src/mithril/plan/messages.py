@@ -1,0 +1,105 @@
+"""Messages: how long they are under way where each device runs its own steps of a timetable.
+
+A device starts to send and receive where the timetable has it, and waits for what it receives where
+that is used first. It learns that a message has arrived from the first answer that its receiver
+sends after having waited for it; until then it keeps what it sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mithril.plan.plan import Plan
+from mithril.plan.timetable import Run, Send, Transfer
+
+
+@dataclass(eq=False)
+class Messages:
+    """What devices send one another in a plan of several stages.
+
+    Args:
+        plan: which.
+    """
+
+    plan: Plan
+    _uses: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def list_steps(self, device: int) -> list[int]:
+        """Return the positions of the steps that a device takes part in."""
+        steps = self.plan.timetable.steps
+        return [n for n, step in enumerate(steps) if self._involves(step, device)]
+
+    def find_first_use(self, device: int, position: int) -> int:
+        """Return the position of the step at which a device waits for what a step brings it."""
+        if not self._uses:
+            for number in range(self.plan.mesh.size):
+                uses = self._list_waits(number)
+                self._uses |= {(number, brought): at for at, brought in uses}
+        return self._uses.get((device, position), len(self.plan.timetable.steps))
+
+    def find_answered(self, device: int) -> dict[int, list[int]]:
+        """Return what a device knows to have arrived: steps that sent it, by where it learns that.
+
+        What is in no list is kept to the end.
+
+        Args:
+            device: its flat index.
+        """
+        found: dict[int, list[int]] = {}
+        under_way: list[tuple[int, int]] = []  # steps, and to whom they send
+        steps, waits = self.plan.timetable.steps, dict[int, list[int]]()
+        for at, brought in self._list_waits(device):
+            waits.setdefault(at, []).append(brought)
+        for position in self.list_steps(device):
+            for brought in waits.get(position, ()):
+                senders = {c.sender for c in self._transfer(brought).chunks if c.receiver == device}
+                known = [
+                    (sent, receiver)
+                    for sent, receiver in under_way
+                    if receiver in senders and self.find_first_use(receiver, sent) <= brought
+                ]
+                under_way = [message for message in under_way if message not in known]
+                left = {sent for sent, _ in under_way}
+                arrived = dict.fromkeys(sent for sent, _ in known if sent not in left)
+                found.setdefault(position, []).extend(arrived)
+            if isinstance(steps[position], Send):
+                under_way += [(position, other) for other in self.list_receivers(device, position)]
+        return found
+
+    def list_receivers(self, device: int, position: int) -> list[int]:
+        """Return the other devices to which a device sends something in a step."""
+        chunks = self._transfer(position).chunks
+        to = (c.receiver for c in chunks if c.sender == device != c.receiver)
+        return list(dict.fromkeys(to))
+
+    def only_receives(self, device: int, position: int) -> bool:
+        """Return whether all that a device has to do with a step is to receive from others."""
+        own = [c for c in self._transfer(position).chunks if device in (c.sender, c.receiver)]
+        return all(c.receiver == device != c.sender for c in own)
+
+    def _list_waits(self, device: int) -> Iterator[tuple[int, int]]:
+        """Yield the steps at which a device waits, with the one that brings what it waits for."""
+        coming: dict[int, int] = {}
+        for position in self.list_steps(device):
+            step = self.plan.timetable.steps[position]
+            for slot in step.inputs if isinstance(step, Run) else (step.source,):
+                if slot in coming:
+                    yield position, coming.pop(slot)
+            if isinstance(step, Send):
+                coming[step.target] = position
+
+    def _transfer(self, position: int) -> Transfer:
+        step = self.plan.timetable.steps[position]
+        assert isinstance(step, Send), "only a step that sends has messages"
+        return self.plan.timetable.transfers[step.transfer]
+
+    def _involves(self, step: Run | Send, device: int) -> bool:
+        if isinstance(step, Run):
+            return device in self.plan.stages[step.stage].devices
+        transfer = self.plan.timetable.transfers[step.transfer]
+        is_sender = any(piece.sender == device for piece in transfer.chunks)
+        return is_sender or device in transfer.target.mesh.flat
+
+
+__all__ = ["Messages"]
