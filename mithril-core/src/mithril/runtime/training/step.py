@@ -100,6 +100,7 @@ def train_step(
         OptionError: an option is unknown, or the optimiser is none.
         GraphError: there is no such output, or it is no scalar of floats.
         MeshError: the mesh has no axis `zero_axis`.
+        PlanError: devices have too little memory, or there is nothing to offload.
 
     >>> import mithril as ml
     >>> model = ml.Model()
