@@ -148,6 +148,12 @@ def test_the_peak_is_what_the_device_is_made_for() -> None:
     assert told.serving(2).peak(DType.bfloat16) == 4e9
     with pytest.raises(OptionError, match=r"^peak of bfloat16 has operations a second 0"):
         replace(mine, peaks={DType.bfloat16: 0.0})
+    with pytest.raises(
+        OptionError, match=r"^peak of bfloat16 is 4e\+09 .*, and rates reach 5e\+09;"
+    ):
+        replace(mine, peaks={DType.bfloat16: 4e9})
+    with pytest.raises(OptionError, match=r"^peak of float16 is given without a rate of float16;"):
+        replace(mine, peaks={DType.float16: 8e9})
 
 
 def test_an_op_is_bound_by_arithmetic_or_by_memory() -> None:

@@ -98,7 +98,7 @@ def test_by_device_has_a_dict_for_each() -> None:
 
 
 def test_a_device_that_does_not_exist() -> None:
-    with pytest.raises(IndexError, match="plan has no device 2; it has 2; give one from 0"):
+    with pytest.raises(IndexError, match="plan has no device 2; it has 2; give one of 0 to 1"):
         plan_of(ml.Mesh(data=2)).memory().of(2)
 
 

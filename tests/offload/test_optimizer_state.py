@@ -14,7 +14,7 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril.engine.host_arena import host_arena, lies_in_arena
-from mithril.errors import OptionError
+from mithril.errors import OptionError, PlanError
 from mithril.trees import flatten
 
 from tests.conformance.engines import BACKENDS, LOCKSTEP, opened
@@ -174,6 +174,17 @@ def test_backends_that_keep_nothing_on_the_host_refuse() -> None:
     assert str(caught.value) == (
         "offload_optimizer=True is not available on backend 'jax', whose arrays lie on its devices "
         "between programs; split the state with zero=1 instead"
+    )
+
+
+def test_a_state_of_numbers_alone_is_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        ml.train_step(
+            layers(2), ml.NumpyBackend(), ml.optim.sgd(0.1), shapes=SHAPES, offload_optimizer=True
+        )
+    assert str(caught.value) == (
+        "offload_optimizer=True finds nothing to offload: the optimiser's state has 2 numbers and "
+        "no moments; leave it out"
     )
 
 

@@ -154,6 +154,18 @@ def test_too_small_a_budget_names_the_least_and_what_dominates_it() -> None:
     assert "most of it " in str(caught.value)
 
 
+def test_what_is_on_the_host_dominates_no_device() -> None:
+    with pytest.raises(PlanError, match="most of it ") as caught:
+        evaluate(
+            unrolled(),
+            ml.NumpyBackend(ONE),
+            checkpointing="20 KiB",
+            activation_offload=True,
+            offload_threshold=0,
+        )
+    assert "host" not in str(caught.value)
+
+
 def test_the_policy_has_a_curve_with_the_next_choices() -> None:
     plan = evaluate(unrolled(), ml.NumpyBackend(ONE), checkpointing=0.7).compiled.plan
     policy, peak = plan.policy, plan.memory().peak

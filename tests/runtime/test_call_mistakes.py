@@ -121,6 +121,16 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ml.OptionError,
         "option 'static' makes no sense for compile(); a model has no values of Python among its",
     ),
+    "offload of a step": (
+        compile_with(offload_optimizer=True),
+        ml.OptionError,
+        "option 'offload_optimizer' makes no sense for compile(); give it to train_step()",
+    ),
+    "threshold of a function": (
+        jit_with(offload_threshold=1),
+        ml.OptionError,
+        "option 'offload_threshold' makes no sense for jit(); give it to compile",
+    ),
     "hooks of a function": (
         jit_with(partition_hooks=True),
         ml.OptionError,

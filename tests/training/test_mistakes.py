@@ -53,9 +53,28 @@ def test_options_without_an_effect_are_refused() -> None:
     assert refusal(ml.OptionError, out_shardings=P()) == (
         "option 'out_shardings' makes no sense for train_step(); leave it out"
     )
+    assert refusal(ml.OptionError, offload_optimiser=True).startswith(
+        "train_step() has no option 'offload_optimiser'; did you mean 'offload_optimizer'?; options: "
+    )
+    assert refusal(ml.OptionError, auto_partition=True) == (
+        "option auto_partition=True of train_step() is not available yet; leave it out"
+    )
     assert refusal(ml.BackendError, backend="numpy") == (
         "train_step() takes a backend, not 'numpy'; open one, such as ml.NumpyBackend()"
     )
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        (3, "zero_axis=3 names no mesh axes; give one, such as 'data', or several"),
+        (("data", 0), "zero_axis=('data', 0) names no mesh axes; give one, such as 'data', or several"),
+        ((), "zero_axis=() names no axis, or one twice; give each once"),
+        (("data", "data"), "zero_axis=('data', 'data') names no axis, or one twice; give each once"),
+    ],
+)  # fmt: skip
+def test_an_axis_to_split_over_is_a_name(axis: object, said: str) -> None:
+    assert refusal(ml.OptionError, zero=1, zero_axis=axis) == said
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

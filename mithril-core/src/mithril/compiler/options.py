@@ -34,8 +34,12 @@ COMPILE_LATER = frozenset({
 OF_MODELS = {
     "activation_offload": "only a model has a forward and a backward; use ml.checkpoint",
     "communication_overlap_strategy": "give it to the backend",
+    "host_arena": "give it to compile",
+    "loss_scale": "give it to train_step",
     "offload_optimizer": "give it to train_step",
+    "offload_threshold": "give it to compile",
     "overlap_communication": "give it to the backend",
+    "spill_threshold_mb": "give it to compile",
     "spill_to_host": "give it to compile",
     "accumulate": "cut the batch in the function, with ml.scan",
     "differentiable": "gradients are those of ml.grad(function, argnums=…)",
@@ -56,6 +60,10 @@ OF_FUNCTIONS = {
     "static": "a model has no values of Python among its inputs; give them to its layers",
 }
 """Options of jit that make no sense for a model, and what to do instead."""
+
+
+OF_STEPS = dict.fromkeys(("loss", "loss_scale", "offload_optimizer"), "give it to train_step()")
+"""Options of train_step that make no sense where nothing is trained, and what to do instead."""
 
 
 def refuse_of_other(call: str, given: Mapping[str, object], other: Mapping[str, str]) -> None:

@@ -208,6 +208,7 @@ class Hardware:
             _check_rate(f"rate of {dtype}", points)
         for dtype, peak in self.peaks.items():
             _check(f"peak of {dtype}", "operations a second", peak)
+            _check_peak(dtype, peak, self.rates)
         if self.bandwidths:
             _check_rate("memory_bandwidth", self.bandwidths)
         for name, rate in self.op_rates.items():
@@ -416,6 +417,17 @@ def _check_rate(what: str, points: Rate) -> None:
         _check(what, "rate", rate)
     if any(a[0] >= b[0] for a, b in pairwise(points)):
         raise OptionError(f"{what} has sizes that do not rise; sort its points by size")
+
+
+def _check_peak(dtype: DType, peak: float, rates: Mapping[DType, Rate]) -> None:
+    if dtype not in rates:
+        raise OptionError(f"peak of {dtype} is given without a rate of {dtype}; give rates, too")
+    reached = max(rate for _, rate in rates[dtype])
+    if peak < reached:
+        raise OptionError(
+            f"peak of {dtype} is {peak:.4g} operations a second, and rates reach {reached:.4g}; "
+            f"give the most that the device is made for, or leave it out"
+        )
 
 
 def _check_levels(levels: Sequence[Level]) -> None:

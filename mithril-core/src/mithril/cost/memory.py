@@ -110,7 +110,9 @@ class PlanMemory:
             if device in row.devices:
                 return row
         count = sum(len(row.devices) for row in self.rows)
-        raise IndexError(f"plan has no device {device}; it has {count}; give one from 0")
+        raise IndexError(
+            f"plan has no device {device}; it has {count}; give one of 0 to {count - 1}"
+        )
 
     @property
     def peak(self) -> int:

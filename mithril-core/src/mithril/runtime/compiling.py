@@ -9,6 +9,7 @@ from mithril.compiler import PlanOptions
 from mithril.compiler.options import (
     COMPILE_LATER,
     OF_FUNCTIONS,
+    OF_STEPS,
     check_uneven,
     read_accumulate,
     read_policy,
@@ -173,7 +174,7 @@ def compile(
             memory and `strict_memory` is set; with `shapes`, or at the first evaluation.
     """
     refuse_later("compile()", options, COMPILE_LATER)
-    refuse_of_other("compile()", options, OF_FUNCTIONS)
+    refuse_of_other("compile()", options, OF_FUNCTIONS | OF_STEPS)
     refuse_unknown("compile()", options, compile.__kwdefaults__ or ())
     if not isinstance(backend, Backend):
         raise BackendError(

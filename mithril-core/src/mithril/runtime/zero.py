@@ -65,14 +65,25 @@ def read_zero(stage: object, axes: str | Sequence[str] | None, mesh: Mesh) -> Ze
         raise OptionError(f"zero={stage!r} is no stage of ZeRO; give 0, 1, 2 or 3")
     if axes is not None and not stage:
         raise OptionError(f"zero_axis={axes!r} has no effect without zero=; say which stage, too")
-    given = AXIS if axes is None else axes
-    names = (given,) if isinstance(given, str) else tuple(given)
+    names = _read_axes(axes)
     if mesh.size == 1:
         return NOTHING
     for axis in names if stage else ():
         if axis not in mesh.names:
             raise MeshError(f"zero_axis: {mesh.lacking(str(axis))}")
     return Zero(int(stage), names)
+
+
+def _read_axes(axes: object) -> tuple[str, ...]:
+    """Return the names of `zero_axis=`."""
+    given = (AXIS,) if axes is None else (axes,) if isinstance(axes, str) else axes
+    if not isinstance(given, Sequence) or not all(isinstance(axis, str) for axis in given):
+        raise OptionError(
+            f"zero_axis={axes!r} names no mesh axes; give one, such as 'data', or several"
+        )
+    if not given or len(set(given)) < len(given):
+        raise OptionError(f"zero_axis={axes!r} names no axis, or one twice; give each once")
+    return tuple(given)
 
 
 NOTHING = Zero(0, ())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mithril.cost.liveness import HOST
 from mithril.cost.memory import PARTS, DeviceMemory
 from mithril.errors import PlanError
 from mithril.ir import Value
@@ -319,7 +320,8 @@ def _list_values(ways: Ways) -> frozenset[Value]:
 
 def _list_largest(measured: Measured) -> str:
     """Return in words what takes most of the memory of the fullest devices."""
-    parts = ((measured.fullest.parts.get(part, 0), part) for part in PARTS)
+    held = (part for part in PARTS if part != HOST)  # which is no part of the peak
+    parts = ((measured.fullest.parts.get(part, 0), part) for part in held)
     largest = sorted(((size, part) for size, part in parts if size), reverse=True)[:2]
     return " and ".join(f"{part} ({format_bytes(size)})" for size, part in largest)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mithril.compiler import PlanOptions
-from mithril.errors import GraphError, listing, nearest
+from mithril.errors import GraphError, PlanError, listing, nearest
 from mithril.ir import Graph
 from mithril.mesh import Sharding
 from mithril.models.trace import Traced
@@ -143,10 +143,20 @@ class StepPlanner:
         return replace(options, offload=replace(options.offload, arena=self._arena))
 
     def list_on_host(self, state: OptimizerState) -> tuple[str, ...]:
-        """Return what of an optimiser's state lies on the host between steps: all but numbers."""
+        """Return what of an optimiser's state lies on the host between steps: all but numbers.
+
+        Raises:
+            PlanError: that is asked for, and there is nothing.
+        """
         if self._arena is None:
             return ()
-        return tuple(name for name, type in state.types.items() if type.rank)
+        found = tuple(name for name, type in state.types.items() if type.rank)
+        if not found:
+            raise PlanError(
+                "offload_optimizer=True finds nothing to offload: the optimiser's state has "
+                f"{len(state.types)} numbers and no moments; leave it out"
+            )
+        return found
 
     def _connect(
         self, asked: Asked, update: Graph, state: OptimizerState, told: Sequence[str]

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from mithril.compiler import Request
+from mithril.compiler.options import COMPILE_LATER, refuse_later, refuse_of_other
 from mithril.cost import PlanMemory
-from mithril.errors import BackendError, GraphError, OptionError, ShapeError, kind_of, nearest
-from mithril.keywords import checked_keywords
+from mithril.errors import BackendError, GraphError, ShapeError, kind_of, nearest
+from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
 from mithril.mesh import Sharding, onto
 from mithril.models import Layer, Model
 from mithril.models.trace_context import SEED
@@ -47,6 +48,11 @@ from mithril.runtime.zero import read_zero
 from mithril.sharding import Layout
 from mithril.trees import flatten, names
 from mithril.types import TensorType, as_dtype
+
+OF_MODELS_ALONE = dict.fromkeys(
+    ("inference", "donate", "differentiable", "outputs", "out_shardings"), "leave it out"
+)
+"""Options of compile that make no sense for a step."""
 
 KEPT = 64
 """How many plans a step keeps."""
@@ -94,6 +100,7 @@ def train_step(
         OptionError: an option is unknown, or the optimiser is none.
         GraphError: there is no such output, or it is no scalar of floats.
         MeshError: the mesh has no axis `zero_axis`.
+        PlanError: devices have too little memory, or there is nothing to offload.
 
     >>> import mithril as ml
     >>> model = ml.Model()
@@ -108,9 +115,7 @@ def train_step(
     >>> list(metrics), state.step.item()
     (['loss', 'gradient_norm', 'learning_rate'], 1)
     """
-    for name in ("inference", "donate", "differentiable", "outputs", "out_shardings"):
-        if name in options:
-            raise OptionError(f"option '{name}' makes no sense for train_step(); leave it out")
+    _refuse_options(options)
     if not isinstance(backend, Backend):
         raise BackendError(
             f"train_step() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
@@ -139,6 +144,16 @@ def train_step(
         compiled, check_optimizer(optimizer), loss, given, stage, scale, plan_options, arena
     )
     return TrainStep(compiled, planner, scale)
+
+
+def _refuse_options(options: Mapping[str, object]) -> None:
+    refuse_later("train_step()", options, COMPILE_LATER)
+    refuse_of_other("train_step()", options, OF_MODELS_ALONE)
+    own = [name for name in list_argument_names(train_step) if name != "options"]
+    handed_on = [
+        name for name in list_argument_names(compile) if name not in {*own, *OF_MODELS_ALONE}
+    ]
+    refuse_unknown("train_step()", options, own + handed_on)
 
 
 class TrainStep:
