@@ -121,7 +121,7 @@ def read() -> argparse.Namespace:
 
 def main() -> int:
     given = read()
-    settle("benchmarks.training", None if given.backend == "jax" else BLOCKS_KEPT)
+    settle("benchmarks.training", BLOCKS_KEPT)
     if given.times:
         return run_rank(given)
     found = take_times(given)
