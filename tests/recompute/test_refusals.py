@@ -13,9 +13,10 @@ SHAPES = {"input": (8, 8, 8)}
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"checkpointing": "al"}, r"checkpointing='al' is not known; did you mean 'all'"),
     "word": ({"activation_checkpointing": "full"}, r"activation_checkpointing='full' is not known"),
-    "no unit": ({"checkpointing": "2"}, r"checkpointing is '2'; give a number of bytes"),
-    "wrong unit": ({"checkpointing": "2 GX"}, r"checkpointing is '2 GX'; give a number of bytes"),
-    "no number": ({"checkpointing": "-2 GB"}, r"checkpointing is '-2 GB', no number of at least 0"),
+    "no unit": ({"checkpointing": "2"}, r"checkpointing='2' is no number of bytes; give \"all\", \"selective\""),
+    "wrong unit": ({"checkpointing": "2 GX"}, r"checkpointing='2 GX' is no number of bytes; give"),
+    "percent": ({"checkpointing": "60%"}, r"checkpointing='60%' is no number of bytes; give .*, a fraction such as 0.6"),
+    "no number": ({"checkpointing": "-2 GB"}, r"checkpointing='-2 GB' is no number of bytes; give"),
     "nothing": ({"checkpointing": "0 GB"}, r"checkpointing='0 GB' leaves no memory"),
     "bool": ({"checkpointing": True}, r"checkpointing is a bool; give \"all\", \"selective\""),
     "list": ({"checkpointing": ["all"]}, r"checkpointing is a list; give"),

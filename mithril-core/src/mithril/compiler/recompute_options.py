@@ -116,7 +116,7 @@ def _read_budget(name: str, given: object) -> str | float | int:
             return given
         if not any(character.isdigit() for character in given):
             raise OptionError(f"{name}={given!r} is not known{nearest(given, WORDS)}; {_FORMS}")
-        size = int(BYTES.read(given, name))
+        size = _read_bytes(name, given)
         if size < 1:
             raise OptionError(f"{name}={given!r} leaves no memory; {_FORMS}")
         return size
@@ -128,6 +128,13 @@ def _read_budget(name: str, given: object) -> str | float | int:
             f"and has no unit; {_FORMS}"
         )
     return float(given)
+
+
+def _read_bytes(name: str, given: str) -> int:
+    try:
+        return int(BYTES.read(given, name))
+    except OptionError:  # which speaks of bytes alone
+        raise OptionError(f"{name}={given!r} is no number of bytes; {_FORMS}") from None
 
 
 def _read_layers(name: str, given: Mapping[object, object]) -> dict[str, str]:
