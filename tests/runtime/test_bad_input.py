@@ -142,6 +142,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "attention to numbers": (lambda: ONE.attention(1.0, 2.0, 3.0), ml.GraphError, r"op 'attention' takes tensors, not a float; pass"),
     "backend option of later": (lambda: ml.NumpyBackend(gradient_compression="fp16"), ml.OptionError, r"gradient_compression='fp16' .* not available yet"),
     "dtype misspelt": (lambda: ml.NumpyBackend(compute_dtype="bfloat61"), ml.OptionError, r"compute_dtype='bfloat61' is no dtype of Mithril; did you mean 'bfloat16'\?; use one of 'bfloat16', 'float16'"),
+    "dtype of 8 bits": (lambda: ml.NumpyBackend(compute_dtype="float8_e4m3fn"), ml.OptionError, r"compute_dtype='float8_e4m3fn' is not available: values of 8 bits need a scale for each tensor, which layers do not keep; use 'bfloat16'"),
     "dtype of no kind": (lambda: ml.NumpyBackend(dtype=5), ml.OptionError, r"dtype=5 is no dtype of Mithril"),
     "integer dtype": (lambda: ml.NumpyBackend(weight_dtype="int8"), ml.OptionError, r"weight_dtype='int8' does not hold fractions; use one of"),
     "two names of param_dtype": (lambda: ml.NumpyBackend(weight_dtype="bfloat16", param_dtype="float32"), ml.OptionError, r"weight_dtype='bfloat16' and param_dtype='float32' are two names of one option and differ"),

@@ -334,6 +334,11 @@ MISSPELT: dict[str, tuple[dict[str, object], str]] = {
         "tensor_parallel_config 'tp_mode' is 'colum'; did you mean 'column'?; modes: 'column', "
         "'row'",
     ),
+    "no size": (
+        {"tensor_parallel_config": {"overlap_comm": True}},
+        "tensor_parallel_config lacks 'tp_size'; give the size of the axis of Mesh(data=4, model=2) "
+        "that splits weights",
+    ),
     "size": (
         {"tensor_parallel_config": {"tp_size": 3}},
         "tensor_parallel_config 'tp_size' is 3, and no axis of Mesh(data=4, model=2) has that "

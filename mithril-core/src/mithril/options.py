@@ -217,6 +217,11 @@ def float_dtype(option: str, value: object) -> DType:
     try:
         dtype = as_dtype(value)
     except (ShapeError, TypeError):
+        if "float8" in str(value):
+            raise OptionError(
+                f"{option}={value!r} is not available: values of 8 bits need a scale for each "
+                f"tensor, which layers do not keep; use 'bfloat16'"
+            ) from None
         hint = nearest(str(value), FLOATS)
         raise OptionError(
             f"{option}={value!r} is no dtype of Mithril{hint}; use one of {listing(FLOATS)}"

@@ -165,6 +165,11 @@ def _read_tensor(config: Mapping[str, Any], mesh: Mesh) -> tuple[str, str]:
             f"modes: {listing(TENSOR_MODES)}"
         )
     size = config.get("tp_size")
+    if size is None:
+        raise OptionError(
+            f"tensor_parallel_config lacks 'tp_size'; give the size of the axis of {mesh!r} that "
+            f"splits weights"
+        )
     fitting = [name for name in mesh.names if mesh.sizes[name] == size]
     named = [name for name in fitting if name in TENSOR_AXES]
     if not fitting:
