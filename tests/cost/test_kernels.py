@@ -8,7 +8,8 @@ from mithril import ops
 from mithril.cost import SIMULATED
 from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.kernels import find_kernels
-from mithril.ir import Builder, Graph, Tensor
+from mithril.ir import Builder, Graph, Start, Tensor, Wait
+from mithril.ops.collective import AllReduce
 from mithril.plan import Execution
 from mithril.types import DType, TensorType
 
@@ -136,3 +137,13 @@ def test_a_compiler_has_a_kernel_of_its_own_for_sums_of_columns():
         (kernel,) = find_kernels(graph, FUSES).values()
         assert [work[0] for work in kernel.work] == [name]
         assert (kernel.seconds(mine) == 64e-3) == (name == "column_sum")
+
+
+def test_a_bias_is_added_within_no_wait():
+    """A wait passes on several operands, which are no product of tensors."""
+    builder = Builder()
+    x, bias = builder.input(X, "x"), builder.input(TensorType((8,), DType.float32), "bias")
+    pending = builder.apply(Start(AllReduce(("data",), "sum")), x, x)
+    first, second = builder.apply(Wait(), *pending)
+    graph = builder.build({"y": ops.add(first, bias), "z": second})
+    assert kernels_of(graph, Execution(adds_in_product=True)) == {"add": 2 * BYTES + 32}

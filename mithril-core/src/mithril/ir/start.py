@@ -57,6 +57,10 @@ class Wait(Op):
         """Return no work: the start has it."""
         return Cost(0, 0)
 
+    def contracts(self, inputs: Types, outputs: Types) -> bool:
+        """Return False: several operands are passed on, each by itself."""
+        return False
+
 
 def find_begun(op: Op) -> Op:
     """Return the collective that a start begins; any other op as it is."""
