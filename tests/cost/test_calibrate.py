@@ -157,6 +157,7 @@ def test_a_calibrated_profile_predicts_what_it_was_made_of() -> None:
     made = calibrate(engine, ["numpy"], told.append, seconds=0.0)
     assert len(told) <= count_measurements(engine)
     assert made.name == "simulated-calibrated"
+    assert made.op_rates["batched_product"][-1][1] == pytest.approx(RATE, rel=0.05)
     record = made.calibration
     assert record is not None
     assert (record.backend, record.device_kind, record.devices) == ("numpy", "card", 2)
@@ -382,3 +383,15 @@ def test_real_devices_are_measured(name: str, devices: int) -> None:
     kinds = {kind for level in made.levels for kind in level.collectives}
     assert "all_reduce" in kinds if devices > 1 else not kinds
     assert ("column_sum" in made.op_rates) == (name == "jax")
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_a_device_is_made_for_is_no_less_than_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_for = replace(
+        SIMULATED,
+        rates={DType.float32: ((1.0, 1e6),), DType.bfloat16: ((1.0, 1e6),)},
+        peaks={DType.float32: 2e6, DType.bfloat16: 2e6},
+    )
+    monkeypatch.setattr("mithril.cost.calibrate.find_described", lambda engine: made_for)
+    made = calibrate(paced(), seconds=0.0)
+    assert made.peaks == {DType.float32: max(rate for _, rate in made.rates[DType.float32])}

@@ -147,3 +147,16 @@ def test_a_bias_is_added_within_no_wait():
     first, second = builder.apply(Wait(), *pending)
     graph = builder.build({"y": ops.add(first, bias), "z": second})
     assert kernels_of(graph, Execution(adds_in_product=True)) == {"add": 2 * BYTES + 32}
+
+
+def test_products_of_several_matrices_have_a_rate_of_their_own():
+    mine = replace(SIMULATED, op_rates={"batched_product": ((1.0, 1e6),)})
+    narrow = TensorType((2, 8, 8), DType.bfloat16)
+    cases = ((TensorType((2, 8, 8), DType.float32), "batched_product"), (narrow, "einsum"))
+    for type, name in cases:
+        graph = built(lambda x, y: ops.einsum("eab,ebc->eac", x, y), type, type)
+        (kernel,) = find_kernels(graph, EAGER).values()
+        assert [part[0] for part in kernel.work] == [name]
+        assert (kernel.seconds(mine) == 2 * 2 * 8**3 / 1e6) == (name == "batched_product")
+    (one,) = find_kernels(built(ops.matmul, X, X), EAGER).values()
+    assert [part[0] for part in one.work] == ["einsum"]

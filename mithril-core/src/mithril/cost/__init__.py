@@ -8,7 +8,8 @@ from mithril.cost.communication import (
     find_bucket_bytes,
     transfer_seconds,
 )
-from mithril.cost.hardware import Hardware, Level, Link
+from mithril.cost.hardware import Hardware
+from mithril.cost.levels import Level, Link
 from mithril.cost.memory import PlanMemory, predict_memory
 from mithril.cost.plan_timeline import PlanTimeline, predict_timeline
 from mithril.cost.profiles import SIMULATED, as_hardware, find_hardware

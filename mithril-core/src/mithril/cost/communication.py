@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from mithril.cost.hardware import Hardware, Link
+from mithril.cost.hardware import Hardware
+from mithril.cost.levels import Link
 from mithril.engine.transport import Call
 from mithril.mesh import Mesh
 from mithril.ops.collective import SEND, Traffic, class_of

@@ -79,10 +79,6 @@ class ColumnSum(Sum):
     name: ClassVar[str] = "column_sum"
 
 
-PRICED = (ColumnSum.name,)
-"""Names of ops with a rate of their own that graphs of users do not have."""
-
-
 def _arrange(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
     """Lay out the operands of products and convolutions as the compiler's libraries take them."""
     if type(node.op) is Sum and _keeps_columns(node.op, operands[0]):

@@ -9,108 +9,21 @@ have are refused wherever a profile comes from.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
 from mithril.cost.crossing import count_members, level_within
+from mithril.cost.levels import Level, Link, check_levels
+from mithril.cost.rates import Rate, check_figure, check_peak, check_rate, interpolate, scale
 from mithril.engine.transport import Transport
-from mithril.errors import OptionError, listing, nearest
+from mithril.errors import OptionError
 from mithril.mesh import Mesh
 from mithril.ops.collective import SEND, class_of, collectives
 from mithril.plan import Execution, Pricing
 from mithril.types import DType
-
-Rate = tuple[tuple[float, float], ...]
-"""Floating-point operations per second by the size of a product in such operations, rising.
-
-One point is a constant rate; between points it is interpolated over the logarithm of the size.
-"""
-TOPOLOGIES = ("switch", "torus")
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What a message costs: `latency + bytes / bandwidth` seconds (the alpha-beta model).
-
-    Args:
-        latency: seconds to start one message (alpha).
-        bandwidth: bytes per second a device sends (1 / beta).
-        is_torus: whether only neighbours are linked, so that what goes further passes others.
-    """
-
-    latency: float
-    bandwidth: float
-    is_torus: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """Devices that are linked alike: those of a node, the nodes of a pod.
-
-    Args:
-        name: `node`, `pod`.
-        devices: how many devices in flat order it links, a multiple of those of the level before;
-            None for any number.
-        latency: seconds to start one message.
-        bandwidth: bytes per second a device sends.
-        full_duplex: whether it receives as much at the same time; the bandwidth is shared if not.
-        topology: `switch`, where any two are linked, or `torus`, where neighbours are.
-        collectives: start-up and bandwidth of kinds of collectives that have others; what two
-            devices send each other has the kind `send`.
-
-    Raises:
-        OptionError: a figure is none that links can have.
-    """
-
-    name: str
-    devices: int | None
-    latency: float
-    bandwidth: float
-    full_duplex: bool = True
-    topology: str = "switch"
-    collectives: Mapping[str, Link] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        what, count = f"level '{self.name}'", self.devices
-        if count is not None and (not isinstance(count, int) or count < 1):
-            raise OptionError(f"{what} links {count!r} devices; give 1 or more, or none for any")
-        if self.topology not in TOPOLOGIES:
-            raise OptionError(
-                f"{what} has topology '{self.topology}'{nearest(self.topology, TOPOLOGIES)}; "
-                f"there are {listing(TOPOLOGIES)}"
-            )
-        if self.topology == "torus" and count is None:
-            raise OptionError(f"{what} is a torus of no known size; say how many devices it links")
-        known = [*collectives(), SEND]
-        for kind in self.collectives:
-            if kind not in known:
-                raise OptionError(
-                    f"{what} has figures of '{kind}', which is no collective"
-                    f"{nearest(kind, known)}; there are {listing(known)}"
-                )
-        for link in (Link(self.latency, self.bandwidth), *self.collectives.values()):
-            _check(what, "latency", link.latency, least=0.0)
-            _check(what, "bandwidth", link.bandwidth)
-
-    @property
-    def link(self) -> Link:
-        """What a message costs on it."""
-        return self.link_of("")
-
-    def link_of(self, kind: str) -> Link:
-        """Return what a message costs on it.
-
-        Args:
-            kind: of the collective that it is part of; empty for any.
-        """
-        found = self.collectives.get(kind, self)
-        bandwidth = found.bandwidth if self.full_duplex else found.bandwidth / 2
-        return Link(found.latency, bandwidth, self.topology == "torus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,25 +108,25 @@ class Hardware:
     calibration: Calibration | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check("device", "vector_rate", self.vector_rate)
-        _check("device", "memory_bandwidth", self.memory_bandwidth, most=math.inf)
-        _check("device", "kernel_seconds", self.kernel_seconds, least=0.0)
+        check_figure("device", "vector_rate", self.vector_rate)
+        check_figure("device", "memory_bandwidth", self.memory_bandwidth, most=math.inf)
+        check_figure("device", "kernel_seconds", self.kernel_seconds, least=0.0)
         if self.host_bandwidth is not None:
-            _check("device", "host_bandwidth", self.host_bandwidth)
+            check_figure("device", "host_bandwidth", self.host_bandwidth)
         if self.memory_bytes is not None:
-            _check("device", "memory", self.memory_bytes)
+            check_figure("device", "memory", self.memory_bytes)
         if DType.float32 not in self.rates:
             raise OptionError("device has no rate of float32; give one, which others fall back on")
         for dtype, points in self.rates.items():
-            _check_rate(f"rate of {dtype}", points)
+            check_rate(f"rate of {dtype}", points)
         for dtype, peak in self.peaks.items():
-            _check(f"peak of {dtype}", "operations a second", peak)
-            _check_peak(dtype, peak, self.rates)
+            check_figure(f"peak of {dtype}", "operations a second", peak)
+            check_peak(dtype, peak, self.rates)
         if self.bandwidths:
-            _check_rate("memory_bandwidth", self.bandwidths)
+            check_rate("memory_bandwidth", self.bandwidths)
         for name, rate in self.op_rates.items():
-            _check_rate(f"rate of op '{name}'", rate)
-        _check_levels(self.levels)
+            check_rate(f"rate of op '{name}'", rate)
+        check_levels(self.levels)
 
     load: ClassVar[Callable[[str | Path], Hardware]]
     """Returns the profile of a name, or in a file: `Hardware.load("h100-sxm")`.
@@ -272,12 +185,12 @@ class Hardware:
         """
         return replace(
             self,
-            rates={dtype: _scale(rate, part) for dtype, rate in self.rates.items()},
+            rates={dtype: scale(rate, part) for dtype, rate in self.rates.items()},
             vector_rate=self.vector_rate * part,
-            op_rates={name: _scale(rate, part) for name, rate in self.op_rates.items()},
+            op_rates={name: scale(rate, part) for name, rate in self.op_rates.items()},
             peaks={dtype: peak * part for dtype, peak in self.peaks.items()},
             memory_bandwidth=self.memory_bandwidth * part,
-            bandwidths=_scale(self.bandwidths, part),
+            bandwidths=scale(self.bandwidths, part),
             kernel_seconds=self.kernel_seconds / part,
         )
 
@@ -296,7 +209,7 @@ class Hardware:
         >>> Hardware.load("simulated").rate(DType.float32)
         1000000000.0
         """
-        return _interpolate(self._points(dtype), flops)
+        return interpolate(self._points(dtype), flops)
 
     def peak(self, dtype: DType) -> float:
         """Return the operations per second of products that the device is made for.
@@ -321,7 +234,7 @@ class Hardware:
             name: of the op.
             flops: its operations.
         """
-        return _interpolate(self.op_rates[name], flops) if name in self.op_rates else None
+        return interpolate(self.op_rates[name], flops) if name in self.op_rates else None
 
     def bandwidth(self, nbytes: float) -> float:
         """Return the bytes per second between a device and its memory.
@@ -329,7 +242,7 @@ class Hardware:
         Args:
             nbytes: what a kernel reads and writes; what is small may stay in caches.
         """
-        return _interpolate(self.bandwidths, nbytes) if self.bandwidths else self.memory_bandwidth
+        return interpolate(self.bandwidths, nbytes) if self.bandwidths else self.memory_bandwidth
 
     def copy_seconds(self, nbytes: float) -> float:
         """Return what it takes to copy something to the host, or from it.
@@ -379,70 +292,6 @@ class Hardware:
         """
         sizes = [level.devices for level in self.levels]
         return self.levels[level_within(sizes, devices)].link_of(SEND)
-
-
-def _interpolate(points: Rate, size: float) -> float:
-    at = bisect_left(points, (size,))
-    if at == 0 or at == len(points):
-        return points[min(at, len(points) - 1)][1]
-    (small, slow), (large, fast) = points[at - 1], points[at]
-    share = math.log(size / small) / math.log(large / small)
-    return slow + share * (fast - slow)
-
-
-def _scale(rate: Rate, part: float) -> Rate:
-    return tuple((size, figure * part) for size, figure in rate)
-
-
-def _check(
-    what: str, figure: str, number: float, least: float | None = None, most: float | None = None
-) -> None:
-    """Raise unless a figure is a number above 0, or at least `least`, and finite, or `most`.
-
-    Raises:
-        OptionError: it is not.
-    """
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    is_large = is_number and (number > 0 or number == least)
-    if not is_large or math.isnan(number) or (number == math.inf and number != most):
-        bound = "above 0" if least is None else f"of at least {least:g}"
-        raise OptionError(f"{what} has {figure} {number!r}; give a finite number {bound}")
-
-
-def _check_rate(what: str, points: Rate) -> None:
-    if not points:
-        raise OptionError(f"{what} has no points; give a size and a rate")
-    for size, rate in points:
-        _check(what, "size", size)
-        _check(what, "rate", rate)
-    if any(a[0] >= b[0] for a, b in pairwise(points)):
-        raise OptionError(f"{what} has sizes that do not rise; sort its points by size")
-
-
-def _check_peak(dtype: DType, peak: float, rates: Mapping[DType, Rate]) -> None:
-    if dtype not in rates:
-        raise OptionError(f"peak of {dtype} is given without a rate of {dtype}; give rates, too")
-    reached = max(rate for _, rate in rates[dtype])
-    if peak < reached:
-        raise OptionError(
-            f"peak of {dtype} is {peak:.4g} operations a second, and rates reach {reached:.4g}; "
-            f"give the most that the device is made for, or leave it out"
-        )
-
-
-def _check_levels(levels: Sequence[Level]) -> None:
-    if not levels:
-        raise OptionError("device has no level of links; give at least one")
-    for inner, outer in pairwise(levels):
-        sizes = (inner.devices, outer.devices)
-        if sizes[0] is None or (
-            sizes[1] is not None and (sizes[1] % sizes[0] or len({*sizes}) < 2)
-        ):
-            raise OptionError(
-                f"level '{outer.name}' links {sizes[1] or 'any number of'} devices, which is no "
-                f"multiple of the {sizes[0] or 'any number'} of '{inner.name}'; give the innermost "
-                f"level first"
-            )
 
 
 def hardware_within(hardware: Hardware, devices: tuple[int, ...]) -> Hardware:

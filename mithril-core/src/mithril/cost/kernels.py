@@ -20,6 +20,7 @@ from mithril.cost.work import (
     is_free,
     is_fused,
     product_dtype,
+    rate_name,
     roofline_seconds,
 )
 from mithril.ir import Graph, Node, Op, Value
@@ -61,7 +62,8 @@ class Kernel:
         flops: operations on the device.
         bytes: read and written.
         product: the dtype of the operands if it is a product of tensors.
-        work: name, operations, and dtype if it is a product, of each op that computes something.
+        work: of each op that computes something the name of its rate, its operations, and the dtype
+            if it is a product.
     """
 
     nodes: tuple[Node, ...]
@@ -136,7 +138,7 @@ class _Grouping:
         work = [self._costs.of(node) for node in busy]
         flops = sum(cost.flops for cost, _ in work)
         parts = tuple(
-            (node.op.name, cost.flops, dtype)
+            (rate_name(node.op, dtype), cost.flops, dtype)
             for node, (cost, dtype) in zip(busy, work, strict=True)
         )
         product = next((dtype for _, dtype in work if dtype is not None), None)

@@ -11,8 +11,12 @@ from mithril.cost.hardware import Hardware
 from mithril.ir import Op
 from mithril.ir.op import Types
 from mithril.ops.control import After
+from mithril.ops.linalg import Einsum
 from mithril.plan import Execution
 from mithril.types import DType
+
+BATCHED = "batched_product"
+"""Whose rate is that of products of float32 of several matrices at once, if it was measured."""
 
 
 def op_seconds(op: Op, inputs: Types, outputs: Types, hardware: Hardware) -> float:
@@ -52,7 +56,7 @@ def work_seconds(
         return 0.0
     if is_fused(op, hardware.execution):
         return arithmetic_seconds(op.name, flops, None, hardware)
-    return kernel_seconds(flops, nbytes, product, hardware, op.name)
+    return kernel_seconds(flops, nbytes, product, hardware, rate_name(op, product))
 
 
 def kernel_seconds(
@@ -77,6 +81,19 @@ def arithmetic_seconds(name: str, flops: float, product: DType | None, hardware:
     if rate is None:
         rate = hardware.vector_rate if product is None else hardware.rate(product, flops)
     return flops / rate
+
+
+def rate_name(op: Op, product: DType | None) -> str:
+    """Return the name of the rate at which an op computes, where it has one of its own.
+
+    Args:
+        op: what runs.
+        product: the dtype of its operands if it is a product of tensors.
+    """
+    if product is not DType.float32 or not isinstance(op, Einsum):
+        return op.name
+    left, right, result = op.terms
+    return BATCHED if set(left).intersection(right, result) else op.name
 
 
 def roofline_seconds(computing: float, nbytes: float, hardware: Hardware) -> float:

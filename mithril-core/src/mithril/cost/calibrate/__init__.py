@@ -7,7 +7,7 @@ memory, and links where the mesh has one device.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from importlib.metadata import version
@@ -15,6 +15,7 @@ from importlib.metadata import version
 from mithril.cost.calibrate.compute import (
     ROWS,
     count_products,
+    measure_batched_products,
     measure_memory,
     measure_products,
 )
@@ -24,6 +25,8 @@ from mithril.cost.calibrate.timing import Timer
 from mithril.cost.hardware import Calibration, Hardware
 from mithril.cost.profiles import find_described
 from mithril.cost.profiles.machine import describe_machine
+from mithril.cost.rates import Rate
+from mithril.cost.work import BATCHED
 from mithril.engine import Engine
 from mithril.errors import BackendError
 from mithril.types import DType
@@ -69,10 +72,11 @@ def calibrate(
     call_seconds = timer.measure_call()
     memory = measure_memory(timer, advance)
     products = measure_products(timer, memory.kernel_seconds, advance)
+    batched = measure_batched_products(timer, memory.kernel_seconds, advance)
     ops = OpTimer(timer, memory.kernel_seconds, advance)
     functions = ops.measure_functions()
     moving = {**ops.measure_transposes(), **ops.measure_column_sums()}
-    op_rates = {**functions, **ops.measure_convolutions(), **moving}
+    op_rates = {**functions, **ops.measure_convolutions(), **moving, BATCHED: batched}
     levels, errors = measure_levels(timer, advance)
     base = find_described(engine)
     ordinary = sorted(rate for ((_, rate),) in functions.values())
@@ -80,6 +84,7 @@ def calibrate(
         base,
         name=base.name.removesuffix(SUFFIX) + SUFFIX,
         rates=products,
+        peaks=_keep_peaks(base, products),
         vector_rate=ordinary[len(ordinary) // 2] if ordinary else products[DType.float32][-1][1],
         memory_bandwidth=memory.bandwidths[-1][1],
         bandwidths=memory.bandwidths,
@@ -103,6 +108,15 @@ def calibrate(
         ),
     )
     return found.as_measured()
+
+
+def _keep_peaks(described: Hardware, measured: Mapping[DType, Rate]) -> dict[DType, float]:
+    """Return what a device is made for, of dtypes that were measured: at least that much."""
+    return {
+        dtype: max(peak, *(rate for _, rate in measured[dtype]))
+        for dtype, peak in described.peaks.items()
+        if dtype in measured
+    }
 
 
 __all__ = ["calibrate", "count_measurements"]

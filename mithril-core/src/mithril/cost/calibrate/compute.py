@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mithril.cost.calibrate.timing import Step, Timer, make_type, subtract
-from mithril.cost.hardware import Rate
+from mithril.cost.rates import Rate
 from mithril.ir import Op, Tensor
 from mithril.ir.operand import apply, apply_one
 from mithril.ops.arithmetic import Add
@@ -20,6 +20,9 @@ DTYPES = (DType.float32, DType.bfloat16, DType.float16, DType.float64)
 PRODUCT_SIZES = (16, 32, 64, 128, 256, 512, 768)
 FORMS = ("ab,cb->ac", "ab,bc->ac", "ba,bc->ac")
 """Of a product by a weight [out, in]: forward, and the gradients of its input and of the weight."""
+BATCHED_FORMS = ("eab,ecb->eac", "eab,ebc->eac", "eba,ebc->eac")
+"""The same of several matrices at once, as of heads and experts."""
+MATRICES, BATCHED_SIZES = 8, (64, 192)
 ROWS_PER_COLUMN = 4
 """Training has more rows than features; a weight's gradient is then a long sum for few results."""
 LONGEST_PRODUCT = 0.1
@@ -104,20 +107,46 @@ def measure_products(
     return {dtype: _measure_dtype(timer, dtype, kernel_seconds, advance) for dtype in dtypes}
 
 
-def _train(weight: Tensor, operands: Sequence[Tensor]) -> Tensor:
-    """Multiply by a weight in the ways in which training does; return its gradient.
+def measure_batched_products(
+    timer: Timer, kernel_seconds: float, advance: Callable[[str], None]
+) -> Rate:
+    """Return the operations a second of products of several matrices of float32 at once.
+
+    Args:
+        timer: of the engine.
+        kernel_seconds: what starting a kernel costs.
+        advance: told of each measurement before it begins.
+    """
+    points = []
+    for size in BATCHED_SIZES:
+        rows = ROWS_PER_COLUMN * size
+        advance(f"{MATRICES} products, {rows} x {size}")
+        types = [make_type(MATRICES, size, size), make_type(MATRICES, rows, size)]
+        took = timer.measure(_train(BATCHED_FORMS), types) / len(BATCHED_FORMS)
+        flops = 2.0 * MATRICES * rows * size**2
+        points.append((flops, flops / subtract(took, kernel_seconds)))
+    return tuple(points)
+
+
+def _train(forms: Sequence[str]) -> Step:
+    """Return what multiplies by a weight as training does, and makes its gradient.
 
     The gradients do not need each other, so that an engine may compute them side by side.
     """
-    forward, backward, gradient = map(Einsum, FORMS)
-    x = operands[1]
-    y = apply_one(forward, x, weight)
-    return apply_one(After(), apply_one(gradient, y, x), apply_one(backward, y, weight))
+    forward, backward, gradient = map(Einsum, forms)
+
+    def step(weight: Tensor, operands: Sequence[Tensor]) -> Tensor:
+        x = operands[1]
+        y = apply_one(forward, x, weight)
+        return apply_one(After(), apply_one(gradient, y, x), apply_one(backward, y, weight))
+
+    return step
 
 
 def count_products(timer: Timer) -> int:
-    """Return how many measurements `measure_products` makes at most."""
-    return len(PRODUCT_SIZES) * sum(dtype in timer.engine.dtypes for dtype in DTYPES)
+    """Return how many products are measured at most."""
+    dtypes = sum(dtype in timer.engine.dtypes for dtype in DTYPES)
+    return len(PRODUCT_SIZES) * dtypes + len(BATCHED_SIZES)
 
 
 def _measure_dtype(
@@ -132,7 +161,7 @@ def _measure_dtype(
             continue
         types = [make_type(size, size, dtype=dtype), make_type(rows, size, dtype=dtype)]
         share = 1.0 if dtype == DType.float32 else 0.5
-        seconds = timer.quickly(share).measure(_train, types) / len(FORMS)
+        seconds = timer.quickly(share).measure(_train(FORMS), types) / len(FORMS)
         points.append((2.0 * rows * size**2, seconds))
     sure = [point for point in points[:-1] if point[1] > CLEAR * kernel_seconds] + points[-1:]
     return tuple((flops, flops / subtract(took, kernel_seconds)) for flops, took in sure)

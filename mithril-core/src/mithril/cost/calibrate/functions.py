@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mithril.cost.calibrate.timing import Step, Timer, make_type, subtract
 from mithril.cost.compiled_form import ColumnSum, LayOut
-from mithril.cost.hardware import Rate
+from mithril.cost.rates import Rate
 from mithril.cost.work import is_fused
 from mithril.engine import Engine
 from mithril.ir import Op, Tensor

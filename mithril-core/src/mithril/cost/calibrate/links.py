@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mithril.cost.calibrate.fit import Line, fit_line
 from mithril.cost.calibrate.timing import Step, Timer, make_type
-from mithril.cost.hardware import Level, Link
+from mithril.cost.levels import Level, Link
 from mithril.engine import Engine
 from mithril.ir import Tensor
 from mithril.ir.operand import apply_one

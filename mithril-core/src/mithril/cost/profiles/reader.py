@@ -31,9 +31,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from mithril.cost.compiled_form import PRICED
-from mithril.cost.hardware import Calibration, Hardware, Level, Link, Rate
+from mithril.cost.compiled_form import ColumnSum
+from mithril.cost.hardware import Calibration, Hardware
+from mithril.cost.levels import Level, Link
 from mithril.cost.profiles.units import BANDWIDTH, BYTES, RATE, TIME, WORK, Dimension
+from mithril.cost.rates import Rate
+from mithril.cost.work import BATCHED
 from mithril.errors import MithrilError, OptionError, kind_of, listing, nearest
 from mithril.ir import registry
 from mithril.types import DType
@@ -210,7 +213,7 @@ class _Reader:
 
     def _op_rates(self, content: object) -> dict[str, Rate]:
         table = self._table(content, "op_rates")
-        self._check_keys(table, sorted([*registry(), *PRICED]), "op_rates.")
+        self._check_keys(table, sorted([*registry(), BATCHED, ColumnSum.name]), "op_rates.")
         return {name: self._rate(table, name, "op_rates.") for name in table}
 
     def _calibration(self, content: object) -> Calibration | None:
