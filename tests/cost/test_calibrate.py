@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -14,7 +15,7 @@ import mithril as ml
 import pytest
 from mithril.cost import SIMULATED, Level, Link, find_hardware, op_seconds
 from mithril.cost.calibrate import calibrate, count_measurements
-from mithril.cost.calibrate.compute import measure_memory, measure_products
+from mithril.cost.calibrate.compute import measure_memory, measure_products, watch_products
 from mithril.cost.calibrate.fit import fit_line
 from mithril.cost.calibrate.links import measure_kind, measure_levels
 from mithril.cost.calibrate.timing import Timer
@@ -39,6 +40,8 @@ KERNEL, BANDWIDTH, RATE = 20e-6, 4e9, 5e9
 LINK = Link(50e-6, 2e9)
 CLOCK = [0.0]
 """What engines of this file tell the time by."""
+BUSY = (0.0, 0.0)
+"""From when to when they are half as fast."""
 
 
 class Paced(NumpyEngine):
@@ -64,7 +67,8 @@ class Paced(NumpyEngine):
         made = self.put(out.type, out.sharding, lambda box: out.type.dtype.numpy.type(0))
 
         def run(handles: Sequence[object], observe: object = None) -> list[object]:
-            CLOCK[0] += seconds
+            is_busy = BUSY[0] <= CLOCK[0] < BUSY[1]
+            CLOCK[0] += 2 * seconds if is_busy else seconds
             return [made]
 
         return run  # type: ignore[return-value]
@@ -169,6 +173,18 @@ def test_a_calibrated_profile_predicts_what_it_was_made_of() -> None:
     assert made.serving(2).vector_rate == made.vector_rate
     for kind in ("convolution", "convolution_input_gradient"):
         assert made.op_rate(kind, 1e9) == pytest.approx(RATE, rel=1e-3)
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_ran_beside_other_work_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = watch_products(Timer(paced(), 0.0))
+    now = CLOCK[0]
+    monkeypatch.setattr(f"{__name__}.BUSY", (now, now + 10.0))
+    rates = measure_products(timer, KERNEL, lambda what: None)
+    assert rates[DType.float32][-1][1] == pytest.approx(RATE, rel=1e-3)
+    monkeypatch.setattr(f"{__name__}.BUSY", (CLOCK[0], math.inf))
+    rates = measure_products(timer, KERNEL, lambda what: None)  # and comes to an end
+    assert rates[DType.float32][-1][1] == pytest.approx(RATE / 2, rel=0.1)
 
 
 def test_simulated_devices_are_not_measured() -> None:

@@ -18,6 +18,7 @@ from mithril.cost.calibrate.compute import (
     measure_batched_products,
     measure_memory,
     measure_products,
+    watch_products,
 )
 from mithril.cost.calibrate.functions import OpTimer, count_ops
 from mithril.cost.calibrate.links import list_axes, list_kinds, measure_levels
@@ -68,7 +69,7 @@ def calibrate(
             f"backend '{engine.name}' has devices of {engine.process_count} processes; calibrate "
             f"in one process, and give the file to each by hardware="
         )
-    timer = Timer(engine, seconds)
+    timer = watch_products(Timer(engine, seconds))
     call_seconds = timer.measure_call()
     memory = measure_memory(timer, advance)
     products = measure_products(timer, memory.kernel_seconds, advance)

@@ -25,6 +25,8 @@ BATCHED_FORMS = ("eab,ecb->eac", "eab,ebc->eac", "eba,ebc->eac")
 MATRICES, BATCHED_SIZES = 8, (64, 192)
 ROWS_PER_COLUMN = 4
 """Training has more rows than features; a weight's gradient is then a long sum for few results."""
+WATCHED = 256
+"""Columns of the products that tell when the machine is slower: a few thousandths of a second."""
 LONGEST_PRODUCT = 0.1
 """Seconds of one product beyond which no larger one is measured."""
 COLUMNS = 256
@@ -105,6 +107,12 @@ def measure_products(
     """
     dtypes = [dtype for dtype in DTYPES if dtype in timer.engine.dtypes]
     return {dtype: _measure_dtype(timer, dtype, kernel_seconds, advance) for dtype in dtypes}
+
+
+def watch_products(timer: Timer) -> Timer:
+    """Return a timer that measures again where products take longer than before."""
+    rows, size = ROWS_PER_COLUMN * WATCHED, WATCHED
+    return timer.watch(_train(FORMS), [make_type(size, size), make_type(rows, size)])
 
 
 def measure_batched_products(

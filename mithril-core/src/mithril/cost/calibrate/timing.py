@@ -3,14 +3,15 @@
 A program runs an op once, and another many times, each time on the result of the time before; what
 is between them is the op, free of what a call costs. The longer one is made so long that this is
 more than the clock and the rest of the machine blur. Both are run in turn, so that whatever else
-the machine does falls on both.
+the machine does falls on both. Where it is at work for longer than an op is measured, a reference
+that is run in between takes longer than before, and the op is measured again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
@@ -32,6 +33,33 @@ LEAST_ROUNDS, MOST_ROUNDS = 4, 200
 CHAIN_SECONDS = 0.004
 """What a longer program takes above a shorter one, about: so short that other programs of the
 machine leave some calls alone."""
+SLOWER = 1.1
+"""So many times its least a reference takes where something else is at work."""
+FIRST = 50
+"""So often a reference runs before anything is measured."""
+REPEATS, MOST_REPEATS = 10, 100
+"""How often one op, and all together, are measured again at most."""
+
+
+@dataclass(slots=True)
+class Reference:
+    """What is run in between to tell whether the machine is slower than it was.
+
+    Args:
+        run: runs it once.
+        least: seconds that it took at least.
+    """
+
+    run: Callable[[], None]
+    least: float
+    _repeats: int = field(default=MOST_REPEATS)
+
+    def is_slower(self) -> bool:
+        """Return whether it takes longer now than it did, and measuring again is worth it."""
+        took = min(_time(self.run) for _ in range(3))
+        self.least = min(self.least, took)
+        self._repeats -= took > SLOWER * self.least
+        return took > SLOWER * self.least and self._repeats >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +69,21 @@ class Timer:
     Args:
         engine: all of whose devices compute at the same time.
         seconds: how long an op is measured.
+        reference: tells when to measure again.
     """
 
     engine: Engine
     seconds: float = 0.25
+    reference: Reference | None = None
 
     def quickly(self, share: float) -> Timer:
         """Return a timer that takes a share of the time."""
         return replace(self, seconds=self.seconds * share)
+
+    def watch(self, step: Step, types: Sequence[TensorType]) -> Timer:
+        """Return a timer that measures again where this op takes longer than before."""
+        run = self._prepare(step, types, 3, 0)
+        return replace(self, reference=Reference(run, min(_time(run) for _ in range(FIRST))))
 
     def measure(
         self,
@@ -95,6 +130,14 @@ class Timer:
 
     def _time_in_turn(self, *runs: Callable[[], None]) -> list[float]:
         """Return the least time of each run: what else the machine does only makes it longer."""
+        least = self._time_rounds(runs)
+        for _ in range(REPEATS):
+            if self.reference is None or not self.reference.is_slower():
+                break
+            least = list(map(min, least, self._time_rounds(runs)))
+        return least
+
+    def _time_rounds(self, runs: Sequence[Callable[[], None]]) -> list[float]:
         rounds: list[list[float]] = []
         started = perf_counter()
         while len(rounds) < LEAST_ROUNDS or (
