@@ -10,6 +10,7 @@ that is run in between takes longer than before, and the op is measured again.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -70,15 +71,22 @@ class Timer:
         engine: all of whose devices compute at the same time.
         seconds: how long an op is measured.
         reference: tells when to measure again.
+        pick: chooses from what a run took in all rounds: by default the least, as what else the
+            machine does only makes it longer.
     """
 
     engine: Engine
     seconds: float = 0.25
     reference: Reference | None = None
+    pick: Callable[[Sequence[float]], float] = min
 
     def quickly(self, share: float) -> Timer:
         """Return a timer that takes a share of the time."""
         return replace(self, seconds=self.seconds * share)
+
+    def typically(self) -> Timer:
+        """Return a timer that tells what an op usually takes, as where devices wait for others."""
+        return replace(self, pick=statistics.median)
 
     def watch(self, step: Step, types: Sequence[TensorType]) -> Timer:
         """Return a timer that measures again where this op takes longer than before."""
@@ -126,16 +134,17 @@ class Timer:
     def measure_call(self) -> float:
         """Return the seconds of a call that computes all but nothing, until its result is there."""
         run = self._prepare(lambda x, operands: x, [make_type(1)], 1, 0)
-        return min(self._time_in_turn(run))
+        (seconds,) = self._time_in_turn(run)
+        return seconds
 
     def _time_in_turn(self, *runs: Callable[[], None]) -> list[float]:
-        """Return the least time of each run: what else the machine does only makes it longer."""
-        least = self._time_rounds(runs)
+        """Return the time of each run, of rounds in which the machine was as fast as ever."""
+        times = self._time_rounds(runs)
         for _ in range(REPEATS):
             if self.reference is None or not self.reference.is_slower():
                 break
-            least = list(map(min, least, self._time_rounds(runs)))
-        return least
+            times = self._time_rounds(runs)
+        return times
 
     def _time_rounds(self, runs: Sequence[Callable[[], None]]) -> list[float]:
         rounds: list[list[float]] = []
@@ -144,7 +153,7 @@ class Timer:
             perf_counter() - started < self.seconds and len(rounds) < MOST_ROUNDS
         ):
             rounds.append([_time(run) for run in runs])
-        return [min(times) for times in zip(*rounds, strict=True)]
+        return [self.pick(times) for times in zip(*rounds, strict=True)]
 
     def _prepare(
         self, step: Step, types: Sequence[TensorType], count: int, steps: int
