@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
-from mithril.ir.op import Op, Shard, Tensors, Types, register
+from mithril.ir.op import Group, Op, Tensors, Types, register
 from mithril.ir.operand import apply
 from mithril.ir.rule import Rule
 from mithril.ops.attention import Attention, AttentionGradient
@@ -37,18 +37,31 @@ from mithril.ops.sequence_pieces import (
     RESTORE,
     Pieces,
     Sight,
+    SplitSequence,
     merge,
 )
 from mithril.ops.shape import broadcast_to, concatenate, transpose
 
 
+class _GatheredKeys(SplitSequence):
+    """Keys and values are whole; under causality queries are exchanged, to balance the work."""
+
+    causal: bool
+
+    @property
+    def exchanges(self) -> bool:
+        return self.causal
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return replace(super().rule(inputs, outputs), gathered=frozenset("t"))
+
+
 @register
 @dataclass(frozen=True)
-class AllGatherAttention(Attention):
+class AllGatherAttention(_GatheredKeys, Attention):
     """Attention whose queries may be split along their sequence; see `Attention`."""
 
     name: ClassVar[str] = "all_gather_attention"
-    has_kernel: ClassVar[bool] = False
 
     def infer(self, inputs: Types) -> Types:
         found = super().infer(inputs)
@@ -63,37 +76,19 @@ class AllGatherAttention(Attention):
     def backward(self) -> Op:
         return AllGatherAttentionGradient(self.causal, self.scale)
 
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _split_queries(super().rule(inputs, outputs))
-
-    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
-        group = shard.group("s")
-        if group is None or not shard.size("s") or not self.causal:
-            return shard.apply(self.plain(shard.outputs), *inputs)
-        return _forward(inputs, Pieces(group, shard.size("s"), zigzag=True), self.scale)
+    def exchange(self, inputs: Tensors, group: Group, length: int) -> Tensors:
+        return _forward(inputs, Pieces(group, length, zigzag=True), self.scale)
 
 
 @register
 @dataclass(frozen=True)
-class AllGatherAttentionGradient(AttentionGradient):
+class AllGatherAttentionGradient(_GatheredKeys, AttentionGradient):
     """The cotangents of q, k, v of `AllGatherAttention`; see `AttentionGradient`."""
 
     name: ClassVar[str] = "all_gather_attention_gradient"
-    has_kernel: ClassVar[bool] = False
 
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _split_queries(super().rule(inputs, outputs))
-
-    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
-        group = shard.group("s")
-        if group is None or not shard.size("s") or not self.causal:
-            return shard.apply(self.plain(shard.outputs), *inputs)
-        return _backward(inputs, Pieces(group, shard.size("s"), zigzag=True), self.scale)
-
-
-def _split_queries(rule: Rule) -> Rule:
-    """Return the rule with queries that may be split, and keys that are gathered."""
-    return replace(rule, whole=rule.whole - {"s"}, special=frozenset("s"), gathered=frozenset("t"))
+    def exchange(self, inputs: Tensors, group: Group, length: int) -> Tensors:
+        return _backward(inputs, Pieces(group, length, zigzag=True), self.scale)
 
 
 @dataclass(frozen=True, slots=True)

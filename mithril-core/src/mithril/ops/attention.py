@@ -2,8 +2,8 @@
 
 Layout is [batch, sequence, heads, head_dim]. There may be fewer heads of keys than of queries: each
 then serves a group of neighbouring query heads (Ainslie et al., "GQA", 2023). Batch, groups and the
-heads within a group may be split; the sequences are whole. `mithril.ops.ring` and
-`mithril.ops.ulysses` have the same attention for sequences that are split.
+heads within a group may be split; the sequences are whole. `CONTEXTS` of `mithril.ops.context` has
+the same attention for sequences that are split.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Attention(Op):
     """
 
     name: ClassVar[str] = "attention"
+    keys: ClassVar[str] = "t"
+    """The factor of the sequence of keys in the rule; `s` is that of queries."""
     causal: bool
     scale: float
 
@@ -113,7 +115,8 @@ class Attention(Op):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         query, key = head_factors(inputs)
         mask = "".join(f", {mask_dims(t, query)}" for t in inputs[3:])
-        text = f"b s {query} d, b t {key} d, b t {key} e{mask} -> b s {query} e, b {query} s"
+        heads = f"b s {query} d, b {self.keys} {key} d, b {self.keys} {key} e"
+        text = f"{heads}{mask} -> b s {query} e, b {query} s"
         return Rule.parse(text, inputs, outputs, whole="stde", sizes=head_sizes(inputs))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
@@ -140,6 +143,7 @@ class AttentionGradient(Op):
 
     name: ClassVar[str] = "attention_gradient"
     is_product: ClassVar[bool] = True
+    keys: ClassVar[str] = Attention.keys
     causal: bool
     scale: float
 
@@ -152,7 +156,7 @@ class AttentionGradient(Op):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         query, key = head_factors(inputs)
         mask = "".join(f", {mask_dims(t, query)}" for t in inputs[6:])
-        heads = f"b s {query} d, b t {key} d, b t {key} e"
+        heads = f"b s {query} d, b {self.keys} {key} d, b {self.keys} {key} e"
         text = f"{heads}, b s {query} e, b {query} s, b s {query} e{mask} -> {heads}"
         sizes = head_sizes(inputs)
         return Rule.parse(text, inputs, outputs, whole="stde", linear=((5,),), sizes=sizes)

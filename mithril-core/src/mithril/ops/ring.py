@@ -12,24 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
-from mithril.ir.op import Op, Shard, Tensors, Types, register
+from mithril.ir.op import Group, Op, Tensors, Types, register
 from mithril.ir.operand import apply
-from mithril.ir.rule import Rule
-from mithril.ops.attention import (
-    Attention,
-    AttentionGradient,
-    head_factors,
-    head_sizes,
-    mask_dims,
-)
+from mithril.ops.attention import Attention, AttentionGradient
 from mithril.ops.elementwise import cast
 from mithril.ops.reduce import accumulator
 from mithril.ops.ring_order import Meeting, Ring, Round
-from mithril.ops.sequence_pieces import ALL, ARRANGE, LINES, RESTORE, Sight, merge
+from mithril.ops.sequence_pieces import ALL, ARRANGE, LINES, RESTORE, Sight, SplitSequence, merge
 from mithril.ops.shape import concatenate, transpose
 
 NEXT, HOME = "next block of the ring", "gradients of the next block of the ring"
@@ -37,11 +30,11 @@ NEXT, HOME = "next block of the ring", "gradients of the next block of the ring"
 
 @register
 @dataclass(frozen=True)
-class RingAttention(Attention):
+class RingAttention(SplitSequence, Attention):
     """Attention of a sequence to itself that may be split along it; see `Attention`."""
 
     name: ClassVar[str] = "ring_attention"
-    has_kernel: ClassVar[bool] = False
+    keys: ClassVar[str] = "s"
 
     def infer(self, inputs: Types) -> Types:
         found = super().infer(inputs)
@@ -56,49 +49,20 @@ class RingAttention(Attention):
     def backward(self) -> Op:
         return RingAttentionGradient(self.causal, self.scale)
 
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        query, key = head_factors(inputs)
-        mask = "".join(f", {mask_dims(t, query)}" for t in inputs[3:])
-        text = f"b s {query} d, b s {key} d, b s {key} e{mask} -> b s {query} e, b {query} s"
-        return _special(Rule.parse(text, inputs, outputs, whole="de", sizes=head_sizes(inputs)))
-
-    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
-        group = shard.group("s")
-        if group is None or not shard.size("s"):
-            return shard.apply(self.plain(shard.outputs), *inputs)
-        ring = Ring(group, shard.size("s"), self.causal)
-        return _forward(inputs, ring, self.scale)
+    def exchange(self, inputs: Tensors, group: Group, length: int) -> Tensors:
+        return _forward(inputs, Ring(group, length, self.causal), self.scale)
 
 
 @register
 @dataclass(frozen=True)
-class RingAttentionGradient(AttentionGradient):
+class RingAttentionGradient(SplitSequence, AttentionGradient):
     """The cotangents of q, k, v of `RingAttention`; see `AttentionGradient`."""
 
     name: ClassVar[str] = "ring_attention_gradient"
-    has_kernel: ClassVar[bool] = False
+    keys: ClassVar[str] = "s"
 
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        query, key = head_factors(inputs)
-        mask = "".join(f", {mask_dims(t, query)}" for t in inputs[6:])
-        heads = f"b s {query} d, b s {key} d, b s {key} e"
-        text = f"{heads}, b s {query} e, b {query} s, b s {query} e{mask} -> {heads}"
-        sizes = head_sizes(inputs)
-        rule = Rule.parse(text, inputs, outputs, whole="de", linear=((5,),), sizes=sizes)
-        return _special(rule)
-
-    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
-        group = shard.group("s")
-        if group is None or not shard.size("s"):
-            return shard.apply(self.plain(shard.outputs), *inputs)
-        ring = Ring(group, shard.size("s"), self.causal)
-        return _backward(inputs, ring, self.scale)
-
-
-def _special(rule: Rule) -> Rule:
-    """Return the rule with its sequence special, and the columns of a mask whole."""
-    columns = {"t"} & set(rule.factors)
-    return replace(rule, special=frozenset("s"), whole=rule.whole | columns)
+    def exchange(self, inputs: Tensors, group: Group, length: int) -> Tensors:
+        return _backward(inputs, Ring(group, length, self.causal), self.scale)
 
 
 # ------------------------------------------------------------------ forward

@@ -13,14 +13,15 @@ Tensors here have the sequence second. What a query may not see gets `FLOOR` add
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from math import prod
 from operator import add
-from typing import Any
+from typing import Any, ClassVar
 
-from mithril.ir.op import Group
+from mithril.ir.op import Group, Op, Shard, Tensors, Types
+from mithril.ir.rule import Rule
 from mithril.ir.tensor import Tensor
 from mithril.ops.arithmetic import maximum
 from mithril.ops.choice import equal, less, where
@@ -39,6 +40,38 @@ FLOOR = -0.9e28
 SEQUENCE_SECOND = (0, 2, 1, 3)
 LINES = (0, 2, 1)
 """Between statistics [b, h, s] and [b, s, h]."""
+
+
+class SplitSequence(Op):
+    """What makes of an attention one whose queries, the factor `s`, may be split."""
+
+    has_kernel: ClassVar[bool] = False
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether devices exchange parts in it; otherwise each one has all that it needs."""
+        return True
+
+    def exchange(self, inputs: Tensors, group: Group, length: int) -> Tensors:
+        """Return the local results.
+
+        Args:
+            inputs: local operands.
+            group: the devices that share the sequence.
+            length: rows of the local part.
+        """
+        raise NotImplementedError
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        rule = super().rule(inputs, outputs)
+        special = frozenset("s") if self.exchanges else frozenset[str]()
+        return replace(rule, whole=rule.whole - {"s"}, special=special)
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        group, length = shard.group("s"), shard.size("s")
+        if group is None or not length or not self.exchanges:
+            return super().localize(inputs, shard)
+        return self.exchange(inputs, group, length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,53 +15,43 @@ from mithril.ir.rule import Rule
 from mithril.ops.attention import Attention, AttentionGradient
 
 
+class _SplitHeads(Op):
+    """Heads are split, groups of them first, where values come split along a sequence."""
+
+    has_kernel: ClassVar[bool] = False
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        rule = super().rule(inputs, outputs)
+        heads = tuple(factor for factor in ("h", "g", "r") if factor in rule.factors)
+        return replace(rule, proposes={"s": heads, "t": heads})
+
+    def refusal(self, inputs: Types, axis: str, count: int) -> str:
+        heads, groups = inputs[0].shape[2], inputs[1].shape[2]
+        shared = f" with {groups} of keys and values" if groups < heads else ""
+        return (
+            f"ulysses attention has {heads} heads{shared}, which cannot be split over '{axis}' "
+            f"({count} devices) in place of the sequence; choose a number of heads that {count} "
+            f"divides, or context_parallel='ring'"
+        )
+
+
 @register
 @dataclass(frozen=True)
-class UlyssesAttention(Attention):
+class UlyssesAttention(_SplitHeads, Attention):
     """Attention that trades a split of the sequence for one of the heads; see `Attention`."""
 
     name: ClassVar[str] = "ulysses_attention"
-    has_kernel: ClassVar[bool] = False
 
     def backward(self) -> Op:
         return UlyssesAttentionGradient(self.causal, self.scale)
 
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _proposing(super().rule(inputs, outputs))
-
-    def refusal(self, inputs: Types, axis: str, count: int) -> str:
-        return _refusal(inputs, axis, count)
-
 
 @register
 @dataclass(frozen=True)
-class UlyssesAttentionGradient(AttentionGradient):
+class UlyssesAttentionGradient(_SplitHeads, AttentionGradient):
     """The cotangents of q, k, v of `UlyssesAttention`; see `AttentionGradient`."""
 
     name: ClassVar[str] = "ulysses_attention_gradient"
-    has_kernel: ClassVar[bool] = False
-
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _proposing(super().rule(inputs, outputs))
-
-    def refusal(self, inputs: Types, axis: str, count: int) -> str:
-        return _refusal(inputs, axis, count)
-
-
-def _proposing(rule: Rule) -> Rule:
-    """Return the rule with heads, groups of them first, in place of both sequences."""
-    heads = tuple(factor for factor in ("h", "g", "r") if factor in rule.factors)
-    return replace(rule, proposes={"s": heads, "t": heads})
-
-
-def _refusal(inputs: Types, axis: str, count: int) -> str:
-    heads, groups = inputs[0].shape[2], inputs[1].shape[2]
-    shared = f" with {groups} of keys and values" if groups < heads else ""
-    return (
-        f"ulysses attention has {heads} heads{shared}, which cannot be split over '{axis}' "
-        f"({count} devices) in place of the sequence; choose a number of heads that {count} "
-        f"divides, or context_parallel='ring'"
-    )
 
 
 __all__ = ["UlyssesAttention", "UlyssesAttentionGradient"]
