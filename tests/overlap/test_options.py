@@ -87,6 +87,7 @@ def test_the_guides_have_it_among_the_options_of_tensor_parallelism(is_on: bool)
         Mesh(data=2, model=2), tensor_parallel_config={"tp_size": 2, "overlap_comm": is_on}
     )
     assert backend.overlap.strategy == ("auto" if is_on else "none")
+    assert backend.overlap.said == f"tensor_parallel_config['overlap_comm']={is_on}"
 
 
 def test_functions_follow_their_backend() -> None:

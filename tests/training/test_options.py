@@ -310,7 +310,7 @@ MISSPELT: dict[str, tuple[dict[str, object], str]] = {
     ),
     "flag": (
         {"fsdp_config": {"mixed_precision": "bfloat16"}},
-        "fsdp_config 'mixed_precision' is 'bfloat16'; give True or False",
+        "fsdp_config['mixed_precision']='bfloat16' is neither True nor False; give one of them",
     ),
     "flat": (
         {"fsdp_config": {"flatten_parameters": False}},
@@ -319,14 +319,14 @@ MISSPELT: dict[str, tuple[dict[str, object], str]] = {
     ),
     "overlap": (
         {"tensor_parallel_config": {"tp_size": 2, "overlap_comm": "yes"}},
-        "tensor_parallel_config 'overlap_comm' is 'yes'; give True or False",
+        "tensor_parallel_config['overlap_comm']='yes' is neither True nor False; give one of them",
     ),
     "two overlaps": (
         {
             "overlap_communication": False,
             "tensor_parallel_config": {"tp_size": 2, "overlap_comm": True},
         },
-        "overlap_communication=False and tensor_parallel_config 'overlap_comm' True are two names "
+        "overlap_communication=False and tensor_parallel_config['overlap_comm']=True are two names "
         "of one option and differ; give one of them",
     ),
     "way": (

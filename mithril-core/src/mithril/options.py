@@ -1,12 +1,13 @@
 """Typed groups of options: plain data, checked when made, with no meaning hidden elsewhere.
 
 `Precision` says in which dtypes a model keeps its parameters, multiplies, and passes values on.
-`check_flag`, `check_choice` and `float_dtype` read single options, those of backends, too.
+`check_flag`, `check_choice`, `choose_name` and `float_dtype` read single options, those of
+backends, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from mithril.errors import OptionError, ShapeError, listing, nearest
@@ -202,6 +203,29 @@ def check_flag(option: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{option}={value!r} is neither True nor False; give one of them")
     return value
+
+
+def choose_name(given: Mapping[str, object]) -> tuple[str, object]:
+    """Return under which of its names an option is given, by default the first, and its value.
+
+    Args:
+        given: what each name is given; None where it is not.
+
+    Raises:
+        OptionError: two of them are given, and differ.
+
+    >>> choose_name({"checkpointing": None, "activation_checkpointing": "all"})
+    ('activation_checkpointing', 'all')
+    """
+    said = [(name, value) for name, value in given.items() if value is not None]
+    name, value = said[0] if said else (next(iter(given)), None)
+    for other, what in said[1:]:
+        if what != value:
+            raise OptionError(
+                f"{name}={value!r} and {other}={what!r} are two names of one option and differ; "
+                f"give one of them"
+            )
+    return name, value
 
 
 def float_dtype(option: str, value: object) -> DType:

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from mithril.errors import OptionError
-from mithril.options import check_choice, check_flag
+from mithril.options import check_choice, check_flag, choose_name
 
 PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")
 STRATEGIES = ("auto", "gspmd", "shard_map")
@@ -146,11 +146,7 @@ class JaxOptions:
         for name in ("platform", "backend"):
             if (value := getattr(self, name)) is not None:
                 check_choice(name, value, PLATFORMS)
-        if self.platform and self.backend and self.platform != self.backend:
-            raise OptionError(
-                f"platform={self.platform!r} and backend={self.backend!r} are two names of one "
-                f"option and differ; give one of them"
-            )
+        choose_name({"platform": self.platform, "backend": self.backend})
 
 
 def _check_topology(topology: str, platform: str, found: Sequence[Any]) -> None:

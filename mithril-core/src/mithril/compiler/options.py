@@ -7,11 +7,10 @@ nobody knows, are refused here, with the nearest known name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from mithril.errors import OptionError, listing, nearest
-from mithril.options import Precision, float_dtype
+from mithril.options import Precision, choose_name, float_dtype
 from mithril.types import DType, to_python
 
 BACKEND_LATER = frozenset({
@@ -100,16 +99,11 @@ def read_precision(precision: Precision | None, **flat: object) -> Precision:
                 f"precision= is given together with {next(iter(given))}=; give one form"
             )
         return check_precision(precision)
-    weights = given.pop("weight_dtype", None)
-    if weights is None:
-        return Precision(**given)
-    found = replace(Precision(**given), param_dtype=float_dtype("weight_dtype", weights))
-    if "param_dtype" in given and Precision(**given) != found:
-        raise OptionError(
-            f"weight_dtype={weights!r} and param_dtype={given['param_dtype']!r} are two names of "
-            f"one option and differ; give one of them"
-        )
-    return found
+    names = [name for name in ("weight_dtype", "param_dtype") if name in given]
+    if names:
+        dtypes = [str(float_dtype(name, given.pop(name))) for name in names]
+        given["param_dtype"] = choose_name(dict(zip(names, dtypes, strict=True)))[1]
+    return Precision(**given)
 
 
 def check_precision(precision: object) -> Precision:
@@ -190,13 +184,8 @@ def read_accumulate(accumulate: object, is_on: object, steps: object) -> int:
     Raises:
         OptionError: it is no positive integer, or these differ.
     """
-    if accumulate is not None and steps is not None and accumulate != steps:
-        raise OptionError(
-            f"accumulate={accumulate!r} and gradient_accumulation_steps={steps!r} are two names of "
-            f"one option and differ; give one of them"
-        )
-    name = "accumulate" if steps is None else "gradient_accumulation_steps"
-    given = to_python(accumulate if steps is None else steps)
+    name, given = choose_name({"accumulate": accumulate, "gradient_accumulation_steps": steps})
+    given = to_python(given)
     if is_on is not None and not isinstance(is_on, bool):
         raise OptionError(f"gradient_accumulation={is_on!r} is neither True nor False")
     if given is None and is_on:

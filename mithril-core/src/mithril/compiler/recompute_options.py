@@ -13,6 +13,7 @@ from typing import TypedDict
 from mithril.cost.profiles.units import BYTES
 from mithril.errors import OptionError, kind_of, listing, nearest
 from mithril.mesh import Mesh
+from mithril.options import choose_name
 from mithril.partition.recompute.asked import (
     ALL,
     FULL,
@@ -57,7 +58,9 @@ def read_recompute(given: RecomputeOptions) -> Recompute:
     """
     own = RecomputeOptions.__annotations__
     said = {name: value for name, value in given.items() if name in own and value is not None}
-    name, what = _choose_name(said)
+    names = ("checkpointing", "activation_checkpointing")
+    name, what = choose_name({name: said.get(name) for name in names})
+    what = to_python(what)
     layers = _read_layers(name, what) if isinstance(what, Mapping) else {}
     budget = NONE if layers else _read_budget(name, what)
     switch = said.get("rematerialization")
@@ -94,18 +97,6 @@ def name_axes(asked: Recompute, mesh: Mesh) -> Recompute:
             )
         found[known[0]] = how
     return replace(asked, collectives=found)
-
-
-def _choose_name(said: Mapping[str, object]) -> tuple[str, object]:
-    """Return under which name it is said how much is computed again, and what is said."""
-    one, other = said.get("checkpointing"), said.get("activation_checkpointing")
-    if one is not None and other is not None and one != other:
-        raise OptionError(
-            f"checkpointing={one!r} and activation_checkpointing={other!r} are two names of one "
-            f"option and differ; give one of them"
-        )
-    name = "checkpointing" if one is not None or other is None else "activation_checkpointing"
-    return name, to_python(said.get(name))
 
 
 def _read_budget(name: str, given: object) -> str | float | int:

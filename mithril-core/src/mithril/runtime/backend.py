@@ -16,7 +16,7 @@ from mithril.compiler.options import (
     read_precision,
     refuse_later,
 )
-from mithril.compiler.overlap_options import read_overlap
+from mithril.compiler.overlap_options import FLAG, read_overlap
 from mithril.cost import Hardware, as_hardware, find_hardware
 from mithril.engine import Engine, Observer
 from mithril.errors import BackendError, MeshError, kind_of, nearest
@@ -25,7 +25,7 @@ from mithril.ir.source import Source
 from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
-from mithril.options import AS_THEY_COME, Precision
+from mithril.options import AS_THEY_COME, Precision, choose_name
 from mithril.partition.overlap import AS_IT_PAYS, Overlap
 from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import list_options, open_engine
@@ -35,7 +35,7 @@ from mithril.runtime.creation import Creation
 from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
-from mithril.runtime.parallelism import AS_MODELS_SAY, Parallelism, read_parallelism
+from mithril.runtime.parallelism import AS_MODELS_SAY, OVERLAP, Parallelism, read_parallelism
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import meet
 from mithril.runtime.sharing import Shared
@@ -127,9 +127,8 @@ def open_backend(
     refuse_later(f"backend '{name}'", options, BACKEND_LATER - list_options(name))
     mesh = read_mesh(device_mesh, mesh_axis_names)
     parallelism = read_parallelism(parallel_mode, fsdp_config, tensor_parallel_config, mesh)
-    overlap = read_overlap(
-        parallelism.join_flag(overlap_communication), communication_overlap_strategy
-    )
+    flag, overlaps = choose_name({FLAG: overlap_communication, OVERLAP: parallelism.overlaps})
+    overlap = read_overlap(overlaps, communication_overlap_strategy, flag=flag)
     if parallelism.is_mixed and compute_dtype is None and precision is None:
         compute_dtype = "bfloat16"
     dtypes = read_precision(

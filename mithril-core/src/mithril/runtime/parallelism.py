@@ -16,6 +16,7 @@ from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.layer import Layer
 from mithril.models.prefixes import parameter_prefixes
+from mithril.options import check_flag
 
 MODES = ("data", "fully_sharded", "tensor")
 STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
@@ -23,7 +24,7 @@ STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 HYBRID = "HYBRID_SHARD"
 FSDP = ("sharding_strategy", "mixed_precision", "flatten_parameters")
 TENSOR = ("tp_size", "tp_mode", "overlap_comm")
-OVERLAP = "tensor_parallel_config 'overlap_comm'"
+OVERLAP = "tensor_parallel_config['overlap_comm']"
 TENSOR_MODES = ("column", "row")
 TENSOR_AXES = ("tensor", "model")
 """Names of mesh axes that split weights, where several have the size that is asked for."""
@@ -64,22 +65,6 @@ class Parallelism:
             if name in specs
         }
 
-    def join_flag(self, overlaps: bool | None) -> bool | None:
-        """Return what `overlap_communication=` and `overlap_comm` say, two names of one option.
-
-        Args:
-            overlaps: the first; None where it is not given.
-
-        Raises:
-            OptionError: they differ.
-        """
-        if None not in (overlaps, self.overlaps) and overlaps != self.overlaps:
-            raise OptionError(
-                f"overlap_communication={overlaps!r} and {OVERLAP} {self.overlaps} are two names "
-                f"of one option and differ; give one of them"
-            )
-        return self.overlaps if overlaps is None else overlaps
-
 
 AS_MODELS_SAY = Parallelism()
 
@@ -107,14 +92,14 @@ def read_parallelism(mode: object, fsdp: object, tensor: object, mesh: Mesh) -> 
     zero = _read_strategy(config) if fsdp is not None or mode == "fully_sharded" else 0
     split = _read("tensor_parallel_config", tensor, TENSOR)
     axis, how = _read_tensor(split, mesh)
-    overlaps = _flag(OVERLAP, split["overlap_comm"]) if "overlap_comm" in split else None
-    flat = _flag("fsdp_config 'flatten_parameters'", config.get("flatten_parameters", True))
+    overlaps = check_flag(OVERLAP, split["overlap_comm"]) if "overlap_comm" in split else None
+    flat = check_flag("fsdp_config['flatten_parameters']", config.get("flatten_parameters", True))
     if not flat:
         raise OptionError(
             "fsdp_config 'flatten_parameters' is False, and parameters of a block travel together "
             "wherever that pays; leave it out"
         )
-    is_mixed = _flag("fsdp_config 'mixed_precision'", config.get("mixed_precision", False))
+    is_mixed = check_flag("fsdp_config['mixed_precision']", config.get("mixed_precision", False))
     return Parallelism(zero, is_mixed, axis, how, overlaps)
 
 
@@ -129,12 +114,6 @@ def _read(option: str, given: object, entries: Sequence[str]) -> Mapping[str, An
                 f"{option} has no entry {name!r}{nearest(str(name), entries)}; entries: "
                 f"{listing(entries)}"
             )
-    return given
-
-
-def _flag(what: str, given: object) -> bool:
-    if not isinstance(given, bool):
-        raise OptionError(f"{what} is {given!r}; give True or False")
     return given
 
 
@@ -180,4 +159,4 @@ def _read_tensor(config: Mapping[str, Any], mesh: Mesh) -> tuple[str, str]:
     return (named or fitting)[-1], mode
 
 
-__all__ = ["AS_MODELS_SAY", "Parallelism", "read_parallelism"]
+__all__ = ["AS_MODELS_SAY", "OVERLAP", "Parallelism", "read_parallelism"]
