@@ -8,6 +8,7 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
+from mithril.ops.context import CONTEXTS
 
 from tests.tolerances import TOLERANCE
 
@@ -125,7 +126,7 @@ PADDING = np.arange(10) >= np.array([[10], [7], [4]])
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("how", [None, "ring", "ulysses", "all_gather"])
+@pytest.mark.parametrize("how", CONTEXTS)
 def test_options_of_attention_over_a_split_sequence(how: str | None, causal: bool) -> None:
     def step(devices: int) -> dict[str, np.ndarray]:
         layer = ml.MultiHeadAttention(

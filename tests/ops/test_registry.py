@@ -8,6 +8,7 @@ import mithril.ops  # noqa: F401 - fills the registry
 import pytest
 from mithril.engine.kernels import KERNELS
 from mithril.ir import Op, registry
+from mithril.ops.attention import Attention, AttentionGradient
 
 from tests.ops.cases import CASES, Case
 from tests.ops.evaluate import type_of
@@ -18,11 +19,8 @@ LOCAL = {"axis_index", "keep_first", "take_shard", "wait"}
 # A graph, or a home of the user's choice: see tests/transform/test_repeat.py and tests/functional.
 CONTROL = {"checkpoint", "constrain", "repeat"}
 # Attention that says what becomes of a split sequence: see tests/partition/test_context.py.
-CONTEXT = {
-    f"{how}_attention{part}"
-    for how in ("ring", "ulysses", "all_gather")
-    for part in ("", "_gradient")
-}
+ATTENTION = (Attention, AttentionGradient)
+CONTEXT = {n for n, c in OPS if issubclass(c, ATTENTION) and c not in ATTENTION}
 # What they make is in other memory, and is brought back: see tests/offload.
 HOST = {"from_host", "to_host"}
 APART = LOCAL | CONTROL | CONTEXT | HOST

@@ -22,6 +22,7 @@ from mithril.errors import PlanError, ShapeError, ShardingError
 from mithril.ir import Builder, Graph, Node
 from mithril.mesh import Mesh, P, refine
 from mithril.ops.attention import Attention, AttentionGradient, count_scores
+from mithril.ops.context import CONTEXTS
 from mithril.partition.limits import check_moves
 from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.report import explain
@@ -35,7 +36,7 @@ from tests.tolerances import DIFFERENCES
 
 F32, F64 = DType.float32, DType.float64
 WANTED = ("q", "k", "v")
-HOW = ("ring", "ulysses", "all_gather")
+HOW = tuple(filter(None, CONTEXTS))
 Row = tuple[str, tuple[str, ...], int]
 
 

@@ -95,8 +95,15 @@ def test_the_same_bytes_as_tensor_parallelism_alone() -> None:
     assert forward[0] == forward[1] == 2 * 2 * 4 * B * S * D
 
 
-@pytest.mark.parametrize("how", ["ring", "ulysses", "all_gather"])
-def test_beside_sequences_split_for_attention(how: str) -> None:
+KINDS = {
+    "ring": {"permute"},
+    "ulysses": {"all_to_all"},
+    "all_gather": {"all_gather", "permute"},
+}
+
+
+@pytest.mark.parametrize(("how", "kinds"), KINDS.items())
+def test_beside_sequences_split_for_attention(how: str, kinds: set[str]) -> None:
     """Sequences over `seq` throughout, heads and features over `tensor`, dropout included."""
     _, expected = step(block(None), ml.NumpyBackend(), P(), 11)
     stream = P(None, "seq")
@@ -106,7 +113,6 @@ def test_beside_sequences_split_for_attention(how: str) -> None:
     forward = [(row.kind, row.axes) for row in plan.collectives() if row.phase == "forward"]
     assert forward.count(("all_reduce", ("tensor",))) == 2
     others = {row for row in forward if row[0] != "all_reduce"}
-    kinds = {"ulysses": {"all_to_all"}, "all_gather": {"permute", how}}.get(how, {"permute"})
     assert others == {(kind, ("seq",)) for kind in kinds}
 
 
