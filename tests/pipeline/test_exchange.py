@@ -220,3 +220,25 @@ def test_stages_pass_on_values_split_as_is_said_of_them(schedule: str) -> None:
     assert len(between) == 4
     (gathered,) = (row for row in rows if row.kind == "all_gather")
     assert gathered.bytes == 2 * 4 * 2 * 6 * 6, "keys and values, in one message"
+
+
+def test_gradients_of_one_shape_that_may_be_of_several_values_are_whole() -> None:
+    model = ml.Model()
+    model |= ml.Linear(6, name="one")(input="x", output="a")
+    model |= ml.Linear(6, name="other")(input="x", output="b")
+    model |= ml.Multiply(name="last")(inputs=["a", "b"], output="y")
+    for name, stage in (("one", 0), ("other", 0), ("last", 1)):
+        model.stage(name, stage)
+    model.shard({"a": P("data", "seq"), "b": P("data", None, "seq")})
+    compiled = compared(
+        model,
+        ml.NumpyBackend(ml.Mesh(pipeline=2, data=2, seq=2)),
+        {"x": np.random.default_rng(0).standard_normal((8, 4, 6)).astype(np.float32)},
+        spec=P("data"),
+        pipeline=ml.PipelineOptions(schedule="gpipe", microbatch_size=2, axis="pipeline"),
+    )
+    sent = [row for row in compiled.plan.collectives() if row.kind == "send"]
+    whole = 4 * 2 * 4 * 6  # 2 samples
+    assert [(row.phase, row.bytes) for row in sent] == [
+        *[("forward", whole // 2)] * 2, *[("backward", whole)] * 2,
+    ]  # fmt: skip

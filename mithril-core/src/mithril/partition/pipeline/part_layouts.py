@@ -133,15 +133,18 @@ class PartLayouts:
         Both sides have to agree which samples a micro-batch has, and on which replica. Otherwise a
         value is whole, unless something is said of it; a gradient is split as its value is.
         """
-        found, returning = {}, self.stage_graphs.returning
+        found = {}
         for name, value in self.stage_graphs.crossing.items():
             in_time = self.time.dims.get(value, ())
             if any(in_time):
-                said = {self._of(n).home for n in (name, *returning.get(name, ()))} - {None}
-                found[name] = self._pass_on_as(
-                    said.pop() if len(said) == 1 else None, in_time, mesh
-                )
+                found[name] = self._pass_on_as(self._find_home(name), in_time, mesh)
         return found
+
+    def _find_home(self, name: str) -> Sharding | None:
+        """Return what is said of a value, or of all that a gradient may be of if that agrees."""
+        names = (name, *self.stage_graphs.returning.get(name, ()))
+        said = {self._of(n).home for n in names} - {None}
+        return said.pop() if len(said) == 1 else None
 
     def _pass_on_as(
         self, home: Sharding | None, in_time: tuple[tuple[str, ...], ...], mesh: Mesh
