@@ -378,6 +378,15 @@ def test_what_the_option_asks_for_is_no_hidden_move(how: str) -> None:
         check_moves(split(attends(None), Mesh(seq=4)).plan, max_reshard_bytes=0)
 
 
+@pytest.mark.parametrize("how", HOW)
+def test_another_move_of_what_the_option_moves_is_hidden(how: str) -> None:
+    """Head dimensions have to be whole, and nobody said so."""
+    specs = dict.fromkeys(WANTED, P(None, None, None, "tensor"))
+    ran = checked(attends(how), Mesh(seq=2, tensor=2), specs, ())
+    with pytest.raises(PlanError, match=r"plan moves '[qkv]' by all_\w+ over tensor"):
+        check_moves(ran.plan, max_reshard_bytes=0)
+
+
 REFUSED = (
     r"'attn'.*: ulysses attention has 3 heads, which cannot be split over 'seq' \(4 devices\) in "
     r"place of the sequence; choose a number of heads that 4 divides, or context_parallel='ring'"

@@ -117,6 +117,10 @@ class Rule:
         is_alone = all(dim == (factor,) for dims in self._sides for dim in dims if factor in dim)
         return is_alone and factor not in self.even
 
+    def asks_along(self, factors: Iterable[str]) -> bool:
+        """Return whether an option asks for moves along one of some factors."""
+        return any(factor in self.proposes or factor in self.gathered for factor in factors)
+
     def reduction(self, factor: str) -> str:
         """Return the reduction a result needs when this factor, absent from it, is split."""
         return self.reductions.get(factor, "sum")

@@ -321,7 +321,7 @@ class _Localiser:
                 seconds=seconds,
                 emulated=self._resharder.describe_emulation(move, value.type),
                 instead=self._instead(asks) if asks else (),
-                is_asked=self._is_asked(value, consumer),
+                is_asked=self._is_asked(value, start, goal, consumer),
             )
         scope, source = self._place(value, consumer)
         before = self._forms[value, move.before, self._span(value, consumer)]
@@ -329,10 +329,18 @@ class _Localiser:
             result = self._emit_move(value, move, before)
         return self._builder.assign_name(result, value.name)
 
-    def _is_asked(self, value: Value, consumer: _Consumer) -> bool:
-        """Whether the user asked for a move: the rule of an op on either side is about moves."""
-        rules, sides = self._choice.rules, (self._producers.get(value), consumer.node)
-        return any(n in rules and (rules[n].proposes or rules[n].gathered) for n in sides if n)
+    def _is_asked(self, value: Value, start: Sharding, goal: Sharding, consumer: _Consumer) -> bool:
+        """Whether the user asked for a move: an op on either side is about splits it changes."""
+        changed = [d for d, axes in enumerate(start.dims) if axes != goal.dims[d]]
+        for node in (self._producers.get(value), consumer.node):
+            rule = self._choice.rules.get(node) if node else None
+            if node is None or rule is None:
+                continue
+            values, sides = (*node.inputs, *node.outputs), (*rule.operands, *rule.results)
+            for other, dims in zip(values, sides, strict=True):
+                if other == value and rule.asks_along(f for d in changed for f in dims[d]):
+                    return True
+        return False
 
     def _instead(self, node: Node) -> tuple[Alternative, ...]:
         if node not in self._choice.options:
