@@ -126,6 +126,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ml.OptionError,
         "option 'offload_optimizer' makes no sense for compile(); give it to train_step()",
     ),
+    "loss of a function": (
+        jit_with(loss="loss"),
+        ml.OptionError,
+        "option 'loss' makes no sense for jit(); give it to train_step()",
+    ),
     "threshold of a function": (
         jit_with(offload_threshold=1),
         ml.OptionError,

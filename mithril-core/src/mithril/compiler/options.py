@@ -34,8 +34,6 @@ OF_MODELS = {
     "activation_offload": "only a model has a forward and a backward; use ml.checkpoint",
     "communication_overlap_strategy": "give it to the backend",
     "host_arena": "give it to compile",
-    "loss_scale": "give it to train_step",
-    "offload_optimizer": "give it to train_step",
     "offload_threshold": "give it to compile",
     "overlap_communication": "give it to the backend",
     "spill_threshold_mb": "give it to compile",

@@ -237,11 +237,6 @@ class Sight:
                 mask = transpose(moved, SEQUENCE_SECOND)
             self._mask = pieces.lay_out(mask, 3) if mask.shape[3] > 1 else mask
 
-    @property
-    def may_hide_all(self) -> bool:
-        """Whether a row may see nothing at all."""
-        return self._mask is not None
-
     def of(self, queries: str, takes_low: Any, take: Callable[[Any], Any]) -> list[Any]:
         """Return what is added to the scores of some queries, as a list of one, or of none.
 
@@ -266,7 +261,7 @@ class Sight:
 
     def hide(self, out: Any, lines: Any) -> tuple[Any, Any]:
         """Return output and statistic [b, s, h], zeros in rows that see nothing."""
-        if not self.may_hide_all:
+        if self._mask is None:  # every row sees a key
             return out, lines
         unseen = less(lines, 0.5 * FLOOR)
         hidden = where(reshape(unseen, (*unseen.shape, 1)), 0.0, out)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
 from typing import Any, Unpack, overload
 
-from mithril.compiler.options import OF_MODELS, refuse_of_other
+from mithril.compiler.options import OF_MODELS, OF_STEPS, refuse_of_other
 from mithril.errors import BackendError, GraphError
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import trace_around
@@ -92,7 +92,7 @@ def jit(
     >>> double(backend.arange(4)).sharding
     Sharding(P('x'))
     """
-    refuse_of_other("jit()", options, OF_MODELS)
+    refuse_of_other("jit()", options, OF_MODELS | OF_STEPS)
     refuse_unknown("jit()", options, ["function", *JitOptions.__annotations__])
     if function is None:
         return partial(jit, **options)
