@@ -58,7 +58,7 @@ def pipeline(spec: P, where: str) -> ml.Model:
     return model
 
 
-def is_quick(where: str, spec: P, arrives: P | None) -> bool:
+def is_quick(where: str, spec: P) -> bool:
     return (where == "value" and spec == P("data")) or (where, spec) == ("loop", P(None, "tensor"))
 
 
