@@ -28,7 +28,7 @@ from mithril.engine.reuse import find_overwritten
 from mithril.engine.shards import host_shards
 from mithril.engine.transport import Transport
 from mithril.errors import BackendError, OptionError
-from mithril.ir.rewrite import all_nodes
+from mithril.ir.rewrite import all_nodes, communicates
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
 from mithril.ops.host import find_on_host, uses_host
@@ -284,11 +284,7 @@ class MLXEngine(Engine):
         overwritten = find_overwritten(program, donate)
         program = share_numbers(program, self._compiles_updates)
         compiled = is_compiled(self.options.jit, self.device) and not self.is_measuring
-        communicator = (
-            self.communicator
-            if any(node.op.is_collective for node in all_nodes(program.graph))
-            else None
-        )
+        communicator = self.communicator if communicates(program.graph) else None
         if communicator is not None and communicator.by_messages(program.mesh):
             compiled = False  # messages are sent while the graph is built
         on_host = find_on_host(program.graph)

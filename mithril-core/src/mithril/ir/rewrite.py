@@ -123,6 +123,17 @@ def all_nodes(of: Graph | Node) -> Iterator[Node]:
     return (node for node, _ in walk(of))
 
 
+def communicates(of: Graph | Node) -> bool:
+    """Return whether there is a collective in a graph, or whether a node is one or has one inside.
+
+    >>> from mithril.types import DType, TensorType
+    >>> builder = Builder()
+    >>> communicates(builder.build({"y": builder.input(TensorType((2,), DType.float32), "x")}))
+    False
+    """
+    return any(node.op.is_collective for node in all_nodes(of))
+
+
 def unroll(graph: Graph) -> Iterator[Node]:
     """Yield the nodes that run, in that order and as often as they do; no node that has bodies."""
     for node in graph.nodes:

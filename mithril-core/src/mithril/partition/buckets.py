@@ -19,14 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from mithril.cost import (
-    Hardware,
-    collective_seconds,
-    describe_emulation,
-    find_bucket_bytes,
-)
+from mithril.cost import Hardware, collective_seconds, describe_emulation, find_bucket_bytes
 from mithril.ir import Cause, Graph, Node, Phase, Value
-from mithril.ir.rewrite import all_nodes, map_bodies
+from mithril.ir.rewrite import communicates, map_bodies
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
 from mithril.ops.control import After
@@ -216,7 +211,7 @@ def _join_late(graph: Graph, fill: _Filling) -> Graph:
     for node in graph.nodes:
         if node in absorbed and node not in last:
             continue
-        if node in late and not _communicates(node):
+        if node in late and not communicates(node):
             tail.append(node)
             continue
         placed = fill.join(last[node].nodes) if node in last else node
@@ -288,16 +283,12 @@ def _find_waiting(graph: Graph) -> dict[Node, tuple[int, int]]:
         after = [needed.get(value, (never, never)) for value in node.outputs]
         early, first = (min((pair[i] for pair in after), default=never) for i in (0, 1))
         found[node] = (first if node.phase == Phase.update else early, first)
-        if _communicates(node):
+        if communicates(node):
             early, first = (never if node.phase == Phase.update else position), position
         for value in node.inputs:
             before = needed.get(value, (never, never))
             needed[value] = (min(before[0], early), min(before[1], first))
     return found
-
-
-def _communicates(node: Node) -> bool:
-    return any(inner.op.is_collective for inner in all_nodes(node))
 
 
 def _dependents(graph: Graph, sources: set[Node]) -> set[Node]:

@@ -7,25 +7,21 @@ sum, only whoever reads the loss.
 from __future__ import annotations
 
 from mithril.ir import Graph, Node, Value
-from mithril.ir.rewrite import all_nodes
+from mithril.ir.rewrite import communicates
 
 
 def defer_uncritical(graph: Graph) -> Graph:
     """Return a graph in which such nodes stand at the end; collectives keep their order."""
     awaited: set[Value] = set()
     for node in reversed(graph.nodes):
-        if _communicates(node) or awaited.intersection(node.outputs):
+        if communicates(node) or awaited.intersection(node.outputs):
             awaited.update(node.inputs)
     early: list[Node] = []
     late: list[Node] = []
     coming: set[Value] = set()
     for node in graph.nodes:
-        is_late = not _communicates(node) and bool(coming.intersection(node.inputs))
+        is_late = not communicates(node) and bool(coming.intersection(node.inputs))
         (late if is_late else early).append(node)
-        if is_late or _communicates(node):
+        if is_late or communicates(node):
             coming.update(set(node.outputs) - awaited)
     return Graph(graph.inputs, (*early, *late), graph.outputs)
-
-
-def _communicates(node: Node) -> bool:
-    return any(inner.op.is_collective for inner in all_nodes(node))
