@@ -6,16 +6,16 @@ placed again with less room, and in the end stay as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from mithril.cost import Target, predict_memory
 from mithril.cost.kernels import OpCosts
 from mithril.cost.liveness import Liveness
+from mithril.cost.streams import Pricing
 from mithril.errors import OptionError
-from mithril.ir import Node
-from mithril.ir.rewrite import all_nodes
-from mithril.ops.collective import collective_of
+from mithril.ir.rewrite import communicates
 from mithril.partition.overlap import Overlap, keep_collectives, place_collectives
 from mithril.partition.overlap.asked import NONE
 from mithril.plan import Plan, Program
@@ -23,8 +23,8 @@ from mithril.plan import Plan, Program
 PARTS_OF_ROOM = (1.0, 0.5, 0.25, 0.0)
 """How much of what is free the results that come early may take, one trial after another."""
 
-_Room = Callable[[Program], list[int]]
-"""Returns for each node of a program the bytes that are free while it runs."""
+_FindPeak = Callable[[Plan], int]
+"""Returns the bytes that the fullest device holds."""
 
 
 def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collection[str]) -> Plan:
@@ -42,27 +42,26 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     Raises:
         OptionError: it is asked that nothing overlaps where the engine decides that.
     """
-    if not any(_list_exchanges(stage.program) for stage in plan.stages):
+    if not any(communicates(stage.program.graph) for stage in plan.stages):
         return plan
     execution = target.hardware.execution
     if execution.schedules or execution.in_turn or not execution.overlaps:
         return _with_note(plan, target, asked)
+
+    @cache
+    def find_peak(plan: Plan) -> int:
+        return predict_memory(plan, target.hardware, donated).peak
+
     costs = OpCosts()
-    placed = _place(plan, target, asked, costs)
+    pricings = [Pricing(s.program.mesh, target.hardware, costs) for s in plan.stages]
+    placed = _place(plan, pricings, asked)
     limit = _find_limit(plan, target)
     if limit is None and not asked.said:
-        limit = _find_peak(plan, target, donated)
-    if limit is not None and _find_peak(placed, target, donated) > limit:
-        placed = _place_within(plan, target, asked, costs, limit, donated)
+        limit = find_peak(plan)
+    if limit is not None and find_peak(placed) > limit:
+        liveness = Liveness(execution)
+        return _place_within(plan, pricings, asked, limit, liveness, find_peak)
     return placed
-
-
-def _list_exchanges(program: Program) -> list[Node]:
-    return [node for node in all_nodes(program.graph) if collective_of(node.op) is not None]
-
-
-def _find_peak(plan: Plan, target: Target, donated: Collection[str]) -> int:
-    return predict_memory(plan, target.hardware, donated).peak
 
 
 def _find_limit(plan: Plan, target: Target) -> int | None:
@@ -73,42 +72,42 @@ def _find_limit(plan: Plan, target: Target) -> int | None:
 
 
 def _place(
-    plan: Plan, target: Target, asked: Overlap, costs: OpCosts, room: _Room | None = None
+    plan: Plan,
+    pricings: Sequence[Pricing],
+    asked: Overlap,
+    rooms: Iterable[Sequence[int] | None] | None = None,
 ) -> Plan:
-    stages = []
-    for stage in plan.stages:
-        own = target.within(stage.program.mesh).hardware
-        free = None if room is None else room(stage.program)
-        placed = place_collectives(stage.program, own, asked, costs, free)
-        stages.append(replace(stage, program=placed))
-    return replace(plan, stages=tuple(stages))
+    """Return a plan with its programs placed, each in its room."""
+    parts = zip(plan.stages, pricings, rooms or [None] * len(pricings), strict=True)
+    placed = (place_collectives(s.program, pricing, asked, room) for s, pricing, room in parts)
+    return _with_programs(plan, placed)
+
+
+def _with_programs(plan: Plan, programs: Iterable[Program]) -> Plan:
+    pairs = zip(plan.stages, programs, strict=True)
+    return replace(plan, stages=tuple(replace(s, program=program) for s, program in pairs))
 
 
 def _place_within(
     plan: Plan,
-    target: Target,
+    pricings: Sequence[Pricing],
     asked: Overlap,
-    costs: OpCosts,
     limit: int,
-    donated: Collection[str],
+    liveness: Liveness,
+    find_peak: _FindPeak,
 ) -> Plan:
     """Return a placed plan that holds no more than a limit, or else that which holds the least."""
-    before = _find_peak(plan, target, donated)
-    liveness = Liveness(target.hardware.execution)
+    left = limit - find_peak(plan)
+    memories = [liveness.measure(stage.program.graph) for stage in plan.stages]
+    free = [[left + memory.peak - size for size in memory.curve] for memory in memories]
     for part in PARTS_OF_ROOM:
-
-        def list_room(program: Program, part: float = part) -> list[int]:
-            memory = liveness.measure(program.graph)
-            free = limit - before + memory.peak
-            return [int(part * (free - size)) for size in memory.curve]
-
-        placed = _place(plan, target, asked, costs, list_room)
-        if _find_peak(placed, target, donated) <= limit:
+        placed = _place(plan, pricings, asked, [[int(part * b) for b in room] for room in free])
+        if find_peak(placed) <= limit:
             return placed
+    kept = (keep_collectives(s.program, p) for s, p in zip(plan.stages, pricings, strict=True))
     # What is waited for at once is in memory for the shortest time.
-    waiting = _place(plan, target, replace(asked, strategy=NONE), costs)
-    plans = (_keep(plan, target, costs), waiting)
-    return min(plans, key=lambda found: _find_peak(found, target, donated))
+    waiting = _place(plan, pricings, replace(asked, strategy=NONE))
+    return min(_with_programs(plan, kept), waiting, key=find_peak)
 
 
 def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
@@ -133,15 +132,6 @@ def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
         why = "a program waits for each collective where it is issued"
     note = f"{asked.said} changes nothing on backend '{name}': {why}"
     return replace(plan, notes=(*plan.notes, note))
-
-
-def _keep(plan: Plan, target: Target, costs: OpCosts) -> Plan:
-    """Return a plan with its collectives where they are."""
-    stages = []
-    for stage in plan.stages:
-        own = target.within(stage.program.mesh).hardware
-        stages.append(replace(stage, program=keep_collectives(stage.program, own, costs)))
-    return replace(plan, stages=tuple(stages))
 
 
 __all__ = ["place_in_plan"]

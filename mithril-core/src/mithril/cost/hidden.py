@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mithril.cost.hardware import Hardware
-from mithril.cost.kernels import OpCosts
-from mithril.cost.streams import Step, price_program, simulate_program
-from mithril.ir import Node
-from mithril.plan import Program
+from mithril.cost.streams import Pricing, Step, simulate_program
+from mithril.ir import Graph, Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,15 +36,14 @@ class Hiding:
         return self.taken[node] - self.find_hidden(node)
 
 
-def find_hiding(program: Program, hardware: Hardware, costs: OpCosts) -> Hiding:
+def find_hiding(graph: Graph, pricing: Pricing) -> Hiding:
     """Return what of the communication of a program goes on beside what computes.
 
     Args:
-        program: a local one.
-        hardware: the profile to price with, and how programs run.
-        costs: what is known of the costs of ops.
+        graph: a local one.
+        pricing: says what its parts take.
     """
-    work = price_program(program, hardware, costs)
+    work = pricing.price(graph)
     simulated = simulate_program(work)
     taken: dict[Node, float] = {}
     times: dict[Node, int] = {}

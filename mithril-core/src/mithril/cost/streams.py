@@ -15,7 +15,7 @@ are not simulated again.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mithril.cost.communication import collective_seconds
@@ -30,6 +30,7 @@ from mithril.ops.collective import collective_of
 from mithril.ops.control import After
 from mithril.ops.host import FromHost, ToHost
 from mithril.plan import Program
+from mithril.plan.issued import Row
 from mithril.plan.program import describe_collective
 
 Path = list[tuple[str, float]]
@@ -132,6 +133,10 @@ class Step:
     node: Node | None = None
 
 
+_Priced = tuple[Kernel, Event]
+"""A kernel, and what it is as it starts at 0."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """What a program runs, priced.
@@ -153,20 +158,39 @@ def price_program(program: Program, hardware: Hardware, costs: OpCosts) -> Work:
         hardware: the profile to price with.
         costs: what is known of the costs of ops.
     """
-    own, execution = hardware_within(hardware, program.mesh.flat), hardware.execution
-    rounds = program.mesh.size if execution.in_turn else 1
-    pricing = _Pricing(program.mesh, own, costs, rounds)
-    graph = to_compiled_form(program.graph) if execution.lays_out else program.graph
-    return Work(pricing.list_steps(graph), execution.overlaps and not execution.in_turn)
+    return Pricing(program.mesh, hardware, costs).price(program.graph)
 
 
-class _Pricing:
-    def __init__(self, mesh: Mesh, hardware: Hardware, costs: OpCosts, rounds: int) -> None:
-        self._mesh, self._hardware, self._costs, self._rounds = mesh, hardware, costs, rounds
+class Pricing:
+    """Says what parts of programs take on one device.
 
-    def list_steps(self, graph: Graph) -> list[Step]:
-        execution = self._hardware.execution
-        kernels = find_kernels(graph, execution, self._costs)
+    Graphs of the same kernels in another order, and equal collectives, are priced once.
+
+    Args:
+        mesh: the devices.
+        hardware: the profile to price with.
+        costs: what is known of the costs of ops.
+    """
+
+    def __init__(self, mesh: Mesh, hardware: Hardware, costs: OpCosts) -> None:
+        self.mesh, self.hardware = mesh, hardware_within(hardware, mesh.flat)
+        self._costs = costs
+        self._rounds = mesh.size if hardware.execution.in_turn else 1
+        self._kernels: dict[Hashable, Mapping[Node, _Priced]] = {}
+        self._exchanges: dict[Hashable, tuple[Row, float]] = {}
+
+    def price(self, graph: Graph) -> Work:
+        """Return what a local graph runs."""
+        execution = self.hardware.execution
+        made = to_compiled_form(graph) if execution.lays_out else graph
+        return Work(self._list_steps(made), execution.overlaps and not execution.in_turn)
+
+    def list_seconds(self, graph: Graph) -> Mapping[Node, float]:
+        """Return the seconds that kernels of a local graph take, by their last nodes."""
+        return {node: event.seconds for node, (_, event) in self._price_kernels(graph).items()}
+
+    def _list_steps(self, graph: Graph) -> list[Step]:
+        kernels = self._price_kernels(graph)
         pending: dict[Value, Value] = {}  # what stands for the result of a collective
         steps: list[Step] = []
         for node in graph.nodes:
@@ -181,26 +205,33 @@ class _Pricing:
             elif node.op.bodies:
                 (body,) = node.op.bodies
                 needs, count = _needs([node], pending), node.op.iterations
-                steps.append(Step(0.0, needs, body=self.list_steps(body), count=count))
+                steps.append(Step(0.0, needs, body=self._list_steps(body), count=count))
             elif node in kernels:
-                kernel = kernels[node]
-                steps.append(self._compute(kernel, _needs(kernel.nodes, pending)))
+                kernel, event = kernels[node]
+                steps.append(Step(event.end, _needs(kernel.nodes, pending), event))
             elif node.op.is_view and node.inputs[0] in pending:
                 pending[node.outputs[0]] = pending[node.inputs[0]]
         return steps
 
-    def _compute(self, kernel: Kernel, needs: tuple[Value, ...]) -> Step:
+    def _price_kernels(self, graph: Graph) -> Mapping[Node, _Priced]:
+        key = _find_kernel_key(graph)
+        if key not in self._kernels:
+            found = find_kernels(graph, self.hardware.execution, self._costs)
+            self._kernels[key] = {node: self._compute(kernel) for node, kernel in found.items()}
+        return self._kernels[key]
+
+    def _compute(self, kernel: Kernel) -> _Priced:
         node = kernel.nodes[-1]
-        seconds = kernel.seconds(self._hardware) * self._rounds
+        seconds = kernel.seconds(self.hardware) * self._rounds
         name, kind = "+".join(part.op.name for part in kernel.nodes), node.op.name
         event = Event(name, node.scope, node.phase, COMPUTE, 0.0, seconds, kind, bytes=kernel.bytes)
-        return Step(seconds, needs, event)
+        return kernel, event
 
     def _copy(self, node: Node, needs: tuple[Value, ...]) -> Step:
         """Return a copy to the host arena or back, on a stream of its own where there is one."""
         nbytes = node.outputs[0].type.nbytes
-        seconds = self._hardware.copy_seconds(nbytes) * self._rounds
-        is_beside, name = self._hardware.execution.copies_beside, node.op.name
+        seconds = self.hardware.copy_seconds(nbytes) * self._rounds
+        is_beside, name = self.hardware.execution.copies_beside, node.op.name
         stream = COPIES if is_beside else COMPUTE
         event = Event(name, node.scope, node.phase, stream, 0.0, seconds, name, bytes=nbytes)
         return Step(seconds, needs, event, node.outputs if is_beside else ())
@@ -208,11 +239,27 @@ class _Pricing:
     def _exchange(self, node: Node, needs: tuple[Value, ...]) -> Step:
         op = collective_of(node.op)
         assert op is not None, "it is asked of collectives"
-        kind, axes, nbytes = describe_collective(node, self._mesh)
-        seconds = collective_seconds(kind, nbytes, op.axes, self._mesh, self._hardware)
+        key = op, tuple(value.type for value in node.inputs)
+        if key not in self._exchanges:
+            row = describe_collective(node, self.mesh)
+            kind, axes, nbytes = row
+            seconds = collective_seconds(kind, nbytes, op.axes, self.mesh, self.hardware)
+            self._exchanges[key] = row, seconds
+        (kind, axes, nbytes), seconds = self._exchanges[key]
         name = f"{kind} over {'+'.join(axes)}"
         event = Event(name, node.scope, node.phase, COMMUNICATION, 0.0, seconds, kind, axes, nbytes)
         return Step(seconds, needs, event, node.outputs, node=node)
+
+
+def _find_kernel_key(graph: Graph) -> Hashable:
+    """Return what the kernels of a graph depend on: neither its order nor where it waits."""
+    computing, read = set[Node](), set[Value]()
+    for node in graph.nodes:
+        if node.op.bodies or collective_of(node.op) is not None:
+            read.update(node.inputs)
+        elif not isinstance(node.op, Wait):
+            computing.add(node)
+    return frozenset(computing), frozenset(read), tuple(graph.outputs.values())
 
 
 def _needs(nodes: Sequence[Node], pending: dict[Value, Value]) -> tuple[Value, ...]:

@@ -11,14 +11,13 @@ have ended by then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mithril.cost import Hardware
 from mithril.cost.hidden import Hiding, find_hiding
-from mithril.cost.kernels import OpCosts, find_kernels
+from mithril.cost.streams import Pricing
 from mithril.ir import Graph, Node, Phase
-from mithril.ir.rewrite import map_bodies
+from mithril.ir.rewrite import all_nodes, map_bodies
 from mithril.ops.collective import ReduceScatter, collective_of
 from mithril.partition.overlap.asked import BUCKET, NONE, Overlap
 from mithril.partition.overlap.bucket import bucket_blocks
@@ -37,11 +36,7 @@ SLACK = 1e-6
 
 
 def place_collectives(
-    program: Program,
-    hardware: Hardware,
-    asked: Overlap,
-    costs: OpCosts,
-    room: Sequence[int] | None = None,
+    program: Program, pricing: Pricing, asked: Overlap, room: Sequence[int] | None = None
 ) -> Program:
     """Return a program that computes the same with its collectives beside what computes.
 
@@ -49,59 +44,53 @@ def place_collectives(
 
     Args:
         program: a local one.
-        hardware: the profile that says what takes how long.
+        pricing: says what takes how long.
         asked: the strategy.
-        costs: what is known of the costs of ops.
         room: for each node of the program the bytes that may be in memory besides what is there
             while it runs; None for any number. With it, loops stay as they are.
     """
     if asked.strategy == NONE:
-        waiting = replace(program, graph=wait_at_once(program.graph))
-        return _Trial.of(waiting, hardware, costs).tell_hidden().program
-    best = _Trial.of(program, hardware, costs)
+        return keep_collectives(replace(program, graph=wait_at_once(program.graph)), pricing)
+    best = _Trial.of(program.graph, pricing)
     if not best.hiding.taken:
         return program
-    placing = _Placing(hardware, costs, is_forced=asked.strategy == BUCKET)
+    placing = _Placing(pricing, is_forced=asked.strategy == BUCKET)
     if room is None:
         best = placing.defer(best)
     best = placing.advance(best, room)
     if room is None:
         best = placing.postpone(best)
-    return placing.wait(best.tell_hidden())
+    return replace(program, graph=placing.wait(best.tell_hidden()))
 
 
-def keep_collectives(program: Program, hardware: Hardware, costs: OpCosts) -> Program:
+def keep_collectives(program: Program, pricing: Pricing) -> Program:
     """Return a program with its collectives where they are; each says how much of it is hidden.
 
     Args:
         program: a local one.
-        hardware: the profile that says what takes how long.
-        costs: what is known of the costs of ops.
+        pricing: says what takes how long.
     """
-    return _Trial.of(program, hardware, costs).tell_hidden().program
+    return replace(program, graph=_Trial.of(program.graph, pricing).tell_hidden().graph)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trial:
-    """A program with what of its communication is hidden, and the collectives that were moved."""
+    """A graph with what of its communication is hidden, and the collectives that were moved."""
 
-    program: Program
+    graph: Graph
     hiding: Hiding
     moved: frozenset[Node] = frozenset()
 
     @staticmethod
-    def of(
-        program: Program, hardware: Hardware, costs: OpCosts, moved: Collection[Node] = ()
-    ) -> _Trial:
-        """Return a program, measured."""
-        return _Trial(program, find_hiding(program, hardware, costs), frozenset(moved))
+    def of(graph: Graph, pricing: Pricing, moved: Collection[Node] = ()) -> _Trial:
+        """Return a graph, measured."""
+        return _Trial(graph, find_hiding(graph, pricing), frozenset(moved))
 
     def tell_hidden(self) -> _Trial:
         """Return it with collectives that say how much of each is hidden."""
         told: dict[Node, Node] = {}
-        graph = say_hidden(self.program.graph, self.hiding, told)
-        moved = frozenset(told[node] for node in self.moved)
-        return replace(self, program=replace(self.program, graph=graph), moved=moved)
+        graph = say_hidden(self.graph, self.hiding, told)
+        return _Trial(graph, self.hiding, frozenset(told[node] for node in self.moved))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,104 +98,90 @@ class _Placing:
     """The steps of placing.
 
     Args:
-        hardware: the profile.
-        costs: of ops.
+        pricing: says what takes how long.
         is_forced: whether starts are moved, and travel together, whatever that is to bring.
     """
 
-    hardware: Hardware
-    costs: OpCosts
+    pricing: Pricing
     is_forced: bool
 
     def defer(self, before: _Trial) -> _Trial:
         """Have what only a result waits for be done last."""
-        graph = defer_uncritical(before.program.graph)
-        if graph.nodes == before.program.graph.nodes:
-            return before
-        after = self._measure(before, graph, ())
-        return after if after.hiding.seconds < before.hiding.seconds else before
+        return self._choose(before, defer_uncritical(before.graph), ())
 
     def advance(self, before: _Trial, room: Sequence[int] | None) -> _Trial:
         """Start collectives one block ahead."""
         moved: set[Node] = set()
 
         def change(graph: Graph, is_body: bool = True) -> Graph:
-            own = None if room is None or is_body else room
-            if room is not None and is_body:
+            if is_body and room is not None:
                 return graph
             nodes = tuple(map_bodies(node, change) for node in graph.nodes)
-            found, starts = advance(Graph(graph.inputs, nodes, graph.outputs), before.hiding, own)
+            made = Graph(graph.inputs, nodes, graph.outputs)
+            found, starts = advance(made, before.hiding, None if is_body else room)
             moved.update(starts)
             return found
 
-        graph = change(before.program.graph, is_body=False)
+        graph = change(before.graph, is_body=False)
         if self.is_forced:
-            graph, started = bucket_blocks(graph, moved, before.program.mesh, self.hardware)
-            return self._measure(before, graph, started)
-        if not moved:
-            return before
-        after = self._measure(before, graph, moved)
-        return after if after.hiding.seconds < before.hiding.seconds else before
+            pricing = self.pricing
+            graph, started = bucket_blocks(graph, moved, pricing.mesh, pricing.hardware)
+            return _Trial.of(graph, pricing, started)
+        return self._choose(before, graph, moved) if moved else before
 
     def postpone(self, before: _Trial) -> _Trial:
         """Put work behind collectives."""
-        is_changed = False
 
         def change(graph: Graph) -> Graph:
-            nonlocal is_changed
-            found = postpone(graph, before.hiding, self._list_seconds(graph))
-            is_changed = is_changed or found.nodes != graph.nodes
+            found = postpone(graph, before.hiding, self.pricing.list_seconds(graph))
             nodes = tuple(map_bodies(node, change) for node in found.nodes)
             return Graph(graph.inputs, nodes, graph.outputs)
 
-        graph = change(before.program.graph)
-        if not is_changed:
-            return before
-        after = self._measure(before, graph, before.moved)
-        return after if after.hiding.seconds < before.hiding.seconds else before
+        return self._choose(before, change(before.graph), before.moved)
 
-    def wait(self, before: _Trial) -> Program:
+    def wait(self, before: _Trial) -> Graph:
         """Make starts and waits of what was moved, and of what is waited for early."""
         limit = (1 + SLACK) * before.hiding.seconds
+        later = _list_later(before.graph)
         for ahead in AHEAD:
-            until = dict(_list_early(before.program.graph, ahead))
+            until = {node: ends[ahead - 1] for node, ends in later.items() if len(ends) >= ahead}
             if not until:
                 break
-            after = _with_waits(before, until)
-            if find_hiding(after, self.hardware, self.costs).seconds <= limit:
+            after = _with_waits(before.graph, before.moved, until)
+            if find_hiding(after, self.pricing).seconds <= limit:
                 return after
-        return _with_waits(before, {}) if before.moved else before.program
+        return _with_waits(before.graph, before.moved, {})
 
-    def _measure(self, before: _Trial, graph: Graph, moved: Collection[Node]) -> _Trial:
-        program = replace(before.program, graph=graph)
-        return _Trial.of(program, self.hardware, self.costs, moved)
-
-    def _list_seconds(self, graph: Graph) -> dict[Node, float]:
-        kernels = find_kernels(graph, self.hardware.execution, self.costs)
-        return {node: kernel.seconds(self.hardware) for node, kernel in kernels.items()}
-
-
-def _with_waits(trial: _Trial, until: Mapping[Node, Node]) -> Program:
-    def change(graph: Graph) -> Graph:
-        made = place_waits(graph, trial.moved, until)
-        nodes = tuple(map_bodies(node, change) for node in made.nodes)
-        return Graph(graph.inputs, nodes, graph.outputs)
-
-    return replace(trial.program, graph=change(trial.program.graph))
+    def _choose(self, before: _Trial, graph: Graph, moved: Collection[Node]) -> _Trial:
+        """Return a changed graph if it is predicted to take less time than the one before."""
+        if _list_order(graph) == _list_order(before.graph):
+            return before
+        after = _Trial.of(graph, self.pricing, moved)
+        return after if after.hiding.seconds < before.hiding.seconds else before
 
 
-def _list_early(graph: Graph, ahead: int) -> Iterator[tuple[Node, Node]]:
-    """Yield what is scattered, and the node that begins the stretch so many later, if unused."""
+def _list_order(graph: Graph) -> list[Node]:
+    return [node for node in all_nodes(graph) if not node.op.bodies]
+
+
+def _with_waits(graph: Graph, moved: Collection[Node], until: Mapping[Node, Node]) -> Graph:
+    made = place_waits(graph, moved, until)
+    nodes = (map_bodies(node, lambda body: _with_waits(body, moved, until)) for node in made.nodes)
+    return Graph(graph.inputs, tuple(nodes), graph.outputs)
+
+
+def _list_later(graph: Graph) -> dict[Node, list[Node]]:
+    """Return for what is scattered the nodes that begin the stretches between it and its use."""
     stretches, uses = find_stretches(graph), graph.uses()
     positions = {node: position for position, node in enumerate(graph.nodes)}
+    found = {}
     for position, node in enumerate(graph.nodes):
-        number = stretches.of[position] + ahead
-        if not _keeps_more(node) or number >= len(stretches.starts):
-            continue
-        used = (positions[user] for value in node.outputs for user, _ in uses.get(value, ()))
-        place = stretches.starts[number]
-        if place < min(used, default=len(graph.nodes)):
-            yield node, graph.nodes[place]
+        if _keeps_more(node):
+            used = (positions[user] for value in node.outputs for user, _ in uses.get(value, ()))
+            end = min(used, default=len(graph.nodes))
+            starts = stretches.starts[stretches.of[position] + 1 :]
+            found[node] = [graph.nodes[start] for start in starts if start < end]
+    return found
 
 
 def _keeps_more(node: Node) -> bool:

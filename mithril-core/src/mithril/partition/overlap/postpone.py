@@ -40,7 +40,7 @@ def postpone(graph: Graph, hiding: Hiding, seconds: Mapping[Node, float]) -> Gra
             continue
         start = stretches.find_start(stretches.of[position])
         window = set(graph.nodes[max(start, position - REACH) : position]) - found_before
-        late = _choose(nodes[:-1], node, window, exposed, seconds)
+        late = _choose(nodes, window, exposed, seconds)
         if late:
             found_before.update(late)
             nodes = [other for other in nodes if other not in late]
@@ -49,22 +49,18 @@ def postpone(graph: Graph, hiding: Hiding, seconds: Mapping[Node, float]) -> Gra
 
 
 def _choose(
-    before: list[Node],
-    node: Node,
-    window: set[Node],
-    exposed: float,
-    seconds: Mapping[Node, float],
+    nodes: list[Node], window: set[Node], exposed: float, seconds: Mapping[Node, float]
 ) -> dict[Node, None]:
-    """Return what can be computed behind a collective, in order, until it takes long enough."""
-    needed: set[Value] = set(node.inputs)
+    """Return what can be computed behind the last node, in order, until it takes long enough."""
+    needed: set[Value] = set()
     late: list[Node] = []
-    total, waiting = 0.0, len(window)
-    for other in reversed(before):
+    total, waiting, phase = 0.0, len(window), nodes[-1].phase
+    for other in reversed(nodes):
         if not waiting or total >= exposed:
             break
         waiting -= other in window
         is_fixed = other not in window or other.op.bodies or collective_of(other.op) is not None
-        if is_fixed or not needed.isdisjoint(other.outputs) or other.phase != node.phase:
+        if is_fixed or not needed.isdisjoint(other.outputs) or other.phase != phase:
             needed.update(other.inputs)
             continue
         late.append(other)

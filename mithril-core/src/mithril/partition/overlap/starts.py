@@ -36,12 +36,9 @@ def advance(
     finder = _Finder(graph, list(room) if room is not None else None)
     moved: dict[int, list[Node]] = {}
     taken: set[Node] = set()
-    starts = set()
+    starts: set[Node] = set()
     for node in graph.nodes:
-        if not _may_move(node, hiding):
-            finder.note(node)
-            continue
-        found = finder.find(node)
+        found = finder.find(node) if _may_move(node, hiding) else None
         if found is not None:
             place, chain = found
             moved.setdefault(place, []).extend(n for n in (*chain, node) if n not in taken)
