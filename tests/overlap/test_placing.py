@@ -250,6 +250,18 @@ def test_a_plan_keeps_to_what_a_device_holds() -> None:
     assert seconds < slow
 
 
+@pytest.mark.filterwarnings("ignore:plan needs")
+def test_nothing_is_on_its_way_without_overlap_where_memory_is_short() -> None:
+    """What the plan held before, with waits at first uses, may be as much."""
+    profile = replace(SIMULATED, execution=Execution(overlaps=True), memory_bytes=1)
+    backend = plan_backend(Mesh(data=2), profile)
+    backend.overlap = Overlap("none", "overlap_communication=False")
+    function = ml.jit(lambda x: x * 2.0, backend=backend, out_shardings=P())
+    plan = function.plan(ml.TensorSpec((64, 64), "float32", P("data")))
+    kinds = [node.op.name for node in plan.stages[0].program.graph.nodes]
+    assert kinds[-2:] == ["start", "wait"], kinds
+
+
 @pytest.mark.parametrize("part", [0.9, 0.7])
 def test_a_budget_of_activations_is_kept_to(part: float) -> None:
     step = step_of(Mesh(data=2), 128, zero=3, checkpointing=part)

@@ -55,6 +55,8 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     costs = OpCosts()
     pricings = [Pricing(s.program.mesh, target.hardware, costs) for s in plan.stages]
     placed = _place(plan, pricings, asked)
+    if asked.strategy == NONE:
+        return placed
     limit = _find_limit(plan, target)
     if limit is None and not asked.said:
         limit = find_peak(plan)
