@@ -23,13 +23,27 @@ def test_what_is_sent_is_kept_until_an_answer_comes() -> None:
     plan = make_plan()
     messages, steps = Messages(plan), plan.timetable.steps
     answered = messages.find_answered(0)
-    sent = [position for found in answered.values() for position in found]
+    sent = [message for found in answered.values() for message in found]
     assert sent and len(set(sent)) == len(sent)
-    for at, found in answered.items():
-        for position in found:
-            assert isinstance(steps[position], Send) and isinstance(steps[at], Run)
-            assert messages.list_receivers(0, position) == [1]
-            assert position < messages.find_first_use(1, position) < at
+    for brought, found in answered.items():
+        for position, receiver in found:
+            assert isinstance(steps[position], Send) and isinstance(steps[brought], Send)
+            assert messages.list_receivers(0, position) == [receiver] == [1]
+            assert position < messages.find_first_use(1, position) < brought
+
+
+def test_what_comes_after_a_run_is_received_beside_it() -> None:
+    plan = make_plan()
+    messages, steps = Messages(plan), plan.timetable.steps
+    early = messages.find_early(1)
+    received = [position for found in early.values() for position in found]
+    assert received and len(set(received)) == len(received)
+    for run, found in early.items():
+        assert isinstance(steps[run], Run)
+        own = messages.list_steps(1)
+        between = own[own.index(run) + 1 : own.index(found[-1])] if found else []
+        assert not any(isinstance(steps[position], Run) for position in between)
+        assert not any(messages.list_receivers(1, position) for position in found)
 
 
 def test_messages_under_way_are_in_memory() -> None:

@@ -30,7 +30,7 @@ from mithril.ir.start import find_begun
 from mithril.mesh import Sharding
 from mithril.ops.host import find_on_host
 from mithril.plan import Execution, Plan
-from mithril.plan.messages import Messages
+from mithril.plan.messages import Message, Messages
 from mithril.plan.names import GRADIENT, NEXT
 from mithril.plan.timetable import Run, Send
 
@@ -217,7 +217,7 @@ class _Walk:
         self._plan = replay.plan
         self._table = replay.plan.timetable
         self._device = device
-        self._slots: dict[int, _Held] = {}
+        self._slots: dict[int | Message, _Held] = {}  # and what is under way
         self._users: Counter[_Held] = Counter()  # how many slots a thing in memory lies in
         self._live = 0
         self._host = 0  # bytes in the host arena
@@ -249,33 +249,31 @@ class _Walk:
         """Take all steps."""
         table, started = self._table, set[int]()
         execution, messages = self._replay.execution, self._replay.messages
-        answered = messages.find_answered(self._device) if execution.sends_beside else {}
-        for place, position in enumerate(self._steps):
+        early = messages.find_early(self._device) if execution.receives_early else {}
+        arrived = self._find_arrived() if execution.sends_beside else {}
+        for position in self._steps:
             step, dead = table.steps[position], self._dead[position]
-            for sent in answered.get(position, ()):
-                self._drop(_number_message(sent))
+            for message in arrived.get(position, ()):
+                self._drop(message)
             if isinstance(step, Run):
-                early = self._list_early(place) if execution.receives_early else ()
-                for other in early:
+                for other in early.get(position, ()):
                     self._send(table.steps[other])
-                started.update(early)
+                    started.add(other)
                 self._run(step, dead)
             elif position not in started:
                 self._send(step)
-                if execution.sends_beside and messages.list_receivers(self._device, position):
-                    self._put(_number_message(position), self._slots[step.source])
+                if execution.sends_beside:
+                    for receiver in messages.list_receivers(self._device, position):
+                        self._put((position, receiver), self._slots[step.source])
             for slot in dead:
                 self._drop(slot)
             self._found.curve.append(self._live)
 
-    def _list_early(self, place: int) -> list[int]:
-        """Return the steps that start to receive before the stage at a place among the steps."""
-        found = []
-        for position in self._steps[place + 1 :]:
-            if isinstance(self._table.steps[position], Run):
-                break
-            if self._replay.messages.only_receives(self._device, position):
-                found.append(position)
+    def _find_arrived(self) -> dict[int, list[Message]]:
+        """Return the messages that the device knows to have arrived, by where it learns that."""
+        messages, found = self._replay.messages, dict[int, list[Message]]()
+        for brought, sent in messages.find_answered(self._device).items():
+            found.setdefault(messages.find_first_use(self._device, brought), []).extend(sent)
         return found
 
     # ---------------------------------------------------------------- steps
@@ -335,9 +333,8 @@ class _Walk:
         if size <= self._found.peak:
             return
         self._found.peak, self._found.alive = size, tuple(alive) or self._all()
-        where = (
-            f"{find_begun(node.op).name}{f' in {node.scope}' if node.scope else ''}" if node else ""
-        )
+        where = "" if node is None else find_begun(node.op).name
+        where += f" in {node.scope}" if node is not None and node.scope else ""
         self._found.at = f"{where}{label}".strip() or "the start"
 
     def _all(self) -> tuple[Holding, ...]:
@@ -348,14 +345,14 @@ class _Walk:
 
     # ---------------------------------------------------------------- slots
 
-    def _put(self, slot: int, held: _Held) -> None:
+    def _put(self, slot: int | Message, held: _Held) -> None:
         self._drop(slot)
         self._slots[slot] = held
         if held is not _NOTHING and not self._users[held]:
             self._count(held, held.bytes)
         self._users[held] += 1
 
-    def _drop(self, slot: int) -> None:
+    def _drop(self, slot: int | Message) -> None:
         held = self._slots.pop(slot, _NOTHING)
         if held is _NOTHING:
             return
@@ -404,11 +401,6 @@ class _Held:
     @property
     def holding(self) -> Holding:
         return Holding(self.name, self.scope, self.kind, self.bytes)
-
-
-def _number_message(position: int) -> int:
-    """Return the slot that stands for what a step sends while it is under way."""
-    return -1 - position
 
 
 _NOTHING = _Held("", TEMPORARIES, 0)

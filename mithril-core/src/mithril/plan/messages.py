@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from mithril.plan.plan import Plan
 from mithril.plan.timetable import Run, Send, Transfer
 
+Message = tuple[int, int]
+"""What a step sends to a device: the position of the step, and the flat index of the device."""
+
 
 @dataclass(eq=False)
 class Messages:
@@ -38,16 +41,16 @@ class Messages:
                 self._uses |= {(number, brought): at for at, brought in uses}
         return self._uses.get((device, position), len(self.plan.timetable.steps))
 
-    def find_answered(self, device: int) -> dict[int, list[int]]:
-        """Return what a device knows to have arrived: steps that sent it, by where it learns that.
+    def find_answered(self, device: int) -> dict[int, list[Message]]:
+        """Return what a device knows to have arrived, by the step that brings it the answer.
 
         What is in no list is kept to the end.
 
         Args:
             device: its flat index.
         """
-        found: dict[int, list[int]] = {}
-        under_way: list[tuple[int, int]] = []  # steps, and to whom they send
+        found: dict[int, list[Message]] = {}
+        under_way: list[Message] = []
         steps, waits = self.plan.timetable.steps, dict[int, list[int]]()
         for at, brought in self._list_waits(device):
             waits.setdefault(at, []).append(brought)
@@ -55,16 +58,29 @@ class Messages:
             for brought in waits.get(position, ()):
                 senders = {c.sender for c in self._transfer(brought).chunks if c.receiver == device}
                 known = [
-                    (sent, receiver)
-                    for sent, receiver in under_way
-                    if receiver in senders and self.find_first_use(receiver, sent) <= brought
+                    (sent, to)
+                    for sent, to in under_way
+                    if to in senders and self.find_first_use(to, sent) <= brought
                 ]
                 under_way = [message for message in under_way if message not in known]
-                left = {sent for sent, _ in under_way}
-                arrived = dict.fromkeys(sent for sent, _ in known if sent not in left)
-                found.setdefault(position, []).extend(arrived)
+                found[brought] = known
             if isinstance(steps[position], Send):
                 under_way += [(position, other) for other in self.list_receivers(device, position)]
+        return found
+
+    def find_early(self, device: int) -> dict[int, list[int]]:
+        """Return the steps in which a device only receives, by the run right before them.
+
+        Args:
+            device: its flat index.
+        """
+        found: dict[int, list[int]] = {}
+        latest: list[int] = []
+        for position in self.list_steps(device):
+            if isinstance(self.plan.timetable.steps[position], Run):
+                latest = found[position] = []
+            elif self._only_receives(device, position):
+                latest.append(position)
         return found
 
     def list_receivers(self, device: int, position: int) -> list[int]:
@@ -73,7 +89,7 @@ class Messages:
         to = (c.receiver for c in chunks if c.sender == device != c.receiver)
         return list(dict.fromkeys(to))
 
-    def only_receives(self, device: int, position: int) -> bool:
+    def _only_receives(self, device: int, position: int) -> bool:
         """Return whether all that a device has to do with a step is to receive from others."""
         own = [c for c in self._transfer(position).chunks if device in (c.sender, c.receiver)]
         return all(c.receiver == device != c.sender for c in own)
@@ -102,4 +118,4 @@ class Messages:
         return is_sender or device in transfer.target.mesh.flat
 
 
-__all__ = ["Messages"]
+__all__ = ["Message", "Messages"]

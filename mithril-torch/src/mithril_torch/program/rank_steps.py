@@ -78,20 +78,12 @@ class RankSteps:
 
     @cached_property
     def messages(self) -> Messages:
-        """How long messages are under way."""
+        """Who takes which steps, and how long messages are under way."""
         return Messages(self.plan)
-
-    def of_rank(self, rank: int) -> list[int]:
-        """Return the positions of the steps that a rank takes part in."""
-        return self.messages.list_steps(rank)
 
     def transfer(self, step: Send) -> Transfer:
         """Return what a step sends."""
         return self.table.transfers[step.transfer]
-
-    def first_use(self, rank: int, position: int) -> int:
-        """Return the position of the step at which a rank waits for what a step brings it."""
-        return self.messages.find_first_use(rank, position)
 
     def _describe(self, step: Run | Send) -> str:
         if isinstance(step, Run):

@@ -16,6 +16,7 @@ from mithril.engine.recording import Segment
 from mithril.mesh import Box, Mesh, Sharding
 from mithril.ops.collective import SEND
 from mithril.plan import Plan, Port
+from mithril.plan.messages import Message
 from mithril.plan.plan import issue_transfer
 from mithril.plan.timetable import Chunk, Run, Send, Timetable, Transfer
 from mithril.types import Shape
@@ -95,10 +96,12 @@ class _RankEmitter:
         self._rank_steps = rank_steps
         self._rank = rank
         self._codegen = codegen
-        self._steps = rank_steps.of_rank(rank)
+        messages = rank_steps.messages
+        self._steps = messages.list_steps(rank)
+        self._early = messages.find_early(rank) if codegen.early else {}
+        self._answered = messages.find_answered(rank)
         self._in_flight: dict[int, int] = {}  # slots on their way, and the steps that bring them
-        self._started: set[int] = set()  # steps that are started before their place
-        self._sent: list[tuple[int, int]] = []  # steps whose messages may be under way, and to whom
+        self._sent: list[Message] = []  # what may be under way
         table = rank_steps.table
         own = {s for p, s in zip(table.inputs, table.given, strict=True) if self._has(p.sharding)}
         self._available = own | {i.slot for i in table.indices if rank in i.mesh.flat}
@@ -115,14 +118,16 @@ class _RankEmitter:
         """Yield the body of the function."""
         yield from map(Line, self._emit_inputs())
         dead = self._last_uses()
-        for place, position in enumerate(self._steps):
+        started = {position for found in self._early.values() for position in found}
+        for position in self._steps:
             step = self._rank_steps.table.steps[position]
             if isinstance(step, Run):
-                yield from self._emit_early_receives(place)
+                for early in self._early.get(position, ()):
+                    yield from self._emit_transfer(early)
                 yield from self._emit_run(step, position, dead[position])
             else:
-                if position not in self._started:
-                    yield from self._emit_transfer(step, position)
+                if position not in started:
+                    yield from self._emit_transfer(position)
                 for slot in dead[position]:
                     yield from self._emit_wait(slot)
                 names = [self._name(s) for s in dead[position] if s in self._available]
@@ -187,18 +192,10 @@ class _RankEmitter:
 
     # ---------------------------------------------------------------- messages
 
-    def _emit_early_receives(self, place: int) -> Iterator[Line]:
-        """Write what starts to receive, before a stage runs, what is needed right after it."""
-        for position in self._steps[place + 1 :] if self._codegen.early else ():
-            step = self._rank_steps.table.steps[position]
-            if isinstance(step, Run):
-                return
-            if self._rank_steps.messages.only_receives(self._rank, position):
-                self._started.add(position)
-                yield from self._emit_transfer(step, position)
-
-    def _emit_transfer(self, step: Send, position: int) -> Iterator[Line]:
+    def _emit_transfer(self, position: int) -> Iterator[Line]:
         """Write what sends the parts that others need, and what makes this rank's own."""
+        step = self._rank_steps.table.steps[position]
+        assert isinstance(step, Send), "only a step that sends has messages"
         transfer = self._rank_steps.transfer(step)
         source, target = self._name(step.source), self._name(step.target)
         pieces = [p for p in transfer.chunks if self._rank in (p.sender, p.receiver)]
@@ -264,21 +261,15 @@ class _RankEmitter:
         position = self._in_flight.pop(slot, None)
         if position is None:
             return
-        step = self._rank_steps.table.steps[position]
-        assert isinstance(step, Send), "only what is sent is on its way"
         yield from self._emit_progress(position)
         statement = f"{self._name(slot)} = coming_{position}.wait()"
         yield from self._emit_in_range(statement, position, "end of ")
         yield Line(f"del coming_{position}")
-        senders = {
-            p.sender for p in self._rank_steps.transfer(step).chunks if p.receiver == self._rank
-        } - {self._rank}
-        for sent in list(self._sent):
-            before, rank = sent
-            if rank in senders and self._rank_steps.first_use(rank, before) <= position:
-                self._sent.remove(sent)
-                yield Line(f"sent_{before}_{rank}.wait()", self._rank_steps.first + before)
-                yield Line(f"del sent_{before}_{rank}")
+        for message in self._answered.get(position, ()):
+            before, rank = message
+            self._sent.remove(message)
+            yield Line(f"sent_{before}_{rank}.wait()", self._rank_steps.first + before)
+            yield Line(f"del sent_{before}_{rank}")
 
     # ---------------------------------------------------------------- words
 
