@@ -338,11 +338,8 @@ class _Sweep:
         if not node.op.bodies:
             size = count_workspace(node, self._how, self._storages.strides)
             kind = COLLECTIVES if node.op.is_collective else TEMPORARIES
-            return (
-                [Holding(f"workspace of {find_begun(node.op).name}", node.scope, kind, size)]
-                if size
-                else []
-            )
+            name = f"workspace of {find_begun(node.op).name}"
+            return [Holding(name, node.scope, kind, size)] if size else []
         found: list[Holding] = []
         for body in node.op.bodies:
             found += self._parent.measure_body(node, body).alive

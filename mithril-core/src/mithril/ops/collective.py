@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mithril.ir.op import Cost, Op, Types, register, registry
-from mithril.ir.start import Start
+from mithril.ir.start import find_begun
 from mithril.types import DType, Shape, TensorType
 
 SEND = "send"
@@ -292,7 +292,7 @@ def class_of(kind: str) -> type[Collective]:
 
 def collective_of(op: Op) -> Collective | None:
     """Return the collective that an op issues: itself, or what it starts; None for other ops."""
-    issued = op.collective if isinstance(op, Start) else op
+    issued = find_begun(op)
     return issued if isinstance(issued, Collective) else None
 
 

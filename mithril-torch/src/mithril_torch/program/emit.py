@@ -12,7 +12,8 @@ from itertools import groupby
 
 from mithril.engine.arena import NO_ARENA, Arena
 from mithril.engine.recording import Segment, segment_of
-from mithril.ir import Constant, Graph, Node, Repeat, Start, Value, Wait
+from mithril.ir import Constant, Graph, Node, Repeat, Value, Wait
+from mithril.ir.start import find_begun
 from mithril.ops import collective as ops
 from mithril.ops.conv import Convolving
 from mithril.ops.definition import UserOp
@@ -113,7 +114,7 @@ class FunctionEmitter:
 
     def _emit_node(self, node: Node, number: int) -> Iterator[str]:
         yield from self._emit_wait(node.inputs)
-        op = node.op.collective if isinstance(node.op, Start) else node.op
+        op = find_begun(node.op)
         if isinstance(node.op, Wait):  # what was pending is there now, under the same names
             pairs = zip(node.inputs, node.outputs, strict=True)
             self._names |= {made: self._names[pending] for pending, made in pairs}
