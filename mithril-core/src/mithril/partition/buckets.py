@@ -16,8 +16,9 @@ take longer than the start-up that they save.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from mithril.cost import Hardware, collective_seconds, describe_emulation, find_bucket_bytes
 from mithril.ir import Cause, Graph, Node, Phase, Value
@@ -25,6 +26,7 @@ from mithril.ir.rewrite import communicates, map_bodies
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
 from mithril.ops.control import After
+from mithril.partition.sources import is_cheap, walk_back
 from mithril.plan import Program
 
 FIRST_BYTES = 1 << 20
@@ -364,7 +366,8 @@ class _Sources:
 
         That may be a cast or a view of what is there; None where it is more.
         """
-        found = list(self._walk(node.inputs[0], position))
+        walked = walk_back(node.inputs[0], self._producers)
+        found = list(takewhile(lambda maker: self._positions[maker] >= position, walked))
         if all(is_cheap(maker) or self._is_gate(maker, position) for maker in found):
             return found[::-1]
         return None
@@ -375,23 +378,7 @@ class _Sources:
         is_there = maker is None or self._positions[maker] < position
         return isinstance(node.op, After) and is_there
 
-    def _walk(self, value: Value, position: int) -> Iterator[Node]:
-        maker = self._producers.get(value)
-        while maker is not None and self._positions[maker] >= position:
-            yield maker
-            if not is_cheap(maker) and not isinstance(maker.op, After):
-                return
-            maker = self._producers.get(maker.inputs[0])
-
-
-def is_cheap(node: Node) -> bool:
-    """Whether a node makes no more of its one operand than that is."""
-    if len(node.inputs) != 1 or node.op.bodies or node.op.is_collective:
-        return False
-    return sum(value.type.nbytes for value in node.outputs) <= node.inputs[0].type.nbytes
-
 
 __all__ = [
-    "FIRST_BYTES", "OTHER_BYTES", "bucket_collectives", "group_scatters", "is_cheap",
-    "join_collectives",
+    "FIRST_BYTES", "OTHER_BYTES", "bucket_collectives", "group_scatters", "join_collectives",
 ]  # fmt: skip

@@ -8,8 +8,9 @@ from mithril.cost import Hardware
 from mithril.ir import Graph, Node, Phase
 from mithril.mesh import Mesh
 from mithril.ops.collective import ReduceScatter, collective_of
-from mithril.partition.buckets import is_cheap, join_collectives
+from mithril.partition.buckets import join_collectives
 from mithril.partition.overlap.stretches import find_stretches
+from mithril.partition.sources import is_cheap
 
 
 def bucket_blocks(

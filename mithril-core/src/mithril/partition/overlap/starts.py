@@ -15,8 +15,8 @@ from mithril.cost.hidden import Hiding
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.ops.collective import collective_of
 from mithril.ops.control import After
-from mithril.partition.buckets import is_cheap
 from mithril.partition.overlap.stretches import Stretches, find_stretches
+from mithril.partition.sources import is_form, walk_back
 
 LEAST_EXPOSED = 1e-3
 """The part of a collective's time that has to be exposed for it to be worth a move."""
@@ -123,29 +123,27 @@ class _Finder:
         return node.op, tuple(self._find_root(value) for value in node.inputs)
 
     def _find_root(self, value: Value) -> Value:
-        maker = self._makers.get(value)
-        while maker is not None and (is_cheap(maker) or isinstance(maker.op, After)):
-            value = maker.inputs[0]
-            maker = self._makers.get(value)
+        for maker in walk_back(value, self._makers):
+            value = maker.inputs[0] if is_form(maker) else value
         return value
 
     def _find_ready(self, node: Node, earliest: int) -> tuple[int, list[Node]]:
         """Return where the operands of a collective are there, and what then goes with it."""
         ready, chain = earliest, dict[Node, None]()
         for value in node.inputs:
-            maker = self._makers.get(value)
-            while maker is not None and self._positions[maker] >= earliest:
+            for maker in walk_back(value, self._makers):
+                if self._positions[maker] < earliest:
+                    break
                 if maker in self._placed:
                     ready = max(ready, self._placed[maker])
                     break
-                is_gate = isinstance(maker.op, After)
-                if not is_gate and not is_cheap(maker):
+                if not is_form(maker):
                     ready = max(ready, self._positions[maker] + 1)
                     break
+                is_gate = isinstance(maker.op, After)
                 if is_gate and (dependency := self._makers.get(maker.inputs[1])) is not None:
                     ready = max(ready, self._positions[dependency] + 1)
                 chain[maker] = None
-                maker = self._makers.get(maker.inputs[0])
         return ready, list(chain)
 
     def _find_room(self, earliest: int, own: int, node: Node) -> int:
