@@ -8,6 +8,7 @@ from mithril.ir import Builder, Start, Wait
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, Collective
 from mithril.types import DType, TensorType
+from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.program.module import write
 
 from tests.engine.programs import program_of
@@ -43,3 +44,18 @@ def test_a_wait_stands_where_the_program_has_it(op: Collective) -> None:
     assert text.count(".wait()") == 1
     assert text.count("torch.mm(", 0, done) == 0
     assert text.count("torch.mm(", done) == 2
+
+
+@pytest.mark.parametrize("op", [AllGather(("a",), 0, 2), AllReduce(("a",), "sum")])
+def test_what_is_compiled_has_its_collectives_where_they_start(op: Collective) -> None:
+    builder = Builder()
+    x = builder.input(TensorType((4, 4), DType.float32), "x")
+    pending = builder.apply(Start(op), x)
+    work = ops.matmul(x, x)
+    (whole,) = builder.apply(Wait(), *pending)
+    graph = builder.build({"y": ops.matmul(whole, work)})
+    text = write(program_of(Mesh(a=2), graph), codegen=CodegenOptions(compiled=True)).text
+    made = text.index(f"{op.name}_now(")
+    assert "wait" not in text
+    assert text.count("torch.mm(", 0, made) == 0
+    assert text.count("torch.mm(", made) == 2

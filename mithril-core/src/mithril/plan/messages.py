@@ -26,7 +26,7 @@ class Messages:
     """
 
     plan: Plan
-    _uses: dict[tuple[int, int], int] = field(default_factory=dict)
+    _uses: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def list_steps(self, device: int) -> list[int]:
         """Return the positions of the steps that a device takes part in."""
@@ -35,11 +35,9 @@ class Messages:
 
     def find_first_use(self, device: int, position: int) -> int:
         """Return the position of the step at which a device waits for what a step brings it."""
-        if not self._uses:
-            for number in range(self.plan.mesh.size):
-                uses = self._list_waits(number)
-                self._uses |= {(number, brought): at for at, brought in uses}
-        return self._uses.get((device, position), len(self.plan.timetable.steps))
+        if device not in self._uses:
+            self._uses[device] = {brought: at for at, brought in self._list_waits(device)}
+        return self._uses[device].get(position, len(self.plan.timetable.steps))
 
     def find_answered(self, device: int) -> dict[int, list[Message]]:
         """Return what a device knows to have arrived, by the step that brings it the answer.

@@ -14,7 +14,6 @@ from typing import Any
 
 from mithril.engine.kernels.registry import Kernel
 from mithril.ir import Graph, Value
-from mithril.ir.start import join_starts
 from mithril.mesh import Mesh
 from mithril.plan import Program
 
@@ -113,7 +112,7 @@ class Module(ModuleScope):
         Args:
             name: of the function.
             program: what it runs.
-            given_up: positions of inputs whose memory it may write its outputs into.
+            donated: positions of inputs whose memory it may write its outputs into.
 
         Returns:
             Positions of inputs, each with the output that is made in its memory.
@@ -160,8 +159,6 @@ class Module(ModuleScope):
 
 def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:
     """Return a graph that computes the same in the ops that are written."""
-    # What is compiled has collectives that are waited for where they stand.
-    graph = join_starts(graph) if codegen.compiled else graph
     found = gather_updates(flatten_batch_dims(fuse(graph)))
     if codegen.compiled:
         return found
