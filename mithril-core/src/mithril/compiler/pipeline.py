@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mithril.compiler.collector import pause_collector
 from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
@@ -84,7 +85,11 @@ def make_plan(
     >>> [row.kind for row in plan.collectives()]
     ['all_gather']
     """
-    options = options or PlanOptions()
+    with pause_collector():
+        return _make_plan(graph, request, target, options or PlanOptions())
+
+
+def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
     parameters, optimizer = request.parameters, request.optimizer
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
