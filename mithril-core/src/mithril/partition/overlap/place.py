@@ -5,8 +5,8 @@ what nothing but a result waits for be done last, `advance` starts collectives o
 `postpone` puts work behind those that cannot start earlier. Then what was moved becomes a start and
 a wait right before the first use of the results. A collective that was not moved stays as it is: it
 starts where it stands, and is waited for where it is first used. What is scattered keeps its
-operands in memory until it is waited for; so that is done two blocks later, if it is predicted to
-have ended by then.
+operands in memory until it is waited for; so that is done two blocks later, or up to four, if it is
+predicted to have ended by then.
 """
 
 from __future__ import annotations
