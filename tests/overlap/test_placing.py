@@ -338,8 +338,16 @@ def test_loops_start_within_an_iteration() -> None:
     model |= ml.Repeat(block, 4, name="blocks")(input="x", output="y")
     backend = plan_backend(Mesh(data=2), "a100-80gb")
     shapes = {"x": ml.TensorSpec((64, 2048), "float32", P("data"))}
-    compiled = ml.compile(model, backend, zero=3, inference=True, shapes=shapes)
-    (loop,) = [n for n in compiled.plan.stages[0].program.graph.nodes if n.op.bodies]
-    (body,) = loop.op.bodies
-    kinds = [node.op.name for node in body.nodes]
-    assert kinds.index("start") < kinds.index("einsum") < len(kinds) - kinds[::-1].index("wait") - 1
+    gathers = {}
+    for strategy in ("auto", "bucket"):
+        compiled = ml.compile(
+            model, backend, zero=3, inference=True, shapes=shapes,
+            communication_overlap_strategy=strategy,
+        )  # fmt: skip
+        (loop,) = [n for n in compiled.plan.stages[0].program.graph.nodes if n.op.bodies]
+        (body,) = loop.op.bodies
+        kinds = [node.op.name for node in body.nodes]
+        last = len(kinds) - kinds[::-1].index("wait") - 1
+        assert kinds.index("start") < kinds.index("einsum") < last
+        gathers[strategy] = sum(node.op.is_collective for node in body.nodes)
+    assert gathers["bucket"] < gathers["auto"]

@@ -111,22 +111,22 @@ class _Placing:
 
     def advance(self, before: _Trial, room: Sequence[int] | None) -> _Trial:
         """Start collectives one block ahead."""
-        moved: set[Node] = set()
+        moved, pricing = set[Node](), self.pricing
 
         def change(graph: Graph, is_body: bool = True) -> Graph:
             if is_body and room is not None:
                 return graph
             nodes = tuple(map_bodies(node, change) for node in graph.nodes)
             made = Graph(graph.inputs, nodes, graph.outputs)
-            found, starts = advance(made, before.hiding, None if is_body else room)
+            found, starts = advance(made, before.hiding, room)
+            if self.is_forced:
+                found, starts = bucket_blocks(found, starts, pricing.mesh, pricing.hardware)
             moved.update(starts)
             return found
 
         graph = change(before.graph, is_body=False)
         if self.is_forced:
-            pricing = self.pricing
-            graph, started = bucket_blocks(graph, moved, pricing.mesh, pricing.hardware)
-            return _Trial.of(graph, pricing, started)
+            return _Trial.of(graph, pricing, moved)
         return self._choose(before, graph, moved) if moved else before
 
     def postpone(self, before: _Trial) -> _Trial:
