@@ -16,7 +16,7 @@ from mithril.cli.gpt import Sizes, gpt, megatron, with_loss
 from mithril.compiler import PlanOptions
 from mithril.cost import SIMULATED
 from mithril.errors import PlanError
-from mithril.ir import Builder, Graph, Node, Start, Wait
+from mithril.ir import Builder, Graph, Node, Start, Tensor, Wait
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P
 from mithril.partition.overlap import STRATEGIES, Overlap
@@ -65,19 +65,23 @@ def cases(draw: st.DrawFn) -> Case:
     return builder.build({"y": x, "total": ops.sum(x)}), mesh, rests, tuple(names)
 
 
-def planned(case: Case, strategy: str) -> Ran:
+def planned(case: Case, strategy: str, is_asked: bool = True) -> Ran:
+    """Return what a plan makes; unasked, it takes no memory that it would not take anyway."""
     graph, mesh, rests, names = case
+    overlap = Overlap(strategy, "communication_overlap_strategy" if is_asked else "")
     return run(
         graph, mesh, values_for(graph), {"x": P("data")}, at_rest=rests, differentiated=names,
-        hardware=BESIDE, options=PlanOptions(overlap=Overlap(strategy)),
+        hardware=BESIDE, options=PlanOptions(overlap=overlap),
     )  # fmt: skip
 
 
 @settings(max_examples=scaled(60))
-@given(cases(), st.sampled_from(STRATEGIES))
-def test_random_plans_make_the_same_wherever_collectives_start(case: Case, strategy: str) -> None:
+@given(cases(), st.sampled_from(STRATEGIES), st.booleans())
+def test_random_plans_make_the_same_wherever_collectives_start(
+    case: Case, strategy: str, is_asked: bool
+) -> None:
     graph, mesh, rests, names = case
-    placed, apart = planned(case, strategy), run(
+    placed, apart = planned(case, strategy, is_asked), run(
         graph, mesh, values_for(graph), {"x": P("data")}, at_rest=rests, differentiated=names
     )  # fmt: skip
     for name, value in apart.outputs.items():
@@ -89,6 +93,32 @@ def test_random_plans_make_the_same_wherever_collectives_start(case: Case, strat
         assert sorted(placed.plan.list_issued()) == sorted(apart.plan.list_issued())
     waiting = planned(case, "none").plan.timeline(BESIDE).seconds
     assert placed.plan.timeline(BESIDE).seconds <= waiting * (1 + 1e-6) or strategy == "bucket"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_loops_make_the_same_wherever_collectives_start(strategy: str) -> None:
+    mesh, builder, names = Mesh(data=2), Builder(), ("first", "up", "down")
+    x = builder.input(TensorType((64, 64), F32), "x")
+    stacked = [builder.input(TensorType((3, 64, 64), F32), name) for name in names]
+
+    def layer(x: Tensor, first: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        with x.builder.at(scope="block0"):
+            middle = ops.tanh(x @ first)
+        with x.builder.at(scope="block1"):
+            return ops.tanh(ops.tanh(middle @ up) @ down)
+
+    graph = builder.build({"y": ops.repeat(layer, x, stacked=tuple(stacked))})
+    case = graph, mesh, dict.fromkeys(names, P(None, "data")), names
+    placed, apart = planned(case, strategy), run(
+        graph, mesh, values_for(graph), {"x": P("data")}, at_rest=case[2], differentiated=names
+    )  # fmt: skip
+    for name, value in apart.outputs.items():
+        np.testing.assert_array_equal(placed.outputs[name], value, name)
+    verify(placed.plan.stages[0].program.graph)
+    prove_order(placed.plan)
+    assert placed.executed == list(placed.plan.list_issued())
+    counts = [sum(row.times for row in ran.plan.collectives()) for ran in (placed, apart)]
+    assert (counts[0] < counts[1]) == (strategy == "bucket")
 
 
 # ------------------------------------------------------------------ a GPT whose parameters are split
