@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import add
+from string import ascii_lowercase
 
 from mithril import ops
 from mithril.errors import GraphError
@@ -83,7 +84,13 @@ def global_norm(tree: Tree) -> Leaf:
     form = Form(tree, "the tree of global_norm()")
     if not form.leaves:
         raise GraphError("global_norm() is given a tree without arrays; give one that has some")
-    return ops.sqrt(reduce(add, (ops.sum(ops.square(widen(x))) for x in form.leaves)))
+    return ops.sqrt(reduce(add, (_sum_squares(widen(x)) for x in form.leaves)))
+
+
+def _sum_squares(x: Leaf) -> Leaf:
+    """Return the sum of all squares, as one product: no square is put into memory."""
+    letters = ascii_lowercase[: x.ndim]
+    return ops.einsum(f"{letters},{letters}->", x, x)
 
 
 @checked_keywords()

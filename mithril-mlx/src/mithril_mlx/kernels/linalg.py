@@ -16,6 +16,7 @@ from mithril.ops.linalg import Einsum
 from mithril.types import Shape
 
 from mithril_mlx.kernels.precision import in_float32, on_gpu
+from mithril_mlx.kernels.reduce import add_up
 from mithril_mlx.kernels.shape import fill
 from mithril_mlx.kernels.table import kernel
 
@@ -46,7 +47,9 @@ def _inner(op: Einsum, types: Types) -> Run:
     if not summed:
         return lambda a, b: mx.multiply(x(a), y(b))
     axes = tuple(range(len(result), len(order)))
-    return lambda a, b: mx.sum(mx.multiply(x(a), y(b)), axes)
+    sizes = dict(zip(left, types[0].shape, strict=True))
+    add = add_up(tuple(sizes[c] for c in order), axes, tuple(sizes[c] for c in result))
+    return lambda a, b: add(mx.multiply(x(a), y(b)))
 
 
 def _spread(term: str, wanted: str, sizes: Sizes) -> Run:

@@ -39,15 +39,25 @@ def reduction(op: reduce.Reduction, types: Types) -> Run:
 def sum_(op: ops.Sum, types: Types) -> Run:
     """A sum; in two steps where it has many terms."""
     (result,) = op.infer(types)
-    axes, keepdims, shape = op.axes, op.keepdims, result.shape
-    steps = _steps(types[0].shape, axes) if result.dtype.is_float else None
-    add = mx.sum
+    axes, keepdims = op.axes, op.keepdims
+    if result.dtype.is_float:
+        return _accumulate(op, types, add_up(types[0].shape, axes, result.shape))
+    return _accumulate(op, types, lambda x: mx.sum(x, axes, keepdims))
+
+
+def add_up(sizes: Shape, axes: tuple[int, ...], shape: Shape) -> Run:
+    """Return the function that adds up floats along some dimensions.
+
+    Args:
+        sizes: of the operand.
+        axes: the dimensions.
+        shape: of the result.
+    """
+    steps, add = _steps(sizes, axes), mx.sum
     if steps is None:
-        return _accumulate(op, types, lambda x: add(x, axes, keepdims))
+        return lambda x: add(x, axes).reshape(shape)
     between, first, second = steps
-    return _accumulate(
-        op, types, lambda x: add(add(x.reshape(between), first), second).reshape(shape)
-    )
+    return lambda x: add(add(x.reshape(between), first), second).reshape(shape)
 
 
 @kernel(ops.Prod)

@@ -21,6 +21,12 @@ from mithril_torch.program.fusing import AddInto, EinsumAdd, EinsumInto, OneDnnP
 @kernel(Einsum)
 def einsum(op: Einsum, types: Types) -> str:
     """The product of two operands."""
+    left, right, result = op.terms
+    if left and set(left) == set(right) and not result and types[0].dtype.itemsize >= 4:
+        # MKL adds up the product of a row and a column one by one, and slowly.
+        sizes = dict(zip(left, types[0].shape, strict=True))
+        first, second = (arrange(f"{{{i}}}", t, [left], sizes) for i, t in enumerate((left, right)))
+        return f"torch.dot({first}, {second})"
     return _product(op, types).format_call("mm", "")
 
 

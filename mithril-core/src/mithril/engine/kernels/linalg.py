@@ -75,7 +75,8 @@ def as_product(op: Einsum, types: Sequence[TensorType]) -> Product:
 def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
     """Arrange both operands as matrices; 16-bit floats are multiplied in float32."""
     product = as_product(op, types)
-    arrange_left, arrange_right, multiply = product.left, product.right, xp.matmul
+    arrange_left, arrange_right = product.left, product.right
+    multiply = xp.matmul if product.sizes else _multiply_rows(xp)
     arrange_result = _rearrange(product)
 
     def run(x: Any, y: Any) -> Any:
@@ -87,6 +88,11 @@ def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
     return lambda x, y: xp.asarray(
         run(xp.asarray(x, dtype=wide), xp.asarray(y, dtype=wide)), dtype=dtype
     )
+
+
+def _multiply_rows(xp: ModuleType) -> Run:
+    """Return the function for a row and a column; libraries add up vectors more exactly."""
+    return lambda x, y: xp.dot(x.reshape(-1), y.reshape(-1))
 
 
 def _arrange(term: str, sizes: Shape, wanted: Sequence[str], shape: Shape) -> Run:

@@ -15,8 +15,8 @@ from mithril.errors import GraphError, OptionError, ShapeError, kind_of
 from mithril.ir import Graph, Node, Tensor, Value
 from mithril.ir.running import tracing
 from mithril.models.trace_context import SEED
-from mithril.ops import cast, isfinite, sqrt
-from mithril.optim import match_parameters
+from mithril.ops import cast, isfinite
+from mithril.optim import global_norm, match_parameters
 from mithril.plan.names import GRADIENT, gradient_of, next_of
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.tracing import FunctionBuilder, lift
@@ -144,7 +144,8 @@ def trace_update(
         scaling = {n: builder.input(t, n) for n, t in TYPES.items()} if loss_scale else {}
         if scaling:
             slopes = unscale(slopes, scaling[SCALE])
-        norm = _find_norm(slopes) if scaling or GRADIENT_NORM in metrics else None
+        is_asked = bool(slopes) and (scaling or GRADIENT_NORM in metrics)
+        norm = global_norm(slopes) if is_asked else None
         returned = optimizer.apply(
             _as_params(slopes), state.rebuild(list(kept.values())), _as_params(given)
         )
@@ -211,13 +212,6 @@ def _first_other(found: Sequence[str], wanted: Sequence[str]) -> str:
     if missing:
         return f"'{missing[0]}' is missing"
     return f"'{more[0]}' is new" if more else "the order differs"
-
-
-def _find_norm(gradients: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the root of the sum of all squares, in float32."""
-    squares = [((g := cast(x, DType.float32)) * g).sum() for x in gradients.values()]
-    total = sum(squares[1:], squares[0]) if squares else None
-    return None if total is None else sqrt(total)
 
 
 def _make_metrics(
