@@ -87,7 +87,8 @@ class AdamWStep(Op):
         root = sqrt(_sum_of_weights(self.b2, count))
         scale = rate * root / _sum_of_weights(self.b1, count)
         m = m + (1.0 - self.b1) * (g - m)
-        v = self.b2 * v + (1.0 - self.b2) * (g * g)
+        # As no square stands for itself, no compiler puts one into memory that a norm needs, too.
+        v = self.b2 * v + (1.0 - self.b2) * g * g
         p = p * (1.0 - rate * self.weight_decay) - m * scale / (sqrt(v) + root * self.eps)
         return [cast(x, inputs[i].dtype) for x, i in ((p, 0), (m, 2), (v, 3))]
 
