@@ -25,6 +25,7 @@ from mithril.mesh import Mesh
 from mithril.ops.collective import collective_of
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
 from mithril.partition.buckets import group_scatters
+from mithril.partition.recompute.twins import Twin
 from mithril.plan.program import describe_collective
 
 Numbers = tuple[int, ...]
@@ -66,6 +67,8 @@ class Flow:
         through: for each value that is no buffer, its sources.
         free: what takes nothing to make again, as it is never in memory, or a constant; with the
             positions of the nodes that make it.
+        leaving: the buffers that the forward is for: outputs, and what iterations hand on.
+        twins: nodes of the backward that compute what a node of the forward does, by its position.
         count: how many iterations of a loop this is the body of; None if it is none.
     """
 
@@ -79,7 +82,34 @@ class Flow:
     around: Sequence[Around]
     through: Mapping[Value, Numbers]
     free: Mapping[Value, int]
+    leaving: Numbers = ()
+    twins: Mapping[int, Twin] = field(default_factory=dict)
     count: int | None = None
+
+    @cached_property
+    def spare(self) -> tuple[int, ...]:
+        """The nodes that the forward runs for the backward alone, the last one first."""
+        needed = set(self.leaving)
+        used = {number for read in self.late for number in read}
+        found = []
+        for at in reversed(range(len(self.nodes))):
+            if self.nodes[at].op.bodies or not needed.isdisjoint(self.made[at]):
+                needed.update(self.reads[at])
+            elif not used.isdisjoint(self.made[at]):
+                used.update(self.reads[at])
+                found.append(at)
+        return tuple(found)
+
+    def count_least(self, at: int) -> float:
+        """Return the seconds that a step takes longer at least if a node runs again.
+
+        That is nothing if its twin is left out then, or if it need not run in the forward.
+        """
+        return 0.0 if at in self._for_nothing else self.seconds[at]
+
+    @cached_property
+    def _for_nothing(self) -> frozenset[int]:
+        return frozenset((*self.spare, *self.twins))
 
     @property
     def times(self) -> int:
@@ -177,12 +207,17 @@ class FlowReader:
         for value in carries:
             self._add(value, -1, is_fixed=True)
 
-    def read(self, late: Sequence[Sequence[Value]], around: Sequence[Around]) -> Flow:
+    def read(
+        self, late: Sequence[Sequence[Value]], around: Sequence[Around],
+        leaving: Sequence[Value], twins: Mapping[int, Twin],
+    ) -> Flow:  # fmt: skip
         """Return what is read.
 
         Args:
             late: the values of the forward that each node of the backward reads.
             around: as of `Flow`.
+            leaving: the values that the forward is for.
+            twins: as of `Flow`.
         """
         made: list[Numbers] = []
         reads: list[Numbers] = []
@@ -198,7 +233,7 @@ class FlowReader:
         needed = [self._list_sources(values) for values in late]
         return Flow(
             self._early, self._buffers, made, reads, seconds, workspaces, needed, around,
-            self._through, self._free, self._count,
+            self._through, self._free, self._list_sources(leaving), twins, self._count,
         )  # fmt: skip
 
     def _place(self, node: Node, position: int, sources: Numbers) -> Numbers:
@@ -246,10 +281,24 @@ class FlowReader:
         return tuple(dict.fromkeys(found))
 
 
-def count_around(
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """What the nodes of a backward take of their own.
+
+    Args:
+        around: as of `Flow`.
+        made: for each that makes something in memory, by position, the bytes, and the position of
+            the last node that needs these.
+    """
+
+    around: Sequence[Around]
+    made: Mapping[int, tuple[int, int]]
+
+
+def read_backward(
     graph: Graph, early: Sequence[Node], late: Sequence[Node], prices: Prices,
     paired: Collection[Node] = (),
-) -> list[Around]:  # fmt: skip
+) -> Backward:  # fmt: skip
     """Return the bytes that the nodes of a backward have made, before and while each node runs.
 
     Args:
@@ -274,10 +323,13 @@ def count_around(
         read = [storages.of[x] for node in bucket for x in node.inputs if x in storages.of]
         deaths |= {storage: max(deaths[storage], last) for storage in read if storage in deaths}
     births, ends = [0] * end, [0] * (end + 1)
+    made: dict[int, tuple[int, int]] = {}
     for storage, death in deaths.items():
         if storage.node in own:
-            births[positions[storage.node]] += storage.bytes
+            at = positions[storage.node]
+            births[at] += storage.bytes
             ends[death + 1] += storage.bytes
+            made[at - len(early)] = storage.bytes, death - len(early)
     found, alive = [], 0
     for at, node in enumerate((*early, *late)):
         alive -= ends[at]
@@ -287,7 +339,9 @@ def count_around(
         size = sum(liveness.measure_body(node, body).peak for body in inside)
         size += 0 if node.op.bodies else count_workspace(node, execution, storages.strides)
         found.append((before, alive + size))
-    return found
+    return Backward(found, made)
 
 
-__all__ = ["Around", "Buffer", "Flow", "FlowReader", "Numbers", "Prices", "count_around"]
+__all__ = [
+    "Around", "Backward", "Buffer", "Flow", "FlowReader", "Numbers", "Prices", "read_backward",
+]  # fmt: skip

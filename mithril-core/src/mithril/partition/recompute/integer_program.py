@@ -28,6 +28,7 @@ import numpy as np
 from mithril.ir import Value
 from mithril.partition.recompute.buffers import Flow
 from mithril.partition.recompute.sections import Reading
+from mithril.partition.recompute.twins import Twin
 
 LARGEST = 1000
 """How many nodes that may run again programs have together, at most, to be solved."""
@@ -104,6 +105,8 @@ class _Variables:
         runs: of the nodes that may run again.
         first: for each buffer that the backward reads, the position where it first does.
         last: and where it last does.
+        one: for each buffer of which the backward has a twin, that twin, and whether it is left
+            out.
         readers: for each buffer, the nodes that read it and may run again.
     """
 
@@ -113,6 +116,7 @@ class _Variables:
     runs: Mapping[int, int]
     first: Mapping[int, int]
     last: Mapping[int, int]
+    one: Mapping[int, tuple[Twin, int]]
     readers: Mapping[int, Sequence[int]]
 
     def list_kept(self, number: int) -> Terms:
@@ -191,7 +195,7 @@ class _Program:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
-        scale = sum(self._costs) or 1.0
+        scale = sum(map(abs, self._costs)) or 1.0
         places = [(row, name) for row, (terms, _, _) in enumerate(self._rows) for name in terms]
         sizes = [size for terms, _, _ in self._rows for size in terms.values()]
         rows, columns = np.array(places, np.int32).T
@@ -219,8 +223,7 @@ class _Program:
             flow = variables.flow
             gone = [n for n, name in variables.again.items() if x[name] > 0.5]
             dropped.update(flow.list_values(gone, range(len(flow.nodes))) if gone else ())
-        seconds = sum(cost for cost, value in zip(self._costs, x, strict=True) if value > 0.5)
-        return Answer(bound, frozenset(dropped), seconds)
+        return Answer(bound, frozenset(dropped), max(float(np.dot(self._costs, x)), 0.0))
 
     # ---------------------------------------------------------------- variables and rows
 
@@ -261,6 +264,7 @@ class _Program:
         again = {n: self.new() for n, buffer in enumerate(flow.buffers) if not buffer.is_fixed}
         makers = sorted({flow.buffers[number].maker for number in again})
         runs = {at: self.new(flow.seconds[at] * microbatches, is_whole=True) for at in makers}
+        one = self._add_twins(flow, runs, microbatches)
         readers: dict[int, list[int]] = {}
         for at in makers:
             for number in flow.reads[at]:
@@ -272,9 +276,36 @@ class _Program:
             self.require(both, 1.0 if number in first else 0.0, 1.0)
             for at in readers.get(number, ()):
                 self.require(both | {runs[at]: -1.0}, 0.0)
-        found = _Variables(flow, kept, again, runs, first, last, readers)
+        self._add_spare(flow, kept, microbatches)
+        found = _Variables(flow, kept, again, runs, first, last, one, readers)
         self._flows.append(found)
         return found
+
+    def _add_twins(
+        self, flow: Flow, runs: Mapping[int, int], microbatches: int
+    ) -> dict[int, tuple[Twin, int]]:
+        """Add which nodes of the backward are left out as their twins run again; see `twins`."""
+        found: dict[int, tuple[Twin, int]] = {}
+        for at, twin in flow.twins.items():
+            needed = [runs.get(other) for other in (at, *twin.others) if flow.made[other]]
+            if at not in runs or None in needed:
+                continue
+            name = self.new(-flow.seconds[at] * microbatches)
+            for run in needed:
+                self.require({run: 1.0, name: -1.0}, 0.0)
+            found |= {number: (twin, name) for number in flow.made[at]}
+        return found
+
+    def _add_spare(self, flow: Flow, kept: Sequence[int], microbatches: int) -> None:
+        """Add which nodes the forward does not run any more, as it ran them for the backward."""
+        names = {at: self.new(-flow.seconds[at] * microbatches) for at in flow.spare}
+        makers = {number: at for at in flow.spare for number in flow.made[at]}
+        for at, name in names.items():
+            for number in flow.made[at]:
+                self.require({name: 1.0, kept[number]: 1.0}, 0.0, 1.0)
+            for number in flow.reads[at]:
+                if number in makers:
+                    self.require({name: 1.0, names[makers[number]]: -1.0}, 0.0)
 
     def _add_inside(self, variables: _Variables, around: int, beside: Terms, taken: int) -> None:
         """Limit what an iteration of a backward loop takes, where slices lie in the stacks."""
@@ -283,8 +314,8 @@ class _Program:
         for number, name in variables.again.items():
             if number in variables.first:
                 size = float(flow.buffers[number].bytes)
-                _put(changes[variables.first[number]], {name: size})
-                _put(changes[variables.last[number] + 1], {name: -size})
+                _put_span(changes, variables.first[number], variables.last[number], {name: size})
+                _put_twin(changes, variables, number)
         alive = None
         for at, (_, more) in enumerate(flow.around[len(flow.nodes) :]):
             alive = self._add_moment(alive, changes[at])
@@ -304,15 +335,16 @@ def _list_changes(variables: _Variables, program: _Program) -> list[Terms]:
             _put(changes[earliest[number] + 1], {name: -size})
             continue
         first = variables.first[number]
-        for at, runs in _list_earlier(variables, number):
+        _put_twin(changes, variables, number)
+        for at, runs in () if number in variables.one else _list_earlier(variables, number):
             there = program.new()
             program.require({there: 1.0, name: -1.0}, 0.0)
             for run in runs:
                 program.require({there: 1.0, run: -1.0}, 0.0)
             _put(changes[at], {there: size, name: -size})
             name = there
-        _put(changes[first], {-1: size, name: -size})
-        _put(changes[variables.last[number] + 1], {-1: -size})
+        _put(changes[first], {name: -size})
+        _put_span(changes, first, variables.last[number], {-1: size})
     return changes
 
 
@@ -326,6 +358,24 @@ def _list_earlier(variables: _Variables, number: int) -> Iterable[tuple[int, lis
             if latest < first[number]:
                 found.setdefault(latest, []).append(variables.runs[at])
     return sorted(found.items())
+
+
+def _put_twin(changes: Sequence[Terms], variables: _Variables, number: int) -> None:
+    """Let a buffer and the result of a twin that is left out be one."""
+    if number not in variables.one:
+        return
+    twin, name = variables.one[number]
+    first, last = variables.first[number], variables.last[number]
+    size, until = float(twin.bytes), min(twin.until, len(changes) - 2)
+    _put_span(changes, min(first, twin.at), max(last, until), {name: size})
+    _put_span(changes, first, last, {name: -size})
+    _put_span(changes, twin.at, until, {name: -size})
+
+
+def _put_span(changes: Sequence[Terms], first: int, last: int, terms: Terms) -> None:
+    """Let something be alive from before one node until another has run."""
+    _put(changes[first], terms)
+    _put(changes[last + 1], _negate(terms))
 
 
 def _put(terms: Terms, more: Mapping[int, float]) -> None:

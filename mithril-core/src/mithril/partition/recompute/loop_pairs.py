@@ -5,13 +5,14 @@ Their bodies together are one block, whose answer is that of every iteration.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.ir import Node, Value
 from mithril.partition.recompute.blocks import Block
-from mithril.partition.recompute.buffers import FlowReader, Prices, count_around
-from mithril.partition.recompute.residuals import Stack, find_stacks
+from mithril.partition.recompute.buffers import FlowReader, Prices, read_backward
+from mithril.partition.recompute.residuals import Stack, find_stacks, match_inputs
+from mithril.partition.recompute.twins import find_twins
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,25 +43,35 @@ def find_pairs(
         if stacks:
             forward = stacks[0].forward
             taken.add(forward)
-            yield _read_pair(node, [s for s in stacks if s.forward is forward], prices, kept)
+            own = [stack for stack in stacks if stack.forward is forward]
+            yield _read_pair(node, own, makers, prices, kept)
 
 
 def _read_pair(
-    backward: Node, stacks: Sequence[Stack], prices: Prices, kept: Collection[Value]
+    backward: Node,
+    stacks: Sequence[Stack],
+    makers: Mapping[Value, Node],
+    prices: Prices,
+    kept: Collection[Value],
 ) -> LoopPair:
     """Return a backward loop and the forward loop of its stacks, whose bodies are one block."""
     forward, (inside,) = stacks[0].forward, backward.op.bodies
     (body,) = forward.op.bodies
     same = {stack.slice: stack.made for stack in stacks}
+    known = {new: old for old, new in match_inputs(forward, backward, makers)}
     reader = FlowReader(
         body, body.nodes, prices, (), kept, forward.op.carries, forward.op.iterations
     )
     late = [[same.get(v, v) for v in node.inputs] for node in inside.nodes]
     late.append([same.get(v, v) for v in inside.outputs.values()])
-    around = count_around(inside, (), inside.nodes, prices)
-    flow = reader.read(late, [*[(0, 0)] * len(body.nodes), *around, *(around[-1:] or [(0, 0)])])
+    of = read_backward(inside, (), inside.nodes, prices)
+    around = [*[(0, 0)] * len(body.nodes), *of.around, *(of.around[-1:] or [(0, 0)])]
+    outputs, stacked = list(body.outputs.values()), set(same.values())
+    leaving = [v for at, v in enumerate(outputs) if at < len(forward.op.carries) or v not in stacked]
+    twins = find_twins(body.nodes, inside.nodes, known.get, of.made)
+    flow = reader.read(late, around, leaving, twins)
     block = Block(flow, 0, len(flow.nodes), 0, len(flow.late), frozenset())
-    return LoopPair(forward, backward, block, frozenset(same.values()))
+    return LoopPair(forward, backward, block, frozenset(stacked))
 
 
 __all__ = ["LoopPair", "find_pairs"]

@@ -14,7 +14,7 @@ from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Liveness
 from mithril.ir import Graph, Node, Value
 from mithril.partition.recompute.blocks import Block, cut_blocks, join_blocks
-from mithril.partition.recompute.buffers import Flow, FlowReader, Prices, count_around
+from mithril.partition.recompute.buffers import Flow, FlowReader, Prices, read_backward
 from mithril.partition.recompute.drop_sets import (
     DropSet,
     add_held,
@@ -28,6 +28,7 @@ from mithril.partition.recompute.drop_sets import (
 from mithril.partition.recompute.loop_pairs import LoopPair, find_pairs
 from mithril.partition.recompute.residuals import split_phases
 from mithril.partition.recompute.rewrite import list_in_time
+from mithril.partition.recompute.twins import find_twins
 from mithril.plan import Program
 
 FEW = 4
@@ -166,8 +167,10 @@ class _Sections:
         stacks = {v for node in pairs for v in node.outputs[len(node.op.carries) :]}
         apart = stacks | set(graph.outputs.values()) | self._list_once(early)
         reader = FlowReader(graph, early, prices, apart, self.part.kept)
-        around = count_around(graph, early, late, prices, [p.backward for p in pairs.values()])
-        flow = reader.read([list(node.inputs) for node in late], around)
+        backward = read_backward(graph, early, late, prices, [p.backward for p in pairs.values()])
+        leaving = list(graph.outputs.values())
+        twins = find_twins(early, late, lambda value: value, backward.made)
+        flow = reader.read([list(node.inputs) for node in late], backward.around, leaving, twins)
         if not flow.nodes or not flow.late:
             return Reading(self.part, None, {}, [])
         self._places = {node: at for at, node in enumerate(late)}
