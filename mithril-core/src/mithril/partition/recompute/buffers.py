@@ -177,6 +177,13 @@ class Prices:
                 found[node] = collective_seconds(kind, nbytes, op.axes, self.mesh, self.hardware)
         return found
 
+    def count(self, node: Node) -> float:
+        """Return the seconds of all iterations of a loop."""
+        inside = [*node.op.bodies]
+        seconds = sum(sum(self.of(body).values()) for body in inside)
+        seconds += sum(self.count(inner) for body in inside for inner in body.nodes)
+        return node.op.iterations * seconds
+
 
 class FlowReader:
     """Reads the forward of a graph.
@@ -187,16 +194,18 @@ class FlowReader:
         prices: of the nodes.
         apart: values that count elsewhere: they leave, or are read with the body of a loop.
         kept: values that may not be dropped.
+        loops: those whose results may be dropped, with the seconds that running again takes.
         carries: inputs that the iterations of a loop hand on; other inputs are always there.
         count: how many iterations that loop has, if the graph is the body of one.
     """
 
     def __init__(
         self, graph: Graph, early: Sequence[Node], prices: Prices, apart: Collection[Value],
-        kept: Collection[Value], carries: Collection[Value] = (), count: int | None = None,
+        kept: Collection[Value], loops: Mapping[Node, float], carries: Collection[Value] = (),
+        count: int | None = None,
     ) -> None:  # fmt: skip
         self._early, self._count, self._apart = early, count, frozenset(apart)
-        self._kept = frozenset((*apart, *kept))
+        self._kept, self._loops, self._prices = frozenset(kept), loops, prices
         self._execution = prices.hardware.execution
         self._seconds = prices.of(graph)
         self._storages = Storages(graph, self._execution)
@@ -224,7 +233,7 @@ class FlowReader:
         for position, node in enumerate(self._early):
             reads.append(self._list_sources(node.inputs))
             made.append(self._place(node, position, reads[-1]))
-        seconds = [self._seconds.get(node, 0.0) * (self._count or 1) for node in self._early]
+        seconds = [self._count_seconds(node) * (self._count or 1) for node in self._early]
         strides = self._storages.strides
         workspaces = [
             0 if node.op.bodies else count_workspace(node, self._execution, strides)
@@ -235,6 +244,11 @@ class FlowReader:
             self._early, self._buffers, made, reads, seconds, workspaces, needed, around,
             self._through, self._free, self._list_sources(leaving), twins, self._count,
         )  # fmt: skip
+
+    def _count_seconds(self, node: Node) -> float:
+        if node.op.bodies:
+            return self._loops[node] if node in self._loops else self._prices.count(node)
+        return self._seconds.get(node, 0.0)
 
     def _place(self, node: Node, position: int, sources: Numbers) -> Numbers:
         """Give the results of a node their buffers; return these."""
@@ -265,7 +279,7 @@ class FlowReader:
         return of.get(node.inputs[0]) is of[value] and not is_less
 
     def _is_fixed(self, node: Node, value: Value) -> bool:
-        if value in self._kept or node.op.bodies:
+        if value in self._kept or (node.op.bodies and node not in self._loops):
             return True
         return isinstance(node.op, DynamicUpdateSlice) and node.op.in_place
 

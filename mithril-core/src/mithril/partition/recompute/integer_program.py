@@ -165,17 +165,22 @@ class _Program:
             at: self._add_flow(body.block.flow, part.microbatches)
             for at, body in reading.bodies.items()
         }
+        waiting = {
+            at: self._add_waiting(own, variables, reading.bodies[at].stacks)
+            for at, variables in inside.items()
+        }
         kept: Terms = {}
-        for variables in (own, *inside.values()):
-            for number in range(len(variables.kept)):
-                kept |= variables.list_kept(number)
+        for number in range(len(own.kept)):
+            kept |= own.list_kept(number)
+        for terms in waiting.values():
+            kept |= terms
         more = {name: (part.in_flight - 1) * size for name, size in kept.items()}
         beside = before | {name: size for name, size in more.items() if size}
         changes = _list_changes(own, self)
         for at, variables in inside.items():
+            _put_span(changes, 0, at - 1, waiting[at])
             for number in range(len(variables.kept)):
-                _put(changes[0], variables.list_kept(number))
-                _put(changes[at + 1], _negate(variables.list_kept(number)))
+                _put_span(changes, at, at, variables.list_kept(number))
         alive = None
         around = flow.around[len(flow.nodes) :]
         for at, (_, taken) in enumerate(around):
@@ -306,6 +311,24 @@ class _Program:
             for number in flow.reads[at]:
                 if number in makers:
                     self.require({name: 1.0, names[makers[number]]: -1.0}, 0.0)
+
+    def _add_waiting(
+        self, own: _Variables, inside: _Variables, stacks: Mapping[int, int]
+    ) -> Terms:
+        """Return the bytes of the stacks of a loop that wait for the backward.
+
+        These are all that it keeps, without stacks that it makes again as a whole.
+        """
+        found: Terms = {}
+        for number in range(len(inside.kept)):
+            ((name, size),) = inside.list_kept(number).items()
+            stack = stacks.get(number)
+            if stack in own.again:
+                waits = self.new()
+                self.require({waits: 1.0, own.again[stack]: 1.0, name: -1.0}, 0.0)
+                name = waits
+            found[name] = size
+        return found
 
     def _add_inside(self, variables: _Variables, around: int, beside: Terms, taken: int) -> None:
         """Limit what an iteration of a backward loop takes, where slices lie in the stacks."""

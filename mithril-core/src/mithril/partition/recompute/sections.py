@@ -7,7 +7,7 @@ every iteration, and what it keeps it keeps in all of them. Equal blocks are sol
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.cost.hardware import Hardware
@@ -70,6 +70,7 @@ class Pick:
         seconds: that making things again takes in a step.
         block: what it is of.
         drop_set: what is dropped there.
+        stacks: what is dropped besides, of a loop that runs again.
     """
 
     kept: int
@@ -77,11 +78,12 @@ class Pick:
     seconds: float
     block: Block
     drop_set: DropSet
+    stacks: Sequence[Value] = ()
 
     def list_values(self) -> list[Value]:
         """Return what is dropped."""
         within = range(self.block.start, self.block.end)
-        return self.block.flow.list_values(self.drop_set.dropped, within)
+        return [*self.stacks, *self.block.flow.list_values(self.drop_set.dropped, within)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,10 +115,12 @@ class Body:
     Args:
         block: both.
         handed_on: bytes that an iteration takes besides, with what the one before it has made.
+        stacks: for buffers of the body that the forward stacks up, the buffers of the stacks.
     """
 
     block: Block
     handed_on: int
+    stacks: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,8 +169,9 @@ class _Sections:
         early, late = split_phases(graph)
         pairs = {p.forward: p for p in find_pairs(early, late, prices, self.part.kept)}
         stacks = {v for node in pairs for v in node.outputs[len(node.op.carries) :]}
-        apart = stacks | set(graph.outputs.values()) | self._list_once(early)
-        reader = FlowReader(graph, early, prices, apart, self.part.kept)
+        fixed = set(graph.outputs.values()) | self._list_once(early)
+        loops = {node: pair.count_again() for node, pair in pairs.items()}
+        reader = FlowReader(graph, early, prices, stacks | fixed, fixed | self.part.kept, loops)
         backward = read_backward(graph, early, late, prices, [p.backward for p in pairs.values()])
         leaving = list(graph.outputs.values())
         twins = find_twins(early, late, lambda value: value, backward.made)
@@ -255,32 +260,70 @@ class _Sections:
 
     def _make_loop(self, block: Block, pair: LoopPair) -> Section:
         """Return the section of a loop: what its node holds, and the drop sets of its body."""
-        outside = weigh(block, ())
-        held = add_held(outside.held, block.around)
-        at = block.end - block.start + self._places[pair.backward] - block.late_start
-        first = self._liveness.measure_body(pair.forward, pair.forward.op.bodies[0]).peak
+        outside, inside = weigh(block, ()), pair.block
+        place = self._places[pair.backward]
+        at = block.end - block.start + place - block.late_start
         handed_on = self._measure_iteration(pair.backward, pair.backward.op.bodies[0])
         handed_on -= self._liveness.measure_body(pair.backward, pair.backward.op.bodies[0]).peak
-        inside = pair.block
-        self._bodies[self._places[pair.backward]] = Body(inside, handed_on)
+        self._bodies[place] = Body(inside, handed_on, _match_stacks(block, pair))
         picks = []
         for drop_set in self._list_drop_sets(inside, True):
-            forward = held[0] - first + self._measure_forward(pair, drop_set)
-            most = max(*held[1:], forward, held[at] + handed_on + drop_set.working(inside.around))
-            kept = outside.kept + drop_set.kept
-            more = kept * (self.part.in_flight - 1)
-            seconds = drop_set.seconds * self.part.microbatches
-            picks.append(Pick(kept + more, most + drop_set.kept + more, seconds, inside, drop_set))
-        least = max(*held[1:], held[at] + handed_on + _find_least(inside))
-        return Section(inside, picks, {}, self._make_bound(inside), least, least)
+            found = self._weigh_loop(block, pair, outside, at, drop_set, handed_on)
+            picks += found if not self.part.is_whole else found[:1]
+        bound, again = self._make_bound(inside), self._count_again(block)
+        least = _find_least(block)
+        least = max(least, block.around[at][1] + handed_on + _find_least(inside))
+        return Section(inside, picks, {}, lambda price: min(bound(price), again), least, least)
 
-    def _measure_forward(self, pair: LoopPair, drop_set: DropSet) -> int:
-        """Return what an iteration of a forward loop takes that stacks what a drop set keeps."""
+    def _count_again(self, block: Block) -> float:
+        """Return the seconds that running a loop twice takes longer in a step."""
+        return block.flow.seconds[block.start] * self.part.microbatches
+
+    def _weigh_loop(
+        self, block: Block, pair: LoopPair, outside: DropSet, at: int, drop_set: DropSet,
+        handed_on: int,
+    ) -> list[Pick]:  # fmt: skip
+        """Return what a drop set of its body makes of a loop: with its stacks kept, and made again.
+
+        Stacks are made again by the whole loop, right before that of the backward takes them; what
+        it starts from is kept for it.
+        """
+        inside, flow = pair.block, block.flow
+        held = add_held(outside.held, block.around)
+        first = self._liveness.measure_body(pair.forward, pair.forward.op.bodies[0]).peak
+        stacked = _match_stacks(block, pair)
+        start = sum(
+            flow.buffers[n].bytes for n in flow.reads[block.start] if n not in flow.handed_on
+        )
+        whole = self._measure_forward(pair, drop_set.needed)
+        seconds = drop_set.seconds * self.part.microbatches
+        picks = []
+        for gone in (frozenset[int](), drop_set.needed.intersection(stacked)):
+            if picks and not gone:
+                break
+            left = inside.flow.times * sum(
+                inside.flow.buffers[n].bytes for n in drop_set.needed - gone
+            )
+            forward = held[0] - first + self._measure_forward(pair, drop_set.needed - gone)
+            backward = held[at] + max(handed_on + drop_set.working(inside.around), whole if gone else 0)
+            more = start if gone else 0
+            most = max(*held[1:], forward) + left
+            most = max(most, backward + drop_set.kept) + more
+            kept = outside.kept + left + more
+            besides = kept * (self.part.in_flight - 1)
+            picks.append(Pick(
+                kept + besides, most + besides, seconds + (self._count_again(block) if gone else 0.0),
+                inside, drop_set, tuple(flow.buffers[stacked[n]].value for n in sorted(gone)),
+            ))  # fmt: skip
+        return picks
+
+    def _measure_forward(self, pair: LoopPair, kept: Collection[int]) -> int:
+        """Return what an iteration of a forward loop takes that stacks some buffers."""
         op, buffers = pair.forward.op, pair.block.flow.buffers
         body = op.bodies[0]
-        outputs = list(body.outputs.values())
-        others = [v for v in outputs if v not in pair.stacked]
-        more = [buffers[number].value for number in sorted(drop_set.needed)]
+        outputs, stacked = list(body.outputs.values()), set(pair.stacks.values())
+        others = [v for v in outputs if v not in stacked]
+        more = [buffers[number].value for number in sorted(kept)]
         made = dict.fromkeys([*others[len(op.carries) :], *more])
         values = [*outputs[: len(op.carries)], *made]
         named = {str(position): value for position, value in enumerate(values)}
@@ -309,6 +352,17 @@ def _move(drop_set: DropSet, of: Block, to: Block) -> DropSet:
         frozenset(of.translate(numbers, to)) for numbers in (drop_set.dropped, drop_set.needed)
     )
     return replace(drop_set, dropped=dropped, needed=needed)
+
+
+def _match_stacks(block: Block, pair: LoopPair) -> dict[int, int]:
+    """Return for buffers of a loop's body that it stacks up the buffers of these stacks."""
+    numbers = {buffer.value: n for n, buffer in enumerate(pair.block.flow.buffers)}
+    made = ((block.flow.buffers[n].value, n) for n in block.buffers)
+    return {
+        numbers[pair.stacks[value]]: n
+        for value, n in made
+        if value in pair.stacks and pair.stacks[value] in numbers
+    }
 
 
 def _find_least(block: Block) -> int:
