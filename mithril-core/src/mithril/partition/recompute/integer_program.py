@@ -38,6 +38,8 @@ BUDGET = 1000.0
 """The budget in the unit of the program, whose tolerance of 1e-6 is next to nothing of it."""
 NEAR = 1e-3
 """An answer is good enough if it is within such a part of the bound."""
+EXACT = 32
+"""Of so many nodes that may run again, at most, it is the best."""
 
 Terms = dict[int, float]
 """A sum: coefficients by the numbers of variables."""
@@ -51,11 +53,15 @@ class Answer:
         bound: seconds that no set within the budget can go below.
         dropped: the values of a set that may keep to it; nothing if none was found.
         seconds: that making these again takes in a step.
+        runs: the numbers of the variables of nodes that run again.
+        is_best: whether that is the least that the program knows of.
     """
 
     bound: float
     dropped: frozenset[Value] = frozenset()
     seconds: float = inf
+    runs: frozenset[int] = frozenset()
+    is_best: bool = False
 
 
 def can_solve() -> bool:
@@ -63,12 +69,17 @@ def can_solve() -> bool:
     return find_spec("scipy") is not None
 
 
-def solve(groups: Sequence[Sequence[Reading]], limits: Sequence[int]) -> list[Answer]:
+def solve(
+    groups: Sequence[Sequence[Reading]],
+    limits: Sequence[int],
+    refuted: Sequence[Iterable[frozenset[int]]] = (),
+) -> list[Answer]:
     """Return for each group of local programs the least time within some bytes.
 
     Args:
         groups: local programs that share devices, in the order of the forward.
         limits: how many bytes, for each group.
+        refuted: for each group, what ran again in answers that took more than that.
 
     Returns:
         The answers; nothing if there is no solver, if the programs are too large for it, or if
@@ -78,6 +89,9 @@ def solve(groups: Sequence[Sequence[Reading]], limits: Sequence[int]) -> list[An
     if is_whole or min(limits) <= 0 or not can_solve():
         return []
     programs = [_state(group, limit) for group, limit in zip(groups, limits, strict=True)]
+    for program, some in zip(programs, refuted, strict=False):
+        for runs in some:
+            program.refute(runs)
     if sum(program.count_whole() for program in programs) > LARGEST:
         return []
     answers = [program.solve() for program in programs]
@@ -143,6 +157,10 @@ class _Program:
     _flows: list[_Variables] = field(default_factory=list)
 
     @property
+    def _gap(self) -> float:
+        return NEAR if self.count_whole() > EXACT else 0.0
+
+    @property
     def _unit(self) -> float:
         return BUDGET / self.limit
 
@@ -193,10 +211,16 @@ class _Program:
         _put(total, {name: part.in_flight * size for name, size in kept.items()})
         return total
 
+    def refute(self, runs: frozenset[int]) -> None:
+        """Say that a set takes too much: another node runs again, or one of these does not."""
+        whole = (name for name, is_whole in enumerate(self._whole) if is_whole)
+        signs = {name: -1.0 if name in runs else 1.0 for name in whole}
+        self.require(signs, 1.0 - len(runs))
+
     def solve(self) -> Answer | None:
         """Return the answer of the program; None if it has none."""
         if not self.count_whole():
-            return Answer(0.0, frozenset(), 0.0)
+            return Answer(0.0, seconds=0.0)
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
@@ -213,7 +237,7 @@ class _Program:
             bounds=Bounds(np.zeros(len(self._upper)), np.array(self._upper)),
             constraints=LinearConstraint(matrix, low, high),
             # What presolving leaves out, HiGHS may have to mend in its answer, and it prints so.
-            options={"node_limit": NODES, "mip_rel_gap": NEAR, "presolve": False},
+            options={"node_limit": NODES, "mip_rel_gap": self._gap, "presolve": False},
         )
         if found.mip_dual_bound is None:
             return None
@@ -223,12 +247,17 @@ class _Program:
         return self._read(found.x, bound)
 
     def _read(self, x: np.ndarray, bound: float) -> Answer:
+        runs = frozenset(
+            name for name, is_whole in enumerate(self._whole) if is_whole and x[name] > 0.5
+        )
         dropped: set[Value] = set()
         for variables in self._flows:
             flow = variables.flow
-            gone = [n for n, name in variables.again.items() if x[name] > 0.5]
+            again = {at for at, name in variables.runs.items() if name in runs}
+            gone = [n for n in variables.again if flow.buffers[n].maker in again]
             dropped.update(flow.list_values(gone, range(len(flow.nodes))) if gone else ())
-        return Answer(bound, frozenset(dropped), max(float(np.dot(self._costs, x)), 0.0))
+        seconds = max(float(np.dot(self._costs, x)), 0.0)
+        return Answer(bound, frozenset(dropped), seconds, runs, self._gap == 0.0)
 
     # ---------------------------------------------------------------- variables and rows
 
@@ -298,7 +327,7 @@ class _Program:
             name = self.new(-flow.seconds[at] * microbatches)
             for run in needed:
                 self.require({run: 1.0, name: -1.0}, 0.0)
-            found |= {number: (twin, name) for number in flow.made[at]}
+            found |= dict.fromkeys(flow.made[at], (twin, name))
         return found
 
     def _add_spare(self, flow: Flow, kept: Sequence[int], microbatches: int) -> None:
@@ -312,9 +341,7 @@ class _Program:
                 if number in makers:
                     self.require({name: 1.0, names[makers[number]]: -1.0}, 0.0)
 
-    def _add_waiting(
-        self, own: _Variables, inside: _Variables, stacks: Mapping[int, int]
-    ) -> Terms:
+    def _add_waiting(self, own: _Variables, inside: _Variables, stacks: Mapping[int, int]) -> Terms:
         """Return the bytes of the stacks of a loop that wait for the backward.
 
         These are all that it keeps, without stacks that it makes again as a whole.

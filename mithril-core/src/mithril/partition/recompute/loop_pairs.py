@@ -76,7 +76,9 @@ def _read_pair(
     of = read_backward(inside, (), inside.nodes, prices)
     around = [*[(0, 0)] * len(body.nodes), *of.around, *(of.around[-1:] or [(0, 0)])]
     outputs, stacked = list(body.outputs.values()), set(same.values())
-    leaving = [v for at, v in enumerate(outputs) if at < len(forward.op.carries) or v not in stacked]
+    leaving = [
+        v for at, v in enumerate(outputs) if at < len(forward.op.carries) or v not in stacked
+    ]
     twins = find_twins(body.nodes, inside.nodes, known.get, of.made)
     flow = reader.read(late, around, leaving, twins)
     block = Block(flow, 0, len(flow.nodes), 0, len(flow.late), frozenset())

@@ -289,32 +289,29 @@ class _Sections:
         it starts from is kept for it.
         """
         inside, flow = pair.block, block.flow
-        held = add_held(outside.held, block.around)
+        held, stacked = add_held(outside.held, block.around), _match_stacks(block, pair)
         first = self._liveness.measure_body(pair.forward, pair.forward.op.bodies[0]).peak
-        stacked = _match_stacks(block, pair)
-        start = sum(
-            flow.buffers[n].bytes for n in flow.reads[block.start] if n not in flow.handed_on
-        )
+        read = (n for n in flow.reads[block.start] if n not in flow.handed_on)
+        start = sum(flow.buffers[n].bytes for n in read)
+        working = handed_on + drop_set.working(inside.around)
         whole = self._measure_forward(pair, drop_set.needed)
-        seconds = drop_set.seconds * self.part.microbatches
         picks = []
         for gone in (frozenset[int](), drop_set.needed.intersection(stacked)):
             if picks and not gone:
                 break
-            left = inside.flow.times * sum(
-                inside.flow.buffers[n].bytes for n in drop_set.needed - gone
+            left = drop_set.needed - gone
+            waiting = inside.flow.times * sum(inside.flow.buffers[n].bytes for n in left)
+            forward = held[0] - first + self._measure_forward(pair, left)
+            most = max(forward + waiting, *(size + waiting for size in held[1:]))
+            most = max(most, held[at] + drop_set.kept + max(working, whole if gone else 0))
+            more, again = (start, self._count_again(block)) if gone else (0, 0.0)
+            seconds = drop_set.seconds * self.part.microbatches + again
+            stacks = tuple(flow.buffers[stacked[n]].value for n in sorted(gone))
+            kept = outside.kept + waiting + more
+            beside = kept * (self.part.in_flight - 1)
+            picks.append(
+                Pick(kept + beside, most + more + beside, seconds, inside, drop_set, stacks)
             )
-            forward = held[0] - first + self._measure_forward(pair, drop_set.needed - gone)
-            backward = held[at] + max(handed_on + drop_set.working(inside.around), whole if gone else 0)
-            more = start if gone else 0
-            most = max(*held[1:], forward) + left
-            most = max(most, backward + drop_set.kept) + more
-            kept = outside.kept + left + more
-            besides = kept * (self.part.in_flight - 1)
-            picks.append(Pick(
-                kept + besides, most + besides, seconds + (self._count_again(block) if gone else 0.0),
-                inside, drop_set, tuple(flow.buffers[stacked[n]].value for n in sorted(gone)),
-            ))  # fmt: skip
         return picks
 
     def _measure_forward(self, pair: LoopPair, kept: Collection[int]) -> int:

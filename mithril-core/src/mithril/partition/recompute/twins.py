@@ -55,7 +55,9 @@ def find_twins(
         at = known.get((node.op, inputs))
         if at is None:
             continue
-        same.update((new, (old, at)) for new, old in zip(node.outputs, early[at].outputs, strict=True))
+        same.update(
+            (new, (old, at)) for new, old in zip(node.outputs, early[at].outputs, strict=True)
+        )
         size, until = made.get(position, (0, position))
         others = tuple(sorted({same[v][1] for v in node.inputs if v in same}))
         found.setdefault(at, Twin(position, until, size, others))
