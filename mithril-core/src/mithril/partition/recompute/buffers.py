@@ -168,8 +168,10 @@ class Prices:
 
     def of(self, graph: Graph) -> dict[Node, float]:
         """Return the seconds of the nodes of a graph that run kernels, or exchange data."""
-        kernels = find_kernels(graph, self.hardware.execution, self._costs)
-        found = {node: kernel.seconds(self.hardware) for node, kernel in kernels.items()}
+        execution = self.hardware.execution
+        rounds = self.mesh.size if execution.in_turn else 1
+        kernels = find_kernels(graph, execution, self._costs)
+        found = {node: rounds * kernel.seconds(self.hardware) for node, kernel in kernels.items()}
         for node in graph.nodes:
             op = collective_of(node.op)
             if op is not None:

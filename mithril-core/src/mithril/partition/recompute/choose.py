@@ -30,8 +30,10 @@ ROUNDS, SMALLER = 24, 3
 """So often an integer program is solved without sets that take too much, and with less room."""
 ALL_SETS, PROGRAM, LAGRANGIAN = "all sets", "an integer program", "Lagrangian relaxation"
 """How a bound is found."""
-NEXT = 1e-9
+ALIKE = 1e-9
 """Times that differ by such a part are the same."""
+OF_ESTIMATES = " of estimates"
+"""What is said of a bound where kernels or devices take another time together than each alone."""
 POINTS = 12
 """How many points a trade-off curve has, at most."""
 
@@ -130,6 +132,7 @@ class _Search:
         # How much more is in memory than what ways count: as it was measured last, and at least.
         self._fewest: tuple[int, ...] = ()
         self._is_exact = True  # whether that was always as much
+        self._is_timed = all(not part.hardware.execution.lays_out for part in parts)
         self._others = self._compare(most, self._find(_list_values(most)))
 
     def find_within(self, limit: int, name: str) -> Choice:
@@ -176,16 +179,17 @@ class _Search:
         while smaller < SMALLER:
             best = self._find_best(limit)
             taken = inf if best is None else self._count_seconds(best)
-            if taken <= bound * (1 + NEXT):
+            if taken <= bound * (1 + ALIKE):
                 break
             answers = solve([group.readings for group in self._groups], room, refuted)
             if not smaller:
                 bound = max([bound, *(answer.bound for answer in answers)])
-            if max((answer.seconds for answer in answers), default=inf) >= taken * (1 - NEXT):
+            if max((answer.seconds for answer in answers), default=inf) >= taken * (1 - ALIKE):
                 break
             dropped = frozenset[Value]().union(*(answer.dropped for answer in answers))
-            peaks = self._find(dropped).peaks
-            over = [max(peaks[group.first] - limit, 0) for group in self._groups]
+            measured = self._find(dropped)
+            self._check_time(max(answer.seconds for answer in answers), measured)
+            over = [max(measured.peaks[group.first] - limit, 0) for group in self._groups]
             if not any(over):
                 break
             rounds += 1
@@ -297,14 +301,21 @@ class _Search:
             for group, way in zip(self._groups, ways, strict=True)
         )
         self._is_exact &= not self._fewest or self._fewest == found
+        self._check_time(max((way.seconds for way in ways), default=0.0), measured)
         self._fewest = tuple(map(min, self._fewest or found, found))
         return found
+
+    def _check_time(self, expected: float, measured: Measured) -> None:
+        """Take note whether a plan takes as long as was expected, so that bounds are proven."""
+        seconds = measured.seconds - self._base.seconds
+        self._is_timed &= abs(seconds - expected) <= ALIKE * self._base.seconds
 
     # ---------------------------------------------------------------- the answer
 
     def _make(self, dropped: frozenset[Value], bound: float | None, by: str = "") -> Choice:
         seconds = self._count_seconds(dropped)
         bound = None if bound is None else min(bound, seconds)
+        by += "" if self._is_timed or not by else OF_ESTIMATES
         return Choice(dropped, self._known[dropped], seconds, bound, self._list_curve(), by)
 
     def _find_bound(self, limit: int) -> tuple[float, str]:

@@ -291,7 +291,8 @@ class _Sections:
         inside, flow = pair.block, block.flow
         held, stacked = add_held(outside.held, block.around), _match_stacks(block, pair)
         first = self._liveness.measure_body(pair.forward, pair.forward.op.bodies[0]).peak
-        read = (n for n in flow.reads[block.start] if n not in flow.handed_on)
+        there = flow.handed_on.union(*flow.late)
+        read = (n for n in flow.reads[block.start] if n not in there)
         start = sum(flow.buffers[n].bytes for n in read)
         working = handed_on + drop_set.working(inside.around)
         whole = self._measure_forward(pair, drop_set.needed)
