@@ -100,16 +100,21 @@ class Flow:
                 found.append(at)
         return tuple(found)
 
-    def count_least(self, at: int) -> float:
-        """Return the seconds that a step takes longer at least if a node runs again.
+    @cached_property
+    def least(self) -> Sequence[float]:
+        """The seconds that a step takes longer at least if each node runs again.
 
         That is nothing if its twin is left out then, or if it need not run in the forward.
         """
-        return 0.0 if at in self._for_nothing else self.seconds[at]
+        free = {*self.spare, *self.twins}
+        return [0.0 if at in free else seconds for at, seconds in enumerate(self.seconds)]
 
     @cached_property
-    def _for_nothing(self) -> frozenset[int]:
-        return frozenset((*self.spare, *self.twins))
+    def likely(self) -> Sequence[float]:
+        """The same if all that the forward makes of its results is kept."""
+        read = {number for reads in self.reads for number in reads}
+        free = {at for at in self.spare if read.isdisjoint(self.made[at])}.union(self.twins)
+        return [0.0 if at in free else seconds for at, seconds in enumerate(self.seconds)]
 
     @property
     def times(self) -> int:

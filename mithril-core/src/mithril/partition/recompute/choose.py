@@ -64,8 +64,8 @@ class Choice:
     Args:
         dropped: the values that are not kept.
         measured: what the plan takes.
-        seconds: predicted time that computing them again takes in a step.
-        bound: the least time that any choice within the budget takes; None without a budget.
+        seconds: predicted time that a step takes more than one that keeps everything.
+        bound: the least time that any choice within the budget takes more; None without a budget.
         curve: what cheaper and dearer choices cost, by peak from the largest.
         bound_by: how the bound was found.
     """

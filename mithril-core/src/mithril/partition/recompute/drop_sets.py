@@ -130,7 +130,7 @@ def find_bound(block: Block, price: float) -> float:
         block: the one; nothing says that its exits are kept.
         price: of memory, in seconds a byte.
     """
-    return _cut(block, price, frozenset())[0]
+    return _cut(block, price, frozenset(), block.flow.least)[0]
 
 
 # ------------------------------------------------------------------ the convex hull
@@ -138,7 +138,7 @@ def find_bound(block: Block, price: float) -> float:
 
 def _find_hull(block: Block) -> list[DropSet]:
     most = weigh(block, ())
-    least = weigh(block, _cut(block, None, block.exits)[1])
+    least = weigh(block, _cut(block, None, block.exits, block.flow.likely)[1])
     found = {drop_set.dropped: drop_set for drop_set in (most, least)}
     waiting = [(most, least)] if least.kept < most.kept else []
     while waiting:
@@ -146,20 +146,23 @@ def _find_hull(block: Block) -> list[DropSet]:
         saved, cost = left.kept - right.kept, right.seconds - left.seconds
         if saved <= 0 or cost <= 0:
             continue
-        drop_set = weigh(block, _cut(block, cost / saved, block.exits)[1])
+        drop_set = weigh(block, _cut(block, cost / saved, block.exits, block.flow.likely)[1])
         if drop_set.dropped not in found:
             found[drop_set.dropped] = drop_set
             waiting += [(left, drop_set), (drop_set, right)]
     return list(found.values())
 
 
-def _cut(block: Block, price: float | None, exits: frozenset[int]) -> tuple[float, frozenset[int]]:
+def _cut(
+    block: Block, price: float | None, exits: frozenset[int], seconds: Sequence[float]
+) -> tuple[float, frozenset[int]]:
     """Return the cost of the cheapest set to drop, and that set.
 
     Args:
         block: the one.
         price: of memory, in seconds a byte; None for more than any time.
         exits: buffers that are kept in any case.
+        seconds: that running each node of the flow again costs.
     """
     flow, numbers = block.flow, {n: i for i, n in enumerate(block.buffers)}
     droppable = list_droppable(block)

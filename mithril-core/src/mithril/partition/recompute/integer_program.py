@@ -321,12 +321,12 @@ class _Program:
         """Add which nodes of the backward are left out as their twins run again; see `twins`."""
         found: dict[int, tuple[Twin, int]] = {}
         for at, twin in flow.twins.items():
-            needed = [runs.get(other) for other in (at, *twin.others) if flow.made[other]]
-            if at not in runs or None in needed:
+            needed = [at, *(other for other in twin.others if flow.made[other])]
+            if not runs.keys() >= set(needed):
                 continue
             name = self.new(-flow.seconds[at] * microbatches)
-            for run in needed:
-                self.require({run: 1.0, name: -1.0}, 0.0)
+            for other in needed:
+                self.require({runs[other]: 1.0, name: -1.0}, 0.0)
             found |= dict.fromkeys(flow.made[at], (twin, name))
         return found
 
@@ -349,10 +349,10 @@ class _Program:
         found: Terms = {}
         for number in range(len(inside.kept)):
             ((name, size),) = inside.list_kept(number).items()
-            stack = stacks.get(number)
-            if stack in own.again:
+            again = own.again.get(stacks.get(number, -1))
+            if again is not None:
                 waits = self.new()
-                self.require({waits: 1.0, own.again[stack]: 1.0, name: -1.0}, 0.0)
+                self.require({waits: 1.0, again: 1.0, name: -1.0}, 0.0)
                 name = waits
             found[name] = size
         return found

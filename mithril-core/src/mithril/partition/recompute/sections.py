@@ -296,7 +296,7 @@ class _Sections:
         start = sum(flow.buffers[n].bytes for n in read)
         working = handed_on + drop_set.working(inside.around)
         whole = self._measure_forward(pair, drop_set.needed)
-        picks = []
+        picks: list[Pick] = []
         for gone in (frozenset[int](), drop_set.needed.intersection(stacked)):
             if picks and not gone:
                 break
