@@ -180,9 +180,7 @@ def _cut(
             network.link_to_sink(count + at)
     for at in range(block.start, block.end):
         vertex = 2 * count + at - block.start
-        network.link_to_sink(
-            vertex, round(flow.count_least(at) * (UNIT if price is not None else 1))
-        )
+        network.link_to_sink(vertex, round(seconds[at] * (UNIT if price is not None else 1)))
         for number in flow.reads[at]:
             if number in numbers:
                 network.link(vertex, numbers[number], INFINITE)
