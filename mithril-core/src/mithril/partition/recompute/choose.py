@@ -129,11 +129,10 @@ class _Search:
         self._groups = _group(parts)
         self._base = self._find(frozenset())
         most = tuple(group.frontier.keep_all() for group in self._groups)
-        # How much more is in memory than what ways count: as it was measured last, and at least.
-        self._fewest: tuple[int, ...] = ()
-        self._is_exact = True  # whether that was always as much
+        # How much more is in memory than what ways count: as it was measured last, and first.
         self._is_timed = all(not part.hardware.execution.lays_out for part in parts)
-        self._others = self._compare(most, self._find(_list_values(most)))
+        self._others = self._beside = self._compare(most, self._find(_list_values(most)))
+        self._is_exact = True  # whether that was always as much
 
     def find_within(self, limit: int, name: str) -> Choice:
         """Return the fastest choice within some bytes; see `choose_within`."""
@@ -173,7 +172,7 @@ class _Search:
             limit: how many bytes.
             bound: seconds that no choice goes below.
         """
-        room = [limit - others for others in self._fewest]
+        room = [limit - others for others in self._beside]
         refuted: list[set[frozenset[int]]] = [set() for _ in room]
         rounds, smaller = 0, 0
         while smaller < SMALLER:
@@ -209,7 +208,7 @@ class _Search:
             is_known = _list_values(ways) in self._known
             measured = self._find(_list_values(ways))
             found.append((ways, measured))
-            self._others = self._compare(ways, measured)
+            self._note(ways, measured)
             if self._others == others:
                 return
             if is_known:
@@ -243,7 +242,7 @@ class _Search:
             )
             is_known = _list_values(ways) in self._known
             measured = self._find(_list_values(ways))
-            self._others = self._compare(ways, measured)
+            self._note(ways, measured)
             if max(measured.peaks) <= limit:
                 low = middle
             else:
@@ -277,7 +276,7 @@ class _Search:
         """Return whether the ways that take the least memory keep to a limit."""
         ways = tuple(group.frontier.find_least() for group in self._groups)
         measured = self._find(_list_values(ways))
-        self._others = self._compare(ways, measured)
+        self._note(ways, measured)
         return max(measured.peaks) <= limit
 
     def _refuse(self, limit: int, name: str) -> NoReturn:
@@ -296,14 +295,16 @@ class _Search:
 
     def _compare(self, ways: Ways, measured: Measured) -> tuple[int, ...]:
         """Return how much more each group's devices hold than what its way counts."""
-        found = tuple(
+        return tuple(
             measured.peaks[group.first] - way.peak
             for group, way in zip(self._groups, ways, strict=True)
         )
-        self._is_exact &= not self._fewest or self._fewest == found
-        self._check_time(max((way.seconds for way in ways), default=0.0), measured)
-        self._fewest = tuple(map(min, self._fewest or found, found))
-        return found
+
+    def _note(self, ways: Ways, measured: Measured) -> None:
+        """Take note how much more a plan takes than what its ways count."""
+        self._others = self._compare(ways, measured)
+        self._is_exact &= self._others == self._beside
+        self._check_time(max(way.seconds for way in ways), measured)
 
     def _check_time(self, expected: float, measured: Measured) -> None:
         """Take note whether a plan takes as long as was expected, so that bounds are proven."""
@@ -324,7 +325,7 @@ class _Search:
             return inf, ALL_SETS
         bound = max(
             group.frontier.find_bound(limit - others)
-            for group, others in zip(self._groups, self._fewest, strict=True)
+            for group, others in zip(self._groups, self._beside, strict=True)
         )
         return bound, LAGRANGIAN
 
