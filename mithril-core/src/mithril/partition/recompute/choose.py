@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 from typing import NoReturn
 
@@ -117,6 +118,13 @@ class _Group:
     readings: Sequence[Reading]
     frontier: Frontier
 
+    def keep_all(self) -> int:
+        """Return the most bytes at once if everything is kept."""
+        kept = list(accumulate((reading.kept for reading in self.readings), initial=0))
+        return max(
+            before + reading.peak for before, reading in zip(kept, self.readings, strict=False)
+        )
+
 
 Ways = tuple[Way, ...]
 """One for each group."""
@@ -129,9 +137,14 @@ class _Search:
         self._groups = _group(parts)
         self._base = self._find(frozenset())
         most = tuple(group.frontier.keep_all() for group in self._groups)
-        # How much more is in memory than what ways count: as it was measured last, and first.
+        # How much more is in memory than what ways count, as it was measured last, and than what
+        # is counted if everything is kept.
         self._is_timed = all(not part.hardware.execution.lays_out for part in parts)
-        self._others = self._beside = self._compare(most, self._find(_list_values(most)))
+        keeping = self._find(_list_values(most))
+        self._others = self._compare(most, keeping)
+        self._beside = tuple(
+            keeping.peaks[group.first] - group.keep_all() for group in self._groups
+        )
         self._is_exact = True  # whether that was always as much
 
     def find_within(self, limit: int, name: str) -> Choice:

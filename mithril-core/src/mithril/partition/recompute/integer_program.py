@@ -305,6 +305,10 @@ class _Program:
                 readers.setdefault(number, []).append(at)
         for number, name in again.items():
             self.require({runs[flow.buffers[number].maker]: 1.0, name: -1.0}, 0.0)
+        for at, name in runs.items():
+            if first.keys().isdisjoint(flow.made[at]):  # it runs for others that do
+                others = {runs[w]: 1.0 for n in flow.made[at] for w in readers.get(n, ())}
+                self.require(others | {name: -1.0}, 0.0)
         for number, name in enumerate(kept):
             both = {name: 1.0} | ({again[number]: 1.0} if number in again else {})
             self.require(both, 1.0 if number in first else 0.0, 1.0)

@@ -132,12 +132,16 @@ class Reading:
         flow: of its graph; None if nothing can be made again.
         bodies: of its loops, by their positions in the backward.
         sections: one after another.
+        kept: bytes that stay in memory from forward to backward if everything is kept.
+        peak: the most bytes at once then.
     """
 
     part: LocalPart
     flow: Flow | None
     bodies: Mapping[int, Body]
     sections: Sequence[Section]
+    kept: int = 0
+    peak: int = 0
 
     @property
     def has_all(self) -> bool:
@@ -191,7 +195,26 @@ class _Sections:
             else:
                 longer = self._find_longer(blocks[at : at + LONGEST], pairs)
                 found.append(self._make(block, counts[block.key] <= FEW, longer))
-        return Reading(self.part, flow, self._bodies, found)
+        return Reading(self.part, flow, self._bodies, found, *self._keep_all(flow, blocks, pairs))
+
+    def _keep_all(
+        self, flow: Flow, blocks: Sequence[Block], pairs: Mapping[Node, LoopPair]
+    ) -> tuple[int, int]:
+        """Return the bytes that keeping everything leaves for the backward, and takes at most."""
+        whole = join_blocks(blocks)
+        outside = weigh(whole, ())
+        held, kept = add_held(outside.held, whole.around), outside.kept
+        for at, node in enumerate(flow.nodes):
+            if node not in pairs:
+                continue
+            pair, place = pairs[node], self._places[pairs[node].backward]
+            inside, late = weigh(pair.block, ()), whole.end + place - whole.late_start
+            held[at] += self._measure_forward(pair, inside.needed) - self._measure_once(pair)
+            held[late] += self._bodies[place].handed_on + inside.working(pair.block.around)
+            held[at : late + 1] = [size + inside.kept for size in held[at : late + 1]]
+            kept += inside.kept
+        more = kept * (self.part.in_flight - 1)
+        return kept + more, max(held) + more
 
     def _list_once(self, early: Sequence[Node]) -> set[Value]:
         """Return what is there once for all micro-batches, whatever else is kept of each."""
@@ -290,7 +313,7 @@ class _Sections:
         """
         inside, flow = pair.block, block.flow
         held, stacked = add_held(outside.held, block.around), _match_stacks(block, pair)
-        first = self._liveness.measure_body(pair.forward, pair.forward.op.bodies[0]).peak
+        first = self._measure_once(pair)
         there = flow.handed_on.union(*flow.late)
         read = (n for n in flow.reads[block.start] if n not in there)
         start = sum(flow.buffers[n].bytes for n in read)
@@ -314,6 +337,10 @@ class _Sections:
                 Pick(kept + beside, most + more + beside, seconds, inside, drop_set, stacks)
             )
         return picks
+
+    def _measure_once(self, pair: LoopPair) -> int:
+        """Return what an iteration of a forward loop takes, without what the one before made."""
+        return self._liveness.measure_body(pair.forward, pair.forward.op.bodies[0]).peak
 
     def _measure_forward(self, pair: LoopPair, kept: Collection[int]) -> int:
         """Return what an iteration of a forward loop takes that stacks some buffers."""
