@@ -328,7 +328,8 @@ class _Search:
 
     def _make(self, dropped: frozenset[Value], bound: float | None, by: str = "") -> Choice:
         seconds = self._count_seconds(dropped)
-        bound = None if bound is None else min(bound, seconds)
+        if bound is not None and bound >= seconds * (1 - ALIKE):
+            bound = seconds
         by += "" if self._is_timed or not by else OF_ESTIMATES
         return Choice(dropped, self._known[dropped], seconds, bound, self._list_curve(), by)
 

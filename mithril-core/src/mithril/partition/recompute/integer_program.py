@@ -38,7 +38,7 @@ BUDGET = 1000.0
 """The budget in the unit of the program, whose tolerance of 1e-6 is next to nothing of it."""
 NEAR = 1e-3
 """An answer is good enough if it is within such a part of the bound."""
-EXACT = 32
+EXACT = 16
 """Of so many nodes that may run again, at most, it is the best."""
 
 Terms = dict[int, float]
