@@ -27,6 +27,15 @@ import numpy as np
 
 from mithril.ir import Value
 from mithril.partition.recompute.buffers import Flow
+from mithril.partition.recompute.moments import (
+    Rows,
+    Terms,
+    Variables,
+    list_changes,
+    put,
+    put_span,
+    put_twin,
+)
 from mithril.partition.recompute.sections import Reading
 from mithril.partition.recompute.twins import Twin
 
@@ -40,9 +49,6 @@ NEAR = 1e-3
 """An answer is good enough if it is within such a part of the bound."""
 EXACT = 16
 """Of so many nodes that may run again, at most, it is the best."""
-
-Terms = dict[int, float]
-"""A sum: coefficients by the numbers of variables."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,53 +114,9 @@ def _state(readings: Sequence[Reading], limit: int) -> _Program:
     return program
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Variables:
-    """The variables of a flow.
-
-    Args:
-        flow: the one.
-        kept: of its buffers.
-        again: of those that may be made again.
-        runs: of the nodes that may run again.
-        first: for each buffer that the backward reads, the position where it first does.
-        last: and where it last does.
-        one: for each buffer of which the backward has a twin, that twin, and whether it is left
-            out.
-        readers: for each buffer, the nodes that read it and may run again.
-    """
-
-    flow: Flow
-    kept: Sequence[int]
-    again: Mapping[int, int]
-    runs: Mapping[int, int]
-    first: Mapping[int, int]
-    last: Mapping[int, int]
-    one: Mapping[int, tuple[Twin, int]]
-    readers: Mapping[int, Sequence[int]]
-
-    def list_kept(self, number: int) -> Terms:
-        """Return the bytes of a buffer as far as it is kept, of all iterations."""
-        return {self.kept[number]: self.flow.buffers[number].bytes * self.flow.times}
-
-    def find_earliest(self) -> dict[int, int]:
-        """Return when each buffer can be needed first, for the backward or to make others again."""
-        found = dict(self.first)
-        for at in reversed(range(len(self.flow.nodes))):
-            needed = [found[n] for n in self.flow.made[at] if n in self.again and n in found]
-            for number in self.flow.reads[at] if needed else ():
-                found[number] = min(found.get(number, min(needed)), *needed)
-        return found
-
-
 @dataclass(slots=True, eq=False)
-class _Program:
-    limit: int
-    _costs: list[float] = field(default_factory=list)
-    _whole: list[bool] = field(default_factory=list)
-    _upper: list[float] = field(default_factory=list)
-    _rows: list[tuple[Terms, float, float]] = field(default_factory=list)
-    _flows: list[_Variables] = field(default_factory=list)
+class _Program(Rows):
+    _flows: list[Variables] = field(default_factory=list)
 
     @property
     def _gap(self) -> float:
@@ -163,10 +125,6 @@ class _Program:
     @property
     def _unit(self) -> float:
         return BUDGET / self.limit
-
-    def count_whole(self) -> int:
-        """Return how many variables are whole numbers."""
-        return sum(self._whole)
 
     def add(self, reading: Reading, before: Terms) -> Terms:
         """Add a local program; return what it and those before it keep.
@@ -194,11 +152,11 @@ class _Program:
             kept |= terms
         more = {name: (part.in_flight - 1) * size for name, size in kept.items()}
         beside = before | {name: size for name, size in more.items() if size}
-        changes = _list_changes(own, self)
+        changes = list_changes(own, self)
         for at, variables in inside.items():
-            _put_span(changes, 0, at - 1, waiting[at])
+            put_span(changes, 0, at - 1, waiting[at])
             for number in range(len(variables.kept)):
-                _put_span(changes, at, at, variables.list_kept(number))
+                put_span(changes, at, at, variables.list_kept(number))
         alive = None
         around = flow.around[len(flow.nodes) :]
         for at, (_, taken) in enumerate(around):
@@ -208,12 +166,12 @@ class _Program:
                 taken += reading.bodies[at].handed_on
                 self._add_inside(inside[at], alive, beside, taken)
         total = before.copy()
-        _put(total, {name: part.in_flight * size for name, size in kept.items()})
+        put(total, {name: part.in_flight * size for name, size in kept.items()})
         return total
 
     def refute(self, runs: frozenset[int]) -> None:
         """Say that a set takes too much: another node runs again, or one of these does not."""
-        whole = (name for name, is_whole in enumerate(self._whole) if is_whole)
+        whole = (name for name, is_whole in enumerate(self.whole) if is_whole)
         signs = {name: -1.0 if name in runs else 1.0 for name in whole}
         self.require(signs, 1.0 - len(runs))
 
@@ -224,17 +182,17 @@ class _Program:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
-        scale = sum(map(abs, self._costs)) or 1.0
-        places = [(row, name) for row, (terms, _, _) in enumerate(self._rows) for name in terms]
-        sizes = [size for terms, _, _ in self._rows for size in terms.values()]
+        scale = sum(map(abs, self.costs)) or 1.0
+        places = [(row, name) for row, (terms, _, _) in enumerate(self.rows) for name in terms]
+        sizes = [size for terms, _, _ in self.rows for size in terms.values()]
         rows, columns = np.array(places, np.int32).T
-        shape = len(self._rows), len(self._costs)
+        shape = len(self.rows), len(self.costs)
         matrix = csr_array((sizes, (rows, columns)), shape=shape)
-        low, high = np.array([(low, high) for _, low, high in self._rows]).T
+        low, high = np.array([(low, high) for _, low, high in self.rows]).T
         found = milp(
-            np.array(self._costs) / scale,
-            integrality=np.array(self._whole, int),
-            bounds=Bounds(np.zeros(len(self._upper)), np.array(self._upper)),
+            np.array(self.costs) / scale,
+            integrality=np.array(self.whole, int),
+            bounds=Bounds(np.zeros(len(self.upper)), np.array(self.upper)),
             constraints=LinearConstraint(matrix, low, high),
             # What presolving leaves out, HiGHS may have to mend in its answer, and it prints so.
             options={"node_limit": NODES, "mip_rel_gap": self._gap, "presolve": False},
@@ -248,7 +206,7 @@ class _Program:
 
     def _read(self, x: np.ndarray, bound: float) -> Answer:
         runs = frozenset(
-            name for name, is_whole in enumerate(self._whole) if is_whole and x[name] > 0.5
+            name for name, is_whole in enumerate(self.whole) if is_whole and x[name] > 0.5
         )
         dropped: set[Value] = set()
         for variables in self._flows:
@@ -256,21 +214,10 @@ class _Program:
             again = {at for at, name in variables.runs.items() if name in runs}
             gone = [n for n in variables.again if flow.buffers[n].maker in again]
             dropped.update(flow.list_values(gone, range(len(flow.nodes))) if gone else ())
-        seconds = max(float(np.dot(self._costs, x)), 0.0)
+        seconds = max(float(np.dot(self.costs, x)), 0.0)
         return Answer(bound, frozenset(dropped), seconds, runs, self._gap == 0.0)
 
     # ---------------------------------------------------------------- variables and rows
-
-    def new(self, cost: float = 0.0, *, is_whole: bool = False, upper: float = 1.0) -> int:
-        """Return the number of a new variable of at least 0."""
-        self._costs.append(cost)
-        self._whole.append(is_whole)
-        self._upper.append(upper)
-        return len(self._costs) - 1
-
-    def require(self, terms: Terms, low: float, high: float = inf) -> None:
-        """Say between what a sum lies."""
-        self._rows.append((terms, low, high))
 
     def _limit(self, alive: Iterable[int], beside: Terms, taken: int) -> None:
         """Say that what is alive fits into the budget beside other bytes, and what is taken."""
@@ -286,7 +233,7 @@ class _Program:
         self.require({now: 1.0} | earlier | terms, constant, constant)
         return now
 
-    def _add_flow(self, flow: Flow, microbatches: int) -> _Variables:
+    def _add_flow(self, flow: Flow, microbatches: int) -> Variables:
         """Add the variables of a flow, and what makes its buffers."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
@@ -315,7 +262,7 @@ class _Program:
             for at in readers.get(number, ()):
                 self.require(both | {runs[at]: -1.0}, 0.0)
         self._add_spare(flow, kept, microbatches)
-        found = _Variables(flow, kept, again, runs, first, last, one, readers)
+        found = Variables(flow, kept, again, runs, first, last, one, readers)
         self._flows.append(found)
         return found
 
@@ -345,7 +292,7 @@ class _Program:
                 if number in makers:
                     self.require({name: 1.0, names[makers[number]]: -1.0}, 0.0)
 
-    def _add_waiting(self, own: _Variables, inside: _Variables, stacks: Mapping[int, int]) -> Terms:
+    def _add_waiting(self, own: Variables, inside: Variables, stacks: Mapping[int, int]) -> Terms:
         """Return the bytes of the stacks of a loop that wait for the backward.
 
         These are all that it keeps, without stacks that it makes again as a whole.
@@ -361,84 +308,19 @@ class _Program:
             found[name] = size
         return found
 
-    def _add_inside(self, variables: _Variables, around: int, beside: Terms, taken: int) -> None:
+    def _add_inside(self, variables: Variables, around: int, beside: Terms, taken: int) -> None:
         """Limit what an iteration of a backward loop takes, where slices lie in the stacks."""
         flow = variables.flow
         changes: list[Terms] = [{} for _ in range(len(flow.late) + 1)]
         for number, name in variables.again.items():
             if number in variables.first:
                 size = float(flow.buffers[number].bytes)
-                _put_span(changes, variables.first[number], variables.last[number], {name: size})
-                _put_twin(changes, variables, number)
+                put_span(changes, variables.first[number], variables.last[number], {name: size})
+                put_twin(changes, variables, number)
         alive = None
         for at, (_, more) in enumerate(flow.around[len(flow.nodes) :]):
             alive = self._add_moment(alive, changes[at])
             self._limit([around, alive], beside, taken + more)
-
-
-def _list_changes(variables: _Variables, program: _Program) -> list[Terms]:
-    """Return what comes and goes before each node of the backward; -1 stands for constants."""
-    flow, earliest = variables.flow, variables.find_earliest()
-    changes: list[Terms] = [{} for _ in range(len(flow.late) + 2)]
-    for number, buffer in enumerate(flow.buffers):
-        if number not in earliest or not buffer.bytes:
-            continue
-        size, name = float(buffer.bytes), variables.kept[number]
-        _put(changes[0], {name: size})
-        if number not in variables.first:
-            _put(changes[earliest[number] + 1], {name: -size})
-            continue
-        first = variables.first[number]
-        _put_twin(changes, variables, number)
-        for at, runs in () if number in variables.one else _list_earlier(variables, number):
-            there = program.new()
-            program.require({there: 1.0, name: -1.0}, 0.0)
-            for run in runs:
-                program.require({there: 1.0, run: -1.0}, 0.0)
-            _put(changes[at], {there: size, name: -size})
-            name = there
-        _put(changes[first], {name: -size})
-        _put_span(changes, first, variables.last[number], {-1: size})
-    return changes
-
-
-def _list_earlier(variables: _Variables, number: int) -> Iterable[tuple[int, list[int]]]:
-    """Return when, before the backward reads a buffer, others have been made of it, and which."""
-    found: dict[int, list[int]] = {}
-    for at in variables.readers.get(number, ()):
-        made, first = variables.flow.made[at], variables.first
-        if all(n in first for n in made):
-            latest = max(first[n] for n in made)
-            if latest < first[number]:
-                found.setdefault(latest, []).append(variables.runs[at])
-    return sorted(found.items())
-
-
-def _put_twin(changes: Sequence[Terms], variables: _Variables, number: int) -> None:
-    """Let a buffer and the result of a twin that is left out be one."""
-    if number not in variables.one:
-        return
-    twin, name = variables.one[number]
-    first, last = variables.first[number], variables.last[number]
-    size, until = float(twin.bytes), min(twin.until, len(changes) - 2)
-    _put_span(changes, min(first, twin.at), max(last, until), {name: size})
-    _put_span(changes, first, last, {name: -size})
-    _put_span(changes, twin.at, until, {name: -size})
-
-
-def _put_span(changes: Sequence[Terms], first: int, last: int, terms: Terms) -> None:
-    """Let something be alive from before one node until another has run."""
-    _put(changes[first], terms)
-    _put(changes[last + 1], _negate(terms))
-
-
-def _put(terms: Terms, more: Mapping[int, float]) -> None:
-    for name, size in more.items():
-        terms[name] = terms.get(name, 0.0) + size
-
-
-def _negate(terms: Terms) -> Terms:
-    return {name: -size for name, size in terms.items()}
 
 
 __all__ = ["Answer", "can_solve", "solve"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mithril.ir import Node, Value
+from mithril.cost.liveness import Liveness
+from mithril.ir import Graph, Node, Value
 from mithril.partition.recompute.blocks import Block
 from mithril.partition.recompute.buffers import FlowReader, Prices, read_backward
 from mithril.partition.recompute.residuals import Stack, find_stacks, match_inputs
@@ -39,6 +40,47 @@ class LoopPair:
         """
         flow, spare = self.block.flow, set(self.block.flow.spare)
         return sum(seconds for at, seconds in enumerate(flow.seconds) if at not in spare)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Iterations:
+    """Reads off what iterations of loops take.
+
+    Args:
+        liveness: reads memory off their bodies.
+    """
+
+    liveness: Liveness
+
+    def measure_once(self, node: Node) -> int:
+        """Return what an iteration of a loop takes, without what the one before it has made."""
+        return self.liveness.measure_body(node, node.op.bodies[0]).peak
+
+    def measure_forward(self, pair: LoopPair, kept: Collection[int]) -> int:
+        """Return what an iteration of a forward loop takes that stacks some buffers."""
+        op, buffers = pair.forward.op, pair.block.flow.buffers
+        body = op.bodies[0]
+        outputs, stacked = list(body.outputs.values()), set(pair.stacks.values())
+        others = [v for v in outputs if v not in stacked]
+        more = [buffers[number].value for number in sorted(kept)]
+        made = dict.fromkeys([*others[len(op.carries) :], *more])
+        values = [*outputs[: len(op.carries)], *made]
+        named = {str(position): value for position, value in enumerate(values)}
+        smaller = Graph(body.inputs, body.nodes, named)
+        return self.measure(pair.forward, smaller)
+
+    def measure(self, node: Node, body: Graph) -> int:
+        """Return what an iteration takes, with what the one before has made for stacks."""
+        memory, carried = self.liveness.measure_body(node, body), len(node.op.carries)
+        if self.liveness.execution.lays_out or node.op.iterations == 1:
+            return memory.peak
+        found, carries = memory.peak, set(memory.results[:carried])
+        for number in dict.fromkeys(memory.results[carried:]):
+            if number in memory.made and number not in carries:
+                found += memory.made[number].bytes
+            elif number < carried:
+                found += body.inputs[number].type.nbytes
+        return found
 
 
 def find_pairs(
@@ -85,4 +127,4 @@ def _read_pair(
     return LoopPair(forward, backward, block, {stack.value: stack.made for stack in stacks})
 
 
-__all__ = ["LoopPair", "find_pairs"]
+__all__ = ["Iterations", "LoopPair", "find_pairs"]

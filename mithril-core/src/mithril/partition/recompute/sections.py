@@ -7,12 +7,12 @@ every iteration, and what it keeps it keeps in all of them. Equal blocks are sol
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Liveness
-from mithril.ir import Graph, Node, Value
+from mithril.ir import Node, Value
 from mithril.partition.recompute.blocks import Block, cut_blocks, join_blocks
 from mithril.partition.recompute.buffers import Flow, FlowReader, Prices, read_backward
 from mithril.partition.recompute.drop_sets import (
@@ -25,7 +25,7 @@ from mithril.partition.recompute.drop_sets import (
     list_droppable,
     weigh,
 )  # fmt: skip
-from mithril.partition.recompute.loop_pairs import LoopPair, find_pairs
+from mithril.partition.recompute.loop_pairs import Iterations, LoopPair, find_pairs
 from mithril.partition.recompute.residuals import split_phases
 from mithril.partition.recompute.rewrite import list_in_time
 from mithril.partition.recompute.twins import find_twins
@@ -165,7 +165,7 @@ class _Sections:
     _bodies: dict[int, Body] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._liveness = Liveness(self.part.hardware.execution)
+        self._iterations = Iterations(Liveness(self.part.hardware.execution))
 
     def read(self) -> Reading:
         graph = self.part.program.graph
@@ -209,7 +209,9 @@ class _Sections:
                 continue
             pair, place = pairs[node], self._places[pairs[node].backward]
             inside, late = weigh(pair.block, ()), whole.end + place - whole.late_start
-            held[at] += self._measure_forward(pair, inside.needed) - self._measure_once(pair)
+            held[at] += self._iterations.measure_forward(
+                pair, inside.needed
+            ) - self._iterations.measure_once(pair.forward)
             held[late] += self._bodies[place].handed_on + inside.working(pair.block.around)
             held[at : late + 1] = [size + inside.kept for size in held[at : late + 1]]
             kept += inside.kept
@@ -286,8 +288,10 @@ class _Sections:
         outside, inside = weigh(block, ()), pair.block
         place = self._places[pair.backward]
         at = block.end - block.start + place - block.late_start
-        handed_on = self._measure_iteration(pair.backward, pair.backward.op.bodies[0])
-        handed_on -= self._liveness.measure_body(pair.backward, pair.backward.op.bodies[0]).peak
+        handed_on = self._iterations.measure(pair.backward, pair.backward.op.bodies[0])
+        handed_on -= self._iterations.liveness.measure_body(
+            pair.backward, pair.backward.op.bodies[0]
+        ).peak
         self._bodies[place] = Body(inside, handed_on, _match_stacks(block, pair))
         picks = []
         for drop_set in self._list_drop_sets(inside, True):
@@ -313,19 +317,19 @@ class _Sections:
         """
         inside, flow = pair.block, block.flow
         held, stacked = add_held(outside.held, block.around), _match_stacks(block, pair)
-        first = self._measure_once(pair)
+        first = self._iterations.measure_once(pair.forward)
         there = flow.handed_on.union(*flow.late)
         read = (n for n in flow.reads[block.start] if n not in there)
         start = sum(flow.buffers[n].bytes for n in read)
         working = handed_on + drop_set.working(inside.around)
-        whole = self._measure_forward(pair, drop_set.needed)
+        whole = self._iterations.measure_forward(pair, drop_set.needed)
         picks: list[Pick] = []
         for gone in (frozenset[int](), drop_set.needed.intersection(stacked)):
             if picks and not gone:
                 break
             left = drop_set.needed - gone
             waiting = inside.flow.times * sum(inside.flow.buffers[n].bytes for n in left)
-            forward = held[0] - first + self._measure_forward(pair, left)
+            forward = held[0] - first + self._iterations.measure_forward(pair, left)
             most = max(forward + waiting, *(size + waiting for size in held[1:]))
             most = max(most, held[at] + drop_set.kept + max(working, whole if gone else 0))
             more, again = (start, self._count_again(block)) if gone else (0, 0.0)
@@ -337,36 +341,6 @@ class _Sections:
                 Pick(kept + beside, most + more + beside, seconds, inside, drop_set, stacks)
             )
         return picks
-
-    def _measure_once(self, pair: LoopPair) -> int:
-        """Return what an iteration of a forward loop takes, without what the one before made."""
-        return self._liveness.measure_body(pair.forward, pair.forward.op.bodies[0]).peak
-
-    def _measure_forward(self, pair: LoopPair, kept: Collection[int]) -> int:
-        """Return what an iteration of a forward loop takes that stacks some buffers."""
-        op, buffers = pair.forward.op, pair.block.flow.buffers
-        body = op.bodies[0]
-        outputs, stacked = list(body.outputs.values()), set(pair.stacks.values())
-        others = [v for v in outputs if v not in stacked]
-        more = [buffers[number].value for number in sorted(kept)]
-        made = dict.fromkeys([*others[len(op.carries) :], *more])
-        values = [*outputs[: len(op.carries)], *made]
-        named = {str(position): value for position, value in enumerate(values)}
-        smaller = Graph(body.inputs, body.nodes, named)
-        return self._measure_iteration(pair.forward, smaller)
-
-    def _measure_iteration(self, node: Node, body: Graph) -> int:
-        """Return what an iteration takes, with what the one before has made for stacks."""
-        memory, carried = self._liveness.measure_body(node, body), len(node.op.carries)
-        if self.part.hardware.execution.lays_out or node.op.iterations == 1:
-            return memory.peak
-        found, carries = memory.peak, set(memory.results[:carried])
-        for number in dict.fromkeys(memory.results[carried:]):
-            if number in memory.made and number not in carries:
-                found += memory.made[number].bytes
-            elif number < carried:
-                found += body.inputs[number].type.nbytes
-        return found
 
 
 def _move(drop_set: DropSet, of: Block, to: Block) -> DropSet:
