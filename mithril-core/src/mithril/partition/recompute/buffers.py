@@ -67,7 +67,8 @@ class Flow:
         through: for each value that is no buffer, its sources.
         free: what takes nothing to make again, as it is never in memory, or a constant; with the
             positions of the nodes that make it.
-        leaving: the buffers that the forward is for: outputs, and what iterations hand on.
+        leaving: the buffers that the forward is for: outputs, and what iterations hand on; without
+            any, what the backward reads first.
         twins: nodes of the backward that compute what a node of the forward does, by its position.
         count: how many iterations of a loop this is the body of; None if it is none.
     """
@@ -247,9 +248,12 @@ class FlowReader:
             for node in self._early
         ]
         needed = [self._list_sources(values) for values in late]
+        # Without results of its own a forward is for what the backward starts from: to make that
+        # again there is the same as to make it in the forward.
+        results = self._list_sources(leaving) or next(filter(None, needed), ())
         return Flow(
             self._early, self._buffers, made, reads, seconds, workspaces, needed, around,
-            self._through, self._free, self._list_sources(leaving), twins, self._count,
+            self._through, self._free, results, twins, self._count,
         )  # fmt: skip
 
     def _count_seconds(self, node: Node) -> float:

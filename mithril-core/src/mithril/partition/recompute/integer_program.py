@@ -47,6 +47,8 @@ BUDGET = 1000.0
 """The budget in the unit of the program, whose tolerance of 1e-6 is next to nothing of it."""
 NEAR = 1e-3
 """An answer is good enough if it is within such a part of the bound."""
+NEXT_TO_NOTHING = 1e-9
+"""A bound of such a part of all costs is none."""
 EXACT = 16
 """Of so many nodes that may run again, at most, it is the best."""
 
@@ -199,7 +201,8 @@ class _Program(Rows):
         )
         if found.mip_dual_bound is None:
             return None
-        bound = max(float(found.mip_dual_bound), 0.0) * scale
+        dual = float(found.mip_dual_bound)
+        bound = dual * scale if dual > NEXT_TO_NOTHING else 0.0
         if found.x is None:
             return Answer(bound)
         return self._read(found.x, bound)
