@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import assume, given, reject, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mithril.errors import PlanError
 from mithril.ir import Value
@@ -51,18 +51,20 @@ def test_the_choice_is_the_cheapest_there_is(
     program = small_program(seed, mesh, kind)
     values = droppable(program.graph)
     assume(len(values) <= MOST)
-    try:
-        check_cheapest(program, values, [share])
-    except PlanError:
-        if kind != "loop":
-            raise
-        reject()  # a body of which the solver drops nothing, as below
+    check_cheapest(program, values, [share])
 
 
-@pytest.mark.xfail(strict=True, raises=PlanError, reason="nothing of this loop's body is dropped")
-def test_of_a_body_that_could_take_less_the_choice_is_the_cheapest() -> None:
-    program = small_program(3762, ONE, "loop")
-    check_cheapest(program, droppable(program.graph), [0.6])
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [
+        pytest.param(3762, "loop", id="the whole loop runs again"),
+        pytest.param(335610, "loop", id="the backward computes it anyway, in a loop"),
+        pytest.param(16, "chain", id="the backward computes it anyway"),
+    ],
+)
+def test_what_decided_once_is_the_cheapest(seed: int, kind: str) -> None:
+    program = small_program(seed, ONE, kind)
+    check_cheapest(program, droppable(program.graph), [0.0, 0.6])
 
 
 @pytest.mark.slow

@@ -54,7 +54,8 @@ def print_memory_tradeoff(plan: Plan) -> None:
         OptionError: the plan was made without a budget.
     """
     policy, own = _check(plan), _find_own(plan)
-    points = sorted({*policy.curve, own}, key=lambda point: -point.peak)
+    others = (point for point in policy.curve if point.peak != own.peak)
+    points = sorted((*others, own), key=lambda point: -point.peak)
     rows = [
         (
             format_bytes(point.peak),

@@ -7,12 +7,13 @@ in several blocks, as attention and feed-forward do, is one block.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 from mithril.partition.recompute.buffers import Around, Flow, Numbers
+from mithril.partition.recompute.twins import Twin
 
 BESIDE, WIDER = 3, 1.5
 """A point is none if, of so many on either side, some have as many times fewer bytes."""
@@ -71,6 +72,29 @@ class Block:
         return (*around[self.start : self.end], *late)
 
     @cached_property
+    def spare(self) -> Numbers:
+        """Its nodes that the forward runs for the backward alone, the last one first."""
+        return tuple(at for at in self.flow.spare if self.start <= at < self.end)
+
+    @cached_property
+    def twins(self) -> Mapping[int, Sequence[tuple[int, Twin]]]:
+        """Twins of its nodes, with these, by their positions in its part of the backward."""
+        found: dict[int, list[tuple[int, Twin]]] = {}
+        for at, twin in self.flow.twins.items():
+            if self.start <= at < self.end and self.late_start <= twin.at < self.late_end:
+                found.setdefault(twin.at, []).append((at, twin))
+        return found
+
+    @cached_property
+    def ends(self) -> Mapping[int, Sequence[int]]:
+        """Positions at which twins are needed last, and of which nodes they are."""
+        found: dict[int, list[int]] = {}
+        for some in self.twins.values():
+            for at, twin in some:
+                found.setdefault(min(twin.until, self.late_end - 1), []).append(at)
+        return found
+
+    @cached_property
     def key(self) -> Hashable:
         """What equal blocks have in common."""
         flow, numbers = self.flow, {n: i for i, n in enumerate(self.buffers)}
@@ -85,7 +109,13 @@ class Block:
         sizes = tuple((flow.buffers[n].bytes, flow.buffers[n].is_fixed) for n in self.buffers)
         needed = tuple((at - self.late_start, rename(read)) for at, read in self.needed)
         exits = rename(tuple(sorted(self.exits)))
-        return nodes, sizes, needed, exits, self.late_end - self.late_start
+        spare = tuple(at - self.start for at in self.spare)
+        twins = tuple(
+            (at - self.start, place - self.late_start, twin.until - twin.at, twin.bytes)
+            for place, some in self.twins.items()
+            for at, twin in some
+        )
+        return nodes, sizes, needed, exits, spare, twins, self.late_end - self.late_start
 
     def translate(self, numbers: Collection[int], other: Block) -> list[int]:
         """Return the buffers of an equal block that correspond to some of this one."""

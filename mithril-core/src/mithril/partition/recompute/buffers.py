@@ -25,6 +25,7 @@ from mithril.mesh import Mesh
 from mithril.ops.collective import collective_of
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
 from mithril.partition.buckets import group_scatters
+from mithril.partition.recompute.twins import Twin
 from mithril.plan.program import describe_collective
 
 Numbers = tuple[int, ...]
@@ -66,6 +67,9 @@ class Flow:
         through: for each value that is no buffer, its sources.
         free: what takes nothing to make again, as it is never in memory, or a constant; with the
             positions of the nodes that make it.
+        leaving: the buffers that the forward is for: outputs, and what iterations hand on; without
+            any, what the backward reads first.
+        twins: nodes of the backward that compute what a node of the forward does, by its position.
         count: how many iterations of a loop this is the body of; None if it is none.
     """
 
@@ -79,7 +83,39 @@ class Flow:
     around: Sequence[Around]
     through: Mapping[Value, Numbers]
     free: Mapping[Value, int]
+    leaving: Numbers = ()
+    twins: Mapping[int, Twin] = field(default_factory=dict)
     count: int | None = None
+
+    @cached_property
+    def spare(self) -> tuple[int, ...]:
+        """The nodes that the forward runs for the backward alone, the last one first."""
+        needed = set(self.leaving)
+        used = {number for read in self.late for number in read}
+        found = []
+        for at in reversed(range(len(self.nodes))):
+            if self.nodes[at].op.bodies or not needed.isdisjoint(self.made[at]):
+                needed.update(self.reads[at])
+            elif not used.isdisjoint(self.made[at]):
+                used.update(self.reads[at])
+                found.append(at)
+        return tuple(found)
+
+    @cached_property
+    def least(self) -> Sequence[float]:
+        """The seconds that a step takes longer at least if each node runs again.
+
+        That is nothing if its twin is left out then, or if it need not run in the forward.
+        """
+        free = {*self.spare, *self.twins}
+        return [0.0 if at in free else seconds for at, seconds in enumerate(self.seconds)]
+
+    @cached_property
+    def likely(self) -> Sequence[float]:
+        """The same if all that the forward makes of its results is kept."""
+        read = {number for reads in self.reads for number in reads}
+        free = {at for at in self.spare if read.isdisjoint(self.made[at])}.union(self.twins)
+        return [0.0 if at in free else seconds for at, seconds in enumerate(self.seconds)]
 
     @property
     def times(self) -> int:
@@ -138,14 +174,23 @@ class Prices:
 
     def of(self, graph: Graph) -> dict[Node, float]:
         """Return the seconds of the nodes of a graph that run kernels, or exchange data."""
-        kernels = find_kernels(graph, self.hardware.execution, self._costs)
-        found = {node: kernel.seconds(self.hardware) for node, kernel in kernels.items()}
+        execution = self.hardware.execution
+        rounds = self.mesh.size if execution.in_turn else 1
+        kernels = find_kernels(graph, execution, self._costs)
+        found = {node: rounds * kernel.seconds(self.hardware) for node, kernel in kernels.items()}
         for node in graph.nodes:
             op = collective_of(node.op)
             if op is not None:
                 kind, _, nbytes = describe_collective(node, self.mesh)
                 found[node] = collective_seconds(kind, nbytes, op.axes, self.mesh, self.hardware)
         return found
+
+    def count(self, node: Node) -> float:
+        """Return the seconds of all iterations of a loop."""
+        inside = [*node.op.bodies]
+        seconds = sum(sum(self.of(body).values()) for body in inside)
+        seconds += sum(self.count(inner) for body in inside for inner in body.nodes)
+        return node.op.iterations * seconds
 
 
 class FlowReader:
@@ -157,16 +202,18 @@ class FlowReader:
         prices: of the nodes.
         apart: values that count elsewhere: they leave, or are read with the body of a loop.
         kept: values that may not be dropped.
+        loops: those whose results may be dropped, with the seconds that running again takes.
         carries: inputs that the iterations of a loop hand on; other inputs are always there.
         count: how many iterations that loop has, if the graph is the body of one.
     """
 
     def __init__(
         self, graph: Graph, early: Sequence[Node], prices: Prices, apart: Collection[Value],
-        kept: Collection[Value], carries: Collection[Value] = (), count: int | None = None,
+        kept: Collection[Value], loops: Mapping[Node, float], carries: Collection[Value] = (),
+        count: int | None = None,
     ) -> None:  # fmt: skip
         self._early, self._count, self._apart = early, count, frozenset(apart)
-        self._kept = frozenset((*apart, *kept))
+        self._kept, self._loops, self._prices = frozenset(kept), loops, prices
         self._execution = prices.hardware.execution
         self._seconds = prices.of(graph)
         self._storages = Storages(graph, self._execution)
@@ -177,29 +224,42 @@ class FlowReader:
         for value in carries:
             self._add(value, -1, is_fixed=True)
 
-    def read(self, late: Sequence[Sequence[Value]], around: Sequence[Around]) -> Flow:
+    def read(
+        self, late: Sequence[Sequence[Value]], around: Sequence[Around],
+        leaving: Sequence[Value], twins: Mapping[int, Twin],
+    ) -> Flow:  # fmt: skip
         """Return what is read.
 
         Args:
             late: the values of the forward that each node of the backward reads.
             around: as of `Flow`.
+            leaving: the values that the forward is for.
+            twins: as of `Flow`.
         """
         made: list[Numbers] = []
         reads: list[Numbers] = []
         for position, node in enumerate(self._early):
             reads.append(self._list_sources(node.inputs))
             made.append(self._place(node, position, reads[-1]))
-        seconds = [self._seconds.get(node, 0.0) * (self._count or 1) for node in self._early]
+        seconds = [self._count_seconds(node) * (self._count or 1) for node in self._early]
         strides = self._storages.strides
         workspaces = [
             0 if node.op.bodies else count_workspace(node, self._execution, strides)
             for node in self._early
         ]
         needed = [self._list_sources(values) for values in late]
+        # Without results of its own a forward is for what the backward starts from: to make that
+        # again there is the same as to make it in the forward.
+        results = self._list_sources(leaving) or next(filter(None, needed), ())
         return Flow(
             self._early, self._buffers, made, reads, seconds, workspaces, needed, around,
-            self._through, self._free, self._count,
+            self._through, self._free, results, twins, self._count,
         )  # fmt: skip
+
+    def _count_seconds(self, node: Node) -> float:
+        if node.op.bodies:
+            return self._loops[node] if node in self._loops else self._prices.count(node)
+        return self._seconds.get(node, 0.0)
 
     def _place(self, node: Node, position: int, sources: Numbers) -> Numbers:
         """Give the results of a node their buffers; return these."""
@@ -230,7 +290,7 @@ class FlowReader:
         return of.get(node.inputs[0]) is of[value] and not is_less
 
     def _is_fixed(self, node: Node, value: Value) -> bool:
-        if value in self._kept or node.op.bodies:
+        if value in self._kept or (node.op.bodies and node not in self._loops):
             return True
         return isinstance(node.op, DynamicUpdateSlice) and node.op.in_place
 
@@ -246,10 +306,24 @@ class FlowReader:
         return tuple(dict.fromkeys(found))
 
 
-def count_around(
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """What the nodes of a backward take of their own.
+
+    Args:
+        around: as of `Flow`.
+        made: for each that makes something in memory, by position, the bytes, and the position of
+            the last node that needs these.
+    """
+
+    around: Sequence[Around]
+    made: Mapping[int, tuple[int, int]]
+
+
+def read_backward(
     graph: Graph, early: Sequence[Node], late: Sequence[Node], prices: Prices,
     paired: Collection[Node] = (),
-) -> list[Around]:  # fmt: skip
+) -> Backward:  # fmt: skip
     """Return the bytes that the nodes of a backward have made, before and while each node runs.
 
     Args:
@@ -274,10 +348,13 @@ def count_around(
         read = [storages.of[x] for node in bucket for x in node.inputs if x in storages.of]
         deaths |= {storage: max(deaths[storage], last) for storage in read if storage in deaths}
     births, ends = [0] * end, [0] * (end + 1)
+    made: dict[int, tuple[int, int]] = {}
     for storage, death in deaths.items():
         if storage.node in own:
-            births[positions[storage.node]] += storage.bytes
+            at = positions[storage.node]
+            births[at] += storage.bytes
             ends[death + 1] += storage.bytes
+            made[at - len(early)] = storage.bytes, death - len(early)
     found, alive = [], 0
     for at, node in enumerate((*early, *late)):
         alive -= ends[at]
@@ -287,7 +364,9 @@ def count_around(
         size = sum(liveness.measure_body(node, body).peak for body in inside)
         size += 0 if node.op.bodies else count_workspace(node, execution, storages.strides)
         found.append((before, alive + size))
-    return found
+    return Backward(found, made)
 
 
-__all__ = ["Around", "Buffer", "Flow", "FlowReader", "Numbers", "Prices", "count_around"]
+__all__ = [
+    "Around", "Backward", "Buffer", "Flow", "FlowReader", "Numbers", "Prices", "read_backward",
+]  # fmt: skip

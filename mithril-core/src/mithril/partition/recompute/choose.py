@@ -7,8 +7,11 @@ much and goes on. What is returned has been measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+from typing import NoReturn
 
 from mithril.cost.liveness import HOST
 from mithril.cost.memory import PARTS, DeviceMemory
@@ -24,10 +27,14 @@ NEXT_TO_NOTHING = 0.01
 """The part of a step's time that `selective` may cost."""
 TRIES = 6
 """So often a plan is measured and the search moved, at most."""
-ROUNDS = 3
-"""So often an integer program is solved for the bytes that are left, at most."""
+ROUNDS, SMALLER = 24, 3
+"""So often an integer program is solved without sets that take too much, and with less room."""
 ALL_SETS, PROGRAM, LAGRANGIAN = "all sets", "an integer program", "Lagrangian relaxation"
 """How a bound is found."""
+ALIKE = 1e-9
+"""Times that differ by such a part are the same."""
+OF_ESTIMATES = " of estimates"
+"""What is said of a bound where kernels or devices take another time together than each alone."""
 POINTS = 12
 """How many points a trade-off curve has, at most."""
 
@@ -58,8 +65,8 @@ class Choice:
     Args:
         dropped: the values that are not kept.
         measured: what the plan takes.
-        seconds: predicted time that computing them again takes in a step.
-        bound: the least time that any choice within the budget takes; None without a budget.
+        seconds: predicted time that a step takes more than one that keeps everything.
+        bound: the least time that any choice within the budget takes more; None without a budget.
         curve: what cheaper and dearer choices cost, by peak from the largest.
         bound_by: how the bound was found.
     """
@@ -111,6 +118,13 @@ class _Group:
     readings: Sequence[Reading]
     frontier: Frontier
 
+    def keep_all(self) -> int:
+        """Return the most bytes at once if everything is kept."""
+        kept = list(accumulate((reading.kept for reading in self.readings), initial=0))
+        return max(
+            before + reading.peak for before, reading in zip(kept, self.readings, strict=False)
+        )
+
 
 Ways = tuple[Way, ...]
 """One for each group."""
@@ -123,69 +137,99 @@ class _Search:
         self._groups = _group(parts)
         self._base = self._find(frozenset())
         most = tuple(group.frontier.keep_all() for group in self._groups)
-        # How much more is in memory than what ways count; later, as it was measured last.
-        self._others = self._compare(most, self._find(_list_values(most)))
+        # How much more is in memory than what ways count, as it was measured last, and than what
+        # is counted if everything is kept.
+        self._is_timed = all(not part.hardware.execution.lays_out for part in parts)
+        keeping = self._find(_list_values(most))
+        self._others = self._compare(most, keeping)
+        self._beside = tuple(
+            keeping.peaks[group.first] - group.keep_all() for group in self._groups
+        )
+        self._is_exact = True  # whether that was always as much
 
     def find_within(self, limit: int, name: str) -> Choice:
         """Return the fastest choice within some bytes; see `choose_within`."""
         if max(self._base.peaks) <= limit:
-            return self._make((), self._base, limit)
-        fitting = [one for one in self._approach(limit) if max(one[1].peaks) <= limit]
-        if not fitting:
-            fitting = [self._find_least(limit, name)]
-        ways, measured = min(fitting, key=lambda one: (one[1].seconds, max(one[1].peaks)))
-        self._others = self._compare(ways, measured)
-        return self._improve(self._make(ways, measured, limit), limit)
+            return self._make(frozenset(), 0.0)
+        self._approach(limit)
+        is_found = self._find_best(limit) is not None or self._measure_least(limit)
+        bound, by = self._find_bound(limit)
+        if by != ALL_SETS or not (is_found and self._is_exact):
+            solved = self._solve(limit, 0.0 if by == ALL_SETS else bound)
+            bound, by = (solved, PROGRAM) if by == ALL_SETS or solved > bound else (bound, by)
+        best = self._find_best(limit)
+        if best is None:
+            self._refuse(limit, name)
+        return self._make(best, bound, by)
 
-    def _improve(self, choice: Choice, limit: int) -> Choice:
-        """Return a choice with the bound of an integer program, or the better one that it finds.
+    def _find_best(self, limit: int) -> frozenset[Value] | None:
+        """Return what is dropped in the fastest plan that was measured and keeps to a limit."""
+        fitting = (one for one, measured in self._known.items() if max(measured.peaks) <= limit)
 
-        What that leaves out of account may be more than there is room for; it is solved again with
-        as much less then, but its bound is that of the whole room.
+        def rank(dropped: frozenset[Value]) -> tuple[float, int]:
+            return self._count_seconds(dropped), max(self._known[dropped].peaks)
+
+        return min(fitting, key=rank, default=None)
+
+    def _count_seconds(self, dropped: frozenset[Value]) -> float:
+        """Return the seconds that a plan takes more than one that keeps everything."""
+        return max(self._known[dropped].seconds - self._base.seconds, 0.0)
+
+    def _solve(self, limit: int, bound: float) -> float:
+        """Measure what an integer program finds, and return its bound.
+
+        What that leaves out of account may be more than there is room for. It is solved again
+        without such sets if few nodes may run again, and then with less room.
+
+        Args:
+            limit: how many bytes.
+            bound: seconds that no choice goes below.
         """
-        assert choice.bound is not None, "there is a limit"
-        room = [limit - others for others in self._others]
-        before = bound = choice.bound
-        for attempt in range(ROUNDS if choice.seconds > bound else 0):
-            answers = solve([group.readings for group in self._groups], room)
-            if not answers:
+        room = [limit - others for others in self._beside]
+        refuted: list[set[frozenset[int]]] = [set() for _ in room]
+        rounds, smaller = 0, 0
+        while smaller < SMALLER:
+            best = self._find_best(limit)
+            taken = inf if best is None else self._count_seconds(best)
+            if taken <= bound * (1 + ALIKE):
                 break
-            if not attempt:
-                bound = max(bound, *(answer.bound for answer in answers))
-            seconds = max(answer.seconds for answer in answers)
-            if seconds >= choice.seconds:
+            answers = solve([group.readings for group in self._groups], room, refuted)
+            if not smaller:
+                bound = max([bound, *(answer.bound for answer in answers)])
+            if max((answer.seconds for answer in answers), default=inf) >= taken * (1 - ALIKE):
                 break
             dropped = frozenset[Value]().union(*(answer.dropped for answer in answers))
             measured = self._find(dropped)
-            if max(measured.peaks) <= limit:
-                if measured.seconds < choice.measured.seconds:
-                    choice = replace(choice, dropped=dropped, measured=measured, seconds=seconds)
-                break
+            self._check_time(max(answer.seconds for answer in answers), measured)
             over = [max(measured.peaks[group.first] - limit, 0) for group in self._groups]
-            room = [size - more for size, more in zip(room, over, strict=True)]
-        if bound == before:
-            return choice
-        return replace(choice, bound=min(bound, choice.seconds), bound_by=PROGRAM)
+            if not any(over):
+                break
+            rounds += 1
+            if rounds <= ROUNDS and all(answer.is_best for answer in answers):
+                for some, answer, more in zip(refuted, answers, over, strict=True):
+                    some.update([answer.runs] if more else [])
+            else:
+                smaller += 1
+                room = [size - more for size, more in zip(room, over, strict=True)]
+        return bound
 
-    def _approach(self, limit: int) -> list[tuple[Ways, Measured]]:
-        """Return ways that were measured, until one takes what is expected of it."""
+    def _approach(self, limit: int) -> None:
+        """Measure ways until one takes what is expected of it."""
         found: list[tuple[Ways, Measured]] = []
         for _ in range(TRIES):
             ways, others = self._find_fastest(limit), self._others
             is_known = _list_values(ways) in self._known
             measured = self._find(_list_values(ways))
             found.append((ways, measured))
-            self._others = self._compare(ways, measured)
+            self._note(ways, measured)
             if self._others == others:
-                return found
+                return
             if is_known:
                 break
-        return [*found, *self._halve(limit, found)]
+        self._halve(limit, found)
 
-    def _halve(
-        self, limit: int, known: Sequence[tuple[Ways, Measured]]
-    ) -> Iterator[tuple[Ways, Measured]]:
-        """Yield ways between those that keep to a limit and those that do not.
+    def _halve(self, limit: int, known: Sequence[tuple[Ways, Measured]]) -> None:
+        """Measure ways between those that keep to a limit and those that do not.
 
         Where a compiler arranges a program anew, what it takes is no fixed sum more than expected.
 
@@ -211,7 +255,7 @@ class _Search:
             )
             is_known = _list_values(ways) in self._known
             measured = self._find(_list_values(ways))
-            yield ways, measured
+            self._note(ways, measured)
             if max(measured.peaks) <= limit:
                 low = middle
             else:
@@ -228,9 +272,9 @@ class _Search:
             measured = self._find(_list_values(ways))
             is_cheap = measured.seconds <= self._base.seconds + allowed
             if is_cheap and max(measured.peaks) < max(self._base.peaks):
-                return self._make(ways, measured, None)
+                return self._make(_list_values(ways), None)
             limit /= 2
-        return self._make((), self._base, None)
+        return self._make(frozenset(), None)
 
     # ---------------------------------------------------------------- steps
 
@@ -241,17 +285,16 @@ class _Search:
             for group, others in zip(self._groups, self._others, strict=True)
         )
 
-    def _find_least(self, limit: int, name: str) -> tuple[Ways, Measured]:
-        """Return the ways that take the least memory.
-
-        Raises:
-            PlanError: that is more than the limit.
-        """
+    def _measure_least(self, limit: int) -> bool:
+        """Return whether the ways that take the least memory keep to a limit."""
         ways = tuple(group.frontier.find_least() for group in self._groups)
         measured = self._find(_list_values(ways))
+        self._note(ways, measured)
+        return max(measured.peaks) <= limit
+
+    def _refuse(self, limit: int, name: str) -> NoReturn:
+        """Raise for a limit that nothing keeps to."""
         least = min(self._known.values(), key=lambda found: max(found.peaks))
-        if max(measured.peaks) <= limit:
-            return ways, measured
         raise PlanError(
             f"{name} leaves {format_bytes(limit)} to a device, which is too little; the least "
             f"possible is {format_bytes(max(least.peaks))}, most of it {_list_largest(least)}, at "
@@ -270,22 +313,35 @@ class _Search:
             for group, way in zip(self._groups, ways, strict=True)
         )
 
+    def _note(self, ways: Ways, measured: Measured) -> None:
+        """Take note how much more a plan takes than what its ways count."""
+        self._others = self._compare(ways, measured)
+        self._is_exact &= self._others == self._beside
+        self._check_time(max(way.seconds for way in ways), measured)
+
+    def _check_time(self, expected: float, measured: Measured) -> None:
+        """Take note whether a plan takes as long as was expected, so that bounds are proven."""
+        seconds = measured.seconds - self._base.seconds
+        self._is_timed &= abs(seconds - expected) <= ALIKE * self._base.seconds
+
     # ---------------------------------------------------------------- the answer
 
-    def _make(self, ways: Ways, measured: Measured, limit: int | None) -> Choice:
-        seconds = max((way.seconds for way in ways), default=0.0)
-        bound, by = (None, "") if limit is None else self._find_bound(limit, seconds)
-        return Choice(_list_values(ways), measured, seconds, bound, self._list_curve(), by)
+    def _make(self, dropped: frozenset[Value], bound: float | None, by: str = "") -> Choice:
+        seconds = self._count_seconds(dropped)
+        if bound is not None and bound >= seconds * (1 - ALIKE):
+            bound = seconds
+        by += "" if self._is_timed or not by else OF_ESTIMATES
+        return Choice(dropped, self._known[dropped], seconds, bound, self._list_curve(), by)
 
-    def _find_bound(self, limit: int, seconds: float) -> tuple[float, str]:
+    def _find_bound(self, limit: int) -> tuple[float, str]:
         """Return what no choice within a limit can go below, and how that is known."""
         if all(reading.has_all for group in self._groups for reading in group.readings):
-            return seconds, ALL_SETS
+            return inf, ALL_SETS
         bound = max(
             group.frontier.find_bound(limit - others)
-            for group, others in zip(self._groups, self._others, strict=True)
+            for group, others in zip(self._groups, self._beside, strict=True)
         )
-        return min(seconds, bound), LAGRANGIAN
+        return bound, LAGRANGIAN
 
     def _list_curve(self) -> tuple[TradeOff, ...]:
         """Return peaks and seconds of choices from the largest peak to the least."""

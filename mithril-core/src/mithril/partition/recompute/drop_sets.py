@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from mithril.partition.recompute.blocks import Block
 from mithril.partition.recompute.buffers import Around, Flow
 from mithril.partition.recompute.min_cut import INFINITE, Network
+from mithril.partition.recompute.twins import Twin
 
 UNIT = 1 << 50
 """In how many parts a second is counted, so that flows are exact."""
@@ -129,7 +130,7 @@ def find_bound(block: Block, price: float) -> float:
         block: the one; nothing says that its exits are kept.
         price: of memory, in seconds a byte.
     """
-    return _cut(block, price, frozenset())[0]
+    return _cut(block, price, frozenset(), block.flow.least)[0]
 
 
 # ------------------------------------------------------------------ the convex hull
@@ -137,7 +138,7 @@ def find_bound(block: Block, price: float) -> float:
 
 def _find_hull(block: Block) -> list[DropSet]:
     most = weigh(block, ())
-    least = weigh(block, _cut(block, None, block.exits)[1])
+    least = weigh(block, _cut(block, None, block.exits, block.flow.likely)[1])
     found = {drop_set.dropped: drop_set for drop_set in (most, least)}
     waiting = [(most, least)] if least.kept < most.kept else []
     while waiting:
@@ -145,20 +146,23 @@ def _find_hull(block: Block) -> list[DropSet]:
         saved, cost = left.kept - right.kept, right.seconds - left.seconds
         if saved <= 0 or cost <= 0:
             continue
-        drop_set = weigh(block, _cut(block, cost / saved, block.exits)[1])
+        drop_set = weigh(block, _cut(block, cost / saved, block.exits, block.flow.likely)[1])
         if drop_set.dropped not in found:
             found[drop_set.dropped] = drop_set
             waiting += [(left, drop_set), (drop_set, right)]
     return list(found.values())
 
 
-def _cut(block: Block, price: float | None, exits: frozenset[int]) -> tuple[float, frozenset[int]]:
+def _cut(
+    block: Block, price: float | None, exits: frozenset[int], seconds: Sequence[float]
+) -> tuple[float, frozenset[int]]:
     """Return the cost of the cheapest set to drop, and that set.
 
     Args:
         block: the one.
         price: of memory, in seconds a byte; None for more than any time.
         exits: buffers that are kept in any case.
+        seconds: that running each node of the flow again costs.
     """
     flow, numbers = block.flow, {n: i for i, n in enumerate(block.buffers)}
     droppable = list_droppable(block)
@@ -176,7 +180,7 @@ def _cut(block: Block, price: float | None, exits: frozenset[int]) -> tuple[floa
             network.link_to_sink(count + at)
     for at in range(block.start, block.end):
         vertex = 2 * count + at - block.start
-        network.link_to_sink(vertex, round(flow.seconds[at] * (UNIT if price is not None else 1)))
+        network.link_to_sink(vertex, round(seconds[at] * (UNIT if price is not None else 1)))
         for number in flow.reads[at]:
             if number in numbers:
                 network.link(vertex, numbers[number], INFINITE)
@@ -252,6 +256,8 @@ class _Weighing:
         self._deaths: dict[int, int] = {}
         self._kept: dict[int, int] = {}  # until when what is kept is needed
         self._made: set[int] = set()  # nodes that run again
+        self._met: dict[int, Twin] = {}  # twins that are one with what is made again
+        self._spared: list[tuple[int, int]] = []  # moments, and bytes of twins that begin or end
 
     def weigh(self) -> DropSet:
         block, flow = self._block, self._flow
@@ -263,10 +269,13 @@ class _Weighing:
             self._make(read, place)
             self._steps.append(place)
             self._note(read)
+            for at, twin in block.twins.get(position, ()):
+                self._meet(at, twin)
+            for at in block.ends.get(position, ()):
+                self._part(at)
         needed = frozenset(self._kept) | block.exits
         kept = flow.times * sum(flow.buffers[n].bytes for n in needed)
-        seconds = sum(flow.seconds[at] for at in self._made)
-        return DropSet(self._dropped, needed, kept, seconds, self._find_held())
+        return DropSet(self._dropped, needed, kept, self._count_seconds(needed), self._find_held())
 
     def _make(self, read: Sequence[int], place: int) -> None:
         """Run again what makes some buffers, unless they are there."""
@@ -287,6 +296,39 @@ class _Weighing:
                 self._births.setdefault(number, now)
                 self._deaths.setdefault(number, now)
             self._note(self._flow.reads[at])
+
+    def _meet(self, at: int, twin: Twin) -> None:
+        """Leave a twin of a node out, or let it make what is dropped, if nothing has so far."""
+        flow, now = self._flow, len(self._steps) - 1
+        dropped = self._dropped.intersection(flow.made[at])
+        if not dropped or not all(self._is_again(other) for other in twin.others):
+            return
+        self._met[at] = twin
+        for number in dropped.difference(self._births):
+            self._births[number] = self._deaths[number] = now
+        self._spared.append((now, twin.bytes))
+
+    def _part(self, at: int) -> None:
+        """Take note that what needs the result of a twin ends at this moment."""
+        if at in self._met:
+            self._note(self._flow.made[at])
+            self._spared.append((len(self._steps), -self._met[at].bytes))
+
+    def _is_again(self, at: int) -> bool:
+        made = self._flow.made[at]
+        return not made or not self._dropped.isdisjoint(made)
+
+    def _count_seconds(self, needed: frozenset[int]) -> float:
+        """Return what running nodes again takes, without what need not run any more."""
+        flow, block = self._flow, self._block
+        seconds = sum(flow.seconds[at] for at in self._made if at not in self._met)
+        stays = set(needed - self._dropped)
+        for at in block.spare:
+            if stays.isdisjoint(flow.made[at]):
+                seconds -= flow.seconds[at]
+            else:
+                stays.update(flow.reads[at])
+        return seconds
 
     def _note(self, read: Sequence[int]) -> None:
         """Take note that buffers are needed at this moment."""
@@ -316,6 +358,8 @@ class _Weighing:
         for number, birth in self._births.items():
             changes[birth] += flow.buffers[number].bytes
             changes[self._deaths[number] + 1] -= flow.buffers[number].bytes
+        for moment, size in self._spared:
+            changes[moment] -= size
         count, alive = first + block.late_end - block.late_start, 0
         before, held = [0] * count, [0] * count
         for now, (place, change) in enumerate(zip(self._steps, changes, strict=False)):

@@ -27,7 +27,17 @@ import numpy as np
 
 from mithril.ir import Value
 from mithril.partition.recompute.buffers import Flow
+from mithril.partition.recompute.moments import (
+    Rows,
+    Terms,
+    Variables,
+    list_changes,
+    put,
+    put_span,
+    put_twin,
+)
 from mithril.partition.recompute.sections import Reading
+from mithril.partition.recompute.twins import Twin
 
 LARGEST = 1000
 """How many nodes that may run again programs have together, at most, to be solved."""
@@ -37,9 +47,10 @@ BUDGET = 1000.0
 """The budget in the unit of the program, whose tolerance of 1e-6 is next to nothing of it."""
 NEAR = 1e-3
 """An answer is good enough if it is within such a part of the bound."""
-
-Terms = dict[int, float]
-"""A sum: coefficients by the numbers of variables."""
+NEXT_TO_NOTHING = 1e-9
+"""A bound of such a part of all costs is none."""
+EXACT = 16
+"""Of so many nodes that may run again, at most, it is the best."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,11 +61,15 @@ class Answer:
         bound: seconds that no set within the budget can go below.
         dropped: the values of a set that may keep to it; nothing if none was found.
         seconds: that making these again takes in a step.
+        runs: the numbers of the variables of nodes that run again.
+        is_best: whether that is the least that the program knows of.
     """
 
     bound: float
     dropped: frozenset[Value] = frozenset()
     seconds: float = inf
+    runs: frozenset[int] = frozenset()
+    is_best: bool = False
 
 
 def can_solve() -> bool:
@@ -62,12 +77,17 @@ def can_solve() -> bool:
     return find_spec("scipy") is not None
 
 
-def solve(groups: Sequence[Sequence[Reading]], limits: Sequence[int]) -> list[Answer]:
+def solve(
+    groups: Sequence[Sequence[Reading]],
+    limits: Sequence[int],
+    refuted: Sequence[Iterable[frozenset[int]]] = (),
+) -> list[Answer]:
     """Return for each group of local programs the least time within some bytes.
 
     Args:
         groups: local programs that share devices, in the order of the forward.
         limits: how many bytes, for each group.
+        refuted: for each group, what ran again in answers that took more than that.
 
     Returns:
         The answers; nothing if there is no solver, if the programs are too large for it, or if
@@ -77,6 +97,9 @@ def solve(groups: Sequence[Sequence[Reading]], limits: Sequence[int]) -> list[An
     if is_whole or min(limits) <= 0 or not can_solve():
         return []
     programs = [_state(group, limit) for group, limit in zip(groups, limits, strict=True)]
+    for program, some in zip(programs, refuted, strict=False):
+        for runs in some:
+            program.refute(runs)
     if sum(program.count_whole() for program in programs) > LARGEST:
         return []
     answers = [program.solve() for program in programs]
@@ -93,58 +116,17 @@ def _state(readings: Sequence[Reading], limit: int) -> _Program:
     return program
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Variables:
-    """The variables of a flow.
-
-    Args:
-        flow: the one.
-        kept: of its buffers.
-        again: of those that may be made again.
-        runs: of the nodes that may run again.
-        first: for each buffer that the backward reads, the position where it first does.
-        last: and where it last does.
-        readers: for each buffer, the nodes that read it and may run again.
-    """
-
-    flow: Flow
-    kept: Sequence[int]
-    again: Mapping[int, int]
-    runs: Mapping[int, int]
-    first: Mapping[int, int]
-    last: Mapping[int, int]
-    readers: Mapping[int, Sequence[int]]
-
-    def list_kept(self, number: int) -> Terms:
-        """Return the bytes of a buffer as far as it is kept, of all iterations."""
-        return {self.kept[number]: self.flow.buffers[number].bytes * self.flow.times}
-
-    def find_earliest(self) -> dict[int, int]:
-        """Return when each buffer can be needed first, for the backward or to make others again."""
-        found = dict(self.first)
-        for at in reversed(range(len(self.flow.nodes))):
-            needed = [found[n] for n in self.flow.made[at] if n in self.again and n in found]
-            for number in self.flow.reads[at] if needed else ():
-                found[number] = min(found.get(number, min(needed)), *needed)
-        return found
-
-
 @dataclass(slots=True, eq=False)
-class _Program:
-    limit: int
-    _costs: list[float] = field(default_factory=list)
-    _whole: list[bool] = field(default_factory=list)
-    _upper: list[float] = field(default_factory=list)
-    _rows: list[tuple[Terms, float, float]] = field(default_factory=list)
-    _flows: list[_Variables] = field(default_factory=list)
+class _Program(Rows):
+    _flows: list[Variables] = field(default_factory=list)
+
+    @property
+    def _gap(self) -> float:
+        return NEAR if self.count_whole() > EXACT else 0.0
 
     @property
     def _unit(self) -> float:
         return BUDGET / self.limit
-
-    def count_whole(self) -> int:
-        """Return how many variables are whole numbers."""
-        return sum(self._whole)
 
     def add(self, reading: Reading, before: Terms) -> Terms:
         """Add a local program; return what it and those before it keep.
@@ -161,17 +143,22 @@ class _Program:
             at: self._add_flow(body.block.flow, part.microbatches)
             for at, body in reading.bodies.items()
         }
+        waiting = {
+            at: self._add_waiting(own, variables, reading.bodies[at].stacks)
+            for at, variables in inside.items()
+        }
         kept: Terms = {}
-        for variables in (own, *inside.values()):
-            for number in range(len(variables.kept)):
-                kept |= variables.list_kept(number)
+        for number in range(len(own.kept)):
+            kept |= own.list_kept(number)
+        for terms in waiting.values():
+            kept |= terms
         more = {name: (part.in_flight - 1) * size for name, size in kept.items()}
         beside = before | {name: size for name, size in more.items() if size}
-        changes = _list_changes(own, self)
+        changes = list_changes(own, self)
         for at, variables in inside.items():
+            put_span(changes, 0, at - 1, waiting[at])
             for number in range(len(variables.kept)):
-                _put(changes[0], variables.list_kept(number))
-                _put(changes[at + 1], _negate(variables.list_kept(number)))
+                put_span(changes, at, at, variables.list_kept(number))
         alive = None
         around = flow.around[len(flow.nodes) :]
         for at, (_, taken) in enumerate(around):
@@ -181,59 +168,59 @@ class _Program:
                 taken += reading.bodies[at].handed_on
                 self._add_inside(inside[at], alive, beside, taken)
         total = before.copy()
-        _put(total, {name: part.in_flight * size for name, size in kept.items()})
+        put(total, {name: part.in_flight * size for name, size in kept.items()})
         return total
+
+    def refute(self, runs: frozenset[int]) -> None:
+        """Say that a set takes too much: another node runs again, or one of these does not."""
+        whole = (name for name, is_whole in enumerate(self.whole) if is_whole)
+        signs = {name: -1.0 if name in runs else 1.0 for name in whole}
+        self.require(signs, 1.0 - len(runs))
 
     def solve(self) -> Answer | None:
         """Return the answer of the program; None if it has none."""
         if not self.count_whole():
-            return Answer(0.0, frozenset(), 0.0)
+            return Answer(0.0, seconds=0.0)
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
-        scale = sum(self._costs) or 1.0
-        places = [(row, name) for row, (terms, _, _) in enumerate(self._rows) for name in terms]
-        sizes = [size for terms, _, _ in self._rows for size in terms.values()]
+        scale = sum(map(abs, self.costs)) or 1.0
+        places = [(row, name) for row, (terms, _, _) in enumerate(self.rows) for name in terms]
+        sizes = [size for terms, _, _ in self.rows for size in terms.values()]
         rows, columns = np.array(places, np.int32).T
-        shape = len(self._rows), len(self._costs)
+        shape = len(self.rows), len(self.costs)
         matrix = csr_array((sizes, (rows, columns)), shape=shape)
-        low, high = np.array([(low, high) for _, low, high in self._rows]).T
+        low, high = np.array([(low, high) for _, low, high in self.rows]).T
         found = milp(
-            np.array(self._costs) / scale,
-            integrality=np.array(self._whole, int),
-            bounds=Bounds(np.zeros(len(self._upper)), np.array(self._upper)),
+            np.array(self.costs) / scale,
+            integrality=np.array(self.whole, int),
+            bounds=Bounds(np.zeros(len(self.upper)), np.array(self.upper)),
             constraints=LinearConstraint(matrix, low, high),
             # What presolving leaves out, HiGHS may have to mend in its answer, and it prints so.
-            options={"node_limit": NODES, "mip_rel_gap": NEAR, "presolve": False},
+            options={"node_limit": NODES, "mip_rel_gap": self._gap, "presolve": False},
         )
         if found.mip_dual_bound is None:
             return None
-        bound = max(float(found.mip_dual_bound), 0.0) * scale
+        dual = float(found.mip_dual_bound)
+        bound = dual * scale if dual > NEXT_TO_NOTHING else 0.0
         if found.x is None:
             return Answer(bound)
         return self._read(found.x, bound)
 
     def _read(self, x: np.ndarray, bound: float) -> Answer:
+        runs = frozenset(
+            name for name, is_whole in enumerate(self.whole) if is_whole and x[name] > 0.5
+        )
         dropped: set[Value] = set()
         for variables in self._flows:
             flow = variables.flow
-            gone = [n for n, name in variables.again.items() if x[name] > 0.5]
+            again = {at for at, name in variables.runs.items() if name in runs}
+            gone = [n for n in variables.again if flow.buffers[n].maker in again]
             dropped.update(flow.list_values(gone, range(len(flow.nodes))) if gone else ())
-        seconds = sum(cost for cost, value in zip(self._costs, x, strict=True) if value > 0.5)
-        return Answer(bound, frozenset(dropped), seconds)
+        seconds = max(float(np.dot(self.costs, x)), 0.0)
+        return Answer(bound, frozenset(dropped), seconds, runs, self._gap == 0.0)
 
     # ---------------------------------------------------------------- variables and rows
-
-    def new(self, cost: float = 0.0, *, is_whole: bool = False, upper: float = 1.0) -> int:
-        """Return the number of a new variable of at least 0."""
-        self._costs.append(cost)
-        self._whole.append(is_whole)
-        self._upper.append(upper)
-        return len(self._costs) - 1
-
-    def require(self, terms: Terms, low: float, high: float = inf) -> None:
-        """Say between what a sum lies."""
-        self._rows.append((terms, low, high))
 
     def _limit(self, alive: Iterable[int], beside: Terms, taken: int) -> None:
         """Say that what is alive fits into the budget beside other bytes, and what is taken."""
@@ -249,7 +236,7 @@ class _Program:
         self.require({now: 1.0} | earlier | terms, constant, constant)
         return now
 
-    def _add_flow(self, flow: Flow, microbatches: int) -> _Variables:
+    def _add_flow(self, flow: Flow, microbatches: int) -> Variables:
         """Add the variables of a flow, and what makes its buffers."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
@@ -261,80 +248,82 @@ class _Program:
         again = {n: self.new() for n, buffer in enumerate(flow.buffers) if not buffer.is_fixed}
         makers = sorted({flow.buffers[number].maker for number in again})
         runs = {at: self.new(flow.seconds[at] * microbatches, is_whole=True) for at in makers}
+        one = self._add_twins(flow, runs, microbatches)
         readers: dict[int, list[int]] = {}
         for at in makers:
             for number in flow.reads[at]:
                 readers.setdefault(number, []).append(at)
         for number, name in again.items():
             self.require({runs[flow.buffers[number].maker]: 1.0, name: -1.0}, 0.0)
+        for at, name in runs.items():
+            if first.keys().isdisjoint(flow.made[at]):  # it runs for others that do
+                others = {runs[w]: 1.0 for n in flow.made[at] for w in readers.get(n, ())}
+                self.require(others | {name: -1.0}, 0.0)
         for number, name in enumerate(kept):
             both = {name: 1.0} | ({again[number]: 1.0} if number in again else {})
             self.require(both, 1.0 if number in first else 0.0, 1.0)
             for at in readers.get(number, ()):
                 self.require(both | {runs[at]: -1.0}, 0.0)
-        found = _Variables(flow, kept, again, runs, first, last, readers)
+        self._add_spare(flow, kept, microbatches)
+        found = Variables(flow, kept, again, runs, first, last, one, readers)
         self._flows.append(found)
         return found
 
-    def _add_inside(self, variables: _Variables, around: int, beside: Terms, taken: int) -> None:
+    def _add_twins(
+        self, flow: Flow, runs: Mapping[int, int], microbatches: int
+    ) -> dict[int, tuple[Twin, int]]:
+        """Add which nodes of the backward are left out as their twins run again; see `twins`."""
+        found: dict[int, tuple[Twin, int]] = {}
+        for at, twin in flow.twins.items():
+            needed = [at, *(other for other in twin.others if flow.made[other])]
+            if not runs.keys() >= set(needed):
+                continue
+            name = self.new(-flow.seconds[at] * microbatches)
+            for other in needed:
+                self.require({runs[other]: 1.0, name: -1.0}, 0.0)
+            found |= dict.fromkeys(flow.made[at], (twin, name))
+        return found
+
+    def _add_spare(self, flow: Flow, kept: Sequence[int], microbatches: int) -> None:
+        """Add which nodes the forward does not run any more, as it ran them for the backward."""
+        names = {at: self.new(-flow.seconds[at] * microbatches) for at in flow.spare}
+        makers = {number: at for at in flow.spare for number in flow.made[at]}
+        for at, name in names.items():
+            for number in flow.made[at]:
+                self.require({name: 1.0, kept[number]: 1.0}, 0.0, 1.0)
+            for number in flow.reads[at]:
+                if number in makers:
+                    self.require({name: 1.0, names[makers[number]]: -1.0}, 0.0)
+
+    def _add_waiting(self, own: Variables, inside: Variables, stacks: Mapping[int, int]) -> Terms:
+        """Return the bytes of the stacks of a loop that wait for the backward.
+
+        These are all that it keeps, without stacks that it makes again as a whole.
+        """
+        found: Terms = {}
+        for number in range(len(inside.kept)):
+            ((name, size),) = inside.list_kept(number).items()
+            again = own.again.get(stacks.get(number, -1))
+            if again is not None:
+                waits = self.new()
+                self.require({waits: 1.0, again: 1.0, name: -1.0}, 0.0)
+                name = waits
+            found[name] = size
+        return found
+
+    def _add_inside(self, variables: Variables, around: int, beside: Terms, taken: int) -> None:
         """Limit what an iteration of a backward loop takes, where slices lie in the stacks."""
         flow = variables.flow
         changes: list[Terms] = [{} for _ in range(len(flow.late) + 1)]
         for number, name in variables.again.items():
             if number in variables.first:
                 size = float(flow.buffers[number].bytes)
-                _put(changes[variables.first[number]], {name: size})
-                _put(changes[variables.last[number] + 1], {name: -size})
+                put_span(changes, variables.first[number], variables.last[number], {name: size})
+                put_twin(changes, variables, number)
         alive = None
         for at, (_, more) in enumerate(flow.around[len(flow.nodes) :]):
             alive = self._add_moment(alive, changes[at])
             self._limit([around, alive], beside, taken + more)
-
-
-def _list_changes(variables: _Variables, program: _Program) -> list[Terms]:
-    """Return what comes and goes before each node of the backward; -1 stands for constants."""
-    flow, earliest = variables.flow, variables.find_earliest()
-    changes: list[Terms] = [{} for _ in range(len(flow.late) + 2)]
-    for number, buffer in enumerate(flow.buffers):
-        if number not in earliest or not buffer.bytes:
-            continue
-        size, name = float(buffer.bytes), variables.kept[number]
-        _put(changes[0], {name: size})
-        if number not in variables.first:
-            _put(changes[earliest[number] + 1], {name: -size})
-            continue
-        first = variables.first[number]
-        for at, runs in _list_earlier(variables, number):
-            there = program.new()
-            program.require({there: 1.0, name: -1.0}, 0.0)
-            for run in runs:
-                program.require({there: 1.0, run: -1.0}, 0.0)
-            _put(changes[at], {there: size, name: -size})
-            name = there
-        _put(changes[first], {-1: size, name: -size})
-        _put(changes[variables.last[number] + 1], {-1: -size})
-    return changes
-
-
-def _list_earlier(variables: _Variables, number: int) -> Iterable[tuple[int, list[int]]]:
-    """Return when, before the backward reads a buffer, others have been made of it, and which."""
-    found: dict[int, list[int]] = {}
-    for at in variables.readers.get(number, ()):
-        made, first = variables.flow.made[at], variables.first
-        if all(n in first for n in made):
-            latest = max(first[n] for n in made)
-            if latest < first[number]:
-                found.setdefault(latest, []).append(variables.runs[at])
-    return sorted(found.items())
-
-
-def _put(terms: Terms, more: Mapping[int, float]) -> None:
-    for name, size in more.items():
-        terms[name] = terms.get(name, 0.0) + size
-
-
-def _negate(terms: Terms) -> Terms:
-    return {name: -size for name, size in terms.items()}
 
 
 __all__ = ["Answer", "can_solve", "solve"]

@@ -5,14 +5,14 @@ together, of which the body of one is the forward and that of the other the back
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 
 from mithril.ir import Graph, Node, Repeat, Value
 from mithril.ir.repeat import stack as stack_of
 from mithril.ir.rewrite import regions
 from mithril.partition.recompute.clone import Cloner, Gates
-from mithril.partition.recompute.residuals import find_fixed, find_stacks
+from mithril.partition.recompute.residuals import find_fixed, find_stacks, match_inputs
 
 
 class Level(ABC):
@@ -21,19 +21,23 @@ class Level(ABC):
     Args:
         early: the nodes of the forward, in order.
         dropped: what is not kept for the backward.
+        fixed: values that depend on nothing, which the backward computes itself.
 
     `repeated` are the nodes of bodies that run again, and how often.
     """
 
-    def __init__(self, early: Sequence[Node], dropped: frozenset[Value]) -> None:
+    def __init__(
+        self, early: Sequence[Node], dropped: frozenset[Value], fixed: Collection[Value] = ()
+    ) -> None:
         self.dropped = dropped
+        self.again = dropped.union(fixed)
         self.makers = {value: node for node in early for value in node.outputs}
         self._stacks: dict[Node, dict[Value, Value]] = {}
         self._bodies: dict[Node, Graph] = {}
         self._twins = {
             (node.op, node.inputs): node
             for node in early
-            if not node.op.bodies and not dropped.isdisjoint(node.outputs)
+            if not node.op.bodies and not self.again.isdisjoint(node.outputs)
         }
         self.repeated: list[tuple[Node, int]] = []
         self._same: dict[Value, Value] = {}
@@ -199,18 +203,17 @@ class LoopLevel(Level):
     def __init__(self, outer: Level, forward: Node, backward: Node) -> None:
         assert isinstance(forward.op, Repeat) and isinstance(backward.op, Repeat)
         body = outer.body_of(forward)
-        super().__init__(body.nodes, outer.dropped)
+        super().__init__(body.nodes, outer.dropped, find_fixed(body))
         self._outer, self._forward, self._backward = outer, forward, backward
         self._op, self._body = forward.op, body
         self._inside = backward.op
-        self._fixed = find_fixed(body)
         self._known: dict[Value, Value] = {}
         self._originals: dict[Value, Value] = {}
         self._find_known()
         self._invariants: dict[Value, Value] = {}
         self._slices: dict[Value, Value] = {}
         self._names = {value.name for value in backward.op.body.inputs}
-        self.cloner = Cloner(body.nodes, self._is_again, self.fetch)
+        self.cloner = Cloner(body.nodes, self.again.__contains__, self.fetch)
 
     def original(self, value: Value) -> Value | None:
         """Return the value of the forward's body of which an input is the slice, or the same."""
@@ -231,28 +234,10 @@ class LoopLevel(Level):
 
     def _find_known(self) -> None:
         """Find the values of the forward's body that the backward's takes."""
-        inside, op = self._inside, self._op
-        given, split = self._backward.inputs, len(self._backward.inputs) - inside.stacked
-        taken = [self._outer.original(value) for value in given]
-        same = dict(zip(taken[inside.carried : split], inside.invariants, strict=True))
-        each = dict(zip(taken[split:], inside.slices, strict=True))
-        operands, first = self._forward.inputs, len(self._forward.inputs) - op.stacked
-        for value, inner in zip(operands[op.carried : first], op.invariants, strict=True):
-            self._match(inner, same.get(value))
-        for value, inner in zip(operands[first:], op.slices, strict=True):
-            self._match(inner, each.get(value))
-        for stack in find_stacks(self._backward, self._outer.makers, self._outer.original):
-            if stack.forward is self._forward:
-                self._match(stack.made, stack.slice)
-
-    def _match(self, old: Value, new: Value | None) -> None:
-        """Take note that a value of the forward's body is one of the backward's."""
-        if new is not None:
+        outer = self._outer
+        for old, new in match_inputs(self._forward, self._backward, outer.makers, outer.original):
             self._known.setdefault(old, new)
             self._originals[new] = old
-
-    def _is_again(self, value: Value) -> bool:
-        return value in self.dropped or value in self._fixed
 
     def fetch(self, value: Value) -> Value:
         """Return an input of the backward's body, a new one if there was none."""

@@ -124,6 +124,38 @@ def find_stacks(
             yield Stack(value, maker, made, inner)
 
 
+def match_inputs(
+    forward: Node,
+    backward: Node,
+    makers: Mapping[Value, Node],
+    original: Callable[[Value], Value | None] = lambda value: value,
+) -> Iterator[tuple[Value, Value]]:
+    """Yield the values of the body of a forward loop that inputs of a backward loop's body are.
+
+    These are what is the same in all iterations, slices of the same operand, and of stacks.
+
+    Args:
+        forward: the loop that makes stacks.
+        backward: the one that takes slices of them.
+        makers: as of `find_stacks`.
+        original: likewise.
+    """
+    taken = [original(value) for value in backward.inputs]
+    new, old = backward.op, forward.op
+    split, first = len(taken) - len(new.slices), len(forward.inputs) - len(old.slices)
+    start, carried = len(new.carries), len(old.carries)
+    same = dict(zip(taken[start:split], new.bodies[0].inputs[start:split], strict=True))
+    each = dict(zip(taken[split:], new.slices, strict=True))
+    inside = forward.op.bodies[0].inputs
+    for position, value in enumerate(forward.inputs[carried:], start=carried):
+        found = (same if position < first else each).get(value)
+        if found is not None:
+            yield inside[position], found
+    for stack in find_stacks(backward, makers, original):
+        if stack.forward is forward:
+            yield stack.made, stack.slice
+
+
 def _iterate(graph: Graph, times: int) -> Iterator[Residual]:
     early, late = split_phases(graph)
     makers = {value: node for node in early for value in node.outputs}

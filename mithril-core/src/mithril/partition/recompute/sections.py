@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Liveness
-from mithril.ir import Graph, Node, Value
+from mithril.ir import Node, Value
 from mithril.partition.recompute.blocks import Block, cut_blocks, join_blocks
-from mithril.partition.recompute.buffers import Flow, FlowReader, Prices, count_around
+from mithril.partition.recompute.buffers import Flow, FlowReader, Prices, read_backward
 from mithril.partition.recompute.drop_sets import (
     DropSet,
     add_held,
@@ -25,9 +25,10 @@ from mithril.partition.recompute.drop_sets import (
     list_droppable,
     weigh,
 )  # fmt: skip
-from mithril.partition.recompute.loop_pairs import LoopPair, find_pairs
+from mithril.partition.recompute.loop_pairs import Iterations, LoopPair, find_pairs
 from mithril.partition.recompute.residuals import split_phases
 from mithril.partition.recompute.rewrite import list_in_time
+from mithril.partition.recompute.twins import find_twins
 from mithril.plan import Program
 
 FEW = 4
@@ -69,6 +70,7 @@ class Pick:
         seconds: that making things again takes in a step.
         block: what it is of.
         drop_set: what is dropped there.
+        stacks: what is dropped besides, of a loop that runs again.
     """
 
     kept: int
@@ -76,11 +78,12 @@ class Pick:
     seconds: float
     block: Block
     drop_set: DropSet
+    stacks: Sequence[Value] = ()
 
     def list_values(self) -> list[Value]:
         """Return what is dropped."""
         within = range(self.block.start, self.block.end)
-        return self.block.flow.list_values(self.drop_set.dropped, within)
+        return [*self.stacks, *self.block.flow.list_values(self.drop_set.dropped, within)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,10 +115,12 @@ class Body:
     Args:
         block: both.
         handed_on: bytes that an iteration takes besides, with what the one before it has made.
+        stacks: for buffers of the body that the forward stacks up, the buffers of the stacks.
     """
 
     block: Block
     handed_on: int
+    stacks: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,12 +132,16 @@ class Reading:
         flow: of its graph; None if nothing can be made again.
         bodies: of its loops, by their positions in the backward.
         sections: one after another.
+        kept: bytes that stay in memory from forward to backward if everything is kept.
+        peak: the most bytes at once then.
     """
 
     part: LocalPart
     flow: Flow | None
     bodies: Mapping[int, Body]
     sections: Sequence[Section]
+    kept: int = 0
+    peak: int = 0
 
     @property
     def has_all(self) -> bool:
@@ -156,7 +165,7 @@ class _Sections:
     _bodies: dict[int, Body] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._liveness = Liveness(self.part.hardware.execution)
+        self._iterations = Iterations(Liveness(self.part.hardware.execution))
 
     def read(self) -> Reading:
         graph = self.part.program.graph
@@ -164,10 +173,13 @@ class _Sections:
         early, late = split_phases(graph)
         pairs = {p.forward: p for p in find_pairs(early, late, prices, self.part.kept)}
         stacks = {v for node in pairs for v in node.outputs[len(node.op.carries) :]}
-        apart = stacks | set(graph.outputs.values()) | self._list_once(early)
-        reader = FlowReader(graph, early, prices, apart, self.part.kept)
-        around = count_around(graph, early, late, prices, [p.backward for p in pairs.values()])
-        flow = reader.read([list(node.inputs) for node in late], around)
+        fixed = set(graph.outputs.values()) | self._list_once(early)
+        loops = {node: pair.count_again() for node, pair in pairs.items()}
+        reader = FlowReader(graph, early, prices, stacks | fixed, fixed | self.part.kept, loops)
+        backward = read_backward(graph, early, late, prices, [p.backward for p in pairs.values()])
+        leaving = list(graph.outputs.values())
+        twins = find_twins(early, late, lambda value: value, backward.made)
+        flow = reader.read([list(node.inputs) for node in late], backward.around, leaving, twins)
         if not flow.nodes or not flow.late:
             return Reading(self.part, None, {}, [])
         self._places = {node: at for at, node in enumerate(late)}
@@ -183,7 +195,28 @@ class _Sections:
             else:
                 longer = self._find_longer(blocks[at : at + LONGEST], pairs)
                 found.append(self._make(block, counts[block.key] <= FEW, longer))
-        return Reading(self.part, flow, self._bodies, found)
+        return Reading(self.part, flow, self._bodies, found, *self._keep_all(flow, blocks, pairs))
+
+    def _keep_all(
+        self, flow: Flow, blocks: Sequence[Block], pairs: Mapping[Node, LoopPair]
+    ) -> tuple[int, int]:
+        """Return the bytes that keeping everything leaves for the backward, and takes at most."""
+        whole = join_blocks(blocks)
+        outside = weigh(whole, ())
+        held, kept = add_held(outside.held, whole.around), outside.kept
+        for at, node in enumerate(flow.nodes):
+            if node not in pairs:
+                continue
+            pair, place = pairs[node], self._places[pairs[node].backward]
+            inside, late = weigh(pair.block, ()), whole.end + place - whole.late_start
+            held[at] += self._iterations.measure_forward(
+                pair, inside.needed
+            ) - self._iterations.measure_once(pair.forward)
+            held[late] += self._bodies[place].handed_on + inside.working(pair.block.around)
+            held[at : late + 1] = [size + inside.kept for size in held[at : late + 1]]
+            kept += inside.kept
+        more = kept * (self.part.in_flight - 1)
+        return kept + more, max(held) + more
 
     def _list_once(self, early: Sequence[Node]) -> set[Value]:
         """Return what is there once for all micro-batches, whatever else is kept of each."""
@@ -252,50 +285,62 @@ class _Sections:
 
     def _make_loop(self, block: Block, pair: LoopPair) -> Section:
         """Return the section of a loop: what its node holds, and the drop sets of its body."""
-        outside = weigh(block, ())
-        held = add_held(outside.held, block.around)
-        at = block.end - block.start + self._places[pair.backward] - block.late_start
-        first = self._liveness.measure_body(pair.forward, pair.forward.op.bodies[0]).peak
-        handed_on = self._measure_iteration(pair.backward, pair.backward.op.bodies[0])
-        handed_on -= self._liveness.measure_body(pair.backward, pair.backward.op.bodies[0]).peak
-        inside = pair.block
-        self._bodies[self._places[pair.backward]] = Body(inside, handed_on)
+        outside, inside = weigh(block, ()), pair.block
+        place = self._places[pair.backward]
+        at = block.end - block.start + place - block.late_start
+        handed_on = self._iterations.measure(pair.backward, pair.backward.op.bodies[0])
+        handed_on -= self._iterations.liveness.measure_body(
+            pair.backward, pair.backward.op.bodies[0]
+        ).peak
+        self._bodies[place] = Body(inside, handed_on, _match_stacks(block, pair))
         picks = []
         for drop_set in self._list_drop_sets(inside, True):
-            forward = held[0] - first + self._measure_forward(pair, drop_set)
-            most = max(*held[1:], forward, held[at] + handed_on + drop_set.working(inside.around))
-            kept = outside.kept + drop_set.kept
-            more = kept * (self.part.in_flight - 1)
-            seconds = drop_set.seconds * self.part.microbatches
-            picks.append(Pick(kept + more, most + drop_set.kept + more, seconds, inside, drop_set))
-        least = max(*held[1:], held[at] + handed_on + _find_least(inside))
-        return Section(inside, picks, {}, self._make_bound(inside), least, least)
+            found = self._weigh_loop(block, pair, outside, at, drop_set, handed_on)
+            picks += found if not self.part.is_whole else found[:1]
+        bound, again = self._make_bound(inside), self._count_again(block)
+        least = _find_least(block)
+        least = max(least, block.around[at][1] + handed_on + _find_least(inside))
+        return Section(inside, picks, {}, lambda price: min(bound(price), again), least, least)
 
-    def _measure_forward(self, pair: LoopPair, drop_set: DropSet) -> int:
-        """Return what an iteration of a forward loop takes that stacks what a drop set keeps."""
-        op, buffers = pair.forward.op, pair.block.flow.buffers
-        body = op.bodies[0]
-        outputs = list(body.outputs.values())
-        others = [v for v in outputs if v not in pair.stacked]
-        more = [buffers[number].value for number in sorted(drop_set.needed)]
-        made = dict.fromkeys([*others[len(op.carries) :], *more])
-        values = [*outputs[: len(op.carries)], *made]
-        named = {str(position): value for position, value in enumerate(values)}
-        smaller = Graph(body.inputs, body.nodes, named)
-        return self._measure_iteration(pair.forward, smaller)
+    def _count_again(self, block: Block) -> float:
+        """Return the seconds that running a loop twice takes longer in a step."""
+        return block.flow.seconds[block.start] * self.part.microbatches
 
-    def _measure_iteration(self, node: Node, body: Graph) -> int:
-        """Return what an iteration takes, with what the one before has made for stacks."""
-        memory, carried = self._liveness.measure_body(node, body), len(node.op.carries)
-        if self.part.hardware.execution.lays_out or node.op.iterations == 1:
-            return memory.peak
-        found, carries = memory.peak, set(memory.results[:carried])
-        for number in dict.fromkeys(memory.results[carried:]):
-            if number in memory.made and number not in carries:
-                found += memory.made[number].bytes
-            elif number < carried:
-                found += body.inputs[number].type.nbytes
-        return found
+    def _weigh_loop(
+        self, block: Block, pair: LoopPair, outside: DropSet, at: int, drop_set: DropSet,
+        handed_on: int,
+    ) -> list[Pick]:  # fmt: skip
+        """Return what a drop set of its body makes of a loop: with its stacks kept, and made again.
+
+        Stacks are made again by the whole loop, right before that of the backward takes them; what
+        it starts from is kept for it.
+        """
+        inside, flow = pair.block, block.flow
+        held, stacked = add_held(outside.held, block.around), _match_stacks(block, pair)
+        first = self._iterations.measure_once(pair.forward)
+        there = flow.handed_on.union(*flow.late)
+        read = (n for n in flow.reads[block.start] if n not in there)
+        start = sum(flow.buffers[n].bytes for n in read)
+        working = handed_on + drop_set.working(inside.around)
+        whole = self._iterations.measure_forward(pair, drop_set.needed)
+        picks: list[Pick] = []
+        for gone in (frozenset[int](), drop_set.needed.intersection(stacked)):
+            if picks and not gone:
+                break
+            left = drop_set.needed - gone
+            waiting = inside.flow.times * sum(inside.flow.buffers[n].bytes for n in left)
+            forward = held[0] - first + self._iterations.measure_forward(pair, left)
+            most = max(forward + waiting, *(size + waiting for size in held[1:]))
+            most = max(most, held[at] + drop_set.kept + max(working, whole if gone else 0))
+            more, again = (start, self._count_again(block)) if gone else (0, 0.0)
+            seconds = drop_set.seconds * self.part.microbatches + again
+            stacks = tuple(flow.buffers[stacked[n]].value for n in sorted(gone))
+            kept = outside.kept + waiting + more
+            beside = kept * (self.part.in_flight - 1)
+            picks.append(
+                Pick(kept + beside, most + more + beside, seconds, inside, drop_set, stacks)
+            )
+        return picks
 
 
 def _move(drop_set: DropSet, of: Block, to: Block) -> DropSet:
@@ -306,6 +351,17 @@ def _move(drop_set: DropSet, of: Block, to: Block) -> DropSet:
         frozenset(of.translate(numbers, to)) for numbers in (drop_set.dropped, drop_set.needed)
     )
     return replace(drop_set, dropped=dropped, needed=needed)
+
+
+def _match_stacks(block: Block, pair: LoopPair) -> dict[int, int]:
+    """Return for buffers of a loop's body that it stacks up the buffers of these stacks."""
+    numbers = {buffer.value: n for n, buffer in enumerate(pair.block.flow.buffers)}
+    made = ((block.flow.buffers[n].value, n) for n in block.buffers)
+    return {
+        numbers[pair.stacks[value]]: n
+        for value, n in made
+        if value in pair.stacks and pair.stacks[value] in numbers
+    }
 
 
 def _find_least(block: Block) -> int:
