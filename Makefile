@@ -54,6 +54,7 @@ bench: $(VENV)/.ready
 	$(VENV)/bin/python -m benchmarks.numpy_mlp
 	$(VENV)/bin/python -m benchmarks.numpy_gpt
 	$(VENV)/bin/python -m benchmarks.planning
+	$(VENV)/bin/python -m benchmarks.planning_steps
 	$(VENV)/bin/python benchmarks/resharding.py
 
 # The same against JAX by hand; goes on where a limit is broken, and fails in the end.

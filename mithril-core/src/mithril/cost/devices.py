@@ -11,16 +11,14 @@ from mithril.types import TensorType
 
 def group_devices(plan: Plan) -> list[tuple[int, ...]]:
     """Return the devices of a plan in groups that run and receive the same."""
-    meshes: dict[tuple[int, ...], int] = {}
-    for stage in plan.stages:
-        meshes.setdefault(stage.devices, len(meshes))
-    for transfer in plan.timetable.transfers:
-        for sharding in (transfer.source, transfer.target):
-            meshes.setdefault(sharding.mesh.flat, len(meshes))
-    for port in (*plan.inputs, *plan.outputs):
-        meshes.setdefault(port.sharding.mesh.flat, len(meshes))
+    shardings = [s for one in plan.timetable.transfers for s in (one.source, one.target)]
+    shardings += [port.sharding for port in (*plan.inputs, *plan.outputs)]
+    # Most are on one and the same mesh, whose devices are listed once.
+    meshes = {id(sharding.mesh): sharding.mesh for sharding in shardings}
+    parts = dict.fromkeys(stage.devices for stage in plan.stages)
+    parts |= dict.fromkeys(mesh.flat for mesh in meshes.values())
     roles: dict[int, list[int]] = {device: [] for device in range(plan.mesh.size)}
-    for devices, number in meshes.items():
+    for number, devices in enumerate(parts):
         for device in devices:
             roles[device].append(number)
     groups: dict[tuple[int, ...], list[int]] = {}

@@ -147,7 +147,7 @@ class Mesh:
         """Return the flat index a device of this mesh has in the whole that this is a part of."""
         return self.devices[device] if self.devices else device
 
-    @property
+    @cached_property
     def flat(self) -> tuple[int, ...]:
         """The flat index of every device in the whole."""
         return self.devices or tuple(range(self.size))

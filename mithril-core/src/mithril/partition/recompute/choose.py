@@ -193,7 +193,8 @@ class _Search:
             taken = inf if best is None else self._count_seconds(best)
             if taken <= bound * (1 + ALIKE):
                 break
-            answers = solve([group.readings for group in self._groups], room, refuted)
+            gap = taken / bound - 1 if bound else inf
+            answers = solve([group.readings for group in self._groups], room, refuted, gap)
             if not smaller:
                 bound = max([bound, *(answer.bound for answer in answers)])
             if max((answer.seconds for answer in answers), default=inf) >= taken * (1 - ALIKE):

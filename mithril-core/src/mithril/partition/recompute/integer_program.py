@@ -41,7 +41,7 @@ from mithril.partition.recompute.twins import Twin
 
 LARGEST = 1000
 """How many nodes that may run again programs have together, at most, to be solved."""
-NODES = 50
+NODES = 10
 """So many branches are looked at, at most: a limit of time would give processes different plans."""
 BUDGET = 1000.0
 """The budget in the unit of the program, whose tolerance of 1e-6 is next to nothing of it."""
@@ -49,6 +49,8 @@ NEAR = 1e-3
 """An answer is good enough if it is within such a part of the bound."""
 NEXT_TO_NOTHING = 1e-9
 """A bound of such a part of all costs is none."""
+CLOSE = 0.01
+"""Larger programs are not solved for such a part of the time that is known."""
 EXACT = 16
 """Of so many nodes that may run again, at most, it is the best."""
 
@@ -81,6 +83,7 @@ def solve(
     groups: Sequence[Sequence[Reading]],
     limits: Sequence[int],
     refuted: Sequence[Iterable[frozenset[int]]] = (),
+    gap: float = inf,
 ) -> list[Answer]:
     """Return for each group of local programs the least time within some bytes.
 
@@ -88,10 +91,11 @@ def solve(
         groups: local programs that share devices, in the order of the forward.
         limits: how many bytes, for each group.
         refuted: for each group, what ran again in answers that took more than that.
+        gap: by what part the best that is known may take more than the least.
 
     Returns:
-        The answers; nothing if there is no solver, if the programs are too large for it, or if
-        layers are made again whole.
+        The answers; nothing if there is no solver, if the programs are too large for it, if what
+        is known is close to the least already, or if layers are made again whole.
     """
     is_whole = any(reading.part.is_whole for group in groups for reading in group)
     if is_whole or min(limits) <= 0 or not can_solve():
@@ -100,7 +104,8 @@ def solve(
     for program, some in zip(programs, refuted, strict=False):
         for runs in some:
             program.refute(runs)
-    if sum(program.count_whole() for program in programs) > LARGEST:
+    count = sum(program.count_whole() for program in programs)
+    if count > LARGEST or (count > EXACT and gap <= CLOSE):
         return []
     answers = [program.solve() for program in programs]
     found = [answer for answer in answers if answer is not None]
