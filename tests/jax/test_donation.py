@@ -61,7 +61,8 @@ def aliases(executable, text) -> list[int | None]:
     """Return for each output the position of the input whose memory XLA gives it."""
     head = text[: text.index("entry_computation_layout")]
     pairs = re.findall(r"\{(\d*)\}: \((\d+), \{\}, \w+-alias\)", head)
-    found = {int(output or 0): int(source) for output, source in pairs}
+    entered = executable._enter_order or range(len(executable.program.inputs))
+    found = {int(output or 0): entered[int(source)] for output, source in pairs}
     count = len(executable.program.outputs)
     return [found.get(at) for at in executable._restore_order or range(count)]
 

@@ -57,17 +57,26 @@ class JaxExecutable:
         first = output_order(program) if program.mesh.size == 1 else own
         order = order_outputs(program, first, pairs)
         self._restore_order = None if order == own else np.argsort(order).tolist()
-        self._reordered = (
-            function if order == own else lambda *inputs: _reorder(function(*inputs), order)
-        )
+        self._flagged = needs_flag(program, devices.platform) if flagged is None else flagged
+        # XLA:CPU starts what an input makes ready before it takes the next one. What is given up
+        # comes first, so that all that one gradient updates is computed while that is in a cache.
+        given_up = name_donations(program, donate, pairs)
+        count = len(program.inputs) + self._flagged
+        entered = [*given_up, *(i for i in range(count) if i not in given_up)]
+        self._enter_order = None if entered == sorted(entered) else entered
+        back = np.argsort(entered).tolist()
+
+        def reordered(*inputs: Any) -> list[Any]:
+            return _reorder(function(*_reorder(inputs, back)), order)
+
+        self._reordered = function if entered == sorted(entered) and order == own else reordered
         self._jit_options: dict[str, Any] = {
-            "donate_argnums": name_donations(program, donate, pairs),
+            "donate_argnums": tuple(range(len(given_up))),
             "out_shardings": _say_shardings(program, devices, order if pairs else ()),
             "compiler_options": options.compiler_options(devices.platform),
         }
         self.jitted = jax.jit(self._reordered, **self._jit_options)
         self._devices = devices
-        self._flagged = needs_flag(program, devices.platform) if flagged is None else flagged
         self._is_capped = devices.platform == "cpu" and devices.mesh.size > 1
 
     def __call__(
@@ -85,8 +94,7 @@ class JaxExecutable:
 
     def run_compiled(self, run: Callable[..., Any], inputs: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the results of a compiled form of the program, in the order of its outputs."""
-        given = (*inputs, self._flag) if self._flagged else inputs
-        results: list[jax.Array] = run(*given)
+        results: list[jax.Array] = run(*self._enter(inputs))
         if self._restore_order is not None:
             results = _reorder(results, self._restore_order)
         if self._is_capped and results:
@@ -100,8 +108,7 @@ class JaxExecutable:
             return self._reordered(*given)
 
         run.__name__ = name
-        given = (*inputs, self._flag) if self._flagged else inputs
-        return jax.jit(run, **self._jit_options).lower(*given).compile()
+        return jax.jit(run, **self._jit_options).lower(*self._enter(inputs)).compile()
 
     def collectives(self, inputs: Sequence[jax.Array]) -> list[Issued]:
         """Return every collective, as XLA compiled them; see `hlo`."""
@@ -113,8 +120,12 @@ class JaxExecutable:
         return self._compile(inputs).memory_analysis()
 
     def _compile(self, inputs: Sequence[jax.Array]) -> jax.stages.Compiled:
+        return self.jitted.lower(*self._enter(inputs)).compile()
+
+    def _enter(self, inputs: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """Return what the jitted function is given, in the order in which it takes it."""
         given = (*inputs, self._flag) if self._flagged else inputs
-        return self.jitted.lower(*given).compile()
+        return given if self._enter_order is None else _reorder(given, self._enter_order)
 
     def trace(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for arrays that JAX is tracing."""
