@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mithril as ml
@@ -10,6 +10,7 @@ import mithril.numpy as mnp
 import numpy as np
 import pytest
 from mithril import P
+from mithril.errors import OptionError
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.profiles import quick
@@ -216,6 +217,32 @@ def test_metrics_are_those_of_the_step() -> None:
     np.testing.assert_allclose(metrics["gradient_norm"].item(), norm, RTOL)
     assert metrics.numbers()["learning_rate"] == pytest.approx(RATE)
     assert repr(metrics) == "Metrics(loss, gradient_norm, learning_rate)"
+
+
+@pytest.mark.parametrize("asked", [(), ("learning_rate",), "gradient_norm"])
+def test_what_is_not_asked_for_is_not_computed(asked: Sequence[str]) -> None:
+    step = make_step(ml.NumpyBackend(), {"metrics": asked})
+    _, metrics = step(step.init(), batches(1)[0])
+    assert list(metrics) == ["loss", *([asked] if isinstance(asked, str) else asked)]
+    has_norm = any(node.op.name == "sqrt" for node in step.plan.stages[0].program.graph.nodes)
+    assert has_norm == ("gradient_norm" in metrics)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (
+            ["gradient_norms"],
+            "metrics='gradient_norms' does not exist; did you mean 'gradient_norm'?; known: "
+            "'gradient_norm', 'learning_rate'",
+        ),
+        (1, "metrics=1 names none; give some of 'gradient_norm', 'learning_rate', or ()"),
+    ],
+)
+def test_metrics_that_a_step_does_not_have_are_refused(asked: Any, text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        make_step(ml.NumpyBackend(), {"metrics": asked})
+    assert str(caught.value) == text
 
 
 def test_parameters_of_a_state_are_what_evaluate_takes() -> None:

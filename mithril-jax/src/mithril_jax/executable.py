@@ -66,10 +66,10 @@ class JaxExecutable:
         self._enter_order = None if entered == sorted(entered) else entered
         back = np.argsort(entered).tolist()
 
-        def reordered(*inputs: Any) -> list[Any]:
+        def run(*inputs: Any) -> list[Any]:
             return _reorder(function(*_reorder(inputs, back)), order)
 
-        self._reordered = function if entered == sorted(entered) and order == own else reordered
+        self._reordered = function if entered == sorted(entered) and order == own else run
         self._jit_options: dict[str, Any] = {
             "donate_argnums": tuple(range(len(given_up))),
             "out_shardings": _say_shardings(program, devices, order if pairs else ()),

@@ -70,6 +70,7 @@ class StepPlanner:
         loss_scale: how the loss is scaled, if it is.
         options: of planning.
         arena: where the optimiser's state lies on the host between steps; None for on the devices.
+        metrics: which of `METRICS` are told.
 
     Raises:
         GraphError: the loss is no output, or no scalar of floats.
@@ -85,8 +86,9 @@ class StepPlanner:
         loss_scale: LossScale | None,
         options: PlanOptions,
         arena: str | None = None,
+        metrics: Sequence[str] = METRICS,
     ) -> None:
-        self._arena = arena
+        self._arena, self._metrics = arena, metrics
         self._compiled = compiled
         self._options = options
         self._backend = compiled.backend
@@ -118,8 +120,8 @@ class StepPlanner:
             for output, (port, _) in self.statistics.items()
         }
         update = trace_update(
-            self._backend, self._optimizer, types, state, METRICS, traced.uses_seed, statistics,
-            self._scale, gradients,
+            self._backend, self._optimizer, types, state, self._metrics, traced.uses_seed,
+            statistics, self._scale, gradients,
         )  # fmt: skip
         told = _list_scalars(traced, self._loss)
         source, interface = self._connect(asked, update, state, told)

@@ -6,7 +6,7 @@ priced and explained like the rest, and a step is one program on every device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -15,12 +15,21 @@ import numpy as np
 from mithril.compiler import Request
 from mithril.compiler.options import COMPILE_LATER, refuse_later, refuse_of_other
 from mithril.cost import PlanMemory
-from mithril.errors import BackendError, GraphError, ShapeError, kind_of, nearest
+from mithril.errors import (
+    BackendError,
+    GraphError,
+    OptionError,
+    ShapeError,
+    kind_of,
+    listing,
+    nearest,
+)
 from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
 from mithril.mesh import Sharding, onto
 from mithril.models import Layer, Model
 from mithril.models.trace_context import SEED
 from mithril.optim import check_learning_rates
+from mithril.options import check_choice
 from mithril.plan import Plan, Port
 from mithril.plan.names import next_of
 from mithril.report import explain
@@ -41,7 +50,7 @@ from mithril.runtime.training.optimizer import (
     Optimizer,
     check_optimizer,
 )
-from mithril.runtime.training.planner import StepPlanner, StepSource
+from mithril.runtime.training.planner import METRICS, StepPlanner, StepSource
 from mithril.runtime.training.state import Metrics, TrainState
 from mithril.runtime.unplaced import settle
 from mithril.runtime.zero import read_zero
@@ -69,6 +78,7 @@ def train_step(
     zero: int | None = None,
     zero_axis: str | Sequence[str] | None = None,
     loss_scale: float | str | None = None,
+    metrics: Collection[str] = METRICS,
     offload_optimizer: bool = False,
     **options: Any,
 ) -> TrainStep:
@@ -92,6 +102,8 @@ def train_step(
         loss_scale: a number that the loss is multiplied with for the backward, so that gradients of
             float16 do not vanish, or `dynamic`: a step whose gradients overflow is left out and
             counted, and the scale is halved; it is doubled after 2000 others.
+        metrics: which of `gradient_norm` and `learning_rate` a step tells besides the scalars of
+            the model; a norm reads all gradients once more.
         offload_optimizer: keep the optimiser's state in the host arena between steps (where that
             lies says `host_arena`); each part of it is on the device while it is updated.
         options: those of `compile`; `inference` and `donate` are not among them.
@@ -141,9 +153,19 @@ def train_step(
             compiled.plan_for(shapes, gradients=True)
     given = dict(zip(compiled.inputs, kinds, strict=True))
     planner = StepPlanner(
-        compiled, check_optimizer(optimizer), loss, given, stage, scale, plan_options, arena
-    )
+        compiled, check_optimizer(optimizer), loss, given, stage, scale, plan_options, arena,
+        _read_metrics(metrics),
+    )  # fmt: skip
     return TrainStep(compiled, planner, scale)
+
+
+def _read_metrics(metrics: Collection[str]) -> tuple[str, ...]:
+    if not isinstance(metrics, Collection):
+        raise OptionError(f"metrics={metrics!r} names none; give some of {listing(METRICS)}, or ()")
+    given = [metrics] if isinstance(metrics, str) else list(metrics)
+    for name in given:
+        check_choice("metrics", name, METRICS)
+    return tuple(name for name in METRICS if name in given)
 
 
 def _refuse_options(options: Mapping[str, object]) -> None:
