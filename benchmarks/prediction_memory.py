@@ -2,7 +2,7 @@
 
 On PyTorch every process runs a step under `torch.profiler` with `profile_memory`, which sees each
 allocation and release of PyTorch's allocator; what is held before the step is added: parameters and
-inputs. What the libraries below take for themselves (packed matrices of BLAS) it does not see. On
+inputs (`benchmarks.torch_sides.count_peak`). What the libraries below take for themselves (packed matrices of BLAS) it does not see. On
 JAX a program's memory is that of `memory_analysis()` of the compiled program: arguments, outputs and
 temporaries, less what shares memory. Of a plan of several programs it is the most, over all their
 runs, of the buffers that are alive on the first device and of what the program takes besides.
@@ -37,27 +37,20 @@ Sizes = tuple[int, int]
 def measure_torch(case: Case) -> Sizes:
     """Return predicted and measured peak of this process's device."""
     import torch
-    from torch.profiler import ProfilerActivity, profile
+
+    from benchmarks.torch_sides import count_peak
 
     backend = ml.TorchBackend(ml.Mesh(**case.mesh), device="cpu")
     step = _Step(case, backend)
     step.run()
-    held = {x.shards.untyped_storage().data_ptr(): x.shards.untyped_storage().nbytes()
-            for x in step.arrays if x.shards is not None}  # fmt: skip
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        made = step.run()
-    del made
-    changes = [
-        (event.start_ns(), event.nbytes())
-        for event in seen.profiler.kineto_results.events()
-        if event.name() == "[memory]"
-    ]
-    live = most = 0
-    for _, change in sorted(changes, key=lambda one: one[0]):
-        live += change
-        most = max(most, live)
+
+    def list_held() -> list[torch.Tensor]:
+        return [x.shards for x in step.arrays if x.shards is not None]
+
+    with torch.no_grad():
+        most = count_peak(step.run, list_held)
     device = backend.engine.process_index
-    return step.predicted(device), most + sum(held.values())
+    return step.predicted(device), most
 
 
 def torch_rank(scale: int, chosen: Sequence[str], path: str) -> int:

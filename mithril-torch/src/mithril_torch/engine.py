@@ -152,6 +152,7 @@ class TorchEngine(Engine):
             reduces_in_place=is_written,
             adds_in_place=is_written,
             joins_parts=not in_turn,
+            copies_parts=not in_turn and self.device == "cpu",  # by Gloo
             adds_narrow=not in_turn,
             workspaces=WORKSPACES if self.device == "cpu" else (),
             orders_products=LEAST_PRODUCTS if is_written and self.codegen.uses_onednn else 0,

@@ -3,7 +3,8 @@
 A product of tensors is computed as one of matrices: an operand is copied whose dimensions do not
 lie behind one another as that needs it; some engines want rows in order, too. What is exchanged
 along another dimension than the first is copied where the parts of devices have to lie behind one
-another, and so is what several operands of a collective have in one buffer. Other kernels take what
+another, and so is what several operands of a collective have in one buffer, or what the library
+below copies anyway. Other kernels take what
 an engine says of them (`Execution.workspaces`).
 """
 
@@ -35,7 +36,7 @@ def count_workspace(node: Node, execution: Execution, strides: Mapping[Value, St
     if isinstance(node.op, Einsum) and not execution.fuses:
         return _count_arranged(node, node.op, execution.orders_products, strides)
     if node.op.is_collective and execution.joins_parts:
-        return _count_joined(node)
+        return _count_joined(node, execution)
     return 0
 
 
@@ -75,15 +76,16 @@ def _count_arranged(node: Node, op: Einsum, least: int, strides: Mapping[Value, 
     return total + (first if first <= second + made else max(second, made))
 
 
-def _count_joined(node: Node) -> int:
+def _count_joined(node: Node, execution: Execution) -> int:
     """Return the bytes of parts that are laid behind one another, or joined, by a collective."""
     op = find_begun(node.op)
     given, made = (sum(v.type.nbytes for v in values) for values in (node.inputs, node.outputs))
     is_flat = len(node.inputs) > 1  # in one buffer
+    is_laid_out = is_flat or execution.copies_parts or bool(getattr(op, "dimension", 0))
     if isinstance(op, AllGather):
-        return (made if op.dimension or is_flat else 0) + (given if is_flat else 0)
+        return (made if is_laid_out else 0) + (given if is_flat else 0)
     if isinstance(op, ReduceScatter):
-        return given if op.dimension or is_flat else 0
+        return given if is_laid_out else 0
     if isinstance(op, AllToAll):
         return made + (given if op.split else 0)
     return given if isinstance(op, Permute) else 0

@@ -37,6 +37,7 @@ class Execution:
             input that nobody else needs, and an update of a parameter is made where that lies.
         joins_parts: whether what is exchanged along another dimension than the first is copied
             before or after, so that the parts of devices lie behind one another.
+        copies_parts: whether what is gathered or scattered is copied in any case, as Gloo does.
         adds_narrow: whether what carries data between devices adds 16-bit floats up in 16 bits;
             plans then have such sums in float32.
         workspaces: what kernels take while they run besides operands and results, as multiples of
@@ -66,6 +67,7 @@ class Execution:
     reduces_in_place: bool = False
     adds_in_place: bool = False
     joins_parts: bool = False
+    copies_parts: bool = False
     adds_narrow: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
     orders_products: int = 0

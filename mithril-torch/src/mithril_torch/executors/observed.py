@@ -1,4 +1,8 @@
-"""Collectives and messages that PyTorch issued, compared with a plan: kind, mesh axes and bytes."""
+"""Collectives and messages that PyTorch issued, compared with a plan: kind, mesh axes and bytes.
+
+Gloo reduces all that is scattered, and so does Mithril on it: there an all_reduce of as many bytes
+over the same axes carries a reduce_scatter out.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mithril.errors import BackendError
-from mithril.ops.collective import SEND, AllToAll, Permute, class_of, collectives
+from mithril.ops.collective import (
+    SEND,
+    AllReduce,
+    AllToAll,
+    Permute,
+    ReduceScatter,
+    class_of,
+    collectives,
+)
 from mithril.plan import Issued, Plan, Program
 from mithril.plan.issued import Row, find_issued
 from mithril.plan.timetable import Run, Transfer
@@ -53,7 +65,7 @@ def match_program(program: Program, observed: Sequence[Mapping[str, Any]]) -> It
     planned = program.issue()
     for row in map(to_plan_row, observed):
         wanted = next(planned, Issued(*row))
-        yield wanted if row == wanted.row or _is_part(row, wanted.row) else Issued(*row)
+        yield wanted if _carries_out(row, wanted.row) else Issued(*row)
 
 
 def match_rows(program: Program, rows: Iterable[Row]) -> Iterator[Issued]:
@@ -66,6 +78,9 @@ def match_rows(program: Program, rows: Iterable[Row]) -> Iterator[Issued]:
     planned = list(program.issue())
     for row in rows:
         found = find_issued(row, planned)
+        if found.origin is None and row[0] == AllReduce.name:
+            scattered = find_issued((ReduceScatter.name, *row[1:]), planned)
+            found = found if scattered.origin is None else scattered
         if found.origin is not None:
             planned.remove(found)
         yield found
@@ -94,7 +109,7 @@ def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) 
                 found = [to_plan_row(queues[rank].next(rank, wanted.row)) for rank in ranks]
                 _check_all(ranks, found, wanted.row)
                 # Of a permute not every rank sees the data: some may be among others.
-                is_whole = len(queues) < plan.mesh.size or max(found) == wanted.row
+                is_whole = len(queues) < plan.mesh.size or _is_whole(max(found), wanted.row)
                 yield wanted if is_whole else Issued(*max(found))
         else:
             transfer = rank_steps.transfer(step)
@@ -161,13 +176,19 @@ def _message(row: Mapping[str, Any]) -> Row:
 
 def _check_all(ranks: Sequence[int], found: Sequence[Row], wanted: Row) -> None:
     for rank, row in zip(ranks, found, strict=True):
-        if row != wanted and not _is_part(row, wanted):
+        if not _carries_out(row, wanted):
             raise _mismatch(rank, row, wanted)
 
 
-def _is_part(row: Row, wanted: Row) -> bool:
-    """Whether a row is what a rank sees that a permute leaves out."""
-    return wanted[0] == Permute.name and row[:2] == wanted[:2] and row[2] < wanted[2]
+def _carries_out(row: Row, wanted: Row) -> bool:
+    """Whether a rank that is to do what is wanted sees this row, as one that a permute leaves out."""
+    is_part = wanted[0] == Permute.name and row[:2] == wanted[:2] and row[2] < wanted[2]
+    return is_part or _is_whole(row, wanted)
+
+
+def _is_whole(row: Row, wanted: Row) -> bool:
+    """Whether a row is what is wanted, or carries it out."""
+    return row == wanted or (wanted[0], row) == (ReduceScatter.name, (AllReduce.name, *wanted[1:]))
 
 
 def _mismatch(rank: int, found: object, wanted: object) -> BackendError:

@@ -117,22 +117,39 @@ def reduce_scatter(
 ) -> Pending:
     """Reduce over a group and keep this process's part along a dimension.
 
-    Several operands are cut into parts in one buffer.
+    Several operands are cut into parts in one buffer. Where the library below would reduce a copy
+    of all parts, they are reduced in that buffer.
     """
     pieces = split_operands(group, operands, dimension)
     shapes = [part_shape(group, x, dimension) for x in operands]
-    part = pieces.new_empty(pieces.shape[1:])
     if pieces.numel() == 0:
-        return Pending(None, split_row, part, shapes)
+        return Pending(None, split_row, pieces.new_empty(pieces.shape[1:]), shapes)
     keys = pieces if is_native_sum(reduction, pieces) else to_ordered_integers(pieces, reduction)
-    found = part if keys is pieces else keys.new_empty(part.shape)
     kind = getattr(dist.ReduceOp, reduction.upper())
-    work = dist.reduce_scatter_single(
-        found, keys.view(-1), kind, group.process_group, async_op=True
-    )
-    if found is part:
-        return Pending(work, split_row, part, shapes)
-    return Pending(work, lambda: split_row(from_ordered_integers(part, found), shapes))
+    if group.scatters(keys.device):
+        part = keys.new_empty(keys.shape[1:])
+        work = dist.reduce_scatter_single(
+            part, keys.view(-1), kind, group.process_group, async_op=True
+        )
+        return Pending(work, finish_row, part, pieces.dtype, shapes)
+    if keys.untyped_storage().data_ptr() == operands[0].untyped_storage().data_ptr():
+        keys = keys.clone()  # what is given stays as it is
+    work = dist.all_reduce(keys, kind, group.process_group, async_op=True)
+    return Pending(work, finish_place, group, keys, pieces.dtype, shapes)
+
+
+def finish_place(
+    group: Group, rows: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]
+) -> Any:
+    """Return the tensors of this process's row; nothing holds the others any longer."""
+    return finish_row(rows[group.place].clone(), dtype, shapes)
+
+
+def finish_row(row: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]) -> Any:
+    """Return the tensors of some shapes in a row that may be of `to_ordered_integers`."""
+    if row.dtype != dtype:
+        row = from_ordered_integers(row.new_empty(row.shape, dtype=dtype), row)
+    return split_row(row, shapes)
 
 
 def split_operands(
@@ -287,11 +304,10 @@ def reduce_scatter_now(
     rows = [split_parts(group, x, dimension).flatten(1) for x in operands]
     pieces = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
     shapes = [part_shape(group, x, dimension) for x in operands]
-    place = group.index if group.places is None else group.places[group.index]
     if pieces.numel() == 0:
         return split_row(pieces[0], shapes)
     if not is_native_sum(reduction, pieces):
-        return split_row(reduce_tensor(group, reduction, pieces)[place], shapes)
+        return split_row(reduce_tensor(group, reduction, pieces)[group.place], shapes)
     found = functional.reduce_scatter_single(pieces.view(-1), "sum", 0, group.name)
     return split_row(wait_for_tensor(found), shapes)
 
