@@ -17,6 +17,7 @@ from mithril.cost.storages import Storage, Storages
 from mithril.engine.arena import NO_ARENA, Arena, Writing
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.start import find_begun
+from mithril.ops.collective import ReduceScatter, collective_of
 from mithril.plan import Execution
 
 ACTIVATIONS, COLLECTIVES, TEMPORARIES = "activations", "collectives", "temporaries"
@@ -231,6 +232,9 @@ class _Sweep:
                 continue
             waits = self._how.overlaps and node.op.is_collective
             until = self._find_wait(node) if waits else position
+            if self._how.copies_parts and isinstance(collective_of(node.op), ReduceScatter):
+                for value in node.outputs:  # copied out of what was reduced, where it is waited for
+                    of[value].birth = min(until, end - 1)
             for storage in reading:
                 is_first = storage.number < self._borrowed and storage not in seen
                 storage.death = until if is_first else max(storage.death, until)
