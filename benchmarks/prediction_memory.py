@@ -1,11 +1,12 @@
 """Peak memory as plans predict it, against what PyTorch allocates or XLA says of its program.
 
-On PyTorch every process runs a step under `torch.profiler` with `profile_memory`, which sees each
+On PyTorch every process runs steps under `torch.profiler` with `profile_memory`, which sees each
 allocation and release of PyTorch's allocator; what is held before the step is added: parameters and
-inputs (`benchmarks.torch_sides.count_peak`). What the libraries below take for themselves (packed matrices of BLAS) it does not see. On
-JAX a program's memory is that of `memory_analysis()` of the compiled program: arguments, outputs and
-temporaries, less what shares memory. Of a plan of several programs it is the most, over all their
-runs, of the buffers that are alive on the first device and of what the program takes besides.
+inputs (`benchmarks.torch_sides.count_peak`). What the libraries below take for themselves (packed
+matrices of BLAS) it does not see. On JAX a program's memory is that of `memory_analysis()` of the
+compiled program: arguments, outputs and temporaries, less what shares memory. Of a plan of several
+programs it is the most, over all their runs, of the buffers that are alive on the first device and
+of what the program takes besides.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from mithril import ops
 from mithril.cost.liveness import Liveness
 from mithril.cost.strides import lay_out
-from mithril.ir import Builder, Graph, Node, Repeat, Tensor, Value
+from mithril.ir import Builder, Graph, Node, Repeat, Start, Tensor, Value, Wait
+from mithril.ops.collective import AllGather, ReduceScatter
 from mithril.ops.control import repeat
 from mithril.plan import Execution
 from mithril.types import DType, TensorType
@@ -223,6 +225,37 @@ def test_kernels_take_what_their_engine_says() -> None:
     found = Liveness(Execution(workspaces=(("exp", 0.5),))).measure(chain(1))
     assert found.peak == 1000 + 500
     assert [holding.name for holding in found.alive] == ["exp", "workspace of exp"]
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_what_is_exchanged_is_copied_where_the_library_below_does_so(copies: bool) -> None:
+    """Along the first dimension nothing else has to be laid out; parts are copied out at the end."""
+    execution = Execution(joins_parts=True, overlaps=True, copies_parts=copies)
+    builder = Builder()
+    x = builder.input(TensorType((250,), DType.float32), "x")
+    part, whole = ReduceScatter(("a",), "sum", 0, 2), AllGather(("a",), 0, 2)
+    half = builder.apply(part, ops.exp(x))[0]
+    found = Liveness(execution).measure(builder.build({"y": half}))
+    assert found.peak == 1000 + 500 + (1000 if copies else 0)
+    builder = Builder()
+    x = builder.input(TensorType((250,), DType.float32), "x")
+    gathered = Liveness(execution).measure(builder.build({"y": builder.apply(whole, x)[0]}))
+    assert gathered.peak == (2000 + 2000 if copies else 2000)
+
+
+def test_what_is_scattered_has_memory_once_it_is_waited_for() -> None:
+    """Until then parts lie in what was reduced."""
+    execution = Execution(joins_parts=True, overlaps=True, copies_parts=True)
+    part = ReduceScatter(("a",), "sum", 0, 2)
+    builder = Builder()
+    x = builder.input(TensorType((250,), DType.float32), "x")
+    pending = builder.apply(Start(part), x)[0]
+    beside = ops.exp(x)
+    made = builder.apply(Wait(), pending)[0]
+    graph = builder.build({"y": made, "z": beside})
+    assert Liveness(execution).measure(graph).curve == (0, 1000, 1500)
+    early = replace(execution, copies_parts=False)
+    assert Liveness(early).measure(graph).curve == (500, 1500, 1500)
 
 
 def test_outputs_are_there_from_the_start_where_memory_is_laid_out() -> None:

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import ops
 from mithril.cost import SIMULATED, Hardware, find_bucket_bytes
-from mithril.ir import Builder, Cause, Graph, Node, Phase, Tensor
+from mithril.ir import Builder, Cause, Graph, Node, Phase, Repeat, Tensor
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
+from mithril.partition.bucket_limits import count_moved
 from mithril.partition.buckets import bucket_collectives
 from mithril.plan import Plan, Port, Program
 from mithril.plan.proof import prove_order
@@ -233,6 +234,38 @@ def test_a_buffer_is_for_what_start_up_is_much_of(
     made = {str(n): local.issue(GATHER, x, str(n)) for n, x in enumerate(given)}
     found = issued(local.bucketed(hardware, **{f"y{n}": x for n, x in made.items()}))
     assert sorted(found) == sorted(wanted)
+
+
+LATE = replace(SIMULATED, levels=[replace(x, latency=1e-2) for x in SIMULATED.levels])
+"""A collective takes so long to start that all of a small model would fit one buffer."""
+PART = 1 << 16
+"""Elements of float32 in half of half a MiB."""
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(2, [2]), (4, [2, 2]), (16, [4] * 4)])
+def test_a_bucket_is_a_fourth_of_what_rests_or_little(count: int, wanted: list[int]) -> None:
+    """Of tensors of half a MiB."""
+    assert find_bucket_bytes("all_gather", ["data"], Mesh(data=2), LATE) > 1 << 23
+    local = Local()
+    given = [local.input(f"p{n}", PART) for n in range(count)]
+    whole = {f"y{n}": local.issue(GATHER, x, str(n)) for n, x in enumerate(given)}
+    assert [len(parts) for parts in issued(local.bucketed(LATE, **whole))] == wanted
+    local = Local()
+    given = [local.input(f"p{n}", 2 * PART) for n in range(count)]
+    parts = {f"y{n}": local.issue(SCATTER, x + x, str(n)) for n, x in enumerate(given)}
+    assert [len(parts) for parts in issued(local.bucketed(LATE, **parts))] == wanted
+
+
+def test_iterations_of_a_loop_count_in_what_is_moved() -> None:
+    body, one = Builder(), TensorType((4,), DType.float32)
+    x, w = body.input(one.with_shape((8,)), "x"), body.input(one, "w")
+    with body.at(phase=Phase.forward):
+        inside = body.build({"x": x * body.apply(GATHER, w)[0]})
+    outer = Builder()
+    start, stack = outer.input(x.type, "x"), outer.input(one.with_shape((5, 4)), "w")
+    (made,) = outer.apply(Repeat(inside, 5, 1, 1), start, stack)
+    again = outer.apply(GATHER, ops.sum(stack, 0))[0]
+    assert count_moved(outer.build({"y": made + again})) == {"all_gather": 6 * 32}
 
 
 # ------------------------------------------------------------------ plans of models

@@ -11,10 +11,10 @@ import pytest
 from mithril.engine import Engine
 from mithril.ir import Builder
 from mithril.mesh import Mesh, P, Sharding
-from mithril.ops.collective import Permute
+from mithril.ops.collective import AllReduce, Collective, Permute, ReduceScatter
 from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
-from mithril_torch.executors.observed import kind_of, match_program
+from mithril_torch.executors.observed import kind_of, match_program, match_rows
 
 from tests.runtime.scripts import ran
 
@@ -63,6 +63,36 @@ def test_a_rank_that_is_left_out_tells_of_the_whole_permute() -> None:
     assert observed(axes=["b"]) == [("permute", ("b",), 0)]
     assert observed(op="allreduce_") == [("all_reduce", ("a",), 0)]
     assert list(match_program(program, [])) == []
+
+
+def test_an_all_reduce_carries_a_scatter_out() -> None:
+    """Gloo has no other way; what a plan reduces is still told apart from what it scatters."""
+    scatter, total = ReduceScatter(("a",), "sum", 0, 2), AllReduce(("a",), "sum")
+
+    def program(*given: Collective) -> Program:
+        builder, mesh, local = Builder(), Mesh(a=2), TensorType((4,), DType.float32)
+        x = builder.input(local, "x")
+        made = {f"y{n}": builder.apply(op, x)[0] for n, op in enumerate(given)}
+        whole = Sharding.replicated(mesh, 1)
+        leaving = tuple(Port(name, y.type, whole) for name, y in made.items())
+        return Program(mesh, builder.build(made), (Port("x", local, whole),), leaving)
+
+    def seen(kind: str, nbytes: int = 16) -> dict[str, Any]:
+        row = {"op": kind, "axes": ["a"], "ranks": [0, 1], "has_splits": False}
+        return row | {"bytes": nbytes}
+
+    both, reduced = program(scatter, total), ("all_reduce", ("a",), 16)
+    scattered = ("reduce_scatter", ("a",), 16)
+    issued = match_program(both, [seen("allreduce_"), seen("allreduce_")])
+    assert [told.row for told in issued] == [scattered, reduced] == list(both.list_issued())
+    unordered = match_rows(both, [reduced, reduced])
+    assert sorted(told.row for told in unordered) == [reduced, scattered]
+    for wrong in (seen("allreduce_", 8), seen("_allgather_base_")):
+        (told,) = match_program(program(scatter), [wrong])
+        assert told.kind != "reduce_scatter"
+        assert told.origin is None
+    (told,) = match_program(program(total), [seen("_reduce_scatter_base_")])
+    assert told.origin is None, "what is to be whole is not scattered"
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ What reduces is issued with the last of its bucket, for all of which the same co
 none; so is what gathers the parts of updated parameters. What is kept at rest is gathered with the
 first of its bucket, since it is there all the time. All but an all_reduce, which works in place, is
 copied into the buffer and out of it, and it lies in memory for longer than by itself. So such a
-bucket is as large as makes its start-up a small part of its time, and takes nothing whose copies
-take longer than the start-up that they save.
+bucket is as large as makes its start-up a small part of its time, or a fourth of all that is moved
+(`bucket_limits.py`), and takes nothing whose copies take longer than the start-up that they save.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -26,6 +26,7 @@ from mithril.ir.rewrite import communicates, map_bodies
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
 from mithril.ops.control import After
+from mithril.partition.bucket_limits import count_moved, limit_bucket
 from mithril.partition.sources import is_cheap, walk_back
 from mithril.plan import Program
 
@@ -47,7 +48,8 @@ def bucket_collectives(
         first_bytes: size at which the first bucket of all-reduces of a group is closed.
         other_bytes: size at which the others are.
     """
-    fill = _Filling(program.mesh, hardware, first_bytes, other_bytes)
+    moved = count_moved(program.graph)
+    fill = _Filling(program.mesh, hardware, moved, first_bytes, other_bytes)
     return replace(program, graph=_bucket_graph(program.graph, fill))
 
 
@@ -56,15 +58,18 @@ def _bucket_graph(graph: Graph, fill: _Filling) -> Graph:
     return _join_early(_join_late(Graph(graph.inputs, nodes, graph.outputs), fill), fill)
 
 
-def group_scatters(nodes: Sequence[Node], mesh: Mesh, hardware: Hardware) -> list[list[Node]]:
+def group_scatters(
+    nodes: Sequence[Node], mesh: Mesh, hardware: Hardware, moved: Mapping[str, int]
+) -> list[list[Node]]:
     """Return the scatters of gradients in the buckets they come into if nobody waits for them.
 
     Args:
         nodes: of a backward, in order.
         mesh: the devices.
         hardware: the profile that prices a bucket.
+        moved: by the whole program, as of `count_moved`.
     """
-    fill, found = _Filling(mesh, hardware, FIRST_BYTES, OTHER_BYTES), list[list[Node]]()
+    fill, found = _Filling(mesh, hardware, moved, FIRST_BYTES, OTHER_BYTES), list[list[Node]]()
     current: dict[object, tuple[list[Node], int]] = {}
     for node in nodes:
         op = node.op
@@ -109,12 +114,14 @@ class _Filling:
     Args:
         mesh: the devices.
         hardware: the profile.
+        moved: as of `count_moved`.
         first_bytes: as of `bucket_collectives`.
         other_bytes: likewise.
     """
 
     mesh: Mesh
     hardware: Hardware
+    moved: Mapping[str, int]
     first_bytes: int
     other_bytes: int
     _limits: dict[Collective, int] = field(default_factory=dict)
@@ -126,7 +133,7 @@ class _Filling:
             return self.first_bytes if is_first else self.other_bytes
         if op not in self._limits:
             found = find_bucket_bytes(op.name, op.axes, self.mesh, self.hardware)
-            self._limits[op] = found
+            self._limits[op] = limit_bucket(op, found, self.moved)
         return self._limits[op]
 
     def is_worth_it(self, op: Collective, nbytes: int) -> bool:

@@ -181,7 +181,7 @@ def _check_all(ranks: Sequence[int], found: Sequence[Row], wanted: Row) -> None:
 
 
 def _carries_out(row: Row, wanted: Row) -> bool:
-    """Whether a rank that is to do what is wanted sees this row, as one that a permute leaves out."""
+    """Whether a rank sees this row of what is wanted; less of a permute that leaves it out."""
     is_part = wanted[0] == Permute.name and row[:2] == wanted[:2] and row[2] < wanted[2]
     return is_part or _is_whole(row, wanted)
 

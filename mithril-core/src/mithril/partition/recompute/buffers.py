@@ -166,10 +166,12 @@ class Prices:
     Args:
         mesh: on which it runs.
         hardware: the profile to price with.
+        moved: what it gathers and scatters, as of `count_moved`.
     """
 
     mesh: Mesh
     hardware: Hardware
+    moved: Mapping[str, int]
     _costs: OpCosts = field(default_factory=OpCosts)
 
     def of(self, graph: Graph) -> dict[Node, float]:
@@ -343,7 +345,7 @@ def read_backward(
             users = [positions[user] for user, _ in storages.uses.get(value, ())]
             is_output = value in storages.outputs
             deaths[storage] = max([deaths[storage], *users, end - 1 if is_output else 0])
-    for bucket in group_scatters(late, prices.mesh, prices.hardware):
+    for bucket in group_scatters(late, prices.mesh, prices.hardware, prices.moved):
         last = positions[bucket[-1]]  # what the others read stays whole until then
         read = [storages.of[x] for node in bucket for x in node.inputs if x in storages.of]
         deaths |= {storage: max(deaths[storage], last) for storage in read if storage in deaths}

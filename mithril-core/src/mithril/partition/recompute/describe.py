@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mithril.cost.hardware import Hardware
 from mithril.ir import Node
 from mithril.ir.rewrite import regions, walk
+from mithril.partition.bucket_limits import count_moved
 from mithril.partition.recompute.buffers import Prices
 from mithril.partition.recompute.layers import find_layers, list_prefixes
 from mithril.partition.recompute.residuals import find_residuals, split_phases
@@ -85,7 +86,7 @@ class _Layers:
 
 def _price(program: Program, hardware: Hardware) -> dict[Node, float]:
     """Return what the nodes of a program take, those of bodies for one iteration."""
-    prices, found = Prices(program.mesh, hardware), dict[Node, float]()
+    prices, found = Prices(program.mesh, hardware, count_moved(program.graph)), dict[Node, float]()
     for region in regions(program.graph):
         found |= prices.of(region.graph)
     return found

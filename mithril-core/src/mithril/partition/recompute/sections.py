@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import Liveness
 from mithril.ir import Node, Value
+from mithril.partition.bucket_limits import count_moved
 from mithril.partition.recompute.blocks import Block, cut_blocks, join_blocks
 from mithril.partition.recompute.buffers import Flow, FlowReader, Prices, read_backward
 from mithril.partition.recompute.drop_sets import (
@@ -169,7 +170,7 @@ class _Sections:
 
     def read(self) -> Reading:
         graph = self.part.program.graph
-        prices = Prices(self.part.program.mesh, self.part.hardware)
+        prices = Prices(self.part.program.mesh, self.part.hardware, count_moved(graph))
         early, late = split_phases(graph)
         pairs = {p.forward: p for p in find_pairs(early, late, prices, self.part.kept)}
         stacks = {v for node in pairs for v in node.outputs[len(node.op.carries) :]}
