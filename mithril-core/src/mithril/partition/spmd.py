@@ -26,7 +26,7 @@ from mithril.ir import (
     Types,
     Value,
 )
-from mithril.mesh import Mesh, Sharding, carry, coarsen
+from mithril.mesh import MICRO, Mesh, Sharding, carry, coarsen
 from mithril.ops.collective import (
     AllGather,
     AllReduce,
@@ -303,8 +303,13 @@ class _Localiser:
             self._forms[value, sharding, phase] = form
 
     def _span(self, value: Value, consumer: _Consumer) -> Phase:
-        """Return how long moved forms are kept: one of a value at rest only through its phase."""
-        return Phase.forward if self._given.of(value).rests is None else consumer.phase
+        """Return how long moved forms are kept: one of a value at rest only through its phase.
+
+        With micro-batches it is the same in all of them, and made before the first: both phases
+        take that one, rather than lie beside each other through the whole run.
+        """
+        is_kept = self._given.of(value).rests is None or MICRO in self._mesh.names
+        return Phase.forward if is_kept else consumer.phase
 
     def _step(
         self, value: Value, move: Move, start: Sharding, goal: Sharding, consumer: _Consumer
