@@ -80,3 +80,13 @@ def test_both_learn_as_one_device(backend: str, cut: str, zero: int) -> None:
     wanted = losses_of(make_step(ml.NumpyBackend()))
     found = losses_of(make_step(opened(backend, **mesh), zero=zero, **options))
     np.testing.assert_allclose(found, wanted, *TOLERANCE["float32"])
+
+
+@pytest.mark.parametrize("cut", ["", *CUTS])
+def test_what_rests_is_gathered_once_for_all_micro_batches(cut: str) -> None:
+    mesh, options = CUTS.get(cut, ({"data": 2}, {}))
+    step = make_step(ml.NumpyBackend(ml.Mesh(**mesh)), zero=3, **options)
+    rows = [row for row in step.plan.collectives() if row.kind == "all_gather"]
+    last = [row for row in rows if "last.weight" in (row.cause.value, *row.cause.parts)]
+    # Without micro-batches each phase gathers it, so that it is not there in between.
+    assert [row.times for row in last] == ([1] if cut else [1, 1])
