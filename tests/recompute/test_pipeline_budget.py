@@ -46,7 +46,7 @@ def test_steps_within_a_budget_are_those_of_one_device(name: str) -> None:
 
 @pytest.mark.slow
 def test_gathered_parameters_are_counted_once_for_all_micro_batches() -> None:
-    """Little more than what every layer computed again takes is a budget that is kept to."""
+    """What every layer computed again takes is a budget that is kept to, and little more is fast."""
     case = Case(Sizes(layers=8, width=64, heads=4, hidden=192, context=64, batch=8), 32, 2)
 
     def plan(asked: object) -> Plan:
@@ -54,6 +54,7 @@ def test_gathered_parameters_are_counted_once_for_all_micro_batches() -> None:
         return Ours(BACKENDS["numpy"](), case, 3, pipeline=pipeline, checkpointing=asked).run.plan
 
     again = plan("all")
+    assert plan(f"{again.memory().peak} B").memory().peak <= again.memory().peak
     limit = int(1.1 * again.memory().peak)
     found = plan(f"{limit} B")
     assert found.memory().peak <= limit

@@ -14,8 +14,13 @@ from mithril.cost.kernels import OpCosts
 from mithril.cost.simulate_plan import simulate_plan
 from mithril.ir import Value
 from mithril.partition.partition import Partitioned
-from mithril.partition.recompute import Recomputed, describe_policy, rewrite_program
-from mithril.partition.recompute.asked import LAYER, SELECTIVE, Recompute
+from mithril.partition.recompute import (
+    Recomputed,
+    describe_policy,
+    drop_in_layers,
+    rewrite_program,
+)
+from mithril.partition.recompute.asked import ALL, LAYER, SELECTIVE, Recompute
 from mithril.partition.recompute.choose import Measured, choose_cheap, choose_within
 from mithril.partition.recompute.kept import find_kept
 from mithril.partition.recompute.sections import LocalPart
@@ -135,6 +140,7 @@ def _list_parts(parts: Partitioned, asked: Recompute, target: Target) -> Iterato
             placement.microbatches,
             find_kept(local.program, asked),
             asked.granularity == LAYER,
+            drop_in_layers(local.program, replace(asked, budget=ALL)),
         )
 
 

@@ -185,12 +185,16 @@ class Replay:
         return found
 
     def _find_given_back(self) -> set[int]:
-        """Return the slots of gradients that go from stage to stage."""
+        """Return the slots of gradients that go from stage to stage, and of what runs once gives.
+
+        Parameters that are gathered before the micro-batches are for their forwards, too.
+        """
         found: set[int] = set()
+        is_cut = self.plan.timetable.schedule is not None
         for step in self.plan.timetable.steps:
             if isinstance(step, Send):
                 found |= {step.target} if step.source in found else set()
-            elif step.stage in self._backward:
+            elif step.stage in self._backward or (is_cut and step.action is None):
                 found.update(step.outputs)
         return found
 

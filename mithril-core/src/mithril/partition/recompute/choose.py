@@ -112,11 +112,13 @@ class _Group:
         first: number of one of the parts.
         readings: of them, one after the other.
         frontier: the ways through them.
+        layers: what is dropped of them if every layer is computed again.
     """
 
     first: int
     readings: Sequence[Reading]
     frontier: Frontier
+    layers: frozenset[Value]
 
     def keep_all(self) -> int:
         """Return the most bytes at once if everything is kept."""
@@ -153,6 +155,7 @@ class _Search:
             return self._make(frozenset(), 0.0)
         self._approach(limit)
         is_found = self._find_best(limit) is not None or self._measure_least(limit)
+        is_found |= not is_found and self._measure_layers(limit)
         bound, by = self._find_bound(limit)
         if by != ALL_SETS or not (is_found and self._is_exact):
             solved = self._solve(limit, 0.0 if by == ALL_SETS else bound)
@@ -293,6 +296,16 @@ class _Search:
         self._note(ways, measured)
         return max(measured.peaks) <= limit
 
+    def _measure_layers(self, limit: int) -> bool:
+        """Return whether every layer computed again, where ways take too much, keeps to a limit."""
+        ways = self._find_fastest(limit)
+        peaks = self._find(_list_values(ways)).peaks
+        pairs = list(zip(self._groups, ways, strict=True))
+        some = [g.layers if peaks[g.first] > limit else way.list_values() for g, way in pairs]
+        every = [group.layers for group, _ in pairs]
+        found = (self._find(frozenset[Value]().union(*sets)) for sets in (some, every))
+        return any(max(measured.peaks) <= limit for measured in found)
+
     def _refuse(self, limit: int, name: str) -> NoReturn:
         """Raise for a limit that nothing keeps to."""
         least = min(self._known.values(), key=lambda found: max(found.peaks))
@@ -367,7 +380,8 @@ def _group(parts: Sequence[LocalPart]) -> list[_Group]:
     for numbers in found.values():
         readings = [read_part(parts[number]) for number in numbers]
         sections = [section for reading in readings for section in reading.sections]
-        groups.append(_Group(numbers[0], readings, Frontier(sections)))
+        layers = frozenset[Value]().union(*(parts[number].layers for number in numbers))
+        groups.append(_Group(numbers[0], readings, Frontier(sections), layers))
     return groups
 
 

@@ -50,6 +50,7 @@ class LocalPart:
         microbatches: how many there are.
         kept: values that may not be dropped.
         is_whole: whether a block is made again whole, or not at all.
+        layers: what is dropped if every layer is computed again.
     """
 
     program: Program
@@ -59,6 +60,7 @@ class LocalPart:
     microbatches: int = 1
     kept: frozenset[Value] = frozenset()
     is_whole: bool = False
+    layers: frozenset[Value] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
