@@ -19,6 +19,7 @@ from mithril.errors import PlanError
 from mithril.ir import Value
 from mithril.partition.recompute.frontier import Frontier, Way
 from mithril.partition.recompute.integer_program import solve
+from mithril.partition.recompute.keep_dear import rank_by_price
 from mithril.partition.recompute.sections import LocalPart, Reading, read_part
 from mithril.plan.policy import TradeOff
 from mithril.units import format_bytes
@@ -297,14 +298,27 @@ class _Search:
         return max(measured.peaks) <= limit
 
     def _measure_layers(self, limit: int) -> bool:
-        """Return whether every layer computed again, where ways take too much, keeps to a limit."""
-        ways = self._find_fastest(limit)
-        peaks = self._find(_list_values(ways)).peaks
-        pairs = list(zip(self._groups, ways, strict=True))
-        some = [g.layers if peaks[g.first] > limit else way.list_values() for g, way in pairs]
-        every = [group.layers for group, _ in pairs]
-        found = (self._find(frozenset[Value]().union(*sets)) for sets in (some, every))
-        return any(max(measured.peaks) <= limit for measured in found)
+        """Return whether every layer computed again keeps to a limit; fill what it leaves free."""
+        if (
+            max(self._find(frozenset[Value]().union(*(g.layers for g in self._groups))).peaks)
+            > limit
+        ):
+            return False
+        ranked = [rank_by_price(group.readings, group.layers) for group in self._groups]
+        low, high = [0] * len(ranked), [len(values) for values in ranked]
+        while low != high:
+            middle = [(a + b + 1) // 2 for a, b in zip(low, high, strict=True)]
+            peaks = self._find(self._keep_first(ranked, middle)).peaks
+            for at, group in enumerate(self._groups):
+                fits = peaks[group.first] <= limit
+                low[at], high[at] = (middle[at], high[at]) if fits else (low[at], middle[at] - 1)
+        self._find(self._keep_first(ranked, low))
+        return True
+
+    def _keep_first(self, ranked: Sequence[list[Value]], counts: Sequence[int]) -> frozenset[Value]:
+        """Return what every layer computed again drops, less the first of some values of each."""
+        triples = zip(self._groups, ranked, counts, strict=True)
+        return frozenset[Value]().union(*(g.layers.difference(v[:n]) for g, v, n in triples))
 
     def _refuse(self, limit: int, name: str) -> NoReturn:
         """Raise for a limit that nothing keeps to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.cost.hardware import Hardware
@@ -11,8 +11,8 @@ from mithril.ir.rewrite import regions, walk
 from mithril.partition.bucket_limits import count_moved
 from mithril.partition.recompute.buffers import Prices
 from mithril.partition.recompute.layers import find_layers, list_prefixes
-from mithril.partition.recompute.residuals import find_residuals, split_phases
-from mithril.partition.recompute.rewrite import Recomputed
+from mithril.partition.recompute.residuals import Residual, find_residuals, split_phases
+from mithril.partition.recompute.rewrite import Recomputed, list_in_time
 from mithril.plan import Program
 from mithril.plan.policy import LayerPolicy
 
@@ -61,13 +61,21 @@ def _describe_part(
     program: Program, found: Recomputed, hardware: Hardware, rows: dict[str, _Row]
 ) -> None:
     layers, seconds = _Layers(program), _price(program, hardware)
-    for residual in find_residuals(program.graph):
+    for residual in _list_residuals(program):
         rows.setdefault(layers.of(residual.scope), _Row()).before += residual.bytes
-    for residual in find_residuals(found.program.graph):
+    for residual in _list_residuals(found.program):
         rows.setdefault(layers.of(residual.scope), _Row()).kept += residual.bytes
     for node, times in found.nodes:
         row = rows.setdefault(layers.of(node.scope), _Row())
         row.seconds += times * _count_seconds(node, seconds)
+
+
+def _list_residuals(program: Program) -> Iterator[Residual]:
+    """Yield what is kept of each micro-batch, not what is there once for all of them."""
+    in_time, made = list_in_time(program), program.graph.producers()
+    for residual in find_residuals(program.graph):
+        if in_time is None or residual.value in in_time or residual.value not in made:
+            yield residual
 
 
 class _Layers:
