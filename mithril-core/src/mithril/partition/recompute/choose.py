@@ -299,10 +299,8 @@ class _Search:
 
     def _measure_layers(self, limit: int) -> bool:
         """Return whether every layer computed again keeps to a limit; fill what it leaves free."""
-        if (
-            max(self._find(frozenset[Value]().union(*(g.layers for g in self._groups))).peaks)
-            > limit
-        ):
+        every = frozenset[Value]().union(*(group.layers for group in self._groups))
+        if max(self._find(every).peaks) > limit:
             return False
         ranked = [rank_by_price(group.readings, group.layers) for group in self._groups]
         low, high = [0] * len(ranked), [len(values) for values in ranked]
