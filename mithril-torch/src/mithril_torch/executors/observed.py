@@ -77,10 +77,9 @@ def match_rows(program: Program, rows: Iterable[Row]) -> Iterator[Issued]:
     """
     planned = list(program.issue())
     for row in rows:
-        found = find_issued(row, planned)
-        if found.origin is None and row[0] == AllReduce.name:
-            scattered = find_issued((ReduceScatter.name, *row[1:]), planned)
-            found = found if scattered.origin is None else scattered
+        # Of a scatter and a sum of as many bytes that one comes first which the plan has first.
+        wanted = next((one.row for one in planned if _is_whole(row, one.row)), row)
+        found = find_issued(wanted, planned)
         if found.origin is not None:
             planned.remove(found)
         yield found
