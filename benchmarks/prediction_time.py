@@ -6,6 +6,10 @@ several devices are a pool of processes, on JAX devices of one process; both sha
 machine, and their profile has to be of as many devices at work: measure it before with
 `mithril calibrate --backend B --mesh data=2`, and so for data=4, and for one device without `--mesh`.
 
+A machine that others share is faster at one time than at another. The products whose time stands
+in a profile run between the steps, and a prediction is made for the machine as it is now: as many
+times longer as they take now. The factors are printed.
+
 The order is judged by Kendall's tau: of all pairs of strategies, the share that is in the right
 order less the share that is not (Kendall, "A New Measure of Rank Correlation", 1938).
 """
@@ -14,8 +18,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import statistics
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,10 +29,14 @@ import mithril as ml
 import numpy as np
 from mithril.cli.gpt import Sizes, gpt, with_loss
 from mithril.cost import Hardware
+from mithril.cost.calibrate import prepare_reference
+from mithril.engine import Engine
 
 from benchmarks.harness import BLOCKS_KEPT, SURROUNDINGS, interleave, settle
 from benchmarks.prediction_cases import MODELS, STRATEGIES, Case, make_case
 
+IN_A_ROW = 20
+"""How often the products run one after another: the first find caches as steps have left them."""
 LIMIT, WORST, LEAST_TAU = 0.20, 2.0, 0.7
 DEVICES = 4
 """The most that a strategy has."""
@@ -34,7 +44,12 @@ DEVICES = 4
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A step's time in seconds, predicted and measured."""
+    """A step's time.
+
+    Args:
+        predicted: seconds, on the machine as it is now.
+        measured: seconds.
+    """
 
     predicted: float
     measured: float
@@ -110,6 +125,26 @@ WAYS: Mapping[str, Callable[..., Case]] = {
 # ------------------------------------------------------------------ measuring
 
 
+class Calibrated:
+    """A machine that was calibrated, and how fast it is now.
+
+    Args:
+        engine: whose devices multiply.
+        seconds: what the products took at least when it was calibrated.
+    """
+
+    def __init__(self, engine: Engine, seconds: float) -> None:
+        self.seconds, self.least = seconds, math.inf
+        self._run = prepare_reference(engine)
+
+    def run(self) -> None:
+        """Run the products often enough in a row to tell, as calibration does."""
+        for _ in range(IN_A_ROW):
+            started = time.perf_counter()
+            self._run()
+            self.least = min(self.least, time.perf_counter() - started)
+
+
 class Backends:
     """Backends by mesh, each opened once.
 
@@ -135,6 +170,15 @@ class Backends:
             self._opened[key] = ml.open_backend(self.name, made, **given)
         return self._opened[key]
 
+    def list_calibrated(self) -> dict[int, Calibrated]:
+        """Return engines that were opened and whose own profile was measured, by devices."""
+        found = {}
+        for one in self._opened.values():
+            made = one.hardware.calibration
+            if made is not None and made.devices == one.mesh.size:
+                found[one.mesh.size] = Calibrated(one.engine, made.reference_seconds)
+        return found
+
 
 class Step:
     """A step of a case, compiled.
@@ -155,6 +199,7 @@ class Step:
         y = self.compiled.evaluate(self._params, self._inputs)[case.output]
         self._gradients = {case.output: backend.ones(*y.shape, sharding=y.sharding)}
         self._is_jax = backend.name == "jax"
+        self.devices = backend.mesh.size
 
     def run(self) -> None:
         """Run once, until everything is there."""
@@ -173,8 +218,17 @@ class Step:
 def time_cases(cases: Mapping[str, Case], backends: Backends, rounds: int) -> dict[str, Timed]:
     """Return the times of cases, which run in turn."""
     steps = {name: Step(case, backends.open(case.mesh)) for name, case in cases.items()}
-    times = interleave({name: step.run for name, step in steps.items()}, rounds)
-    return {name: Timed(step.predict(), min(times[name])) for name, step in steps.items()}
+    calibrated = backends.list_calibrated()
+    runs: dict[str, Callable[[], object]] = {name: step.run for name, step in steps.items()}
+    runs |= {f"products on {n}": one.run for n, one in calibrated.items()}
+    times = interleave(runs, rounds)
+    slower = {n: one.least / one.seconds for n, one in calibrated.items()}
+    for n, factor in slower.items():
+        print(f"  products on {n} devices take {factor:.3f} of what they took when calibrated")
+    return {
+        name: Timed(step.predict() * slower.get(step.devices, 1.0), min(times[name]))
+        for name, step in steps.items()
+    }
 
 
 # ------------------------------------------------------------------ judging

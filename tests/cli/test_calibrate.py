@@ -18,7 +18,7 @@ from mithril.errors import BackendError, OptionError
 from typer.testing import CliRunner, Result
 
 RECORD = Calibration(
-    date(2026, 11, 22), "numpy", "simulated", 2, "Z80, 1 cores", False, True, {"numpy": "2.0"},
+    date(2026, 11, 22), "numpy", "simulated", 2, "Z80, 1 cores", False, True, 0.004, {"numpy": "2.0"},
     {"kernels": 0.051, "all_reduce over data": 0.2},
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import mithril as ml
 import pytest
 from mithril.cost import SIMULATED, Level, Link, find_hardware, op_seconds
-from mithril.cost.calibrate import calibrate, count_measurements
+from mithril.cost.calibrate import calibrate, count_measurements, prepare_reference
 from mithril.cost.calibrate.compute import measure_memory, measure_products, watch_products
 from mithril.cost.calibrate.fit import fit_line
 from mithril.cost.calibrate.links import measure_kind, measure_levels
@@ -176,8 +176,26 @@ def test_a_calibrated_profile_predicts_what_it_was_made_of() -> None:
 
 
 @pytest.mark.usefixtures("clock")
+def test_a_profile_tells_whether_the_machine_is_slower_than_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = paced(data=2)
+    record = calibrate(engine, seconds=0.0).calibration
+    assert record is not None
+    run = prepare_reference(engine)
+    took = []
+    for busy in (False, True):
+        monkeypatch.setattr(f"{__name__}.BUSY", (CLOCK[0], math.inf if busy else 0.0))
+        started = CLOCK[0]
+        run()
+        took.append((CLOCK[0] - started) / record.reference_seconds)
+    assert took == pytest.approx([1.0, 2.0])
+
+
+@pytest.mark.usefixtures("clock")
 def test_what_ran_beside_other_work_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    timer = watch_products(Timer(paced(), 0.0))
+    engine = paced()
+    timer = Timer(engine, 0.0, watch_products(engine))
     now = CLOCK[0]
     monkeypatch.setattr(f"{__name__}.BUSY", (now, now + 10.0))
     rates = measure_products(timer, KERNEL, lambda what: None)
@@ -244,7 +262,7 @@ def made_for(engine: Engine, **changes: object) -> Hardware:
     execution = engine.execution
     record = Calibration(
         date(2026, 11, 22), engine.name, engine.device_kind, engine.mesh.size, describe_machine(),
-        execution.fuses, execution.in_turn, {"numpy": "2"}, {"kernels": 0.05},
+        execution.fuses, execution.in_turn, 0.001, {"numpy": "2"}, {"kernels": 0.05},
     )  # fmt: skip
     link = {"all_reduce": Link(3e-6, 5e9)}
     return replace(

@@ -39,6 +39,8 @@ class Calibration:
         fuses: whether the backend ran chains of elementwise ops as one kernel.
         in_turn: whether the devices computed one after the other.
         versions: of packages, by name.
+        reference_seconds: what the products of `prepare_reference` took at least, with all devices
+            at work: as long as they take now, the machine is as fast as it was.
         errors: by what was fitted, the root mean square of relative residuals.
     """
 
@@ -49,6 +51,7 @@ class Calibration:
     machine: str
     fuses: bool
     in_turn: bool
+    reference_seconds: float
     versions: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
 

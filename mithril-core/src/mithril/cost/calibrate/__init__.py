@@ -18,6 +18,7 @@ from mithril.cost.calibrate.compute import (
     measure_batched_products,
     measure_memory,
     measure_products,
+    prepare_reference,
     watch_products,
 )
 from mithril.cost.calibrate.functions import OpTimer, count_ops
@@ -69,7 +70,8 @@ def calibrate(
             f"backend '{engine.name}' has devices of {engine.process_count} processes; calibrate "
             f"in one process, and give the file to each by hardware="
         )
-    timer = watch_products(Timer(engine, seconds))
+    reference = watch_products(engine)
+    timer = Timer(engine, seconds, reference)
     call_seconds = timer.measure_call()
     memory = measure_memory(timer, advance)
     products = measure_products(timer, memory.kernel_seconds, advance)
@@ -103,6 +105,7 @@ def calibrate(
             describe_machine(),
             engine.execution.fuses,
             engine.execution.in_turn,
+            reference.least,
             {name: version(name) for name in ("mithril-core", *packages)}
             | {"python": platform.python_version()},
             {"kernels": memory.error, **errors},
@@ -120,4 +123,4 @@ def _keep_peaks(described: Hardware, measured: Mapping[DType, Rate]) -> dict[DTy
     }
 
 
-__all__ = ["calibrate", "count_measurements"]
+__all__ = ["calibrate", "count_measurements", "prepare_reference"]

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mithril.cost.calibrate.timing import Step, Timer, make_type, subtract
+from mithril.cost.calibrate.timing import Reference, Step, Timer, make_type, subtract
 from mithril.cost.rates import Rate
+from mithril.engine import Engine
 from mithril.ir import Op, Tensor
 from mithril.ir.operand import apply, apply_one
 from mithril.ops.arithmetic import Add
@@ -109,10 +110,22 @@ def measure_products(
     return {dtype: _measure_dtype(timer, dtype, kernel_seconds, advance) for dtype in dtypes}
 
 
-def watch_products(timer: Timer) -> Timer:
-    """Return a timer that measures again where products take longer than before."""
-    rows, size = ROWS_PER_COLUMN * WATCHED, WATCHED
-    return timer.watch(_train(FORMS), [make_type(size, size), make_type(rows, size)])
+def watch_products(engine: Engine) -> Reference:
+    """Return what tells whether products take longer than they did, on all devices of an engine."""
+    return Reference.start(prepare_reference(engine))
+
+
+def prepare_reference(engine: Engine) -> Callable[[], None]:
+    """Return a function that runs a few products on all devices, until they are done.
+
+    What it takes at least, to what it took when a profile was measured
+    (`Calibration.reference_seconds`), is how many times slower the machine is now.
+
+    Args:
+        engine: of the devices.
+    """
+    types = [make_type(WATCHED, WATCHED), make_type(ROWS_PER_COLUMN * WATCHED, WATCHED)]
+    return Timer(engine).prepare(_train(FORMS), types)
 
 
 def measure_batched_products(

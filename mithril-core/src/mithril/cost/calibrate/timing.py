@@ -55,6 +55,11 @@ class Reference:
     least: float
     _repeats: int = field(default=MOST_REPEATS)
 
+    @classmethod
+    def start(cls, run: Callable[[], None]) -> Reference:
+        """Return a reference after it has run often enough to tell its least."""
+        return cls(run, min(_time(run) for _ in range(FIRST)))
+
     def is_slower(self) -> bool:
         """Return whether it takes longer now than it did, and measuring again is worth it."""
         took = min(_time(self.run) for _ in range(3))
@@ -70,7 +75,7 @@ class Timer:
     Args:
         engine: all of whose devices compute at the same time.
         seconds: how long an op is measured.
-        reference: tells when to measure again.
+        reference: tells when to measure again; None where nothing else is at work.
         pick: chooses from what a run took in all rounds: by default the least, as what else the
             machine does only makes it longer.
     """
@@ -88,10 +93,9 @@ class Timer:
         """Return a timer that tells what an op usually takes, as where devices wait for others."""
         return replace(self, pick=statistics.median)
 
-    def watch(self, step: Step, types: Sequence[TensorType]) -> Timer:
-        """Return a timer that measures again where this op takes longer than before."""
-        run = self._prepare(step, types, 3, 0)
-        return replace(self, reference=Reference(run, min(_time(run) for _ in range(FIRST))))
+    def prepare(self, step: Step, types: Sequence[TensorType]) -> Callable[[], None]:
+        """Return a function that runs an op three times on all devices, until they are done."""
+        return self._prepare(step, types, 3, 0)
 
     def measure(
         self,
