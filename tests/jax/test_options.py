@@ -40,11 +40,7 @@ REFUSED = {
     "memory": ({"memory_optimization": "yes"}, r"memory_optimization='yes' is neither True nor"),
     "collectives": (
         {"collective_ops": "nccl"},
-        r"collective_ops='nccl' is not available on JAX; XLA chooses .* by itself",
-    ),
-    "optimised collectives": (
-        {"collective_optimization": True},
-        r"collective_optimization=True is not available on JAX",
+        r"collective_ops='nccl' is not available on backend 'jax', .* exchange data by 'xla'",
     ),
     "unknown": ({"pjit_msh": True}, r"no option 'pjit_msh'.*did you mean 'pjit_mesh'"),
     "later": ({"auto_sharding": True}, r"auto_sharding=True of backend 'jax' is not available yet"),

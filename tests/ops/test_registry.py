@@ -18,12 +18,14 @@ OPS = sorted(registry().items())
 LOCAL = {"axis_index", "keep_first", "take_shard", "wait"}
 # A graph, or a home of the user's choice: see tests/transform/test_repeat.py and tests/functional.
 CONTROL = {"checkpoint", "constrain", "repeat"}
+# It says where the sum of a gradient is: see tests/compression.
+MARKS = {"mark_gradient"}
 # Attention that says what becomes of a split sequence: see tests/partition/test_context.py.
 ATTENTION = (Attention, AttentionGradient)
 CONTEXT = {n for n, c in OPS if issubclass(c, ATTENTION) and c not in ATTENTION}
 # What they make is in other memory, and is brought back: see tests/offload.
 HOST = {"from_host", "to_host"}
-APART = LOCAL | CONTROL | CONTEXT | HOST
+APART = LOCAL | CONTROL | CONTEXT | HOST | MARKS
 GLOBAL_OPS = [(n, c) for n, c in OPS if not c.is_collective and n not in APART]
 
 

@@ -45,7 +45,7 @@ def compiled_on(backend: ml.Backend, **options: object) -> Plan:
 def planned_for(**options: object) -> ml.Backend:
     backend = plan_backend(Mesh(data=2), "a100-80gb")
     opened = ml.open_backend("numpy", Mesh(data=2), **options)
-    backend.overlap = opened.overlap
+    backend.communication = opened.communication
     return backend
 
 
@@ -86,8 +86,9 @@ def test_the_guides_have_it_among_the_options_of_tensor_parallelism(is_on: bool)
     backend = ml.NumpyBackend(
         Mesh(data=2, model=2), tensor_parallel_config={"tp_size": 2, "overlap_comm": is_on}
     )
-    assert backend.overlap.strategy == ("auto" if is_on else "none")
-    assert backend.overlap.said == f"tensor_parallel_config['overlap_comm']={is_on}"
+    overlap = backend.communication.overlap
+    assert overlap.strategy == ("auto" if is_on else "none")
+    assert overlap.said == f"tensor_parallel_config['overlap_comm']={is_on}"
 
 
 def test_functions_follow_their_backend() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mithril import ops
 from mithril.cli.gpt import Sizes, gpt, megatron, with_loss
 from mithril.compiler import PlanOptions
+from mithril.compiler.communication_options import read_communication
 from mithril.cost import SIMULATED
 from mithril.errors import PlanError
 from mithril.ir import Builder, Graph, Node, Start, Tensor, Wait
@@ -75,6 +76,15 @@ def planned(case: Case, strategy: str, is_asked: bool = True) -> Ran:
     )  # fmt: skip
 
 
+def check_same(placed: Ran, apart: Ran) -> None:
+    """Check that a plan whose collectives are placed is in order and makes what another makes."""
+    for name, value in apart.outputs.items():
+        np.testing.assert_array_equal(placed.outputs[name], value, name)
+    verify(placed.plan.stages[0].program.graph)
+    prove_order(placed.plan)
+    assert placed.executed == list(placed.plan.list_issued())
+
+
 @settings(max_examples=scaled(60))
 @given(cases(), st.sampled_from(STRATEGIES), st.booleans())
 def test_random_plans_make_the_same_wherever_collectives_start(
@@ -84,14 +94,11 @@ def test_random_plans_make_the_same_wherever_collectives_start(
     placed, apart = planned(case, strategy, is_asked), run(
         graph, mesh, values_for(graph), {"x": P("data")}, at_rest=rests, differentiated=names
     )  # fmt: skip
-    for name, value in apart.outputs.items():
-        np.testing.assert_array_equal(placed.outputs[name], value, name)
-    verify(placed.plan.stages[0].program.graph)
-    prove_order(placed.plan)
-    assert placed.executed == list(placed.plan.list_issued())
+    check_same(placed, apart)
+    plan = planned(case, "none").plan
     if strategy != "bucket":
-        assert sorted(placed.plan.list_issued()) == sorted(apart.plan.list_issued())
-    waiting = planned(case, "none").plan.timeline(BESIDE).seconds
+        assert sorted(placed.plan.list_issued()) == sorted(plan.list_issued())
+    waiting = plan.timeline(BESIDE).seconds
     assert placed.plan.timeline(BESIDE).seconds <= waiting * (1 + 1e-6) or strategy == "bucket"
 
 
@@ -112,11 +119,7 @@ def test_loops_make_the_same_wherever_collectives_start(strategy: str) -> None:
     placed, apart = planned(case, strategy), run(
         graph, mesh, values_for(graph), {"x": P("data")}, at_rest=case[2], differentiated=names
     )  # fmt: skip
-    for name, value in apart.outputs.items():
-        np.testing.assert_array_equal(placed.outputs[name], value, name)
-    verify(placed.plan.stages[0].program.graph)
-    prove_order(placed.plan)
-    assert placed.executed == list(placed.plan.list_issued())
+    check_same(placed, apart)
     counts = [sum(row.times for row in ran.plan.collectives()) for ran in (placed, apart)]
     assert (counts[0] < counts[1]) == (strategy == "bucket")
 
@@ -285,7 +288,7 @@ def test_nothing_is_on_its_way_without_overlap_where_memory_is_short() -> None:
     """What the plan held before, with waits at first uses, may be as much."""
     profile = replace(SIMULATED, execution=Execution(overlaps=True), memory_bytes=1)
     backend = plan_backend(Mesh(data=2), profile)
-    backend.overlap = Overlap("none", "overlap_communication=False")
+    backend.communication = read_communication(overlap_communication=False)
     function = ml.jit(lambda x: x * 2.0, backend=backend, out_shardings=P())
     plan = function.plan(ml.TensorSpec((64, 64), "float32", P("data")))
     kinds = [node.op.name for node in plan.stages[0].program.graph.nodes]

@@ -66,14 +66,14 @@ def test_data_parallel_mlp_reduces_all_gradients_in_one_bucket() -> None:
     assert ran.rows("backward") == [all_reduce("data", 4 * (2 * D * H + D + H))]
 
 
-def test_data_parallel_scalar_loss_reduces_one_number() -> None:
+def test_data_parallel_scalar_loss_travels_with_the_gradient() -> None:
     builder = Builder()
     x = builder.input(TensorType((B * S, D), DType.float32), "x")
     weight = builder.input(TensorType((D, D), DType.float32), "weight")
     graph = builder.build({"loss": ops.mean(x @ weight)})
     ran = checked(graph, Mesh(data=4), {"x": P("data")}, ("weight",))
-    assert ran.rows("forward") == [all_reduce("data", 4)]
-    assert ran.rows("backward") == [all_reduce("data", 4 * D * D)]
+    assert ran.rows("forward") == []
+    assert ran.rows("backward") == [all_reduce("data", 4 + 4 * D * D)]
 
 
 def test_megatron_mlp_without_input_gradient() -> None:

@@ -31,19 +31,17 @@ def language_model() -> ml.Model:
 
 
 def test_loss_of_a_split_sequence_is_three_all_reduces() -> None:
-    """No number of a token is gathered: neither in the forward nor in the backward."""
+    """No number of a token is gathered, in forward or backward; the sum goes with gradients."""
     compiled = ml.compile(
         language_model(),
         ml.NumpyBackend(ml.Mesh(tensor=4)),
         shapes={"tokens": TOKENS, "target": TOKENS},
     )
-    rows = [row for row in compiled.plan.collectives() if row.cause.value.startswith("cross")]
+    rows = [row for row in compiled.plan.collectives() if "cross" in str(row.cause)]
     numbers = 4 * BATCH * SEQUENCE
-    assert [(row.kind, row.bytes) for row in rows] == [
-        ("all_reduce", numbers),
-        ("all_reduce", numbers),
-        ("all_reduce", 4),
-    ]
+    assert [(row.kind, row.bytes) for row in rows[:2]] == [("all_reduce", numbers)] * 2
+    assert [row.kind for row in rows[2:]] == ["all_reduce"]
+    assert "cross_entropy_0.sum" in rows[2].cause.parts
 
 
 def test_loss_of_a_split_sequence_equals_one_device() -> None:

@@ -8,12 +8,14 @@ from random import Random
 from typing import Any
 
 from mithril import ops
+from mithril.compiler import PlanOptions
 from mithril.cost import SIMULATED, predict_memory
 from mithril.cost.kernels import OpCosts
 from mithril.cost.simulate_plan import simulate_plan
 from mithril.ir import Builder, Graph, Tensor, Value
 from mithril.ir.rewrite import inline
 from mithril.mesh import Mesh, P
+from mithril.partition.fusion import Fusion
 from mithril.partition.recompute import recompute
 from mithril.partition.recompute.choose import Choice, Measured, choose_within
 from mithril.partition.recompute.sections import LocalPart, Section, read_part
@@ -53,9 +55,13 @@ def choose(program: Program, limit: int) -> Choice:
 
 
 def program_of(graph: Graph, mesh: Mesh | None = None, specs: Any = None) -> Program:
-    """Return the local program of a graph and its gradients, on one device by default."""
+    """Return the local program of a graph and its gradients, on one device by default.
+
+    Its sums travel alone, as where recomputation is chosen: buckets are made of what comes out.
+    """
     wanted = tuple(v.name for v in graph.inputs if v.type.dtype.is_float)
-    ran = run(graph, mesh or Mesh(), values_for(graph), specs, differentiated=wanted)
+    apart = PlanOptions(fusion=Fusion(all_reduces=False))
+    ran = run(graph, mesh or Mesh(), values_for(graph), specs, differentiated=wanted, options=apart)
     return ran.plan.stages[0].program
 
 

@@ -147,4 +147,5 @@ def test_a_vocabulary_of_50257(devices: int) -> None:
     for name, value in slopes.items():
         np.testing.assert_allclose(gradients[name], value, rtol=rtol, atol=atol, err_msg=name)
     tokens = 4 * 2 * 3
-    assert max(row.bytes for row in split.plan.collectives()) == tokens * width
+    loss = 4  # travels with a gradient
+    assert max(row.bytes for row in split.plan.collectives()) == tokens * width + loss

@@ -182,7 +182,8 @@ def test_lora_trains_its_narrow_weights_only(mesh: ml.Mesh | None) -> None:
     for name in ("up.weight", "down.weight"):
         np.testing.assert_array_equal(params[name].numpy(), before[name])
     reduced = [row for row in compiled.plan.collectives() if str(row.phase) == "backward"]
-    assert sum(row.bytes for row in reduced if row.axes == ("data",)) <= 4 * 2 * (6 + 8 + 8 + 4)
+    # And the loss.
+    assert sum(row.bytes for row in reduced if row.axes == ("data",)) <= 4 * 2 * (6 + 8 + 8 + 4) + 4
 
 
 # ------------------------------------------------------------------ what is refused

@@ -49,7 +49,7 @@ REFUSED = {
         r"gradient_as_bucket_view=False does not go with jit=True; .* no buckets of its own",
     ),
     "unknown": ({"find_unused": True}, r"no option 'find_unused'.*find_unused_parameters"),
-    "compression": ({"gradient_compression": "fp16"}, r"gradient_compression='fp16' .* yet"),
+    "compression": ({"gradient_compression": "zip"}, r"gradient_compression='zip' does not exist"),
 }
 EXPRESSIONS = {
     "jit": True, "use_module_hooks": True, "allow_tf32": False, "gradient_as_bucket_view": False,

@@ -222,7 +222,7 @@ def rows(case: str) -> list[tuple[str, str, int, int]]:
 
 def test_gradients_of_stacks_are_reduced_once_after_the_loop() -> None:
     gradients = 8 * (2 * N * D * H + D)
-    assert rows("data") == [("f", "all_reduce", 8 * N, 1), ("b", "all_reduce", gradients, 1)]
+    assert rows("data") == [("b", "all_reduce", 8 * N + gradients, 1)]
 
 
 def test_tensor_parallel_blocks_reduce_once_an_iteration() -> None:

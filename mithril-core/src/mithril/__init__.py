@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mithril.mesh import Mesh, P, PartitionSpec, Sharding
     from mithril.models import *
     from mithril.ops.custom import define_op
-    from mithril.options import PipelineOptions, Precision
+    from mithril.options import GradientCompression, PipelineOptions, Precision
     from mithril.runtime import (
         Array,
         Backend,
@@ -70,7 +70,7 @@ _HOMES = {
     ),
     "mithril.mesh": ("Mesh", "P", "PartitionSpec", "Sharding"),
     "mithril.ops.custom": ("define_op",),
-    "mithril.options": ("PipelineOptions", "Precision"),
+    "mithril.options": ("GradientCompression", "PipelineOptions", "Precision"),
     "mithril.runtime": (
         "Array", "Backend", "CompiledModel", "Metrics", "Profile", "TensorSpec", "TrainState",
         "TrainStep", "compile", "is_main", "open_backend", "process_count", "process_index",
@@ -91,21 +91,21 @@ __all__ = [
     "BinaryCrossEntropyWithLogits", "Check", "CheckpointError", "CompiledModel", "Concat",
     "Constant", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "CosineLoss",
     "CrossEntropy", "Divide", "Dropout", "Elu", "Embedding", "FeedForward", "Flatten", "Function",
-    "GRU", "Gelu", "GlobalAvgPool", "GlobalMaxPool", "Glu", "GraphError", "GroupNorm", "HardSwish",
-    "Hardware", "HingeLoss", "History", "HuberLoss", "Initializer", "InstanceNorm", "JaxBackend",
-    "KLDivergence", "Kaiming", "L1Loss", "LSTM", "Layer", "LayerNorm", "LeakyRelu", "Linear",
-    "MLXBackend", "MatMul", "MaxPool1d", "MaxPool2d", "Mean", "MeanSquaredError", "Mesh",
-    "MeshError", "Metrics", "Mish", "MithrilError", "MithrilWarning", "MoE", "Model",
-    "MultiHeadAttention", "Multiply", "Normal", "NumpyBackend", "Ones", "OptionError", "Orthogonal",
-    "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError", "PositionalEncoding",
-    "Precision", "Profile", "QuantileLoss", "RMSNorm", "Relu", "Repeat", "Reshape", "ShapeError",
-    "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus", "Split", "Subtract",
-    "Tanh", "TensorSpec", "TorchBackend", "TrainState", "TrainStep", "Transpose", "TruncatedNormal",
-    "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__", "checkpoint", "compile",
-    "constrain", "data", "define_op", "grad", "is_inference", "is_main", "jit", "layer",
-    "layer_path", "load", "numpy", "open_backend", "optim", "parameter", "process_count",
-    "process_index", "profile", "reshard", "save", "scan", "section", "seed", "train",
-    "train_step", "value_and_grad", "visualize",
+    "GRU", "Gelu", "GlobalAvgPool", "GlobalMaxPool", "Glu", "GradientCompression", "GraphError",
+    "GroupNorm", "HardSwish", "Hardware", "HingeLoss", "History", "HuberLoss", "Initializer",
+    "InstanceNorm", "JaxBackend", "KLDivergence", "Kaiming", "L1Loss", "LSTM", "Layer", "LayerNorm",
+    "LeakyRelu", "Linear", "MLXBackend", "MatMul", "MaxPool1d", "MaxPool2d", "Mean",
+    "MeanSquaredError", "Mesh", "MeshError", "Metrics", "Mish", "MithrilError", "MithrilWarning",
+    "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal", "NumpyBackend", "Ones",
+    "OptionError", "Orthogonal", "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError",
+    "PositionalEncoding", "Precision", "Profile", "QuantileLoss", "RMSNorm", "Relu", "Repeat",
+    "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus",
+    "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "TrainState", "TrainStep",
+    "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__",
+    "checkpoint", "compile", "constrain", "data", "define_op", "grad", "is_inference", "is_main",
+    "jit", "layer", "layer_path", "load", "numpy", "open_backend", "optim", "parameter",
+    "process_count", "process_index", "profile", "reshard", "save", "scan", "section", "seed",
+    "train", "train_step", "value_and_grad", "visualize",
 ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Typed groups of options: plain data, checked when made, with no meaning hidden elsewhere.
 
-`Precision` says in which dtypes a model keeps its parameters, multiplies, and passes values on.
+`Precision` says in which dtypes a model keeps its parameters, multiplies, and passes values on,
+`PipelineOptions` how stages run, `GradientCompression` how gradients travel.
 `check_flag`, `check_choice`, `choose_name` and `float_dtype` read single options, those of
 backends, too.
 """
@@ -12,7 +13,7 @@ from dataclasses import dataclass, fields
 
 from mithril.errors import OptionError, ShapeError, listing, nearest
 from mithril.keywords import checked_options
-from mithril.types import DType, as_dtype
+from mithril.types import DType, as_dtype, to_python
 
 MEMORY_FORMATS = ("channels_first", "channels_last", "channel_last")
 """How images may lie in memory; the last is another spelling of the one before."""
@@ -144,6 +145,86 @@ class PipelineOptions:
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
         shown = (f"{name}={value!r}" for name, value in pairs if value is not None)
         return f"PipelineOptions({', '.join(shown)})"
+
+
+COMPRESSED_FORMS = ("fp16", "bf16", "int8")
+BLOCK = 256
+
+
+@checked_options
+@dataclass(frozen=True, slots=True)
+class GradientCompression:
+    """How gradients travel where devices add them up.
+
+    Args:
+        form: `fp16` and `bf16` cast each gradient for the way, `int8` sends blocks of 8-bit
+            integers, each with a scale.
+        axes: the mesh axis, or axes, over which sums are compressed; by default all of them. The
+            part of a sum over other axes is plain, and taken first; what is scattered is summed
+            axis after axis, as they cut it.
+        names: the parameters whose gradients are compressed: a pattern of names, as `fnmatch`
+            reads it.
+        block: of `int8`: how many numbers share a scale; 256 by default.
+
+    Raises:
+        OptionError: an option has a value of the wrong form, or has no effect on this form.
+
+    >>> GradientCompression("int8", names="*.weight").block
+    256
+    """
+
+    form: str
+    axes: str | Sequence[str] | None = None
+    names: str = "*"
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.form == "powersgd":
+            raise OptionError(
+                f"gradient_compression='powersgd' is not available yet; use one of "
+                f"{listing(COMPRESSED_FORMS)}"
+            )
+        check_choice("gradient_compression", self.form, COMPRESSED_FORMS)
+        if not isinstance(self.names, str) or not self.names:
+            raise OptionError(
+                f"names={self.names!r} of GradientCompression is no pattern of parameter names; "
+                f"give one, such as '*.weight'"
+            )
+        object.__setattr__(self, "block", self._read_block())
+        object.__setattr__(self, "axes", _read_axes(self.axes))
+
+    def _read_block(self) -> int | None:
+        block = to_python(self.block)
+        if self.form != "int8":
+            if block is not None:
+                raise OptionError(
+                    f"block={block!r} has no effect on gradient_compression='{self.form}', which "
+                    f"has no scales; leave it out"
+                )
+            return None
+        if block is not None and (type(block) is not int or block < 1):
+            raise OptionError(
+                f"block={block!r} of GradientCompression is no number of elements; give 1 or more"
+            )
+        return block or BLOCK
+
+    def __repr__(self) -> str:
+        pairs = ((field.name, getattr(self, field.name)) for field in fields(self)[1:])
+        shown = [f"{name}={value!r}" for name, value in pairs if value not in (None, "*")]
+        return f"GradientCompression({', '.join([repr(self.form), *shown])})"
+
+
+def _read_axes(axes: object) -> tuple[str, ...] | None:
+    """Return the names of mesh axes; None for all."""
+    if axes is None:
+        return None
+    given = (axes,) if isinstance(axes, str) else axes
+    if not isinstance(given, Sequence) or not given or not all(isinstance(a, str) for a in given):
+        raise OptionError(
+            f"axes={axes!r} of GradientCompression names no mesh axes; give one, such as 'data', "
+            f"or several"
+        )
+    return tuple(dict.fromkeys(given))
 
 
 def check_schedule_form(option: str, schedule: object) -> str | tuple[str, ...]:

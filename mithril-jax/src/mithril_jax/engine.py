@@ -91,6 +91,13 @@ class JaxEngine(Engine):
         )
 
     @property
+    def library(self) -> str:
+        """`nccl` or `rccl` on GPUs, `gloo` among processes on CPUs, else XLA's own."""
+        if self.platform == "gpu":
+            return "rccl" if "rocm" in self.opened.flat[0].client.platform_version else "nccl"
+        return "gloo" if self.platform == "cpu" and self.process_count > 1 else "xla"
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """A label for each device, as JAX writes it."""
         return tuple(map(str, self.opened.flat))
@@ -176,6 +183,11 @@ class JaxEngine(Engine):
                 "backend 'jax' has pjit_lowering_strategy='gspmd', by which XLA places copies by "
                 "itself and none go to the host arena; leave it out, or what offloads: "
                 "activation_offload and spill_to_host"
+            )
+        if is_left_to_xla and any(row.cause.algorithm for row in plan.collectives()):
+            raise OptionError(
+                "backend 'jax' has pjit_lowering_strategy='gspmd', by which XLA places collectives "
+                "by itself and collective_ops has no effect; leave one of them out"
             )
         if is_left_to_xla and plan.policy is not None:
             raise BackendError(

@@ -37,8 +37,6 @@ class JaxOptions:
             whole graph with the plan's shardings as constraints; `auto` is `shard_map`.
         spmd_mesh_shape: shape of the mesh, checked against `device_mesh`.
         spmd_partition_dims: number of mesh dimensions, checked against `device_mesh`.
-        collective_ops: refused: XLA chooses the library.
-        collective_optimization: refused: XLA optimises collectives by itself.
 
     Raises:
         OptionError: a value is refused.
@@ -55,8 +53,6 @@ class JaxOptions:
     pjit_lowering_strategy: str = "auto"
     spmd_mesh_shape: tuple[int, ...] | None = None
     spmd_partition_dims: int | None = None
-    collective_ops: Any = None
-    collective_optimization: Any = None
 
     def __post_init__(self) -> None:
         self._check_fixed()
@@ -64,12 +60,6 @@ class JaxOptions:
         self._check_shapes()
         check_choice("pjit_lowering_strategy", self.pjit_lowering_strategy, STRATEGIES)
         check_flag("memory_optimization", self.memory_optimization)
-        for name in ("collective_ops", "collective_optimization"):
-            if (value := getattr(self, name)) is not None:
-                raise OptionError(
-                    f"option {name}={value!r} is not available on JAX; XLA chooses and optimises "
-                    f"the library of its collectives by itself (NCCL on NVIDIA GPUs); leave it out"
-                )
 
     @property
     def wanted_platform(self) -> str | None:

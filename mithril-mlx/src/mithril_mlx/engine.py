@@ -153,6 +153,11 @@ class MLXEngine(Engine):
         return 0 if self.job is None else self.job.rank
 
     @property
+    def library(self) -> str:
+        """That of the job: `ring`, `mpi` or `jaccl`; none where this process has all devices."""
+        return "" if self.job is None else self.job.library
+
+    @property
     def transport(self) -> Transport | None:
         """What carries data between processes; None within one."""
         return None if self.job is None else self.job.transport

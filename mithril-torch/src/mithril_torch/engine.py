@@ -160,6 +160,12 @@ class TorchEngine(Engine):
         )
 
     @property
+    def library(self) -> str:
+        """`gloo` or `nccl`; none where one process has all devices."""
+        is_here = isinstance(self.executor, LockstepExecutor) or self.mesh.size == 1
+        return "" if is_here else self.options.library(self.device)
+
+    @property
     def keeps_on_host(self) -> bool:
         """True: an array may have its memory in the arena."""
         return True

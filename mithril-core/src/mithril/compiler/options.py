@@ -14,17 +14,14 @@ from mithril.options import Precision, choose_name, float_dtype
 from mithril.types import DType, to_python
 
 BACKEND_LATER = frozenset({
-    "all_reduce_fusion", "async_collective_ops", "auto_sharding", "auto_sharding_config",
-    "collective_optimization", "collective_ops", "communication_optimization",
-    "executor", "gradient_compression", "mesh_topology", "network_topology_aware",
+    "auto_sharding", "auto_sharding_config", "executor", "network_topology_aware",
     "pipeline_communication",
 })  # fmt: skip
 """Options of every backend that the guides describe and that are not available yet."""
 
 COMPILE_LATER = frozenset({
-    "auto_partition", "communication_optimization", "load_balancing",
-    "load_balancing_algorithm", "max_memory_per_device", "partition_constraints",
-    "partition_objective", "partition_search_space", "partition_strategy",
+    "auto_partition", "load_balancing", "load_balancing_algorithm", "max_memory_per_device",
+    "partition_constraints", "partition_objective", "partition_search_space", "partition_strategy",
     "profiling_based_partitioning",
 })  # fmt: skip
 """Options of compile that the guides describe and that are not available yet."""
@@ -32,13 +29,20 @@ COMPILE_LATER = frozenset({
 
 OF_MODELS = {
     "activation_offload": "only a model has a forward and a backward; use ml.checkpoint",
+    "all_reduce_fusion": "give it to the backend",
+    "async_collective_ops": "give it to the backend",
+    "collective_ops": "give it to the backend",
+    "collective_optimization": "give it to the backend",
+    "communication_optimization": "give it to the backend",
     "communication_overlap_strategy": "give it to the backend",
+    "fusion_bytes": "give it to the backend",
     "host_arena": "give it to compile",
     "offload_threshold": "give it to compile",
     "overlap_communication": "give it to the backend",
     "spill_threshold_mb": "give it to compile",
     "spill_to_host": "give it to compile",
     "accumulate": "cut the batch in the function, with ml.scan",
+    "gradient_compression": "only a model has parameters whose gradients are known",
     "differentiable": "gradients are those of ml.grad(function, argnums=…)",
     "gradient_accumulation": "cut the batch in the function, with ml.scan",
     "gradient_accumulation_steps": "cut the batch in the function, with ml.scan",

@@ -50,4 +50,4 @@ def read_overlap(
     return Overlap(str(strategy), f"{STRATEGY}={strategy!r}")
 
 
-__all__ = ["FLAG", "read_overlap"]
+__all__ = ["FLAG", "STRATEGY", "read_overlap"]

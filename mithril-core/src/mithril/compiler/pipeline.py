@@ -17,12 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mithril.compiler.algorithm_options import note_algorithms
 from mithril.compiler.collector import pause_collector
+from mithril.compiler.communication import tell_optimization
+from mithril.compiler.compression import compress, describe_compression, mark
 from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
 from mithril.ir import Graph
+from mithril.partition.algorithms import carry_out
 from mithril.partition.buckets import bucket_collectives
 from mithril.partition.limits import (
     check_capabilities,
@@ -33,6 +37,7 @@ from mithril.partition.limits import (
 from mithril.partition.offload import offload
 from mithril.partition.partition import partition_parts
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
+from mithril.partition.replicas import split_replicas
 from mithril.partition.widen_sums import widen_sums
 from mithril.plan import Plan, Program
 from mithril.plan.proof import prove_order
@@ -94,7 +99,9 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
     parts = partition_parts(graph, request.layouts, target, request.placement, pads=options.pads)
-    parts = parts.with_change(lambda program: move_to_host(program, request, target, options))
+    parts = parts.with_change(
+        lambda program: move_to_host(compress(program, target, options), request, target, options)
+    )
 
     def finish(plan: Plan) -> Plan:
         stages = (replace(s, program=_finish(s.program, target, options)) for s in plan.stages)
@@ -107,7 +114,14 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
         )
 
     plan = plan_recomputed(parts, finish, request, target, options)
+    plan = note_algorithms(plan, options.algorithms)
+    if options.replicas is not None:
+        plan = split_replicas(plan, options.replicas)
     plan = place_in_plan(plan, target, options.overlap, request.donated)
+    plan = tell_optimization(plan, options.optimization)
+    if request.cotangents is not None:
+        notes = (*plan.notes, *describe_compression(plan, options.compression))
+        plan = replace(plan, notes=notes)
     for check in CHECKS:
         check(plan, request, target, options)
     return plan
@@ -177,6 +191,11 @@ def add_gradients(graph: Graph, request: Request, target: Target, options: PlanO
     return joint, replace(request, layouts={**follow, **request.layouts})
 
 
+def mark_compressed(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
+    """Mark the gradients whose sums over devices are compressed."""
+    return mark(graph, request, target, options), request
+
+
 def add_update(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
     """Append what a train step makes of the gradients."""
     return graph if request.update is None else append_update(graph, request.update), request
@@ -192,6 +211,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     cut_stacks,
     expand_fused,
     add_gradients,
+    mark_compressed,
     add_update,
     open_checkpoints,
     expand_fused,
@@ -203,7 +223,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
 
 def bucket(program: Program, target: Target, options: PlanOptions) -> Program:
     """Gather the sums of gradients, and what fetches parameters at rest, into buckets."""
-    return bucket_collectives(program, target.hardware)
+    return bucket_collectives(program, target.hardware, options.fusion)
 
 
 def widen(program: Program, target: Target, options: PlanOptions) -> Program:
@@ -211,7 +231,12 @@ def widen(program: Program, target: Target, options: PlanOptions) -> Program:
     return widen_sums(program, target.hardware)
 
 
-PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, bucket)
+def use_algorithms(program: Program, target: Target, options: PlanOptions) -> Program:
+    """Carry collectives out by the algorithms that were asked for."""
+    return carry_out(program, target.hardware, options.algorithms)
+
+
+PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, bucket, use_algorithms)
 
 
 # ------------------------------------------------------------------ checks of the plan

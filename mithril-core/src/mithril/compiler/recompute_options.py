@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypedDict
 
+from mithril.compiler.axis_names import find_axis
 from mithril.cost.profiles.units import BYTES
-from mithril.errors import OptionError, kind_of, listing, nearest
+from mithril.errors import OptionError, kind_of, nearest
 from mithril.mesh import Mesh
 from mithril.options import choose_name
 from mithril.partition.recompute.asked import (
@@ -29,8 +30,6 @@ from mithril.types import to_python
 WORDS = (ALL, SELECTIVE, NONE)
 GRANULARITIES = (LAYER, OPERATION)
 POLICIES = (MINIMAL, FULL)
-ALIASES = {"data_parallel": ("data",), "model_parallel": ("model", "tensor")}
-"""Other names of mesh axes, as the guides have them."""
 _FORMS = (
     'give "all", "selective" or "none", a fraction such as 0.6, a number of bytes such as "2 GB", '
     'or "all" or "none" by patterns of layers'
@@ -86,16 +85,8 @@ def name_axes(asked: Recompute, mesh: Mesh) -> Recompute:
     Raises:
         OptionError: the mesh has no such axis.
     """
-    origins = list(dict.fromkeys(axis.origin for axis in mesh.axes))
-    found: dict[str, str] = {}
-    for name, how in asked.collectives.items():
-        known = [axis for axis in (name, *ALIASES.get(name, ())) if axis in origins]
-        if not known:
-            raise OptionError(
-                f"rematerialization_policy names axis '{name}', which the mesh lacks"
-                f"{nearest(name, origins)}; axes: {listing(origins)}"
-            )
-        found[known[0]] = how
+    option = "rematerialization_policy"
+    found = {find_axis(name, mesh, option): how for name, how in asked.collectives.items()}
     return replace(asked, collectives=found)
 
 

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mithril.options import AS_THEY_COME, Precision
+from mithril.partition.algorithms import AS_ENGINES_DO, Algorithms
+from mithril.partition.compression import PLAIN, Compression
+from mithril.partition.fusion import FUSE_AS_IT_PAYS, Fusion
 from mithril.partition.offload import NO_OFFLOAD, Offload
 from mithril.partition.overlap import AS_IT_PAYS, Overlap
 from mithril.partition.pipeline import Placement
 from mithril.partition.recompute import Recompute
+from mithril.partition.replicas import Replicas
 from mithril.sharding import Layout
 from mithril.transform import Update
 from mithril.types import DType
@@ -63,6 +67,12 @@ class PlanOptions:
         recompute: what the backward computes again instead of finding it kept.
         offload: what is in the host arena while nobody needs it.
         overlap: how collectives are placed beside what computes.
+        algorithms: how collectives are carried out.
+        fusion: which of them travel together.
+        optimization: the option that asks for all passes over communication, or for none, as it was
+            given; the plan then says what they did.
+        compression: how gradients travel where devices add them up.
+        replicas: parts of a mesh axis that run the plan on values of their own; None for no such.
     """
 
     precision: Precision = AS_THEY_COME
@@ -73,3 +83,8 @@ class PlanOptions:
     recompute: Recompute = KEEP_ALL
     offload: Offload = NO_OFFLOAD
     overlap: Overlap = AS_IT_PAYS
+    algorithms: Algorithms = AS_ENGINES_DO
+    fusion: Fusion = FUSE_AS_IT_PAYS
+    optimization: str = ""
+    compression: Compression = PLAIN
+    replicas: Replicas | None = None

@@ -6,6 +6,7 @@ from mithril.cost.communication import (
     describe_emulation,
     describe_relay,
     find_bucket_bytes,
+    find_start_up,
     transfer_seconds,
 )
 from mithril.cost.hardware import Hardware
@@ -19,6 +20,6 @@ from mithril.cost.work import kernel_seconds, op_seconds, product_dtype, work_se
 __all__ = [
     "SIMULATED", "Hardware", "HardwareAnalyst", "Level", "Link", "PlanMemory", "PlanTimeline",
     "Target", "as_hardware", "collective_seconds", "describe_emulation", "describe_relay",
-    "find_bucket_bytes", "find_hardware", "kernel_seconds", "op_seconds", "predict_memory",
-    "predict_timeline", "product_dtype", "transfer_seconds", "work_seconds",
+    "find_bucket_bytes", "find_hardware", "find_start_up", "kernel_seconds", "op_seconds",
+    "predict_memory", "predict_timeline", "product_dtype", "transfer_seconds", "work_seconds",
 ]  # fmt: skip

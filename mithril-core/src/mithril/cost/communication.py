@@ -4,7 +4,9 @@ A device that sends m messages, b bytes in all, needs m alpha + b beta seconds. 
 collective knows m and b, by the formulas of Thakur, Rabenseifner and Gropp, "Optimization of
 Collective Communication Operations in MPICH" (2005): recursive doubling and halving, whose start-up
 grows with the logarithm of the group and whose bytes are the least possible; pairwise exchange for
-all_to_all. Where only neighbours are linked, as in a torus, it is rings. A group that crosses
+all_to_all. Where only neighbours are linked, as in a torus, it is rings; what goes over several
+links in a ring shares them with what others send, so that its bytes count once for each. Where each
+two devices have a link of their own, each phase is one message to all at once. A group that crosses
 several levels of links is priced by the narrowest of them; see `Hardware.link`.
 """
 
@@ -14,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from mithril.cost.hardware import Hardware
-from mithril.cost.levels import Link
+from mithril.cost.levels import FULLY_CONNECTED, NEIGHBOURS, Link
 from mithril.engine.transport import Call
 from mithril.mesh import Mesh
 from mithril.ops.collective import SEND, Traffic, class_of
@@ -50,7 +52,9 @@ def collective_seconds(
     return sum(map(_seconds, calls, links))
 
 
-def find_bucket_bytes(kind: str, axes: Sequence[str], mesh: Mesh, hardware: Hardware) -> int:
+def find_bucket_bytes(
+    kind: str, axes: Sequence[str], mesh: Mesh, hardware: Hardware, share: int = LEAST_SHARE
+) -> int:
     """Return the size from which the start-up of a collective is a small part of its time.
 
     More in one buffer would save little, and takes memory.
@@ -60,14 +64,34 @@ def find_bucket_bytes(kind: str, axes: Sequence[str], mesh: Mesh, hardware: Hard
         axes: mesh axes it runs over.
         mesh: the devices.
         hardware: the profile to price with.
+        share: how much longer its bytes then take than its start-up.
 
     >>> from mithril.cost import SIMULATED
     >>> find_bucket_bytes("all_gather", ["a"], Mesh(a=2), SIMULATED)
     1600
     """
+    start, per_byte = find_start_up(kind, axes, mesh, hardware)
+    return round(share * start / per_byte) if per_byte else 0
+
+
+def find_start_up(
+    kind: str, axes: Sequence[str], mesh: Mesh, hardware: Hardware
+) -> tuple[float, float]:
+    """Return the seconds that a collective takes to start, and those that each byte takes.
+
+    Args:
+        kind: of the collective.
+        axes: mesh axes it runs over.
+        mesh: the devices.
+        hardware: the profile to price with.
+
+    >>> from mithril.cost import SIMULATED
+    >>> start, per_byte = find_start_up("all_reduce", ["a"], Mesh(a=2), SIMULATED)
+    >>> f"{start:.0e} {per_byte:.0e}"
+    '2e-07 1e-09'
+    """
     start = collective_seconds(kind, 0, axes, mesh, hardware)
-    rate = (collective_seconds(kind, LARGE, axes, mesh, hardware) - start) / LARGE
-    return round(LEAST_SHARE * start / rate) if rate else 0
+    return start, (collective_seconds(kind, LARGE, axes, mesh, hardware) - start) / LARGE
 
 
 def transfer_seconds(transfer: Transfer, hardware: Hardware) -> float:
@@ -107,15 +131,18 @@ def _messages(
 
 
 def _seconds(call: Call, link: Link) -> float:
-    traffic = _find_traffic(call, link.is_torus)
-    return traffic.messages * link.latency + traffic.bytes / link.bandwidth
+    traffic = _find_traffic(call, link.topology)
+    return traffic.messages * link.latency + traffic.bytes * link.distance / link.bandwidth
 
 
-def _find_traffic(call: Call, is_torus: bool) -> Traffic:
+def _find_traffic(call: Call, topology: str) -> Traffic:
     if call.kind == SEND:
         return Traffic(1, call.bytes)
     kind = class_of(call.kind)
-    return (kind.torus_traffic if is_torus else kind.traffic)(call.bytes, call.group)
+    if topology in NEIGHBOURS:
+        return kind.torus_traffic(call.bytes, call.group)
+    is_direct = topology == FULLY_CONNECTED
+    return (kind.direct_traffic if is_direct else kind.traffic)(call.bytes, call.group)
 
 
 def describe_emulation(

@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
 from mithril.cost.crossing import count_members, level_within
-from mithril.cost.levels import Level, Link, check_levels
+from mithril.cost.levels import NEIGHBOURS, RING, Level, Link, check_levels
 from mithril.cost.rates import Rate, check_figure, check_peak, check_rate, interpolate, scale
 from mithril.engine.transport import Transport
 from mithril.errors import OptionError
@@ -277,15 +278,23 @@ class Hardware:
         (100000000000.0, 10000000000.0)
         """
         if len(self.levels) == 1:
-            return self.levels[0].link_of(kind)
+            return self._measure_way(self.levels[0].link_of(kind), mesh, axes)
         sizes = tuple(level.devices for level in self.levels)
         members = count_members(sizes, mesh, tuple(axes))
         outermost = self.levels[len(members) - 1].link_of(kind)
-        if outermost.is_torus or not (axes and kind in collectives() and class_of(kind).passes_on):
-            return outermost
+        shares = axes and kind in collectives() and class_of(kind).passes_on
+        if outermost.topology in NEIGHBOURS or not shares:
+            return self._measure_way(outermost, mesh, axes)
         links = [level.link_of(kind) for level in self.levels[: len(members)]]
         shared = (link.bandwidth * n for link, n in zip(links, members, strict=True) if n)
         return replace(outermost, bandwidth=min(shared))
+
+    def _measure_way(self, link: Link, mesh: Mesh, axes: Sequence[str]) -> Link:
+        """Return a link of a ring with the links between members of a group one after another."""
+        if link.topology != RING or mesh.size == 1:
+            return link
+        members = sorted(map(mesh.in_whole, mesh.groups(tuple(axes) or mesh.names)[0]))
+        return replace(link, distance=max(b - a for a, b in pairwise(members)))
 
     def link_between(self, devices: Sequence[int]) -> Link:
         """Return what a message costs that goes between devices of any two.
@@ -294,7 +303,12 @@ class Hardware:
             devices: flat indices in the whole mesh.
         """
         sizes = [level.devices for level in self.levels]
-        return self.levels[level_within(sizes, devices)].link_of(SEND)
+        level = self.levels[level_within(sizes, devices)]
+        link = level.link_of(SEND)
+        if link.topology != RING or level.devices is None:
+            return link
+        apart = max(devices) - min(devices)
+        return replace(link, distance=max(1, min(apart, level.devices - apart)))
 
 
 def hardware_within(hardware: Hardware, devices: tuple[int, ...]) -> Hardware:

@@ -10,7 +10,12 @@ from mithril.cost.rates import check_figure
 from mithril.errors import OptionError, listing, nearest
 from mithril.ops.collective import SEND, collectives
 
-TOPOLOGIES = ("switch", "torus")
+SWITCH, TORUS, RING, FAT_TREE, FULLY_CONNECTED = (
+    "switch", "torus", "ring", "fat_tree", "fully_connected",
+)  # fmt: skip
+TOPOLOGIES = (SWITCH, TORUS, RING, FAT_TREE, FULLY_CONNECTED)
+NEIGHBOURS = (TORUS, RING)
+"""Where only neighbours are linked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +25,14 @@ class Link:
     Args:
         latency: seconds to start one message (alpha).
         bandwidth: bytes per second a device sends (1 / beta).
-        is_torus: whether only neighbours are linked, so that what goes further passes others.
+        topology: of the devices that are linked, as of `Level`.
+        distance: how many links one after another what is sent goes over, which share them.
     """
 
     latency: float
     bandwidth: float
-    is_torus: bool = False
+    topology: str = SWITCH
+    distance: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,9 @@ class Level:
         latency: seconds to start one message.
         bandwidth: bytes per second a device sends.
         full_duplex: whether it receives as much at the same time; the bandwidth is shared if not.
-        topology: `switch`, where any two are linked, or `torus`, where neighbours are.
+        topology: `switch` or `fat_tree`, where any two are linked at full speed whoever else sends;
+            `torus`, where neighbours along each mesh axis are, and `ring`, where neighbours in flat
+            order are; `fully_connected`, where each two have a link of their own.
         collectives: start-up and bandwidth of kinds of collectives that have others; what two
             devices send each other has the kind `send`.
 
@@ -52,7 +61,7 @@ class Level:
     latency: float
     bandwidth: float
     full_duplex: bool = True
-    topology: str = "switch"
+    topology: str = SWITCH
     collectives: Mapping[str, Link] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,8 +73,10 @@ class Level:
                 f"{what} has topology '{self.topology}'{nearest(self.topology, TOPOLOGIES)}; "
                 f"there are {listing(TOPOLOGIES)}"
             )
-        if self.topology == "torus" and count is None:
-            raise OptionError(f"{what} is a torus of no known size; say how many devices it links")
+        if self.topology in NEIGHBOURS and count is None:
+            raise OptionError(
+                f"{what} is a {self.topology} of no known size; say how many devices it links"
+            )
         known = [*collectives(), SEND]
         for kind in self.collectives:
             if kind not in known:
@@ -90,7 +101,7 @@ class Level:
         """
         found = self.collectives.get(kind, self)
         bandwidth = found.bandwidth if self.full_duplex else found.bandwidth / 2
-        return Link(found.latency, bandwidth, self.topology == "torus")
+        return Link(found.latency, bandwidth, self.topology)
 
 
 def check_levels(levels: Sequence[Level]) -> None:

@@ -18,11 +18,11 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mithril.cost.communication import collective_seconds
 from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.events import COMMUNICATION, COMPUTE, COPIES, Event, Item, Iterations
 from mithril.cost.hardware import Hardware, hardware_within
 from mithril.cost.kernels import Kernel, OpCosts, find_kernels
+from mithril.cost.pairs import exchange_seconds
 from mithril.ir import Graph, Node, Value
 from mithril.ir.start import Wait
 from mithril.mesh import Mesh
@@ -242,9 +242,7 @@ class Pricing:
         key = op, tuple(value.type for value in node.inputs)
         if key not in self._exchanges:
             row = describe_collective(node, self.mesh)
-            kind, axes, nbytes = row
-            seconds = collective_seconds(kind, nbytes, op.axes, self.mesh, self.hardware)
-            self._exchanges[key] = row, seconds
+            self._exchanges[key] = row, exchange_seconds(op, row[2], self.mesh, self.hardware)
         (kind, axes, nbytes), seconds = self._exchanges[key]
         name = f"{kind} over {'+'.join(axes)}"
         event = Event(name, node.scope, node.phase, COMMUNICATION, 0.0, seconds, kind, axes, nbytes)

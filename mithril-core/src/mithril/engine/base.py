@@ -127,6 +127,14 @@ class Engine(ABC):
         return None
 
     @property
+    def library(self) -> str:
+        """What carries data between devices: `nccl`, `gloo`, `mpi`; empty, by default, for nothing.
+
+        Users name it in `collective_ops`.
+        """
+        return ""
+
+    @property
     def keeps_on_host(self) -> bool:
         """Whether arrays may lie in the host arena between programs; by default they may not."""
         return False

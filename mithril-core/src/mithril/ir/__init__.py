@@ -5,7 +5,7 @@ Everything here is plain data and knows no devices and no framework.
 
 from mithril.ir.checkpoint import Checkpoint
 from mithril.ir.constant import Constant
-from mithril.ir.graph import Alternative, Cause, Graph, Node, Phase, Value
+from mithril.ir.graph import Algorithm, Alternative, Cause, Graph, Node, Phase, Value
 from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, register, registry
 from mithril.ir.operand import AnyOperand, Operand, apply, apply_one
 from mithril.ir.repeat import Repeat
@@ -16,6 +16,7 @@ from mithril.ir.start import Start, Wait
 from mithril.ir.tensor import Builder, Tensor
 
 __all__ = [
+    "Algorithm",
     "Alternative",
     "AnyOperand",
     "Builder",

@@ -53,6 +53,28 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class Algorithm:
+    """Of which collective another one is a step.
+
+    Args:
+        name: `ring`, `hierarchical`, ….
+        kind: of the collective that is carried out so.
+        bytes: of each of its operands, as plans count them.
+        step: the number of this step, from 1.
+        steps: how many there are.
+    """
+
+    name: str
+    kind: str
+    bytes: tuple[int, ...]
+    step: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, step {self.step} of {self.steps} of {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
 class Cause:
     """Why a collective is in the plan.
 
@@ -71,6 +93,11 @@ class Cause:
             nothing is said of that.
         behind: what is computed meanwhile: layer paths, those that take longest first, three at
             most.
+        algorithm: of which collective it is a step; None where it is all of it.
+        compressed: what it carries of a gradient in the place of all bits; empty where it carries
+            what it is given.
+        plain_bytes: what a device would send without that for the gradient; 0 where another
+            collective of the same gradient says it.
     """
 
     value: str
@@ -85,6 +112,9 @@ class Cause:
     is_again: bool = False
     hidden: float | None = None
     behind: tuple[str, ...] = ()
+    algorithm: Algorithm | None = None
+    compressed: str = ""
+    plain_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

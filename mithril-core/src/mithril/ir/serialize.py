@@ -15,7 +15,7 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from mithril.errors import GraphError, MithrilError, nearest
-from mithril.ir.graph import Alternative, Cause, Graph, Node, Phase, Value
+from mithril.ir.graph import Algorithm, Alternative, Cause, Graph, Node, Phase, Value
 from mithril.ir.op import Op, registry
 from mithril.ir.source import Source
 from mithril.ir.verify import verify
@@ -154,8 +154,13 @@ def cause_in(item: Json) -> Cause:
             "parts": tuple(item["parts"]),
             "instead": instead,
             "behind": tuple(item["behind"]),
+            "algorithm": _algorithm_in(item.get("algorithm")),
         }
     )
+
+
+def _algorithm_in(item: Json | None) -> Algorithm | None:
+    return None if item is None else Algorithm(**{**item, "bytes": tuple(item["bytes"])})
 
 
 def _op_out(op: Op) -> Json:

@@ -43,11 +43,22 @@ def common(meshes: Iterable[Mesh]) -> Mesh:
     return refine(base, cuts)
 
 
+def list_finer_axes(mesh: Mesh, finer: Mesh) -> dict[str, tuple[str, ...]]:
+    """Return for each axis of a mesh the axes of a finer one that it consists of, major first.
+
+    >>> list_finer_axes(Mesh(data=2, tensor=4), refine(Mesh(data=2, tensor=4), {"tensor": (2, 2)}))
+    {'data': ('data',), 'tensor': ('tensor.0', 'tensor.1')}
+    """
+    if mesh == finer:
+        return {name: (name,) for name in mesh.names}
+    return {name: _parts(mesh, name, finer) for name in mesh.names}
+
+
 def carry(sharding: Sharding, mesh: Mesh) -> Sharding:
     """Return a sharding said on a finer mesh."""
     if sharding.mesh == mesh:
         return sharding
-    finer = {name: _parts(sharding.mesh, name, mesh) for name in sharding.mesh.names}
+    finer = list_finer_axes(sharding.mesh, mesh)
     dims = tuple(tuple(p for name in axes for p in finer[name]) for axes in sharding.dims)
     partial = tuple((p, kind) for name, kind in sharding.partial for p in finer[name])
     return Sharding(mesh, dims, partial)

@@ -124,6 +124,11 @@ class Sharding:
         """Return the same split without anything left to reduce."""
         return Sharding(self.mesh, self.dims)
 
+    def leave_out(self, axis: str) -> Sharding:
+        """Return the same split but for one axis, along which every device then has the same."""
+        dims = (tuple(a for a in axes if a != axis) for axes in self.dims)
+        return Sharding(self.mesh, tuple(dims), self.partial)
+
     def shards_along(self, dimension: int) -> int:
         """Return into how many parts a dimension is split."""
         return self.mesh.product(self.dims[dimension])

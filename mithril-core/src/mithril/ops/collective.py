@@ -107,6 +107,16 @@ class Collective(Op):
         """
         return Traffic(group - 1, cls.traffic(nbytes, group).bytes)
 
+    @classmethod
+    def direct_traffic(cls, nbytes: float, group: int) -> Traffic:
+        """Return the same where each two devices have a link of their own: one message to all.
+
+        Args:
+            nbytes: as `count_bytes` counts them.
+            group: devices that take part.
+        """
+        return Traffic(1, cls.traffic(nbytes, group).bytes)
+
     def check(self, group: int) -> str:
         """Return what is wrong with it in a group of this size; empty where it fits."""
         del group
@@ -141,6 +151,11 @@ class AllReduce(Collective):
     @classmethod
     def torus_traffic(cls, nbytes: float, group: int) -> Traffic:
         return Traffic(2 * (group - 1), cls.traffic(nbytes, group).bytes)
+
+    @classmethod
+    def direct_traffic(cls, nbytes: float, group: int) -> Traffic:
+        """Return that of a reduce_scatter and an all_gather, each of one message."""
+        return Traffic(2, cls.traffic(nbytes, group).bytes)
 
 
 @register

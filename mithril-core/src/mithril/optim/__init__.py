@@ -25,6 +25,7 @@ from mithril.optim.basics import (
     scale_by_momentum,
 )
 from mithril.optim.clipping import clip, clip_by_block_rms, clip_by_global_norm, global_norm
+from mithril.optim.diloco import Diloco, diloco
 from mithril.optim.masks import Mask
 from mithril.optim.muon import muon, orthogonalize, scale_by_muon
 from mithril.optim.parts import freeze, masked, partition
@@ -50,6 +51,8 @@ __all__ = [
     "sgd", "adam", "adamw", "adafactor", "lion", "muon", "adagrad", "rmsprop",
     # around optimisers
     "freeze", "masked", "partition", "with_ema", "with_master_copies",
+    # parts of a mesh that train by themselves
+    "Diloco", "diloco",
     # transformations
     "add_decayed_weights", "clip", "clip_by_block_rms", "clip_by_global_norm", "scale",
     "scale_by_adam", "scale_by_factored_rms", "scale_by_learning_rate", "scale_by_lion",

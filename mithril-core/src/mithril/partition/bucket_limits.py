@@ -12,7 +12,13 @@ from collections.abc import Mapping
 
 from mithril.ir import Graph, Phase
 from mithril.ir.rewrite import walk
-from mithril.ops.collective import AllGather, Collective, ReduceScatter, collective_of
+from mithril.ops.collective import (
+    AllGather,
+    AllReduce,
+    Collective,
+    ReduceScatter,
+    collective_of,
+)
 
 PARTS = 4
 """A bucket has at most one of so many parts of what a phase of the program moves by its kind."""
@@ -21,7 +27,7 @@ LITTLE = 1 << 20
 
 
 def count_moved(graph: Graph) -> Mapping[str, int]:
-    """Return the bytes that a phase gathers, and scatters, by kind: of each the phase with most.
+    """Return the bytes that a phase gathers, scatters and sums, by kind: of the phase with most.
 
     Args:
         graph: a local one; what is in loops counts as often as it runs.
@@ -29,7 +35,7 @@ def count_moved(graph: Graph) -> Mapping[str, int]:
     sizes = Counter[tuple[str, Phase]]()
     for node, times in walk(graph):
         op = collective_of(node.op)
-        if isinstance(op, AllGather | ReduceScatter):
+        if isinstance(op, AllGather | AllReduce | ReduceScatter):
             sizes[op.name, node.phase] += times * op.count_bytes([x.type for x in node.inputs])
     found: dict[str, int] = {}
     for (kind, _), size in sizes.items():

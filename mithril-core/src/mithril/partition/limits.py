@@ -45,15 +45,20 @@ def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = 
     """
     for node in (node for stage in plan.stages for node in all_nodes(stage.program.graph)):
         op, cause = collective_of(node.op), node.cause
-        if op is None or op.name not in HIDDEN or cause is None or cause.is_asked:
+        if op is None or cause is None or cause.is_asked:
+            continue
+        whole = cause.algorithm  # which of several steps this is, of what the plan moves
+        kind, sizes = op.name, [op.count_bytes([value.type]) for value in node.inputs]
+        if whole is not None:
+            kind, sizes = whole.kind, list(whole.bytes) if whole.step == 1 else []
+        if kind not in HIDDEN:
             continue
         names = cause.parts or [cause.value]  # of a bucket, each has its own reason
-        for name, value in zip(names, node.inputs, strict=True):
-            nbytes = op.count_bytes([value.type])
+        for name, nbytes in zip(names, sizes, strict=bool(sizes)):
             if name not in declared and nbytes > max_reshard_bytes:
                 place = f" ({node.source})" if node.source else ""
                 raise PlanError(
-                    f"plan moves '{name}'{place} by {op.name} over "
+                    f"plan moves '{name}'{place} by {kind} over "
                     f"{' x '.join(plan.mesh.join_axes(op.axes))}, from {cause.produced} to "
                     f"{cause.required} for {cause.consumer}; {nbytes} bytes, more than "
                     f"max_reshard_bytes={max_reshard_bytes}; split the two alike, or raise the "

@@ -49,6 +49,8 @@ def _is_wanted(node: Node) -> bool:
     op = node.op
     if not isinstance(op, AllReduce | ReduceScatter) or MICRO in op.axes:
         return False
+    if node.cause is not None and node.cause.compressed:
+        return False  # these bytes are what was asked for
     return any(is_narrow_sum(op.reduction, value.type.dtype) for value in node.inputs)
 
 

@@ -89,9 +89,9 @@ class Issued:
         {'': 8}
         """
         parts = self.cause.parts if self.cause is not None else ()
-        if not isinstance(self.origin, Node) or len(parts) != len(self.origin.inputs):
+        sizes = self._list_sizes()
+        if not parts or len(parts) != len(sizes):
             return {self.scope: self.bytes}
-        sizes = [value.type.nbytes for value in self.origin.inputs]
         # A compiler may carry out a bucket in pieces: of each, every layer has its part.
         ends = [self.bytes * end // sum(sizes) for end in accumulate(sizes, initial=0)]
         found: dict[str, int] = {}
@@ -99,6 +99,13 @@ class Issued:
             layer = part.removeprefix(GRADIENT).rpartition(".")[0]
             found[layer] = found.get(layer, 0) + stop - start
         return found
+
+    def _list_sizes(self) -> Sequence[int]:
+        """Return the bytes of each tensor of a bucket, also where this is a step of one."""
+        if self.cause is not None and self.cause.algorithm is not None:
+            return self.cause.algorithm.bytes
+        inputs = self.origin.inputs if isinstance(self.origin, Node) else ()
+        return [value.type.nbytes for value in inputs]
 
 
 def issue_node(node: Node, mesh: Mesh) -> Issued:

@@ -73,6 +73,11 @@ def over(row: Collective) -> str:
     return f"{row.kind} over {' x '.join(row.axes)}" if row.axes else row.kind
 
 
+def by_algorithm(row: Collective) -> str:
+    """Return by which algorithm a collective is carried out that this one is a step of."""
+    return "" if row.cause.algorithm is None else f", by {row.cause.algorithm}"
+
+
 def _devices(devices: Sequence[int]) -> str:
     return f"device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"
 
@@ -82,5 +87,5 @@ def _collective(row: Collective) -> str:
     return (
         f"  {over(row)}{times_of(row)}: {row.cause.value}{place}, "
         f"{row.bytes} bytes, "
-        f"{row.cause.produced} -> {row.cause.required} for {consumer_of(row)}"
+        f"{row.cause.produced} -> {row.cause.required} for {consumer_of(row)}{by_algorithm(row)}"
     )

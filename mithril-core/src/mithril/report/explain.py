@@ -61,6 +61,11 @@ def _explain_row(number: int, row: Collective, is_timed: bool) -> list[str]:
     ]
     if cause.hidden is not None and is_timed:
         lines.append(f"     hidden    {_describe_hiding(cause)}")
+    if cause.algorithm is not None:
+        whole = cause.algorithm
+        lines.append(f"     algorithm {whole} of {sum(whole.bytes)} bytes")
+    if cause.compressed:
+        lines.append(f"     compressed {cause.compressed}")
     if cause.emulated:
         lines.append(f"     emulated: {cause.emulated}")
     if cause.parts:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Never, Protocol, Self
 
 import numpy as np
 
+from mithril.compiler.communication_options import Communication
 from mithril.engine import Engine, Handle
 from mithril.engine.interop import Interop
 from mithril.engine.protocol import Produce
@@ -17,7 +18,6 @@ from mithril.errors import BackendError, ShapeError
 from mithril.ir import Op, Operand
 from mithril.mesh import Box, Mesh, PartitionSpec, Sharding, edges
 from mithril.options import Precision
-from mithril.partition.overlap import Overlap
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.numpy_functions import call_numpy
 from mithril.runtime.printing import print_array, tabulate_array
@@ -40,7 +40,7 @@ class ArrayBackend(Protocol):
     interop: Interop
     precision: Precision
     uneven: str
-    overlap: Overlap
+    communication: Communication
 
     @property
     def name(self) -> str:

@@ -9,6 +9,12 @@ from typing import Any, ClassVar, Protocol, cast
 import numpy as np
 
 from mithril.compiler import PlanOptions, Request
+from mithril.compiler.communication_options import (
+    COMMUNICATE_AS_IT_PAYS,
+    Communication,
+    read_communication,
+)
+from mithril.compiler.compression_options import read_compression
 from mithril.compiler.options import (
     BACKEND_LATER,
     check_precision,
@@ -16,8 +22,8 @@ from mithril.compiler.options import (
     read_precision,
     refuse_later,
 )
-from mithril.compiler.overlap_options import FLAG, read_overlap
 from mithril.cost import Hardware, as_hardware, find_hardware
+from mithril.cost.topology import check_topology, link_as
 from mithril.engine import Engine, Observer
 from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
@@ -25,8 +31,8 @@ from mithril.ir.source import Source
 from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
-from mithril.options import AS_THEY_COME, Precision, choose_name
-from mithril.partition.overlap import AS_IT_PAYS, Overlap
+from mithril.options import AS_THEY_COME, Precision
+from mithril.partition.compression import PLAIN, Compression
 from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import list_options, open_engine
 from mithril.runtime.array import Array, Kind
@@ -79,6 +85,14 @@ def open_backend(
     tensor_parallel_config: Mapping[str, object] | None = None,
     overlap_communication: bool | None = None,
     communication_overlap_strategy: str | None = None,
+    collective_ops: str | Mapping[str, str | Mapping[str, str]] | None = None,
+    async_collective_ops: bool | None = None,
+    all_reduce_fusion: bool | None = None,
+    fusion_bytes: int | str | None = None,
+    collective_optimization: bool | None = None,
+    communication_optimization: bool | None = None,
+    mesh_topology: str | None = None,
+    gradient_compression: object = None,
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -112,6 +126,19 @@ def open_backend(
         overlap_communication: whether communication goes on beside what computes; see `compile`,
             of which this and the next are the defaults.
         communication_overlap_strategy: how.
+        collective_ops: how collectives are carried out, of which `compile` says more; also the name
+            of the library that carries data between the devices, such as `nccl`.
+        async_collective_ops: another name of `overlap_communication`.
+        all_reduce_fusion: whether all-reduces travel together; see `compile`, of which this and the
+            next ones are the defaults.
+        fusion_bytes: the most that a buffer holds in which collectives do.
+        collective_optimization: whether all passes over communication are on `auto`, or none runs.
+        communication_optimization: another name of that.
+        mesh_topology: how the devices are taken to be linked where collectives are priced: `ring`,
+            `torus` (a dimension for each mesh axis), `switch`, `fat_tree` or `fully_connected`; by
+            default as their hardware profile says.
+        gradient_compression: how gradients of models travel where devices add them up; see
+            `compile`, of which this is the default.
         options: the backend's own options.
 
     Raises:
@@ -127,8 +154,17 @@ def open_backend(
     refuse_later(f"backend '{name}'", options, BACKEND_LATER - list_options(name))
     mesh = read_mesh(device_mesh, mesh_axis_names)
     parallelism = read_parallelism(parallel_mode, fsdp_config, tensor_parallel_config, mesh)
-    flag, overlaps = choose_name({FLAG: overlap_communication, OVERLAP: parallelism.overlaps})
-    overlap = read_overlap(overlaps, communication_overlap_strategy, flag=flag)
+    communication = read_communication(
+        collective_optimization=collective_optimization,
+        communication_optimization=communication_optimization,
+        overlap_communication=overlap_communication,
+        async_collective_ops=async_collective_ops,
+        overlap_comm=parallelism.overlaps,
+        overlap_comm_name=OVERLAP,
+        communication_overlap_strategy=communication_overlap_strategy,
+        all_reduce_fusion=all_reduce_fusion,
+        fusion_bytes=fusion_bytes,
+    )
     if parallelism.is_mixed and compute_dtype is None and precision is None:
         compute_dtype = "bfloat16"
     dtypes = read_precision(
@@ -141,8 +177,15 @@ def open_backend(
     )
     policy = check_uneven(uneven)
     profile = None if hardware is None else as_hardware(hardware)
+    if mesh_topology is not None:
+        check_topology(mesh_topology, mesh, profile)
+    compression = read_compression(gradient_compression, mesh)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
-    return Backend(engine, policy, dtypes, profile, parallelism, overlap)
+    communication = communication.with_algorithms(collective_ops, mesh, engine.library, name)
+    backend = Backend(engine, policy, dtypes, profile, parallelism, communication, compression)
+    if mesh_topology is not None:
+        backend.hardware = link_as(backend.hardware, mesh_topology, mesh)
+    return backend
 
 
 def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[str] | None) -> Mesh:
@@ -185,7 +228,8 @@ class Backend(Creation, Shared):
         precision: Precision = AS_THEY_COME,
         hardware: Hardware | None = None,
         parallelism: Parallelism = AS_MODELS_SAY,
-        overlap: Overlap = AS_IT_PAYS,
+        communication: Communication = COMMUNICATE_AS_IT_PAYS,
+        compression: Compression = PLAIN,
     ) -> None:
         super().__init__()
         self.engine = engine
@@ -193,7 +237,8 @@ class Backend(Creation, Shared):
         self.hardware = find_hardware(engine, hardware)
         self.precision = self.check_precision(precision)
         self.parallelism = parallelism
-        self.overlap = overlap
+        self.communication = communication
+        self.compression = compression
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.open_profile: OpenProfile | None = None
@@ -338,7 +383,8 @@ class Backend(Creation, Shared):
         graph = builder.build({"result": builder.input(x.type, "x")})
         request = Request({"x": Layout(arrives=x.sharding), "result": Layout(leaves=wanted)})
         interface = Interface("reshard()", self, None, ("x",), ("result",))
-        return bind(self.engine_on(wanted.mesh), graph, request, interface)
+        options = self.communication.apply(PlanOptions())
+        return bind(self.engine_on(wanted.mesh), graph, request, interface, options)
 
     def _bind_op(self, op: Op, kinds: Sequence[Kind]) -> Bound[None]:
         engine = self.engine_on(kinds[0].sharding.mesh) if kinds else self.engine
@@ -357,7 +403,7 @@ class Backend(Creation, Shared):
         request = Request(
             {n: Layout(arrives=k.sharding) for n, k in zip(names, kinds, strict=True)}
         )
-        options = PlanOptions(pads=self.uneven == "pad", overlap=self.overlap)
+        options = self.communication.apply(PlanOptions(pads=self.uneven == "pad"))
         return bind(engine, builder.build(made), request, interface, options)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

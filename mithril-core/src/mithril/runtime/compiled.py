@@ -327,6 +327,13 @@ class CompiledModel(PlanReports, Shared):
                     found[name] = Annotation(home.spec, place=f" of zero={zero.stage}")
         return CompiledModel(self._model, self.backend, replace(self.settings, at_rest=found))
 
+    def without_axis(self, axis: str) -> CompiledModel:
+        """Return the same model where no more is said of inputs that are split over a mesh axis."""
+        given = self.settings.in_shardings.items()
+        kept = {n: s for n, s in given if not any(axis in s.axes(d) for d in range(len(s.entries)))}
+        settings = replace(self.settings, in_shardings=kept)
+        return CompiledModel(self._model, self.backend, settings)
+
     def keeping_all(self) -> CompiledModel:
         """Return the same model without a memory budget, or anything computed again."""
         plan = replace(self.settings.plan, recompute=KEEP_ALL)

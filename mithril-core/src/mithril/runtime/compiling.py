@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mithril.compiler import PlanOptions
+from mithril.compiler.communication_options import read_communication
+from mithril.compiler.compression_options import check_names, read_compression
 from mithril.compiler.options import (
     COMPILE_LATER,
     OF_FUNCTIONS,
@@ -16,7 +18,6 @@ from mithril.compiler.options import (
     refuse_later,
     refuse_of_other,
 )
-from mithril.compiler.overlap_options import read_overlap
 from mithril.compiler.recompute_options import name_axes, read_recompute
 from mithril.errors import BackendError, GraphError, OptionError, kind_of
 from mithril.keywords import refuse_unknown
@@ -76,6 +77,13 @@ def compile(
     memory_planning: str | None = None,
     overlap_communication: bool | None = None,
     communication_overlap_strategy: str | None = None,
+    collective_ops: str | Mapping[str, str | Mapping[str, str]] | None = None,
+    async_collective_ops: bool | None = None,
+    all_reduce_fusion: bool | None = None,
+    fusion_bytes: int | str | None = None,
+    collective_optimization: bool | None = None,
+    communication_optimization: bool | None = None,
+    gradient_compression: object = None,
     checkpointing: str | float | Mapping[str, str] | None = None,
     activation_checkpointing: str | float | Mapping[str, str] | None = None,
     rematerialization: bool | None = None,
@@ -145,6 +153,24 @@ def compile(
             as far as memory budgets allow, and work follow those that cannot, where a step is
             predicted to be shorter then; `bucket` has all that a block needs travel in one buffer,
             one block ahead, in any case; `none` waits for each at once.
+        collective_ops: how collectives are carried out: an algorithm for all kinds that it does, or
+            by kind (`{"all_reduce": "ring"}`), or by kind and mesh axis. `ring`, `tree`, `direct`,
+            `recursive_halving` and `hierarchical` put permutes, and collectives over sub-axes, in
+            the place of one; `native` is the backend's own, `auto` what is predicted to take least
+            time. By default as the backend does, and that is `native`; see docs/communication.md.
+        async_collective_ops: another name of `overlap_communication`.
+        all_reduce_fusion: whether all-reduces of one group travel together in flat buffers, as
+            large as is predicted to pay; True by default.
+        fusion_bytes: the most that such a buffer, or one of what is gathered or scattered, holds: a
+            number of bytes, or a text such as `"2 MB"`; a larger value travels alone.
+        collective_optimization: True has every pass over communication on `auto`: overlap and
+            fusion, as is so by default, and algorithms; `explain()` then says what they did. False
+            has none of them run: no overlap, and each value travels alone.
+        communication_optimization: another name of `collective_optimization`.
+        gradient_compression: how gradients of parameters travel where devices add them up: `fp16`,
+            `bf16` or `int8`, an `ml.GradientCompression`, which says for which axes and names, or a
+            mapping from patterns of parameter names to these, or to None for plain sums; the last
+            pattern that matches holds. By default as the backend does, and that is plainly.
         checkpointing: which activations the backward computes again instead of finding them kept:
             `all` but what enters each layer, `none`, `selective` for what costs next to nothing,
             a fraction of the memory that keeping everything takes, a number of bytes that a device
@@ -204,26 +230,41 @@ def compile(
         snapshot = choose_outputs(snapshot, outputs)
     inputs, outputs = input_names(snapshot), output_names(snapshot)
     parameters = parameter_names(snapshot)
+    communication = read_communication(
+        collective_optimization=collective_optimization,
+        communication_optimization=communication_optimization,
+        overlap_communication=overlap_communication,
+        async_collective_ops=async_collective_ops,
+        communication_overlap_strategy=communication_overlap_strategy,
+        all_reduce_fusion=all_reduce_fusion,
+        fusion_bytes=fusion_bytes,
+        default=backend.communication,
+    )
+    communication = communication.with_algorithms(
+        collective_ops, backend.mesh, backend.engine.library, backend.name
+    )
+    compression = read_compression(gradient_compression, backend.mesh, backend.compression)
+    check_names(compression, parameters)
     settings = Settings(
         inference=check_flag("inference", inference),
-        plan=PlanOptions(
-            precision=dtypes,
-            pads=policy == "pad",
-            max_reshard_bytes=read_limit(max_reshard_bytes),
-            strict_memory=check_flag("strict_memory", strict_memory),
-            gradients=gradients,
-            recompute=name_axes(recompute, backend.mesh),
-            overlap=read_overlap(
-                overlap_communication, communication_overlap_strategy, backend.overlap
-            ),
-            offload=read_offload(
-                activation_offload,
-                offload_threshold,
-                spill_to_host,
-                spill_threshold_mb,
-                host_arena,
-                inference=inference,
-            ),
+        plan=communication.apply(
+            PlanOptions(
+                precision=dtypes,
+                pads=policy == "pad",
+                max_reshard_bytes=read_limit(max_reshard_bytes),
+                strict_memory=check_flag("strict_memory", strict_memory),
+                gradients=gradients,
+                recompute=name_axes(recompute, backend.mesh),
+                compression=compression,
+                offload=read_offload(
+                    activation_offload,
+                    offload_threshold,
+                    spill_to_host,
+                    spill_threshold_mb,
+                    host_arena,
+                    inference=inference,
+                ),
+            )
         ),
         accumulate=count,
         zero=_read_zero(zero, zero_axis, backend),

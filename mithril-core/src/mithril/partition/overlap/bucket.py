@@ -7,10 +7,13 @@ from collections.abc import Collection, Iterator, Sequence
 from mithril.cost import Hardware
 from mithril.ir import Graph, Node, Phase
 from mithril.mesh import Mesh
-from mithril.ops.collective import ReduceScatter, collective_of
+from mithril.ops.collective import AllToAll, Permute, ReduceScatter, collective_of
 from mithril.partition.buckets import join_collectives
 from mithril.partition.overlap.stretches import find_stretches
 from mithril.partition.sources import is_cheap
+
+ALONE = (AllToAll, Permute)
+"""What takes one operand."""
 
 
 def bucket_blocks(
@@ -42,7 +45,7 @@ def _list_started(graph: Graph, moved: Collection[Node]) -> Iterator[Sequence[No
     """Yield what is started at one place, and is alike."""
     current: dict[object, list[Node]] = {}
     for node in graph.nodes:
-        if node in moved:
+        if node in moved and not isinstance(collective_of(node.op), ALONE):
             current.setdefault(_describe(node), []).append(node)
         elif collective_of(node.op) is None and not is_cheap(node):
             yield from current.values()

@@ -123,10 +123,9 @@ def bind_function(
         replace(request, placement=placement_by(backend.mesh, arrive, known)),
         interface,
         replace(
-            options.plan,
+            backend.communication.apply(options.plan),
             pads=(options.uneven or backend.uneven) == "pad",
             recompute=name_axes(options.plan.recompute, backend.mesh),
-            overlap=backend.overlap,
         ),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from mithril.compiler import PlanOptions
@@ -12,6 +13,7 @@ from mithril.mesh import Sharding
 from mithril.models.trace import Traced
 from mithril.models.trace_context import SEED
 from mithril.optim import match_parameters
+from mithril.partition.replicas import Replicas
 from mithril.plan.names import NEXT, next_of
 from mithril.runtime.array import Kind
 from mithril.runtime.call import Bound, Interface, bind
@@ -29,6 +31,7 @@ from mithril.runtime.training.optimizer import (
     trace_state,
     trace_update,
 )
+from mithril.runtime.training.replicas import cut_kind, find_batches
 from mithril.runtime.zero import Zero
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import Update, cotangent_name, gradient_of
@@ -89,6 +92,7 @@ class StepPlanner:
         metrics: Sequence[str] = METRICS,
     ) -> None:
         self._arena, self._metrics = arena, metrics
+        self._replicas: Replicas | None = None
         self._compiled = compiled
         self._options = options
         self._backend = compiled.backend
@@ -103,12 +107,31 @@ class StepPlanner:
         self.inputs = tuple(name for name in compiled.inputs if name not in kept)
         self.first = [kinds[name] for name in self.inputs]
 
+    def split(self, axis: str, whole: Mapping[str, Kind]) -> StepPlanner:
+        """Return a planner of the steps that all parts of a mesh axis make by themselves.
+
+        Args:
+            axis: the mesh axis; the kinds of this planner are those of one part.
+            whole: kinds of the inputs of all parts together, by name.
+
+        Raises:
+            MeshError: the mesh lacks the axis.
+            ShardingError: no input is split over it, or one otherwise than by its batch.
+        """
+        made = copy(self)
+        batches = find_batches(whole, axis, self._backend.mesh)
+        made._replicas = Replicas(axis, batches, frozenset())
+        made.first = [whole[name] for name in self.inputs]
+        return made
+
     def bind(self, kinds: Sequence[Kind]) -> Bound[StepSource]:
         """Return the step for batches of some kinds, planned.
 
         Args:
             kinds: of `inputs`, in order.
         """
+        if self._replicas is not None:
+            kinds = [self._cut(*item) for item in zip(self.inputs, kinds, strict=True)]
         given = {**self._kinds, **dict(zip(self.inputs, kinds, strict=True))}
         asked = self._compiled.ask((self._loss,), list(given.values()))
         traced, request = asked.traced, asked.request
@@ -134,7 +157,25 @@ class StepPlanner:
             donated=frozenset(source.kept),
             on_host=self.list_on_host(state),
         )
-        return bind(self._compiled.engine, traced.graph, request, interface, self.plan_options)
+        options = self.plan_options
+        if self._replicas is not None:
+            replicas = replace(self._replicas, shared=self._list_shared(source))
+            options = replace(options, replicas=replicas)
+        return bind(self._compiled.engine, traced.graph, request, interface, options)
+
+    def _cut(self, name: str, kind: Kind) -> Kind:
+        """Return what one part has of an input."""
+        assert self._replicas is not None, "only then something is cut"
+        if name not in self._replicas.batches:
+            return kind
+        return cut_kind(name, kind, self._replicas.axis, self._backend.mesh)
+
+    def _list_shared(self, source: StepSource) -> frozenset[str]:
+        """Return what all parts have alike: what a step only reads, and its number."""
+        assert self._replicas is not None, "only then there are parts"
+        whole = set(self.inputs) - self._replicas.batches
+        hidden = (item.name for item in source.traced.captured)
+        return frozenset({*whole, *source.passed, *hidden, STEP, next_of(STEP)})
 
     @property
     def plan_options(self) -> PlanOptions:
@@ -177,7 +218,7 @@ class StepPlanner:
         results = (*(next_of(name) for name in kept), *metrics.values())
         made = Interface(
             "step()", self._backend, source, (*self.inputs, *kept, *passed, *hidden), results,
-            is_placed=asked.interface.is_placed,
+            is_placed=asked.interface.is_placed or self._replicas is not None,
         )  # fmt: skip
         return source, made.donating(kept)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mithril.runtime.array import Array
@@ -39,4 +40,30 @@ class Metrics(dict[str, Array]):
         return f"Metrics({', '.join(self)})"
 
 
-__all__ = ["Metrics", "TrainState"]
+class MeanMetrics(Metrics):
+    """What a step of several parts tells: the mean of theirs, taken when it is read."""
+
+    def __init__(self, parts: Mapping[str, Array]) -> None:
+        super().__init__(parts)
+        self._means: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._means:
+            x = super().__getitem__(name)
+            self._means[name] = x.backend.mean(x)
+        return self._means[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the mean of a metric, or something else where there is none."""
+        return self[name] if super().__contains__(name) else default
+
+    def items(self) -> Any:
+        """Return names and means."""
+        return {name: self[name] for name in self}.items()
+
+    def values(self) -> Any:
+        """Return the means."""
+        return {name: self[name] for name in self}.values()
+
+
+__all__ = ["MeanMetrics", "Metrics", "TrainState"]

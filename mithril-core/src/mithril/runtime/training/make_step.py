@@ -1,0 +1,164 @@
+"""train_step: forward, backward, and the optimiser's update as one plan.
+
+The update is appended to the joint graph before anything is laid out, so that it is partitioned,
+priced and explained like the rest, and a step is one program on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from mithril.compiler.options import COMPILE_LATER, refuse_later, refuse_of_other
+from mithril.errors import (
+    BackendError,
+    OptionError,
+    listing,
+)
+from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
+from mithril.models import Layer, Model
+from mithril.optim import Diloco
+from mithril.options import check_choice
+from mithril.runtime.backend import Backend
+from mithril.runtime.compiling import compile
+from mithril.runtime.offload_options import read_state_arena
+from mithril.runtime.specification import TensorSpec
+from mithril.runtime.training.diloco import DilocoStep
+from mithril.runtime.training.loss_scale import read_loss_scale
+from mithril.runtime.training.optimizer import (
+    Optimizer,
+    check_optimizer,
+)
+from mithril.runtime.training.planner import METRICS, StepPlanner
+from mithril.runtime.training.replicas import cut_kinds
+from mithril.runtime.training.step import TrainStep
+from mithril.runtime.zero import read_zero
+
+OF_MODELS_ALONE = dict.fromkeys(
+    ("inference", "donate", "differentiable", "outputs", "out_shardings"), "leave it out"
+)
+"""Options of compile that make no sense for a step."""
+
+
+@checked_keywords()
+def train_step(
+    model: Model | Layer,
+    backend: Backend,
+    optimizer: Optimizer,
+    *,
+    loss: str = "loss",
+    shapes: Mapping[str, object],
+    zero: int | None = None,
+    zero_axis: str | Sequence[str] | None = None,
+    loss_scale: float | str | None = None,
+    metrics: Collection[str] = METRICS,
+    offload_optimizer: bool = False,
+    **options: Any,
+) -> TrainStep | DilocoStep:
+    """Return a step of training: a function from state and batch to the next state and metrics.
+
+    Forward, backward and update are one plan, which is partitioned and priced as a whole. The state
+    is given up by each call: its memory is that of the next one.
+
+    Args:
+        model: a Model, or a single layer, with a scalar output of floats.
+        backend: where it runs.
+        optimizer: one of `ml.optim`, or any object with `init(params)` and
+            `apply(gradients, state, params)`; with `ml.optim.diloco` parts of a mesh axis train by
+            themselves, each on its part of the inputs that are split over it.
+        loss: the output that is minimised; its gradient is one.
+        shapes: for each input a shape, an array, or a `TensorSpec`, as `compile` takes them.
+        zero: what is split over the axis that splits the batch, besides what the model says
+            (ZeRO): 0 nothing, 1 the optimiser's state, 2 gradients, too, which are then split in
+            each micro-batch, not when they are summed over all, 3 parameters, too. By default what
+            `fsdp_config` of the backend says, or 0.
+        zero_axis: that mesh axis, or several of them; `data` by default.
+        loss_scale: a number that the loss is multiplied with for the backward, so that gradients of
+            float16 do not vanish, or `dynamic`: a step whose gradients overflow is left out and
+            counted, and the scale is halved; it is doubled after 2000 others.
+        metrics: which of `gradient_norm` and `learning_rate` a step tells besides the scalars of
+            the model; a norm reads all gradients once more.
+        offload_optimizer: keep the optimiser's state in the host arena between steps (where that
+            lies says `host_arena`); each part of it is on the device while it is updated.
+        options: those of `compile`; `inference` and `donate` are not among them.
+
+    Raises:
+        OptionError: an option is unknown, or the optimiser is none.
+        GraphError: there is no such output, or it is no scalar of floats.
+        MeshError: the mesh has no axis `zero_axis`.
+        PlanError: devices have too little memory, or there is nothing to offload.
+
+    >>> import mithril as ml, numpy as np
+    >>> model = ml.Model()
+    >>> model |= ml.Linear(1, name="line")(input="x", output="y")
+    >>> model += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    >>> step = ml.train_step(
+    ...     model, ml.NumpyBackend(), ml.optim.sgd(0.1), shapes={"x": (4, 2), "t": (4, 1)}
+    ... )
+    >>> state = step.init(seed=0)
+    >>> batch = {"x": np.ones((4, 2), np.float32), "t": np.ones((4, 1), np.float32)}
+    >>> state, metrics = step(state, batch)
+    >>> list(metrics), state.step.item()
+    (['loss', 'gradient_norm', 'learning_rate'], 1)
+    """
+    _refuse_options(options)
+    if not isinstance(backend, Backend):
+        raise BackendError(
+            f"train_step() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
+        )
+    zero = backend.parallelism.zero if zero is None else zero
+    stage, scale = read_zero(zero, zero_axis, backend.mesh), read_loss_scale(loss_scale)
+    if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
+        specs = {n: x.sharding for n, x in shapes.items() if isinstance(x, TensorSpec)}
+        said = {name: spec for name, spec in specs.items() if spec is not None}
+        options.setdefault("in_shardings", said)
+    arena = read_state_arena(offload_optimizer, options, backend)
+    compiled = whole = compile(model, backend, zero=0, **options)
+    plan_options = compiled.settings.plan
+    compiled = compiled.keeping_all()  # a memory budget is that of the step
+    kinds = compiled.read_kinds(shapes)
+    rule = optimizer if isinstance(optimizer, Diloco) else None
+    everything = dict(zip(compiled.inputs, kinds, strict=True))
+    if rule is not None:  # from here on the model is that of one part
+        compiled = compiled.without_axis(rule.axis)
+        shapes = cut_kinds(everything, rule.axis, backend.mesh)
+        kinds = list(shapes.values())
+    asked = compiled.ask((), kinds)
+    if stage.stage or asked.cuts_loops:
+        # How parameters are computed with, or on which stages, is chosen for the model alone.
+        compiled.plan_for(shapes, gradients=True)
+    if stage.stage == 3:  # the model knows it, too: a state's parameters are evaluated as they lie
+        compiled = compiled.resting(stage, kinds)
+        if asked.has_stages:  # on which of them each rests
+            compiled.plan_for(shapes, gradients=True)
+    given = dict(zip(compiled.inputs, kinds, strict=True))
+    planner = StepPlanner(
+        compiled, check_optimizer(rule.inner if rule else optimizer), loss, given, stage, scale,
+        plan_options, arena, _read_metrics(metrics),
+    )  # fmt: skip
+    step = TrainStep(compiled, planner, scale)
+    if rule is None:
+        return step
+    return DilocoStep(TrainStep(whole, planner.split(rule.axis, everything), scale), step, rule)
+
+
+def _read_metrics(metrics: Collection[str]) -> tuple[str, ...]:
+    if not isinstance(metrics, Collection):
+        raise OptionError(f"metrics={metrics!r} names none; give some of {listing(METRICS)}, or ()")
+    given = [metrics] if isinstance(metrics, str) else list(metrics)
+    for name in given:
+        check_choice("metrics", name, METRICS)
+    return tuple(name for name in METRICS if name in given)
+
+
+def _refuse_options(options: Mapping[str, object]) -> None:
+    refuse_later("train_step()", options, COMPILE_LATER)
+    refuse_of_other("train_step()", options, OF_MODELS_ALONE)
+    own = [name for name in list_argument_names(train_step) if name != "options"]
+    handed_on = [
+        name for name in list_argument_names(compile) if name not in {*own, *OF_MODELS_ALONE}
+    ]
+    refuse_unknown("train_step()", options, own + handed_on)
+
+
+__all__ = ["train_step"]
