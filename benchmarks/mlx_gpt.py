@@ -1,7 +1,8 @@
 """One step of a GPT on MLX: outputs and gradients, against `mx.value_and_grad` by hand.
 
 On one device, or with the batch split over the ranks of a ring: by hand
-`mlx.nn.average_gradients` then brings the gradients together.
+`mlx.nn.average_gradients` then brings the gradients together. `--rate` has the ring behind a link of
+limited speed (`network.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from benchmarks.mlx_sides import (
     settle_mlx,
     together,
 )
+from benchmarks.network import behind, limit
 from benchmarks.sides import (
     INPUTS,
     SIZES,
@@ -40,10 +42,16 @@ from benchmarks.sides import (
     sizes_of,
 )
 
+BEHIND_A_LINK = 0.95
+"""The limit where what is sent takes most of the time."""
 
-def mithril_side(sizes: Sizes, vocabulary: int, mesh: ml.Mesh, data: Data) -> Ours:
+
+def mithril_side(
+    sizes: Sizes, vocabulary: int, mesh: ml.Mesh, data: Data, rate: str | None = None
+) -> Ours:
     """Return Mithril's side, the batch split over `data`."""
     backend = ml.MLXBackend(mesh, device="cpu")
+    backend.hardware = behind(backend.hardware, rate, mesh.size)
     split = ml.P("data") if "data" in mesh.names else ml.P()
     inputs = {name: backend.array(x, sharding=split) for name, x in data.items()}
     return planned(Ours, with_loss(gpt(vocabulary, sizes)), backend, inputs)
@@ -60,10 +68,10 @@ def alone(sizes: Sizes, vocabulary: int) -> Functions:
     return {"mithril": mithril.step, "by hand": by_hand.step}
 
 
-def spread(sizes: Sizes, vocabulary: int, ranks: int) -> Functions:
+def spread(sizes: Sizes, vocabulary: int, ranks: int, rate: str | None = None) -> Functions:
     """Return both sides of a rank, after a check that they give the same numbers."""
     data = data_of(sizes, vocabulary)
-    mithril = mithril_side(sizes, vocabulary, ml.Mesh(data=ranks), data)
+    mithril = mithril_side(sizes, vocabulary, ml.Mesh(data=ranks), data, rate)
     group = mx.distributed.init()
     tokens, target = (mx.array(np.split(data[name], ranks)[group.rank()]) for name in INPUTS)
     step = mlx_by_hand.step(mlx_by_hand.gpt(sizes.heads), group)
@@ -77,23 +85,31 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, choices=(1, 2), default=1)
     parser.add_argument("--width", choices=SIZES, default="256")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--rate", help="of the link between ranks, such as 200mbit")
     parser.add_argument("--times", help=argparse.SUPPRESS)  # where a rank of a job leaves them
     given = parser.parse_args()
+    if given.rate is not None and given.ranks == 1:
+        parser.error("--rate is for --ranks 2")
     settle_mlx("benchmarks.mlx_gpt")
     sizes, vocabulary, warm_up = sizes_of(given.width, given.ranks), VOCABULARIES[given.width], 5
     if given.times:
-        functions = spread(sizes, vocabulary, given.ranks)
+        functions = spread(sizes, vocabulary, given.ranks, given.rate)
         hand_in(interleave(functions, given.rounds, warm_up, ready=together), given.times)
         return 0
     if given.ranks == 1:
         times = interleave(alone(sizes, vocabulary), given.rounds, warm_up)
     else:
         passed = ["--ranks", str(given.ranks), "--width", given.width]
-        times = in_job(Path(__file__), given.ranks, [*passed, "--rounds", str(given.rounds)])
+        passed += ["--rounds", str(given.rounds)]
+        passed += [] if given.rate is None else ["--rate", given.rate]
+        with limit(given.rate) as inside:
+            times = in_job(Path(__file__), given.ranks, passed, inside)
     ours, by_hand = times
-    limit = Limit(f"{ours} to {by_hand}", ratio(times, ours, by_hand), LIMIT)
-    title = f"GPT {sizes}, vocabulary {vocabulary}, {given.ranks} ranks, {VERSION}"
-    return report(title, times, [limit])
+    most = LIMIT if given.rate is None else BEHIND_A_LINK
+    verdict = Limit(f"{ours} to {by_hand}", ratio(times, ours, by_hand), most)
+    link = "" if given.rate is None else f" behind {given.rate}"
+    title = f"GPT {sizes}, vocabulary {vocabulary}, {given.ranks} ranks{link}, {VERSION}"
+    return report(title, times, [verdict])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -102,9 +102,16 @@ def settle_mlx(module: str) -> None:
     settle(module, {**BLOCKS_KEPT, **({"LD_PRELOAD": found} if found else {})})
 
 
-def in_job(script: Path, ranks: int, arguments: list[str]) -> Times:
-    """Run a benchmark's file under `mithril launch` and return the times of rank 0."""
-    launch = [str(Path(sys.executable).with_name("mithril")), "launch", "--backend", "mlx"]
+def in_job(script: Path, ranks: int, arguments: list[str], inside: Sequence[str] = ()) -> Times:
+    """Run a benchmark's file under `mithril launch` and return the times of rank 0.
+
+    Args:
+        script: the file.
+        ranks: how many processes.
+        arguments: of the file.
+        inside: what the command begins with, such as that of `network.limit`.
+    """
+    launch = [*inside, str(Path(sys.executable).with_name("mithril")), "launch", "--backend", "mlx"]
     command = [*launch, "-n", str(ranks), str(script), *arguments]
     return times_of_job(command, {"PYTHONPATH": str(ROOT)})
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TypeVar
@@ -184,9 +184,16 @@ def replay(alive: dict[int, int], changes: Iterable[tuple[int, int]]) -> int:
 # ------------------------------------------------------------------ a job of several ranks
 
 
-def in_job(module: str, ranks: int, arguments: list[str]) -> Times:
-    """Run a benchmark's module under torchrun and return the times of rank 0."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+def in_job(module: str, ranks: int, arguments: list[str], inside: Sequence[str] = ()) -> Times:
+    """Run a benchmark's module under torchrun and return the times of rank 0.
+
+    Args:
+        module: its name.
+        ranks: how many processes.
+        arguments: of the module.
+        inside: what the command begins with, such as that of `network.limit`.
+    """
+    torchrun = [*inside, sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, "--nproc-per-node", str(ranks), "-m", module, *arguments]
     return times_of_job(command, {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")})
 

@@ -170,4 +170,4 @@ def _count(numbers: Mapping[str, int]) -> str:
     return ", ".join(found)
 
 
-__all__ = ["Filling", "join_collectives", "size_of"]
+__all__ = ["Filling", "find_form", "join_collectives", "size_of"]

@@ -1,8 +1,9 @@
-"""The most bytes that a bucket of what is gathered, or scattered, has in a small program.
+"""The most bytes that a bucket of what is gathered, scattered or summed has in a small program.
 
 Where a network takes long to start, a bucket that makes its start-up a small part of its time may
-be half of a small model; what lying at rest saves would be whole in memory again. So it has at most
-a part of all that is gathered, or scattered, unless that is little.
+be half of a small model; what lying at rest saves would be whole in memory again, and nothing would
+travel before the backward ends. So it has at most a part of all that a phase moves by its kind,
+unless that is little.
 """
 
 from __future__ import annotations

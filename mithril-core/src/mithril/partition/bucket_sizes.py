@@ -13,7 +13,7 @@ several cuts are as good, buckets are as large as still arrive in time, from the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -68,15 +68,7 @@ def cut_evenly(members: Sequence[Member], limit: int) -> list[list[Member]]:
         members: in the order in which they are made.
         limit: in bytes.
     """
-    found: list[list[Member]] = []
-    filled = 0
-    for member in members:
-        if not found or filled + member.bytes > limit or not _is_in_time(found[-1], member):
-            found.append([])
-            filled = 0
-        found[-1].append(member)
-        filled += member.bytes
-    return found
+    return _cut(members, lambda filled, member: filled + member.bytes > limit)
 
 
 def cut_when_full(members: Sequence[Member], limit: int) -> list[list[Member]]:
@@ -86,10 +78,15 @@ def cut_when_full(members: Sequence[Member], limit: int) -> list[list[Member]]:
         members: in the order in which they are made.
         limit: in bytes.
     """
+    return _cut(members, lambda filled, _: filled >= limit)
+
+
+def _cut(members: Sequence[Member], is_full: Callable[[int, Member], bool]) -> list[list[Member]]:
+    """Return members in buckets; one is full by its bytes and the member that comes next."""
     found: list[list[Member]] = []
     filled = 0
     for member in members:
-        if not found or filled >= limit or not _is_in_time(found[-1], member):
+        if not found or is_full(filled, member) or not _is_in_time(found[-1], member):
             found.append([])
             filled = 0
         found[-1].append(member)

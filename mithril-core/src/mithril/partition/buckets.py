@@ -25,7 +25,7 @@ from mithril.ir import Graph, Node
 from mithril.ir.rewrite import map_bodies
 from mithril.mesh import Mesh
 from mithril.ops.collective import ReduceScatter
-from mithril.partition.bucket_filling import Filling, find_form, join_collectives, size_of
+from mithril.partition.bucket_filling import Filling, find_form, size_of
 from mithril.partition.bucket_limits import count_moved
 from mithril.partition.early_buckets import join_early
 from mithril.partition.fusion import FUSE_AS_IT_PAYS, Fusion
@@ -85,4 +85,4 @@ def group_scatters(
     return found
 
 
-__all__ = ["bucket_collectives", "group_scatters", "join_collectives"]
+__all__ = ["bucket_collectives", "group_scatters"]

@@ -8,7 +8,7 @@ from mithril.cost import Hardware
 from mithril.ir import Graph, Node, Phase
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllToAll, Permute, ReduceScatter, collective_of
-from mithril.partition.buckets import join_collectives
+from mithril.partition.bucket_filling import join_collectives
 from mithril.partition.overlap.stretches import find_stretches
 from mithril.partition.sources import is_cheap
 

@@ -1,0 +1,132 @@
+"""A step of training behind a link of limited speed, against PyTorch's ways to spread it over ranks.
+
+The model is a GPT, trained with AdamW on 2 or 4 ranks whose loopback passes a token bucket
+(`network.py`). `DistributedDataParallel` with its own size of buckets and with 1, 2, 5 and 25 MiB;
+with `fp16_compress_hook`, and with `powerSGD_hook`; FSDP2 with blocks gathered ahead. Mithril has the
+profile of the machine with the speed of the link, and chooses by itself; the same with sizes of
+buckets and orders of its own, for what is chosen to be held against.
+
+Losses of the first steps are compared before anything is timed. What is hidden of communication is
+the time of a step without communication, and of the collectives by themselves, less that of the
+step; it is held against the lesser of the two, as nothing more can be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from statistics import median
+
+from benchmarks.harness import (
+    BLOCKS_KEPT,
+    Estimate,
+    Limit,
+    estimate,
+    interleave,
+    ratio,
+    report,
+    settle,
+)
+from benchmarks.network import limit
+from benchmarks.sides import SIZES, Times
+from benchmarks.training_cases import Case, case_of
+
+OURS = "mithril"
+OWN = f"{OURS}, "
+"""What the names of Mithril's other strategies begin with."""
+DDP = "DDP"
+LIMITS = {
+    ("mithril, zero 3", "FSDP2"): 0.95,
+    ("mithril, fp16", "DDP, fp16 hook"): 0.95,
+    ("mithril, powersgd", "DDP, powerSGD hook"): 1.0,
+}
+OF_DDP, OF_BEST, HIDDEN = 0.95, 1.0, 0.7
+APART = ("computing alone", "collectives alone")
+"""What a step is made of."""
+OTHERS = ("zero 3", "fp16", "powersgd")
+WARM_UP = 2
+
+
+def limits(times: Times, rate: str | None) -> list[Limit]:
+    """Return the limits on ratios of times, and on what is hidden of communication."""
+    peers = [name for name in times if name.startswith(DDP) and "hook" not in name]
+    found = [Limit(f"{OURS} to {peer}", ratio(times, OURS, peer), OF_DDP) for peer in peers]
+    for (of, to), most in LIMITS.items():
+        if {of, to} <= times.keys():
+            found.append(Limit(f"{of} to {to}", ratio(times, of, to), most))
+    own = [n for n in times if n.startswith(OWN) and n.removeprefix(OWN) not in OTHERS]
+    if own:
+        best = min(own, key=lambda name: median(times[name]))
+        found.append(
+            Limit(f"{OURS} to the best of its own, {best}", ratio(times, OURS, best), OF_BEST)
+        )
+    if rate is not None and set(APART) <= times.keys():
+        shown = measure_shown(times)
+        found.append(Limit("communication that could be hidden and is not", shown, 1 - HIDDEN))
+    return found
+
+
+def measure_shown(times: Times) -> Estimate:
+    """Return the part that is not hidden of the communication that computing could hide."""
+    shares = []
+    for step, *apart in zip(times[OURS], *(times[name] for name in APART), strict=True):
+        shares.append(1 - (sum(apart) - step) / min(apart))
+    return estimate(shares)
+
+
+def read_case(given: argparse.Namespace) -> Case:
+    """Return what is trained."""
+    return case_of("gpt", given.width, given.ranks, given.seed, given.batch)
+
+
+def run_rank(given: argparse.Namespace) -> int:
+    """Take the times of a rank of a job, and leave them."""
+    from benchmarks.slow_link_torch import contestants
+    from benchmarks.torch_sides import hand_in, together
+
+    functions = contestants(read_case(given), given.ranks, given.rate, given.sides)
+    hand_in(interleave(functions, given.rounds, WARM_UP, ready=together), given.times)
+    return 0
+
+
+def in_job(given: argparse.Namespace) -> Times:
+    """Return the times that rank 0 of a job behind a link takes."""
+    from benchmarks.torch_sides import in_job as run_job
+
+    passed = ["--ranks", given.ranks, "--width", given.width, "--rounds", given.rounds]
+    passed += ["--seed", given.seed, "--sides", *given.sides]
+    passed += [] if given.batch is None else ["--batch", given.batch]
+    passed += [] if given.rate is None else ["--rate", given.rate]
+    with limit(given.rate) as inside:
+        return run_job("benchmarks.slow_link", given.ranks, [*map(str, passed)], inside)
+
+
+SIDES = ("ddp", "own", "fp16", "powersgd", "fsdp", "hidden")
+
+
+def read() -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", help="of the link, such as 200mbit or 1gbit; none without")
+    parser.add_argument("--ranks", type=int, choices=(2, 4), default=2)
+    parser.add_argument("--width", choices=SIZES, default="256")
+    parser.add_argument("--batch", type=int, help="samples, instead of what the width has")
+    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--times", help=argparse.SUPPRESS)  # where a rank of a job leaves them
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = read()
+    settle("benchmarks.slow_link", BLOCKS_KEPT)
+    if given.times:
+        return run_rank(given)
+    times = in_job(given)
+    title = f"step of {read_case(given)}, {given.ranks} ranks, link {given.rate or 'not limited'}"
+    return report(title, times, limits(times, given.rate))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The sides of the benchmark behind a slow link: PyTorch's wrappers and hooks, and Mithril's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import mithril as ml
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.network import behind
+from benchmarks.sides import Functions
+from benchmarks.training_cases import CHECKED, Case, Ours, check
+from benchmarks.training_torch import by_hand, fused, make_module, mean_of, read_inputs
+
+CAPS = (1, 2, 5, 25)
+"""MiB of a bucket."""
+OWN: Mapping[str, dict[str, Any]] = {
+    **{f"{cap} MiB": {"fusion_bytes": cap << 20} for cap in CAPS},
+    "no overlap": {"overlap_communication": False},
+    "in buckets": {"communication_overlap_strategy": "bucket"},
+}
+"""Strategies of Mithril that one can ask for."""
+RANK = 2
+"""Of the matrices that PowerSGD sends."""
+
+Peer = Callable[[Any], tuple[Any, Any]]
+"""From a module to what is trained in its place, and the optimiser."""
+
+
+def contestants(case: Case, ranks: int, rate: str | None, sides: Collection[str]) -> Functions:
+    """Return the contestants of a rank of a job.
+
+    Args:
+        case: what is trained.
+        ranks: how many there are.
+        rate: of the link.
+        sides: which of them are timed.
+    """
+    backend = ml.TorchBackend(  # which starts the group of processes
+        ml.Mesh(data=ranks), device="cpu"
+    )
+    backend.hardware = behind(backend.hardware, rate, ranks)
+    mine = tuple(x.chunk(ranks)[dist.get_rank()] for x in read_inputs(case))
+    found: Functions = {}
+
+    def add(name: str, made: Ours, peers: Mapping[str, Peer], dtype: str = "float32") -> None:
+        wrapped = {peer: wrap(make_module(case, made)) for peer, wrap in peers.items()}
+        losses = [made.loss() for _ in range(CHECKED)]
+        found[name] = made.step
+        for peer, (module, optimizer) in wrapped.items():
+            found[peer] = by_hand(module, mine, optimizer)
+            own = iter(losses)
+            check(lambda own=own: next(own), mean_of(found[peer], ranks), peer, dtype)
+
+    ours = Ours(backend, case)
+    add("mithril", ours, dict(list_ddp()) if "ddp" in sides else {})
+    if "own" in sides:
+        for name, options in OWN.items():
+            found[f"mithril, {name}"] = Ours(backend, case, **options).step
+    if "fp16" in sides:
+        small = Ours(backend, case, gradient_compression="fp16")
+        add("mithril, fp16", small, {"DDP, fp16 hook": hook_in(fp16_compress_hook)}, "float16")
+    if "powersgd" in sides:
+        form = ml.GradientCompression("powersgd", rank=RANK)
+        small = Ours(backend, case, gradient_compression=form)
+        state = powersgd.PowerSGDState(None, RANK, start_powerSGD_iter=CHECKED)
+        peer = hook_in(powersgd.powerSGD_hook, state)
+        add("mithril, powersgd", small, {"DDP, powerSGD hook": peer}, "float16")
+    if "fsdp" in sides:
+        add("mithril, zero 3", Ours(backend, case, 3), {"FSDP2": fsdp_on(ranks)})
+    if "hidden" in sides:
+        found["computing alone"] = Ours(ml.TorchBackend(device="cpu"), share(case, ranks)).step
+        found["collectives alone"] = collectives_of(ours.run.plan)
+    return found
+
+
+# ------------------------------------------------------------------ PyTorch's
+
+
+def list_ddp() -> Iterator[tuple[str, Peer]]:
+    """Yield DDP with its own buckets, and with those of some sizes."""
+
+    def of(**options: Any) -> Peer:
+        def wrap(module: Any) -> tuple[Any, Any]:
+            wrapped = DistributedDataParallel(module, **options)
+            return wrapped, fused(wrapped.parameters())
+
+        return wrap
+
+    yield "DDP", of()
+    for cap in CAPS:
+        yield f"DDP, {cap} MiB", of(bucket_cap_mb=cap)
+
+
+def hook_in(hook: Any, state: Any = None) -> Peer:
+    """Return DDP with a hook that compresses gradients."""
+
+    def wrap(module: Any) -> tuple[Any, Any]:
+        wrapped = DistributedDataParallel(module)
+        wrapped.register_comm_hook(state, hook)
+        return wrapped, fused(wrapped.parameters())
+
+    return wrap
+
+
+def fsdp_on(ranks: int) -> Peer:
+    """Return FSDP2 whose blocks are gathered one ahead, in both phases."""
+
+    def wrap(module: Any) -> tuple[Any, Any]:
+        devices = init_device_mesh("cpu", (ranks,))
+        for block in module.blocks:
+            fully_shard(block, mesh=devices)
+        fully_shard(module, mesh=devices)
+        for first, second in pairwise(module.blocks):
+            first.set_modules_to_forward_prefetch([second])
+            second.set_modules_to_backward_prefetch([first])
+        return module, fused(module.parameters())
+
+    return wrap
+
+
+# ------------------------------------------------------------------ what a step is made of
+
+
+def share(case: Case, ranks: int) -> Case:
+    """Return what one rank of several computes."""
+    return replace(case, sizes=replace(case.sizes, batch=case.sizes.batch // ranks))
+
+
+def collectives_of(plan: ml.Plan) -> Callable[[], None]:
+    """Return a function that makes the all-reduces of a plan, one after the other."""
+    rows = [row for row in plan.collectives() if row.kind == "all_reduce"]
+    buffers = [torch.ones(row.bytes // 4) for row in rows]
+
+    def run() -> None:
+        for buffer in buffers:
+            dist.all_reduce(buffer)
+            buffer.fill_(1.0)
+
+    return run
