@@ -7,8 +7,9 @@ machine, and their profile has to be of as many devices at work: measure it befo
 `mithril calibrate --backend B --mesh data=2`, and so for data=4, and for one device without `--mesh`.
 
 A machine that others share is faster at one time than at another. The products whose time stands
-in a profile run between the steps, and a prediction is made for the machine as it is now: as many
-times longer as they take now. The factors are printed.
+in a profile run between the steps, on the most devices that were calibrated, as these leave no core
+idle; every prediction is made for the machine as it is now: as many times longer as they take now.
+The factor is printed.
 
 The order is judged by Kendall's tau: of all pairs of strategies, the share that is in the right
 order less the share that is not (Kendall, "A New Measure of Rank Correlation", 1938).
@@ -170,14 +171,13 @@ class Backends:
             self._opened[key] = ml.open_backend(self.name, made, **given)
         return self._opened[key]
 
-    def list_calibrated(self) -> dict[int, Calibrated]:
-        """Return engines that were opened and whose own profile was measured, by devices."""
-        found = {}
-        for one in self._opened.values():
+    def find_calibrated(self) -> Calibrated | None:
+        """Return the largest engine that was opened and whose own profile was measured."""
+        for one in sorted(self._opened.values(), key=lambda one: one.mesh.size, reverse=True):
             made = one.hardware.calibration
             if made is not None and made.devices == one.mesh.size:
-                found[one.mesh.size] = Calibrated(one.engine, made.reference_seconds)
-        return found
+                return Calibrated(one.engine, made.reference_seconds)
+        return None
 
 
 class Step:
@@ -199,7 +199,6 @@ class Step:
         y = self.compiled.evaluate(self._params, self._inputs)[case.output]
         self._gradients = {case.output: backend.ones(*y.shape, sharding=y.sharding)}
         self._is_jax = backend.name == "jax"
-        self.devices = backend.mesh.size
 
     def run(self) -> None:
         """Run once, until everything is there."""
@@ -218,17 +217,14 @@ class Step:
 def time_cases(cases: Mapping[str, Case], backends: Backends, rounds: int) -> dict[str, Timed]:
     """Return the times of cases, which run in turn."""
     steps = {name: Step(case, backends.open(case.mesh)) for name, case in cases.items()}
-    calibrated = backends.list_calibrated()
     runs: dict[str, Callable[[], object]] = {name: step.run for name, step in steps.items()}
-    runs |= {f"products on {n}": one.run for n, one in calibrated.items()}
+    calibrated = backends.find_calibrated()
+    if calibrated is not None:
+        runs["products"] = calibrated.run
     times = interleave(runs, rounds)
-    slower = {n: one.least / one.seconds for n, one in calibrated.items()}
-    for n, factor in slower.items():
-        print(f"  products on {n} devices take {factor:.3f} of what they took when calibrated")
-    return {
-        name: Timed(step.predict() * slower.get(step.devices, 1.0), min(times[name]))
-        for name, step in steps.items()
-    }
+    slower = 1.0 if calibrated is None else calibrated.least / calibrated.seconds
+    print(f"  products take {slower:.3f} of what they took when calibrated")
+    return {name: Timed(step.predict() * slower, min(times[name])) for name, step in steps.items()}
 
 
 # ------------------------------------------------------------------ judging
