@@ -4,7 +4,8 @@ The model is a GPT, trained with AdamW on 2 or 4 ranks whose loopback passes a t
 (`network.py`). `DistributedDataParallel` with its own size of buckets and with 1, 2, 5 and 25 MiB;
 with `fp16_compress_hook`, and with `powerSGD_hook`; FSDP2 with blocks gathered ahead. Mithril has the
 profile of the machine with the speed of the link, and chooses by itself; the same with sizes of
-buckets and orders of its own, for what is chosen to be held against.
+buckets and orders of its own, for what is chosen to be held against; what each of them is predicted
+to gain stands beside what it gains.
 
 Losses of the first steps are compared before anything is timed. What is hidden of communication is
 the time of a step without communication, and of the collectives by themselves, less that of the
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from statistics import median
 
 from benchmarks.harness import (
@@ -40,7 +42,9 @@ LIMITS = {
     ("mithril, fp16", "DDP, fp16 hook"): 0.95,
     ("mithril, powersgd", "DDP, powerSGD hook"): 1.0,
 }
-OF_DDP, OF_BEST, HIDDEN = 0.95, 1.0, 0.7
+OF_DDP, OF_BEST, HIDDEN, OF_GAINS = 0.95, 1.0, 0.7, 0.25
+PREDICTED = "predicted "
+"""What the names of predictions begin with, among times."""
 APART = ("computing alone", "collectives alone")
 """What a step is made of."""
 OTHERS = ("zero 3", "fp16", "powersgd")
@@ -74,6 +78,19 @@ def measure_shown(times: Times) -> Estimate:
     return estimate(shares)
 
 
+def limit_gains(times: Times, predicted: Mapping[str, float]) -> list[Limit]:
+    """Return the limit on how far predicted gains are off, and print them beside the measured."""
+    errors = []
+    for name in (name for name in predicted if name != OURS):
+        gain = median(times[name]) / median(times[OURS])
+        said = predicted[name] / predicted[OURS]
+        errors.append(abs(said / gain - 1))
+        print(f"  {name}: {gain:.3f} of {OURS}'s time, predicted {said:.3f}")
+    if not errors:
+        return []
+    return [Limit("errors of predicted gains (median)", estimate(errors), OF_GAINS)]
+
+
 def read_case(given: argparse.Namespace) -> Case:
     """Return what is trained."""
     return case_of("gpt", given.width, given.ranks, given.seed, given.batch)
@@ -84,8 +101,9 @@ def run_rank(given: argparse.Namespace) -> int:
     from benchmarks.slow_link_torch import contestants
     from benchmarks.torch_sides import hand_in, together
 
-    functions = contestants(read_case(given), given.ranks, given.rate, given.sides)
-    hand_in(interleave(functions, given.rounds, WARM_UP, ready=together), given.times)
+    functions, predicted = contestants(read_case(given), given.ranks, given.rate, given.sides)
+    times = interleave(functions, given.rounds, WARM_UP, ready=together)
+    hand_in({**times, **predicted}, given.times)
     return 0
 
 
@@ -123,9 +141,15 @@ def main() -> int:
     settle("benchmarks.slow_link", BLOCKS_KEPT)
     if given.times:
         return run_rank(given)
-    times = in_job(given)
+    found = in_job(given)
+    times = {name: samples for name, samples in found.items() if not name.startswith(PREDICTED)}
+    predicted = {
+        name.removeprefix(PREDICTED): seconds
+        for name, (seconds, *_) in found.items()
+        if name not in times
+    }
     title = f"step of {read_case(given)}, {given.ranks} ranks, link {given.rate or 'not limited'}"
-    return report(title, times, limits(times, given.rate))
+    return report(title, times, [*limits(times, given.rate), *limit_gains(times, predicted)])
 
 
 if __name__ == "__main__":

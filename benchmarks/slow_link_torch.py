@@ -17,7 +17,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.network import behind
-from benchmarks.sides import Functions
+from benchmarks.sides import Functions, Times
+from benchmarks.slow_link import PREDICTED
 from benchmarks.training_cases import CHECKED, Case, Ours, check
 from benchmarks.training_torch import by_hand, fused, make_module, mean_of, read_inputs
 
@@ -27,6 +28,7 @@ OWN: Mapping[str, dict[str, Any]] = {
     **{f"{cap} MiB": {"fusion_bytes": cap << 20} for cap in CAPS},
     "no overlap": {"overlap_communication": False},
     "in buckets": {"communication_overlap_strategy": "bucket"},
+    "not fused": {"all_reduce_fusion": False},
 }
 """Strategies of Mithril that one can ask for."""
 RANK = 2
@@ -36,8 +38,10 @@ Peer = Callable[[Any], tuple[Any, Any]]
 """From a module to what is trained in its place, and the optimiser."""
 
 
-def contestants(case: Case, ranks: int, rate: str | None, sides: Collection[str]) -> Functions:
-    """Return the contestants of a rank of a job.
+def contestants(
+    case: Case, ranks: int, rate: str | None, sides: Collection[str]
+) -> tuple[Functions, Times]:
+    """Return the contestants of a rank of a job, and the seconds predicted for Mithril's steps.
 
     Args:
         case: what is trained.
@@ -51,11 +55,16 @@ def contestants(case: Case, ranks: int, rate: str | None, sides: Collection[str]
     backend.hardware = behind(backend.hardware, rate, ranks)
     mine = tuple(x.chunk(ranks)[dist.get_rank()] for x in read_inputs(case))
     found: Functions = {}
+    predicted: Times = {}
+
+    def add_own(name: str, made: Ours) -> None:
+        found[name] = made.step
+        predicted[PREDICTED + name] = [made.run.plan.timeline(backend.hardware).seconds]
 
     def add(name: str, made: Ours, peers: Mapping[str, Peer], dtype: str = "float32") -> None:
         wrapped = {peer: wrap(make_module(case, made)) for peer, wrap in peers.items()}
         losses = [made.loss() for _ in range(CHECKED)]
-        found[name] = made.step
+        add_own(name, made)
         for peer, (module, optimizer) in wrapped.items():
             found[peer] = by_hand(module, mine, optimizer)
             own = iter(losses)
@@ -65,7 +74,7 @@ def contestants(case: Case, ranks: int, rate: str | None, sides: Collection[str]
     add("mithril", ours, dict(list_ddp()) if "ddp" in sides else {})
     if "own" in sides:
         for name, options in OWN.items():
-            found[f"mithril, {name}"] = Ours(backend, case, **options).step
+            add_own(f"mithril, {name}", Ours(backend, case, **options))
     if "fp16" in sides:
         small = Ours(backend, case, gradient_compression="fp16")
         add("mithril, fp16", small, {"DDP, fp16 hook": hook_in(fp16_compress_hook)}, "float16")
@@ -80,7 +89,7 @@ def contestants(case: Case, ranks: int, rate: str | None, sides: Collection[str]
     if "hidden" in sides:
         found["computing alone"] = Ours(ml.TorchBackend(device="cpu"), share(case, ranks)).step
         found["collectives alone"] = collectives_of(ours.run.plan)
-    return found
+    return found, predicted
 
 
 # ------------------------------------------------------------------ PyTorch's

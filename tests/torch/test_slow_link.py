@@ -14,7 +14,9 @@ from benchmarks import network, slow_link, torch_sides
 
 @pytest.mark.slow
 def test_sides_agree_on_two_ranks():
-    times = torch_sides.in_job("tests.torch.tiny_slow_link", 2, [])
+    found = torch_sides.in_job("tests.torch.tiny_slow_link", 2, [])
+    times = {name: samples for name, samples in found.items() if "predicted" not in name}
+    assert found["predicted mithril"] < found["predicted mithril, no overlap"]
     assert {"mithril", "DDP", "DDP, 1 MiB", "mithril, 25 MiB", "mithril, no overlap"} < set(times)
     assert {"mithril, fp16", "DDP, fp16 hook", "mithril, zero 3", "FSDP2"} < set(times)
     assert {*slow_link.APART} < set(times)
@@ -37,6 +39,15 @@ def test_limits_are_of_ratios_within_rounds():
     assert list(found)[3] == "mithril to the best of its own, mithril, no overlap"
     without = slow_link.limits(times, None)
     assert [limit.what for limit in without] == list(found)[:-1]
+
+
+def test_predicted_gains_are_held_against_measured_ones(capsys: pytest.CaptureFixture[str]):
+    times = {"mithril": [2.0, 1.0, 1.0], "mithril, fp16": [0.5], "mithril, 1 MiB": [2.0]}
+    predicted = {"mithril": 1.0, "mithril, fp16": 0.6, "mithril, 1 MiB": 2.0}
+    (limit,) = slow_link.limit_gains(times, predicted)
+    assert limit.estimate.median == pytest.approx(0.1)
+    assert "mithril, fp16: 0.500 of mithril's time, predicted 0.600" in capsys.readouterr().out
+    assert slow_link.limit_gains(times, {"mithril": 1.0}) == []
 
 
 def test_a_link_is_set_up_and_taken_away(monkeypatch: pytest.MonkeyPatch):
