@@ -19,7 +19,7 @@ from mithril.mesh import Box
 from mithril.plan.timetable import Transfer
 from mithril.types import Shape
 
-from mithril_jax.devices import Devices, pad_shape, spec_of
+from mithril_jax.devices import Devices, jax_mesh_of, pad_shape, spec_of
 
 Move = Callable[[jax.Array], jax.Array]
 
@@ -41,7 +41,7 @@ def make_transfer(transfer: Transfer, devices: Devices) -> Move:
     if transfer.goal is None and source.mesh.size == target.mesh.size == 1:
         return partial(jax.device_put, device=devices.flat[target.mesh.flat[0]])
     there = [devices.flat[device] for device in target.mesh.flat]
-    mesh = jax.sharding.Mesh(np.asarray(there).reshape(target.mesh.shape), target.mesh.names)
+    mesh = jax_mesh_of(target.mesh, there)
     return _Transfer(
         _copies(transfer, devices),
         [_Assembly(device, i, transfer) for i, device in enumerate(there)],

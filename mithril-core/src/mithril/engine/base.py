@@ -178,10 +178,11 @@ class Engine(ABC):
     # ------------------------------------------------------------------ parts of the mesh
 
     def part(self, mesh: Mesh) -> Self:
-        """Return the engine of some of the devices.
+        """Return the engine of some of the devices, or of all of them in another order of axes.
 
         Args:
-            mesh: a part of this engine's mesh: `mesh.devices` are flat indices of its devices.
+            mesh: a part of this engine's mesh: `mesh.devices` are flat indices of its devices; or
+                the same mesh with another `order`.
 
         Raises:
             BackendError: the engine knows no parts, which is the default.
@@ -195,12 +196,13 @@ class Engine(ABC):
         """Return the engine of the devices of a mesh: itself for all of them, else of a part.
 
         Args:
-            mesh: the engine's mesh, or a part of it, along any axes.
+            mesh: the engine's mesh, a part of it, along any axes, or either in another order.
 
         Raises:
             BackendError: it is a part, and the engine knows none.
         """
-        return self.part(coarse(mesh)) if mesh.devices else self
+        is_own = not mesh.devices and mesh.numbering[1] == self.mesh.numbering[1]
+        return self if is_own else self.part(coarse(mesh))
 
     def lower_transfer(self, transfer: Transfer) -> Callable[[Handle], Handle]:
         """Return the function that brings a value from the devices of one part to those of another.

@@ -23,7 +23,7 @@ def coarse(mesh: Mesh) -> Mesh:
     sizes: dict[str, int] = {}
     for axis in mesh.axes:
         sizes[axis.origin] = sizes.get(axis.origin, 1) * axis.size
-    return Mesh.of_axes((Axis(name, size) for name, size in sizes.items()), mesh.devices)
+    return Mesh.of_axes((Axis(name, size) for name, size in sizes.items()), *mesh.numbering)
 
 
 def common(meshes: Iterable[Mesh]) -> Mesh:

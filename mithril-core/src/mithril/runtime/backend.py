@@ -356,7 +356,7 @@ class Backend(Creation, Shared):
         """Return an array of this backend that lies as a plan says."""
         if wanted == x.sharding and (x.is_placed or self.mesh.size == 1):
             return x
-        if wanted.mesh.devices != x.sharding.mesh.devices:
+        if wanted.mesh.numbering != x.sharding.mesh.numbering:
             return move_to(x, wanted, is_placed=True)
         form = ("reshard", wanted)
         bound = self._eager.find(form, (x.kind,))

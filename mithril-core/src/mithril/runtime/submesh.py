@@ -41,7 +41,7 @@ def move_to(x: Array, sharding: Sharding, *, is_placed: bool | None = None) -> A
         sharding: on other devices.
         is_placed: whether somebody said so; by default it is placed as it was before.
     """
-    if x.sharding.mesh.devices == sharding.mesh.devices:
+    if x.sharding.mesh.numbering == sharding.mesh.numbering:
         return x
     shards = x.backend.engine.move(x.shards, _transfer(x.type, x.sharding, sharding))
     placed = x.is_placed if is_placed is None else is_placed
