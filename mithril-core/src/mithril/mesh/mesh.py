@@ -217,6 +217,19 @@ class Mesh:
         return grid
 
     @cached_property
+    def strides(self) -> dict[str, int]:
+        """How far apart neighbours along each axis are in flat order, by name.
+
+        >>> Mesh(data=2, tensor=4, order=("tensor", "data")).strides
+        {'data': 1, 'tensor': 2}
+        """
+        found, stride = {}, 1
+        for name in reversed(self.order or self.names):
+            found[name] = stride
+            stride *= self.sizes[name]
+        return {name: found[name] for name in self.names}
+
+    @cached_property
     def row_major(self) -> tuple[int, ...]:
         """The flat index in the whole of every device, row-major by the axes."""
         return tuple(map(self.in_whole, self.grid.ravel().tolist()))

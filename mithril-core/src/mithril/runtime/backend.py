@@ -23,6 +23,8 @@ from mithril.compiler.options import (
     refuse_later,
 )
 from mithril.cost import Hardware, as_hardware, find_hardware
+from mithril.cost.axis_order import OPTION as TOPOLOGY_AWARE
+from mithril.cost.axis_order import check_axes
 from mithril.cost.topology import check_topology, link_as
 from mithril.engine import Engine, Observer
 from mithril.errors import BackendError, MeshError, kind_of, nearest
@@ -31,7 +33,7 @@ from mithril.ir.source import Source
 from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
 from mithril.ops.elementwise import Elementwise
-from mithril.options import AS_THEY_COME, Precision
+from mithril.options import AS_THEY_COME, Precision, check_flag
 from mithril.partition.compression import PLAIN, Compression
 from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import list_options, open_engine
@@ -45,6 +47,7 @@ from mithril.runtime.parallelism import AS_MODELS_SAY, OVERLAP, Parallelism, rea
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import meet
 from mithril.runtime.sharing import Shared
+from mithril.runtime.reordering import bring_over, follow_kind
 from mithril.runtime.submesh import colocate, move_to
 from mithril.runtime.unplaced import HostArray, PendingArray
 from mithril.sharding import Layout
@@ -92,6 +95,7 @@ def open_backend(
     collective_optimization: bool | None = None,
     communication_optimization: bool | None = None,
     mesh_topology: str | None = None,
+    network_topology_aware: bool = False,
     gradient_compression: object = None,
     **options: object,
 ) -> Backend:
@@ -137,6 +141,9 @@ def open_backend(
         mesh_topology: how the devices are taken to be linked where collectives are priced: `ring`,
             `torus` (a dimension for each mesh axis), `switch`, `fat_tree` or `fully_connected`; by
             default as their hardware profile says.
+        network_topology_aware: whether the axes of the mesh are laid on the network, for each model,
+            so that what its plan sends is predicted to take the least time; by default they lie as
+            the mesh says.
         gradient_compression: how gradients of models travel where devices add them up; see
             `compile`, of which this is the default.
         options: the backend's own options.
@@ -179,12 +186,15 @@ def open_backend(
     profile = None if hardware is None else as_hardware(hardware)
     if mesh_topology is not None:
         check_topology(mesh_topology, mesh, profile)
+    if check_flag(TOPOLOGY_AWARE, network_topology_aware):
+        check_axes(mesh)
     compression = read_compression(gradient_compression, mesh)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
     communication = communication.with_algorithms(collective_ops, mesh, engine.library, name)
     backend = Backend(engine, policy, dtypes, profile, parallelism, communication, compression)
     if mesh_topology is not None:
         backend.hardware = link_as(backend.hardware, mesh_topology, mesh)
+    backend.is_topology_aware = network_topology_aware and mesh.size > 1
     return backend
 
 
@@ -209,6 +219,19 @@ def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[st
             f"mesh_axis_names is the string '{names}'; give a list of names, such as ['data']"
         )
     return Mesh.from_shape(device_mesh, names)
+
+
+class Family:
+    """What a backend has in common with those of the same devices in other orders.
+
+    Attributes:
+        backends: by their mesh.
+        open_profile: the profile that measures what any of them runs; None where none does.
+    """
+
+    def __init__(self) -> None:
+        self.backends: dict[Mesh, Backend] = {}
+        self.open_profile: OpenProfile | None = None
 
 
 class Backend(Creation, Shared):
@@ -239,12 +262,58 @@ class Backend(Creation, Shared):
         self.parallelism = parallelism
         self.communication = communication
         self.compression = compression
+        self.is_topology_aware = False
+        self._family = Family()
+        self._enter(engine)
+        meet(self)
+
+    def _enter(self, engine: Engine) -> None:
+        """Begin without plans on an engine."""
+        self.engine = engine
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
-        self.open_profile: OpenProfile | None = None
+        self._family.backends[engine.mesh] = self
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
-        meet(self)
+
+    def reorder(self, order: Sequence[str]) -> Backend:
+        """Return the backend of the same devices with the mesh axes in another order.
+
+        Either takes arrays of the other, and brings them to where it has them.
+
+        Args:
+            order: all axis names, the slowest first; see `Mesh`.
+
+        Raises:
+            MeshError: it does not name each axis once.
+
+        >>> open_backend("numpy", Mesh(data=2, tensor=2)).reorder(("tensor", "data")).mesh
+        Mesh(data=2, tensor=2, order=('tensor', 'data'))
+        """
+        mesh = self.mesh.reorder(order)
+        found = self._family.backends.get(mesh)
+        if found is None:
+            found = object.__new__(type(self))
+            vars(found).update(vars(self))
+            found._enter(self.engine_on(mesh))
+        return found
+
+    @property
+    def open_profile(self) -> OpenProfile | None:
+        """The profile that measures what runs on the devices, if one does."""
+        return self._family.open_profile
+
+    @open_profile.setter
+    def open_profile(self, profile: OpenProfile | None) -> None:
+        self._family.open_profile = profile
+
+    def follow(self, kind: Kind) -> Kind:
+        """Return the kind of an array as this backend has it; see `reorder`."""
+        return follow_kind(self, kind) if self._is_related(kind.backend) else kind
+
+    def _is_related(self, backend: object) -> bool:
+        """Whether a backend is of the same devices in another order."""
+        return backend is not self and any(b is backend for b in self._family.backends.values())
 
     @property
     def mesh(self) -> Mesh:
@@ -289,6 +358,8 @@ class Backend(Creation, Shared):
                 f"backend.array(…)"
             )
         if x.backend is not self:
+            if self._is_related(x.backend):
+                return bring_over(self, x)
             raise BackendError(
                 f"{what} belongs to another backend, one opened before or after this {self!r}; "
                 f"carry it over with backend.array(x.numpy())"
@@ -367,9 +438,8 @@ class Backend(Creation, Shared):
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""
-        for x in operands:
-            if not isinstance(x, Array) or x.kind.backend is not self:
-                self.own(x, f"operand of '{op.name}'")
+        if any(not isinstance(x, Array) or x.kind.backend is not self for x in operands):
+            operands = [self.own(x, f"operand of '{op.name}'") for x in operands]
         arrays = colocate(self, cast("Sequence[Array]", operands))
         kinds = tuple(x.kind for x in arrays)
         bound = self._eager.find(op, kinds)

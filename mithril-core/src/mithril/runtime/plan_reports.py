@@ -85,7 +85,7 @@ class PlanReports:
         >>> usage[1]["parameters"]
         64
         """
-        bound = self._evaluator.plan_for(params, inputs, output_gradients)
+        bound = self._plan_arrays(params, inputs, output_gradients)
         arguments, donated = bound.interface.arguments, bound.interface.donated
         names = [arguments[position] for position in donated]
         memory: PlanMemory = bound.plan.memory(donated=names)

@@ -381,7 +381,7 @@ class Planner:
             differentiated=differentiated,
             parameters=tuple(traced.parameter_names),
             placement=self._placement(traced, arguments),
-            notes=(*self._notes(traced), *layouts.overrides(arguments.parameters)),
+            notes=(*self._settings.notes, *self._notes(traced), *layouts.overrides(arguments.parameters)),
             donated=self._settings.donated,
         )
 
