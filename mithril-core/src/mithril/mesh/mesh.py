@@ -1,10 +1,10 @@
 """A mesh names the axes of a grid of devices.
 
 Devices are numbered in the order in which they stand on the network: row-major, the last axis
-varying fastest, unless `order` says which axis does. A mesh is plain data; it does not know what the
-devices are, only how many there are along each axis. The empty mesh is one device. A part
-of a mesh is a mesh, too: it has the same axes, some of fewer devices, and knows which of the whole
-it consists of.
+varying fastest, unless `order` says which axis does. A mesh is plain data; it does not know what
+the devices are, only how many there are along each axis. The empty mesh is one device. A part of a
+mesh is a mesh, too: it has the same axes, some of fewer devices, and knows which of the whole it
+consists of.
 """
 
 from __future__ import annotations
@@ -384,12 +384,12 @@ def _read_order(order: object, names: tuple[str, ...]) -> tuple[str, ...]:
         MeshError: it does not name each axis once.
     """
     is_sequence = isinstance(order, Sequence) and not isinstance(order, str)
-    if not is_sequence or not all(isinstance(name, str) for name in order):
+    found = tuple(order) if isinstance(order, Sequence) else ()
+    if not is_sequence or not all(isinstance(name, str) for name in found):
         raise MeshError(
             f"mesh order is {order!r}; give all axis names, the slowest first, such as "
             f"order={names[::-1]}; an axis of that name is given as Mesh({{'order': 2}})"
         )
-    found = tuple(order)
     for name in found:
         if name not in names:
             raise MeshError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -26,20 +26,19 @@ from mithril.cost import Hardware, as_hardware, find_hardware
 from mithril.cost.axis_order import OPTION as TOPOLOGY_AWARE
 from mithril.cost.axis_order import check_axes
 from mithril.cost.topology import check_topology, link_as
-from mithril.engine import Engine, Observer
+from mithril.engine import Engine
 from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
-from mithril.ir.source import Source
 from mithril.keywords import checked_keywords, list_argument_names
-from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
-from mithril.ops.elementwise import Elementwise
+from mithril.mesh import Mesh, PartitionSpec, Sharding
 from mithril.options import AS_THEY_COME, Precision, check_flag
 from mithril.partition.compression import PLAIN, Compression
-from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import list_options, open_engine
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.creation import Creation
+from mithril.runtime.eager_plans import find_common_sharding, plan_in_place
+from mithril.runtime.family import Family, OpenProfile, bring_over, follow_kind
 from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
@@ -47,23 +46,10 @@ from mithril.runtime.parallelism import AS_MODELS_SAY, OVERLAP, Parallelism, rea
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import meet
 from mithril.runtime.sharing import Shared
-from mithril.runtime.reordering import bring_over, follow_kind
 from mithril.runtime.submesh import colocate, move_to
 from mithril.runtime.unplaced import HostArray, PendingArray
 from mithril.sharding import Layout
 from mithril.types import DType
-
-
-class OpenProfile(Protocol):
-    """A profile whose block has not ended (`mithril.runtime.profiling`): it runs what is run."""
-
-    @property
-    def place(self) -> Source | None:
-        """The user's line that opened it."""
-
-    def run(self, bound: Any, given: Sequence[Any], observe: Observer | None) -> list[Any]:
-        """Run a bound plan and measure it."""
-
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
@@ -141,9 +127,9 @@ def open_backend(
         mesh_topology: how the devices are taken to be linked where collectives are priced: `ring`,
             `torus` (a dimension for each mesh axis), `switch`, `fat_tree` or `fully_connected`; by
             default as their hardware profile says.
-        network_topology_aware: whether the axes of the mesh are laid on the network, for each model,
-            so that what its plan sends is predicted to take the least time; by default they lie as
-            the mesh says.
+        network_topology_aware: whether the axes of the mesh are laid on the network, for each
+            model, so that what its plan sends is predicted to take the least time; by default they
+            lie as the mesh says.
         gradient_compression: how gradients of models travel where devices add them up; see
             `compile`, of which this is the default.
         options: the backend's own options.
@@ -221,19 +207,6 @@ def read_mesh(device_mesh: Mesh | int | Sequence[int] | None, names: Sequence[st
     return Mesh.from_shape(device_mesh, names)
 
 
-class Family:
-    """What a backend has in common with those of the same devices in other orders.
-
-    Attributes:
-        backends: by their mesh.
-        open_profile: the profile that measures what any of them runs; None where none does.
-    """
-
-    def __init__(self) -> None:
-        self.backends: dict[Mesh, Backend] = {}
-        self.open_profile: OpenProfile | None = None
-
-
 class Backend(Creation, Shared):
     """An engine on a mesh: makes arrays, computes with them eagerly, and runs compiled models.
 
@@ -292,7 +265,7 @@ class Backend(Creation, Shared):
         """
         mesh = self.mesh.reorder(order)
         found = self._family.backends.get(mesh)
-        if found is None:
+        if not isinstance(found, Backend):
             found = object.__new__(type(self))
             vars(found).update(vars(self))
             found._enter(self.engine_on(mesh))
@@ -313,7 +286,7 @@ class Backend(Creation, Shared):
 
     def _is_related(self, backend: object) -> bool:
         """Whether a backend is of the same devices in another order."""
-        return backend is not self and any(b is backend for b in self._family.backends.values())
+        return backend is not self and self._family.has(backend)
 
     @property
     def mesh(self) -> Mesh:
@@ -467,9 +440,9 @@ class Backend(Creation, Shared):
         interface = Interface(
             f"op '{op.name}'", self, None, names, tuple(made), is_placed=is_placed
         )
-        lying = _common_sharding(op, kinds)
+        lying = find_common_sharding(op, kinds)
         if lying is not None and op.name in engine.kernels:
-            return Bound(engine, _plan_in_place(op, kinds, lying), interface)
+            return Bound(engine, plan_in_place(op, kinds, lying), interface)
         request = Request(
             {n: Layout(arrives=k.sharding) for n, k in zip(names, kinds, strict=True)}
         )
@@ -491,37 +464,3 @@ class Backend(Creation, Shared):
 
     def __repr__(self) -> str:
         return f"Backend('{self.name}', {self.mesh!r})"
-
-
-def _common_sharding(op: Op, kinds: Sequence[Kind]) -> Sharding | None:
-    """Return how all operands of an elementwise op lie, scalars aside; None when they differ."""
-    if not isinstance(op, Elementwise):
-        return None
-    tensors = [kind for kind in kinds if kind.type.shape]
-    if not tensors or any(kind.type.shape != tensors[0].type.shape for kind in tensors):
-        return None
-    first = tensors[0].sharding
-    return first if all(kind.sharding == first for kind in tensors) else None
-
-
-def _plan_in_place(op: Op, kinds: Sequence[Kind], lying: Sharding) -> Plan:
-    """Return the plan of an elementwise op whose operands lie alike: each device for itself.
-
-    It needs no search, and the result lies as the operands do whatever a plan would prefer.
-    """
-    builder = Builder()
-    scalar = Sharding.replicated(lying.mesh, 0)
-    inputs = [
-        Port(f"operand_{i}", kind.type, kind.sharding if kind.type.shape else scalar)
-        for i, kind in enumerate(kinds)
-    ]
-    local = [
-        builder.input(p.type.with_shape(p.sharding.local_shape(p.type.shape)), p.name)
-        for p in inputs
-    ]
-    results = builder.apply(op, *local)
-    shape = next(kind.type.shape for kind in kinds if kind.type.shape)
-    outputs = {f"result_{i}": x for i, x in enumerate(results)}
-    ports = tuple(Port(name, x.type.with_shape(shape), lying) for name, x in outputs.items())
-    program = Program(lying.mesh, builder.build(outputs), tuple(inputs), ports)
-    return Plan.of_program(coarse(lying.mesh), program)

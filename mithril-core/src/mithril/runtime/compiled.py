@@ -51,10 +51,6 @@ class CompiledModel(PlanReports, Shared):
     """A model ready to run on a backend; made by `compile`."""
 
     def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
-        self._set_up(model, backend, settings)
-
-    def _set_up(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
-        """Begin without plans on a backend."""
         self.backend = backend
         self.settings = settings
         self.inputs: tuple[str, ...] = tuple(input_names(model))
@@ -300,13 +296,7 @@ class CompiledModel(PlanReports, Shared):
         Args:
             plan: that one, in the order as given.
         """
-        order, note = lay_axes(self._model, plan, self.backend)
-        self._set_up(self._model, *self._lay(order, note))
-
-    def _lay(self, order: Sequence[str], *notes: str) -> tuple[Backend, Settings]:
-        """Return the backend and settings with the axes of the mesh in an order that stays."""
-        settings = replace(self.settings, lays_axes=False, notes=(*self.settings.notes, *notes))
-        return self.backend.reorder(order), settings
+        vars(self).update(vars(self.with_axes(*self.choose_axes(plan))))
 
     def with_axes(self, order: Sequence[str], *notes: str) -> CompiledModel:
         """Return the same model with the axes of the mesh in an order that stays.
@@ -315,7 +305,8 @@ class CompiledModel(PlanReports, Shared):
             order: all axis names, the slowest first.
             notes: what readers of its plans are told.
         """
-        return CompiledModel(self._model, *self._lay(order, *notes))
+        settings = replace(self.settings, lays_axes=False, notes=(*self.settings.notes, *notes))
+        return CompiledModel(self._model, self.backend.reorder(order), settings)
 
     def choose_axes(self, plan: Plan) -> Laid:
         """Return the order of axes in which a plan of this model sends least, and a note of why.
@@ -447,7 +438,7 @@ class CompiledModel(PlanReports, Shared):
         if self.settings.lays_axes:
             self.plan_for(shapes, gradients=gradients)
         kinds = {
-            name: kind if isinstance(self._kind(shapes[name]), Kind) else self._as_before(name, kind)
+            name: kind if isinstance(shapes[name], Array | Kind) else self._as_before(name, kind)
             for name, kind in zip(self.inputs, self._kinds(shapes), strict=True)
         }
         if differentiable is None:
