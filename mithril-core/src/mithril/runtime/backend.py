@@ -245,7 +245,6 @@ class Backend(Creation, Shared):
         self.engine = engine
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
-        self._family.backends[engine.mesh] = self
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
 
@@ -264,9 +263,11 @@ class Backend(Creation, Shared):
         Mesh(data=2, tensor=2, order=('tensor', 'data'))
         """
         mesh = self.mesh.reorder(order)
-        found = self._family.backends.get(mesh)
+        known = self._family.backends
+        known.setdefault(self.mesh, self)
+        found = known.get(mesh)
         if not isinstance(found, Backend):
-            found = object.__new__(type(self))
+            found = known[mesh] = object.__new__(type(self))
             vars(found).update(vars(self))
             found._enter(self.engine_on(mesh))
         return found

@@ -32,7 +32,7 @@ class Family:
     """What backends of the same devices have in common.
 
     Attributes:
-        backends: by their mesh.
+        backends: by their mesh; none as long as one order is in use.
         open_profile: the profile that measures what any of them runs; None where none does.
     """
 

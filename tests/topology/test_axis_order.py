@@ -1,0 +1,406 @@
+"""Axes in any order give the same results, and the order that sends least is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+
+import mithril as ml
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mithril.cost import SIMULATED, Hardware, Level, collective_seconds
+from mithril.cost.axis_order import find_axis_order, list_orders
+from mithril.mesh import Mesh, P
+from mithril.report.difference import compare
+from mithril.runtime.planned import plan_backend
+
+from tests.conformance.engines import BACKENDS, opened
+from tests.profiles import scaled
+from tests.tolerances import TOLERANCE
+
+RTOL, ATOL = TOLERANCE["float32"]
+NODES = replace(
+    SIMULATED,
+    name="nodes",
+    levels=(Level("node", 2, 1e-6, 1e10), Level("network", None, 1e-5, 1e8)),
+)
+"""Nodes of two devices, far from one another."""
+X = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
+T = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32)
+GIVEN = Mesh(data=2, tensor=2)
+
+
+def perceptron(**shardings: P) -> ml.Model:
+    model = ml.Model()
+    model |= ml.Linear(8, name="up")(input="x", output="h")
+    model |= ml.Relu()(input="h", output="a")
+    model |= ml.Linear(4, name="down")(input="a", output="y")
+    model |= ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    model.shard({f"{name}.weight": spec for name, spec in shardings.items()})
+    return model
+
+
+SPLIT = {"up": P("tensor", None), "down": P(None, "tensor")}
+
+
+def evaluated(model: ml.Model, backend: ml.Backend, placed: bool = True) -> dict[str, np.ndarray]:
+    """Return loss and gradients, from inputs that are split over the batch."""
+    spec = P("data") if placed and "data" in backend.mesh.sizes else None
+    inputs = {n: backend.array(v, sharding=spec) if spec else v for n, v in (("x", X), ("t", T))}
+    compiled = ml.compile(model, backend)
+    seen: list[tuple[str, tuple[str, ...], int]] = []
+    outputs, gradients = compiled.evaluate(
+        compiled.randomize_params(3), inputs, {"loss": 1.0}, observe=lambda t: seen.append(t.row)
+    )
+    if backend.name == "numpy":
+        assert tuple(seen) == compiled.plan.list_issued()
+    return {"loss": outputs["loss"].numpy(), **{n: g.numpy() for n, g in gradients.items()}}
+
+
+def check_same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, RTOL, ATOL, err_msg=name)
+
+
+ALONE = evaluated(perceptron(), ml.NumpyBackend())
+
+
+# ------------------------------------------------------------------ any order
+
+
+@settings(max_examples=scaled(60), deadline=None)
+@given(st.data())
+def test_results_are_the_same_in_any_order(data: st.DataObject) -> None:
+    sizes = {n: data.draw(st.integers(1, 3)) for n in ("data", "tensor", "pipe")}
+    mesh = Mesh(sizes, order=data.draw(st.permutations(tuple(sizes))))
+    check_same(evaluated(perceptron(**SPLIT), ml.NumpyBackend(mesh)), ALONE)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("order", [("tensor", "data"), ("data", "tensor")])
+def test_results_are_the_same_on_every_backend(backend: str, order: tuple[str, ...]) -> None:
+    reordered = opened(backend, data=2, tensor=2).reorder(order)
+    assert reordered.mesh == GIVEN.reorder(order)
+    check_same(evaluated(perceptron(**SPLIT), reordered), ALONE)
+
+
+@pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
+def test_each_device_has_what_its_coordinates_say(backend: str) -> None:
+    first = ml.NumpyBackend(GIVEN) if backend == "numpy" else opened(backend, data=2, tensor=2)
+    reordered = first.reorder(("tensor", "data"))
+    for where, rows in ((first, [0, 0, 4, 4]), (reordered, [0, 4, 0, 4])):
+        x = where.array(X, sharding=P("data"))
+        assert [shard.index[0].start for shard in x.addressable_shards] == rows
+        for shard in x.addressable_shards:
+            np.testing.assert_array_equal(shard.data, X[shard.index])
+        np.testing.assert_array_equal(x.numpy(), X)
+
+
+def test_jax_has_the_devices_where_the_order_says() -> None:
+    jax = pytest.importorskip("jax")
+    backend = opened("jax", data=2, tensor=2).reorder(("tensor", "data"))
+    x = backend.array(X, sharding=P("data")).jax()
+    assert [d.id for d in x.sharding.mesh.devices.flat] == [0, 2, 1, 3]
+    rows = {shard.device.id: shard.index[0].start or 0 for shard in x.addressable_shards}
+    assert rows == {0: 0, 1: 4, 2: 0, 3: 4}
+    np.testing.assert_array_equal(jax.device_get(x), X)
+    adopted = backend.array(x + 1)
+    assert adopted.sharding.mesh == backend.mesh
+    assert adopted.sharding.spec == P("data", None)
+
+
+def test_torch_exchanges_in_the_groups_of_the_mesh() -> None:
+    pytest.importorskip("torch")
+    backend = opened("torch", data=2, tensor=2).reorder(("tensor", "data"))
+    shapes = {"x": ml.TensorSpec(X.shape, sharding=P("data")), "t": T.shape}
+    text = ml.compile(perceptron(**SPLIT), backend, shapes=shapes).code()
+    assert "make_group('data', [[0, 1], [2, 3]])" in text
+    assert "make_group('tensor', [[0, 2], [1, 3]])" in text
+
+
+def staged() -> ml.Model:
+    model = ml.Model()
+    stages = [ml.Linear(8, name="first"), ml.Linear(4, name="second")]
+    model |= ml.Pipeline(stages, microbatch_size=2, name="all")(input="x", output="y")
+    model |= ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    return model
+
+
+@pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
+def test_stages_run_on_the_devices_at_their_coordinates(backend: str) -> None:
+    sizes = {"pipeline": 2, "data": 2}
+    first = ml.NumpyBackend(Mesh(sizes)) if backend == "numpy" else opened(backend, **sizes)
+    wanted = evaluated(staged(), ml.NumpyBackend(), placed=False)
+    reordered = first.reorder(("data", "pipeline"))
+    check_same(evaluated(staged(), reordered, placed=False), wanted)
+    compiled = ml.compile(staged(), reordered, shapes={"x": X.shape, "t": T.shape})
+    stages = {stage.devices for stage in compiled.plan.stages}
+    assert {(0, 2), (1, 3)} <= stages
+
+
+def test_layers_on_devices_stay_on_them() -> None:
+    model = ml.Model()
+    model |= ml.Linear(8, device_id=1, name="up")(input="x", output="h")
+    model |= ml.Linear(4, device_id=2, name="down")(input="h", output="y")
+    for order in permutations(GIVEN.names):
+        backend = ml.NumpyBackend(GIVEN.reorder(order))
+        plan = ml.compile(model, backend, shapes={"x": X.shape}, inference=True).plan
+        assert [stage.devices for stage in plan.stages] == [(1,), (2,)]
+
+
+def test_a_training_step_goes_on_in_another_order(tmp_path: Path) -> None:
+    backend = ml.NumpyBackend(GIVEN)
+    shapes = {n: ml.TensorSpec(v.shape, sharding=P("data")) for n, v in (("x", X), ("t", T))}
+    losses = []
+    for where in (backend, backend.reorder(("tensor", "data"))):
+        step = ml.train_step(
+            perceptron(**SPLIT), where, ml.optim.adamw(0.01), shapes=shapes, zero=3
+        )
+        state = step.init(seed=1)
+        ml.save(tmp_path / f"{len(losses)}", state)
+        state, _ = step(state, {"x": X, "t": T})
+        _, metrics = step(state, {"x": X, "t": T})
+        losses.append(float(metrics["loss"]))
+        last = step, step.init(seed=2)
+    assert losses[0] == pytest.approx(losses[1], rel=RTOL)
+    step, like = last
+    _, metrics = step(ml.load(tmp_path / "0", like=like), {"x": X, "t": T})
+    assert np.isfinite(float(metrics["loss"]))
+
+
+def test_plans_in_two_orders_differ_in_their_meshes() -> None:
+    plans = [
+        ml.compile(perceptron(**SPLIT), ml.NumpyBackend(mesh), shapes={"x": X.shape, "t": T.shape})
+        for mesh in (GIVEN, GIVEN.reorder(("tensor", "data")))
+    ]
+    found = compare(*(compiled.plan for compiled in plans))
+    assert not found.is_empty
+    line = "mesh: Mesh(data=2, tensor=2) -> Mesh(data=2, tensor=2, order=('tensor', 'data'))"
+    assert str(found).splitlines()[0] == line
+
+
+# ------------------------------------------------------------------ between two orders
+
+
+def test_arrays_go_from_one_order_to_another() -> None:
+    backend = ml.NumpyBackend(GIVEN)
+    other = backend.reorder(("tensor", "data"))
+    assert other.reorder(("data", "tensor")) is backend
+    here, there = backend.array(X, sharding=P("data")), other.array(X, sharding=P("tensor"))
+    both = here + there
+    assert both.backend is backend
+    np.testing.assert_array_equal(both.numpy(), 2 * X)
+    np.testing.assert_array_equal((there + here).numpy(), 2 * X)
+    function = ml.jit(lambda a, b: (a * b).sum())
+    assert function(here, there).numpy() == pytest.approx(float((X * X).sum()), rel=RTOL)
+    assert other.to_numpy(here).tolist() == X.tolist()
+    moved = other.array(X, sharding=here.sharding)
+    assert moved.sharding.mesh == other.mesh
+    part = backend.array(X[:2], sharding=ml.Sharding.of(GIVEN.part({"data": 1}), P("tensor"), 2))
+    brought = other.own(part, "x")
+    assert brought.sharding.mesh.devices == (1, 3)
+    np.testing.assert_array_equal(brought.numpy(), X[:2])
+
+
+def test_what_nobody_placed_is_moved_once() -> None:
+    backend = ml.NumpyBackend(GIVEN)
+    other = backend.reorder(("tensor", "data"))
+    x = backend.array(X)
+    assert other.own(x, "x") is x
+    assert x.backend is other
+    placed = backend.array(X, sharding=P("data"))
+    assert other.own(placed, "x") is not placed
+    assert placed.backend is backend
+
+
+def test_a_function_captures_an_array_of_another_order() -> None:
+    backend = ml.NumpyBackend(GIVEN)
+    other = backend.reorder(("tensor", "data"))
+    kept = backend.array(X, sharding=P("data"))
+    function = ml.jit(lambda x: x + kept)
+    for where in (backend, other, backend):
+        found = function(where.array(X, sharding=P("tensor")))
+        np.testing.assert_array_equal(found.numpy(), 2 * X)
+
+
+def test_a_profile_measures_what_runs_in_any_order() -> None:
+    backend = ml.NumpyBackend(GIVEN, hardware=NODES, network_topology_aware=True)
+    compiled = ml.compile(perceptron(), backend)
+    with ml.profile(backend) as profile:
+        compiled.evaluate(compiled.randomize_params(), {"x": X, "t": T})
+    assert "evaluate(), 1 run" in str(profile)
+
+
+# ------------------------------------------------------------------ the search
+
+
+def busy(mesh: Mesh, hardware: Hardware, specs: dict[str, P]) -> ml.CompiledModel:
+    shapes = {n: ml.TensorSpec(v.shape, sharding=P("data")) for n, v in (("x", X), ("t", T))}
+    return ml.compile(perceptron(**specs), ml.NumpyBackend(mesh, hardware=hardware), shapes=shapes)
+
+
+def price(plan: ml.Plan, order: tuple[str, ...], hardware: Hardware) -> float:
+    """Return what the collectives of a plan take in an order, each row by itself."""
+    mesh = plan.mesh.reorder(order)
+    return sum(
+        row.times * collective_seconds(row.kind, row.bytes, row.axes, mesh, hardware)
+        for row in plan.collectives()
+    )
+
+
+LEVELS = st.sampled_from([(2,), (4,), (2, 4), (4, 8), (2, 4, 8), (3, 6), ()])
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(st.data())
+def test_no_order_is_better_than_the_one_that_is_found(data: st.DataObject) -> None:
+    """All orders are priced, row by row, without what the search leaves out."""
+    sizes = {n: data.draw(st.integers(1, 3)) for n in ("data", "tensor", "pipe")}
+    given_order = tuple(data.draw(st.permutations(tuple(sizes))))
+    counts = data.draw(LEVELS)
+    levels = [Level(f"l{n}", n, 1e-6 * n, 1e10 / n**2) for n in counts]
+    hardware = replace(SIMULATED, levels=(*levels, Level("any", None, 1e-4, 1e7)))
+    axes = st.sampled_from([None, "data", "tensor", "pipe", ("pipe", "tensor"), ("tensor", "pipe")])
+    specs = {n: P(data.draw(axes), None) for n in ("up", "down")}
+    plan = busy(Mesh(sizes, order=given_order), hardware, specs).plan
+    found = find_axis_order(plan, hardware)
+    prices = {order: price(plan, order, hardware) for order in permutations(sizes)}
+    assert found.seconds == pytest.approx(min(prices.values()))
+    assert prices[found.order] == pytest.approx(found.seconds)
+    given_price = prices[plan.mesh.order or plan.mesh.names]
+    assert found.seconds_as_given == pytest.approx(given_price)
+    if given_price == pytest.approx(found.seconds):
+        assert found.order == found.given
+
+
+def test_groups_may_cross_different_levels() -> None:
+    """Of pairs three devices apart in nodes of four, one is inside a node and two are not."""
+    hardware = replace(NODES, levels=(Level("node", 4, 1e-6, 1e10), NODES.levels[1]))
+    link = hardware.link(Mesh(data=2, tensor=3), ["data"], "all_reduce")
+    assert (link.latency, link.bandwidth) == (1e-5, 1e8)
+
+
+def test_sends_between_stages_count() -> None:
+    sizes = {"data": 2, "pipeline": 2}
+    backend = ml.NumpyBackend(Mesh(sizes), hardware=NODES, network_topology_aware=True)
+    compiled = ml.compile(staged(), backend, shapes={"x": X.shape, "t": T.shape}, inference=True)
+    (note,) = (note for note in compiled.plan.notes if "network" in note)
+    assert note.startswith("network_topology_aware=True: the order of axes stays ('data', 'pipeline')")
+    turned = ml.NumpyBackend(Mesh(pipeline=2, data=2), hardware=NODES, network_topology_aware=True)
+    compiled = ml.compile(staged(), turned, shapes={"x": X.shape, "t": T.shape}, inference=True)
+    assert compiled.plan.mesh == Mesh(pipeline=2, data=2, order=("data", "pipeline"))
+
+
+def test_720_orders_are_compared() -> None:
+    names = [f"a{n}" for n in range(6)]
+    model = ml.Linear(8, bias=False, sharding={"weight": P(None, ("a0", "a3"))})
+    slow = Level("any", None, 1e-5, 1e8)
+    nodes = replace(SIMULATED, levels=(Level("node", 4, 1e-6, 1e10), slow))
+    backend = plan_backend(Mesh(dict.fromkeys(names, 2)), nodes)
+    plan = ml.compile(model, backend, shapes={"input": (4, 64)}, inference=True).plan
+    assert len(list(list_orders(plan.mesh))) == 720
+    found = find_axis_order(plan, nodes)
+    assert set(found.order[-2:]) == {"a0", "a3"}
+    assert found.seconds < found.seconds_as_given
+
+
+# ------------------------------------------------------------------ the option
+
+
+def test_the_busiest_axis_is_innermost(golden: Callable[[str, str], None]) -> None:
+    backend = ml.NumpyBackend(GIVEN, hardware=NODES, network_topology_aware=True)
+    shapes = {n: ml.TensorSpec(v.shape, sharding=P("data")) for n, v in (("x", X), ("t", T))}
+    compiled = ml.compile(perceptron(), backend, shapes=shapes)
+    turned = Mesh(data=2, tensor=2, order=("tensor", "data"))
+    assert compiled.plan.mesh == compiled.backend.mesh == turned
+    assert backend.mesh == GIVEN
+    assert compiled.recompiles == 1
+    golden("axis_order_plan.txt", f"{compiled.plan}\n")
+    assert "network_topology_aware=True: order ('tensor', 'data')" in compiled.explain()
+    check_same(evaluated(perceptron(), backend), ALONE)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_option_on_every_backend(backend: str) -> None:
+    opened_one = opened(backend, data=2, tensor=2)
+    before = opened_one.hardware
+    opened_one.hardware, opened_one.is_topology_aware = NODES, True
+    try:
+        found = evaluated(perceptron(), opened_one)
+        compiled = ml.compile(perceptron(), opened_one)
+        placed = {n: opened_one.array(v, sharding=P("data")) for n, v in (("x", X), ("t", T))}
+        params = compiled.randomize_params(3)
+        for _ in range(2):  # parameters were moved by the first
+            outputs, _ = compiled.evaluate(params, placed, {"loss": 1.0})
+        assert compiled.plan.mesh.order == ("tensor", "data")
+        np.testing.assert_allclose(outputs["loss"].numpy(), ALONE["loss"], RTOL, ATOL)
+    finally:
+        opened_one.hardware, opened_one.is_topology_aware = before, False
+    check_same(found, ALONE)
+
+
+def test_a_step_is_laid_by_its_own_plan() -> None:
+    backend = ml.NumpyBackend(GIVEN, hardware=NODES, network_topology_aware=True)
+    shapes = {n: ml.TensorSpec(v.shape, sharding=P("data")) for n, v in (("x", X), ("t", T))}
+    losses = []
+    for where in (backend, ml.NumpyBackend(GIVEN)):
+        step = ml.train_step(perceptron(), where, ml.optim.adamw(0.01), shapes=shapes, zero=2)
+        state = step.init()
+        for _ in range(2):
+            state, metrics = step(state, {"x": X, "t": T})
+        losses.append(float(metrics["loss"]))
+        if where is backend:
+            assert step.plan.mesh == Mesh(data=2, tensor=2, order=("tensor", "data"))
+            (note,) = (n for n in step.plan.notes if "network_topology_aware" in n)
+            assert "order ('tensor', 'data') instead of ('data', 'tensor')" in note
+            prices = [price(step.plan, order, NODES) for order in permutations(GIVEN.names)]
+            assert prices[1] < prices[0]
+    assert losses[0] == pytest.approx(losses[1], rel=RTOL)
+
+
+def notes_of(model: ml.Model | ml.Layer, backend: ml.Backend, **shapes: object) -> list[str]:
+    plan = ml.compile(model, backend, shapes=shapes, inference=True).plan
+    return [note.removeprefix("network_topology_aware=True: ") for note in plan.notes]
+
+
+STAYS = "the order of axes stays ('data', 'tensor'), as given"
+
+
+def test_why_the_order_stays() -> None:
+    backend = ml.NumpyBackend(GIVEN, network_topology_aware=True)  # all links are alike
+    split = ml.Linear(4, bias=False, sharding={"weight": P(None, "tensor")})
+    (note,) = notes_of(split, backend, input=(8, 64))
+    assert note.startswith(f"{STAYS}: predicted communication ")
+    assert note.endswith("and no less in any other")
+    assert notes_of(ml.Relu(), backend, input=(8, 64)) == [f"{STAYS}: nothing is communicated"]
+    placed = ml.Model()
+    placed |= ml.Linear(8, device_id=1, name="up")(input="x", output="h")
+    placed |= ml.Linear(4, device_id=2, name="down")(input="h", output="y")
+    assert f"{STAYS}: layers are placed by device_id" in notes_of(placed, backend, x=(8, 64))
+    backend.hardware = replace(SIMULATED, unknown_platform="npu")
+    stays = f"{STAYS}: no hardware profile describes platform 'npu'"
+    assert notes_of(split, backend, input=(8, 64)) == [stays]
+
+
+def test_one_device_has_one_order() -> None:
+    backend = ml.NumpyBackend(network_topology_aware=True)
+    assert notes_of(ml.Linear(4), backend, input=(8, 64)) == []
+
+
+def test_what_cannot_be_searched_is_refused() -> None:
+    with pytest.raises(ml.OptionError) as raised:
+        ml.NumpyBackend(GIVEN, network_topology_aware="yes")
+    assert str(raised.value) == (
+        "network_topology_aware='yes' is neither True nor False; give one of them"
+    )
+    mesh = Mesh({f"a{n}": 2 for n in range(7)})
+    with pytest.raises(ml.OptionError) as raised:
+        ml.NumpyBackend(mesh, network_topology_aware=True)
+    assert str(raised.value) == (
+        "network_topology_aware=True compares all orders of up to 6 mesh axes of several devices; "
+        f"{mesh!r} has 7; leave it out, and say Mesh(…, order=)"
+    )
