@@ -124,6 +124,19 @@ class Devices:
             return SingleDeviceSharding(self.flat[0])
         return NamedSharding(self.jax_mesh(sharding.mesh), spec_of(sharding))
 
+    def in_order(self, x: Any) -> Any:
+        """Return an array that lies on these devices in another order as one that lies in theirs.
+
+        JAX takes no two orders in one call. What it is tracing stays as it is.
+        """
+        if isinstance(x, jax.core.Tracer) or not isinstance(x.sharding, NamedSharding):
+            return x
+        lying, ordered = x.sharding.mesh, self.jax_mesh(self.mesh).devices.ravel()
+        if {*lying.devices.flat} != {*self.flat} or [*lying.devices.flat] == [*ordered]:
+            return x
+        mesh = jax.sharding.Mesh(ordered.reshape(lying.devices.shape), lying.axis_names)
+        return jax.device_put(x, NamedSharding(mesh, x.sharding.spec))
+
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> jax.Array:
         """Make an array from host data; see `Engine.put`."""
         shape, placed = pad_shape(type.shape, sharding), self.sharding(sharding)

@@ -307,7 +307,8 @@ class Backend(Creation, Shared):
         """
         if isinstance(x, np.ndarray | np.generic):
             return x
-        self.own(x, "to_numpy")
+        if not isinstance(x, Array) or not self._is_related(x.backend):
+            self.own(x, "to_numpy")
         whole = x.numpy()
         return whole if whole.ndim else whole[()]
 
@@ -394,7 +395,7 @@ class Backend(Creation, Shared):
             MeshError: the mesh lacks an axis.
             ShardingError: parts would be uneven, and the backend has `uneven="error"`.
         """
-        self.own(x, "array")
+        x = self.own(x, "array")
         return self.lay_out(x, self._sharding_of(x.type, {"sharding": sharding}))
 
     def lay_out(self, x: Array, wanted: Sharding) -> Array:
