@@ -113,6 +113,22 @@ def test_jax_has_the_devices_where_the_order_says() -> None:
     assert adopted.sharding.spec == P("data", None)
 
 
+def test_functions_of_as_jax_take_arrays_of_either_order() -> None:
+    pytest.importorskip("jax")
+    backend = opened("jax", data=2, tensor=2)
+    specs = dict.fromkeys(("x", "t"), P("data"))
+    compiled = ml.compile(
+        perceptron(), backend.reorder(("tensor", "data")), in_shardings=specs,
+        shapes={"x": X.shape, "t": T.shape},
+    )  # fmt: skip
+    function, params = compiled.as_jax(), compiled.randomize_params(3)
+    for where in (backend, compiled.backend):
+        inputs = {n: where.array(v, sharding=P("data")) for n, v in (("x", X), ("t", T))}
+        for passed in (inputs, {n: x.jax() for n, x in inputs.items()}):
+            loss = np.asarray(function(params, passed)["loss"])
+            np.testing.assert_allclose(loss, ALONE["loss"], RTOL, ATOL)
+
+
 def test_torch_exchanges_in_the_groups_of_the_mesh() -> None:
     pytest.importorskip("torch")
     backend = opened("torch", data=2, tensor=2).reorder(("tensor", "data"))
@@ -289,7 +305,9 @@ def test_sends_between_stages_count() -> None:
     backend = ml.NumpyBackend(Mesh(sizes), hardware=NODES, network_topology_aware=True)
     compiled = ml.compile(staged(), backend, shapes={"x": X.shape, "t": T.shape}, inference=True)
     (note,) = (note for note in compiled.plan.notes if "network" in note)
-    assert note.startswith("network_topology_aware=True: the order of axes stays ('data', 'pipeline')")
+    assert note.startswith(
+        "network_topology_aware=True: the order of axes stays ('data', 'pipeline')"
+    )
     turned = ml.NumpyBackend(Mesh(pipeline=2, data=2), hardware=NODES, network_topology_aware=True)
     compiled = ml.compile(staged(), turned, shapes={"x": X.shape, "t": T.shape}, inference=True)
     assert compiled.plan.mesh == Mesh(pipeline=2, data=2, order=("data", "pipeline"))
