@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Never
 
 import mithril as ml
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mithril.cost import SIMULATED, Hardware, Level, collective_seconds
+from mithril.cost import SIMULATED, Hardware, Level, collective_seconds, transfer_seconds
 from mithril.cost.axis_order import find_axis_order, list_orders
+from mithril.engine import Engine
+from mithril.engine.numpy_engine import NumpyEngine
 from mithril.mesh import Mesh, P
+from mithril.plan.timetable import Send
 from mithril.report.difference import compare
 from mithril.runtime.planned import plan_backend
 
@@ -129,11 +134,14 @@ def test_functions_of_as_jax_take_arrays_of_either_order() -> None:
             np.testing.assert_allclose(loss, ALONE["loss"], RTOL, ATOL)
 
 
-def test_torch_exchanges_in_the_groups_of_the_mesh() -> None:
+def test_torch_exchanges_in_the_groups_of_the_mesh(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     backend = opened("torch", data=2, tensor=2).reorder(("tensor", "data"))
     shapes = {"x": ml.TensorSpec(X.shape, sharding=P("data")), "t": T.shape}
-    text = ml.compile(perceptron(**SPLIT), backend, shapes=shapes).code()
+    compiled = ml.compile(perceptron(**SPLIT), backend, shapes=shapes)
+    text = compiled.code()
+    compiled.eject(tmp_path / "step.py")  # whose ports have ranks row-major by the axes
+    assert "{'data': 2, 'tensor': 2}, (0, 2, 1, 3))" in (tmp_path / "step.py").read_text()
     assert "make_group('data', [[0, 1], [2, 3]])" in text
     assert "make_group('tensor', [[0, 2], [1, 3]])" in text
 
@@ -313,6 +321,40 @@ def test_sends_between_stages_count() -> None:
     assert compiled.plan.mesh == Mesh(pipeline=2, data=2, order=("data", "pipeline"))
 
 
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("slow", [1e6, 1e9])
+def test_no_order_of_stages_is_better(nodes: int, slow: float) -> None:
+    """What is sent is priced in plans that were made in each order."""
+    outer = Level("network", None, 1e-5, slow)
+    hardware = replace(SIMULATED, levels=(Level("node", nodes, 1e-6, 1e10), outer))
+    sizes, shapes = {"pipeline": 2, "data": 2, "tensor": 2}, {"x": X.shape, "t": T.shape}
+    found, prices = None, {}
+    for order in permutations(sizes):
+        mesh = Mesh(sizes, order=order)
+        model = staged()
+        model.shard({"all.*.weight": P("tensor", None)})
+        plan = ml.compile(model, ml.NumpyBackend(mesh, hardware=hardware), shapes=shapes).plan
+        found = found or find_axis_order(plan, hardware)
+        sent = Counter(step.transfer for step in plan.timetable.steps if isinstance(step, Send))
+        prices[order] = price_stages(plan, hardware) + sum(
+            n * transfer_seconds(plan.timetable.transfers[i], hardware) for i, n in sent.items()
+        )
+    assert len({f"{seconds:.4e}" for seconds in prices.values()}) > 1
+    assert found.seconds == pytest.approx(min(prices.values()))
+    assert prices[found.order] == pytest.approx(found.seconds)
+
+
+def price_stages(plan: ml.Plan, hardware: Hardware) -> float:
+    """Return what the collectives of all stages take."""
+    times = plan.timetable.times()
+    return sum(
+        times[number] * row.times
+        * collective_seconds(row.kind, row.bytes, row.axes, stage.program.mesh, hardware)
+        for number, stage in enumerate(plan.stages)
+        for row in stage.program.collectives()
+    )  # fmt: skip
+
+
 def test_720_orders_are_compared() -> None:
     names = [f"a{n}" for n in range(6)]
     model = ml.Linear(8, bias=False, sharding={"weight": P(None, ("a0", "a3"))})
@@ -402,6 +444,21 @@ def test_why_the_order_stays() -> None:
     backend.hardware = replace(SIMULATED, unknown_platform="npu")
     stays = f"{STAYS}: no hardware profile describes platform 'npu'"
     assert notes_of(split, backend, input=(8, 64)) == [stays]
+
+
+def test_an_engine_of_one_order_says_so() -> None:
+    class Fixed(NumpyEngine):
+        name = "fixed"
+
+        def part(self, mesh: Mesh) -> Never:
+            return Engine.part(self, mesh)
+
+    with pytest.raises(ml.BackendError) as raised:
+        ml.Backend(Fixed(GIVEN)).reorder(("tensor", "data"))
+    assert str(raised.value) == (
+        "backend 'fixed' has its devices in one order of mesh axes; open it on "
+        "Mesh(data=2, tensor=2, order=('tensor', 'data')), or leave out network_topology_aware"
+    )
 
 
 def test_one_device_has_one_order() -> None:

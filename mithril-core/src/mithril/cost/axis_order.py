@@ -78,10 +78,13 @@ def find_axis_order(plan: Plan, hardware: Hardware) -> AxisOrder:
     check_axes(plan.mesh)
     prices = _Prices(plan, hardware)
     given = plan.mesh.order or plan.mesh.names
-    best, least = given, prices.sum_seconds(given)
+    best, least = given, prices.of_exchanges(given) + prices.of_sends(given)
     as_given = least
-    for order in list_orders(plan.mesh):
-        seconds = prices.sum_seconds(order)
+    exchanged = {order: prices.of_exchanges(order) for order in list_orders(plan.mesh)}
+    for order in sorted(exchanged, key=exchanged.__getitem__):
+        if exchanged[order] >= least * (1 - ALIKE):
+            break  # nor is any behind it better, whatever its sends take
+        seconds = exchanged[order] + prices.of_sends(order)
         if seconds < least * (1 - ALIKE):
             best, least = order, seconds
     return AxisOrder(best, least, given, as_given)
@@ -115,20 +118,23 @@ class _Prices:
         self._sends = [(plan.timetable.transfers[n], count) for n, count in sent.items()]
         self._known: dict[object, float] = {}
 
-    def sum_seconds(self, order: tuple[str, ...]) -> float:
-        """Return what all collectives and sends take in an order, one after another."""
+    def of_exchanges(self, order: tuple[str, ...]) -> float:
+        """Return what all collectives take in an order, one after another."""
         whole = self._mesh.reorder(order)
-        exchanged = (
-            count * self._exchange(mesh, op, nbytes, whole)
+        laid = {mesh: follow(mesh, self._mesh, whole) for mesh, *_ in self._exchanges}
+        return sum(
+            count * self._exchange(op, nbytes, laid[mesh])
             for (mesh, op, nbytes), count in self._exchanges.items()
         )
-        sent = (count * self._send(transfer, whole) for transfer, count in self._sends)
-        return sum(exchanged) + sum(sent)
 
-    def _exchange(self, mesh: Mesh, op: Collective, nbytes: int, whole: Mesh) -> float:
-        laid = follow(mesh, self._mesh, whole)
-        strides = laid.strides
-        key = (mesh, op, nbytes, laid.devices, tuple(strides[axis] for axis in op.axes))
+    def of_sends(self, order: tuple[str, ...]) -> float:
+        """Return what all that is sent between stages takes in an order, one after another."""
+        whole = self._mesh.reorder(order)
+        return sum(count * self._send(transfer, whole) for transfer, count in self._sends)
+
+    def _exchange(self, op: Collective, nbytes: int, laid: Mesh) -> float:
+        strides = tuple(laid.strides[axis] for axis in op.axes)
+        key = (laid.axes, laid.devices, op, nbytes, strides)
         if key not in self._known:
             hardware = hardware_within(self._hardware, laid.flat)
             self._known[key] = exchange_seconds(op, nbytes, laid, hardware)

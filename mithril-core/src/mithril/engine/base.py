@@ -185,8 +185,13 @@ class Engine(ABC):
                 the same mesh with another `order`.
 
         Raises:
-            BackendError: the engine knows no parts, which is the default.
+            BackendError: the engine knows no parts, and no other order, which is the default.
         """
+        if not mesh.devices:
+            raise BackendError(
+                f"backend '{self.name}' has its devices in one order of mesh axes; open it on "
+                f"{mesh!r}, or leave out network_topology_aware"
+            )
         raise BackendError(
             f"backend '{self.name}' runs one program on all of its devices, and this model has "
             f"layers or stages on some of them; remove device_id and stages, or use another backend"

@@ -172,16 +172,17 @@ class Mesh:
     def part(self, at: Mapping[str, int]) -> Mesh:
         """Return the devices at given coordinates of some axes, which then have one device.
 
+        Raises:
+            MeshError: the mesh has no such axis.
+
         >>> Mesh(data=2, pipeline=4).part({"pipeline": 3})
         Mesh(data=2, pipeline=1, devices=(3, 7))
         """
-        inside = [
-            device
-            for device in range(self.size)
-            if all(self.coordinates(device)[axis] == index for axis, index in at.items())
-        ]
+        for name in at:
+            self.require(name)
+        inside = sorted(self.grid[tuple(at.get(n, slice(None)) for n in self.names)].flat)
         axes = [replace(axis, size=1) if axis.name in at else axis for axis in self.axes]
-        return Mesh.of_axes(axes, [self.in_whole(device) for device in inside], self.order)
+        return Mesh.of_axes(axes, [self.in_whole(int(device)) for device in inside], self.order)
 
     def in_whole(self, device: int) -> int:
         """Return the flat index a device of this mesh has in the whole that this is a part of."""

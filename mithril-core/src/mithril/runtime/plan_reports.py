@@ -56,8 +56,8 @@ class PlanReports(ABC):
     def get_partition_map(self) -> dict[str, Any]:
         """Return which device runs which layers and holds which parameters, by the last plan.
 
-        The result is plain data: `mesh`, `stages`, `layers`, `parameters` and `devices`; see
-        `mithril.report.partition_map`.
+        The result is plain data: `mesh`, `order`, `stages`, `layers`, `parameters` and `devices`;
+        see `mithril.report.partition_map`.
 
         Raises:
             PlanError: no shapes are known yet.
