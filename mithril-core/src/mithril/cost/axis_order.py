@@ -29,7 +29,7 @@ OPTION = "network_topology_aware"
 MOST_AXES = 6
 """So many axes have 720 orders."""
 ALIKE = 1e-9
-"""Sums of seconds that differ by less are equal."""
+"""Times of which one is shorter by no larger a part are equal: sums are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,16 @@ def list_orders(mesh: Mesh) -> Iterator[tuple[str, ...]]:
 
 
 class _Prices:
-    """What the communication of a plan takes, by the order of axes."""
+    """What the communication of a plan takes, by the order of axes.
+
+    Args:
+        plan: in the order of its mesh.
+        hardware: the profile to price with.
+    """
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
         self._mesh, self._hardware = plan.mesh, hardware
-        times, sent = plan.timetable.times(), Counter[int]()
+        times = plan.timetable.times()
         self._exchanges: Counter[tuple[Mesh, Collective, int]] = Counter()
         for number, stage in enumerate(plan.stages):
             for node, count in walk(stage.program.graph):
@@ -114,7 +119,7 @@ class _Prices:
                 if op is not None and node.op.is_collective:
                     nbytes = describe_collective(node, stage.program.mesh)[2]
                     self._exchanges[stage.program.mesh, op, nbytes] += count * times[number]
-        sent.update(step.transfer for step in plan.timetable.steps if isinstance(step, Send))
+        sent = Counter(step.transfer for step in plan.timetable.steps if isinstance(step, Send))
         self._sends = [(plan.timetable.transfers[n], count) for n, count in sent.items()]
         self._known: dict[object, float] = {}
 

@@ -251,7 +251,8 @@ class Backend(Creation, Shared):
     def reorder(self, order: Sequence[str]) -> Backend:
         """Return the backend of the same devices with the mesh axes in another order.
 
-        Either takes arrays of the other, and brings them to where it has them.
+        Either takes arrays of the other, and brings them to where it has them. The order is that of
+        all models that are compiled for it: `network_topology_aware` chooses no other.
 
         Args:
             order: all axis names, the slowest first; see `Mesh`.
@@ -270,6 +271,7 @@ class Backend(Creation, Shared):
             found = known[mesh] = object.__new__(type(self))
             vars(found).update(vars(self))
             found._enter(self.engine_on(mesh))
+            found.is_topology_aware = False
         return found
 
     @property
