@@ -43,8 +43,9 @@ class Engine(ABC):
 
     Attributes:
         name: the backend's name, the same for every engine of it: `numpy`.
-        mesh: the devices that the engine was opened on. Of the engine of a part, `mesh.devices` are
-            their flat indices in the whole mesh; of the whole one it is empty.
+        mesh: the devices that the engine was opened on; `mesh.grid` has the flat index of each by
+            its coordinates. Of the engine of a part, `mesh.devices` are their flat indices in the
+            whole mesh; of the whole one it is empty.
     """
 
     __slots__ = ()
