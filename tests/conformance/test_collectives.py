@@ -27,7 +27,10 @@ from tests.conformance.engines import BACKENDS, opened
 from tests.engine.programs import execute
 from tests.profiles import quick
 
-MESHES = [Mesh(a=3), Mesh(a=2, b=3), Mesh(a=2, b=2, c=2)]
+MESHES = [
+    Mesh(a=3), Mesh(a=2, b=3), Mesh(a=2, b=2, c=2), Mesh(a=2, b=2, order=("b", "a")),
+    Mesh(a=2, b=1, c=3, order=("c", "b", "a")),
+]  # fmt: skip
 OVER = [
     (mesh, axes)
     for mesh in MESHES
@@ -107,9 +110,10 @@ def test_every_collective(backend: str, mesh: Mesh, axes: tuple[str, ...], dtype
     host = rng.integers(-9, 9, entering.type.shape).astype(entering.type.dtype.numpy)
     if DType(dtype).is_float:
         host[3, 2], host[-1, 0], host[0, 1] = np.nan, np.inf, -np.inf
-    parts = np.split(host, mesh.size)
+    rows = np.split(host, mesh.size)
+    parts = [rows[mesh.index_over(device, mesh.names)] for device in range(mesh.size)]
     expected, _ = execute(written, {"x": parts})
-    engine = opened(backend, **mesh.sizes).engine
+    engine = opened(backend, **mesh.sizes).engine.on(mesh)
     given = engine.put(entering.type, entering.sharding, lambda box: host[box].copy())
     for port, made in zip(written.outputs, engine.lower(written)([given]), strict=True):
         for device in range(mesh.size):

@@ -87,6 +87,27 @@ print("own", ml.JaxBackend().ones(2).numpy().tolist())
 
 
 @pytest.mark.slow
+def test_arrays_go_to_another_order_of_axes_among_processes(tmp_path: Path) -> None:
+    code = """
+backend = ml.JaxBackend(ml.Mesh(data=2, tensor=2))
+other = backend.reorder(("tensor", "data"))
+x = np.arange(8.0, dtype=np.float32)
+there = other.own(backend.array(x, sharding=P("data")), "x")
+print("mine", [shard.data.tolist() for shard in there.addressable_shards])
+print("whole", (there + 1).numpy().tolist())
+"""
+    done = launch(script(tmp_path, code))
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        said = [line for line in done.stdout.splitlines() if line.startswith(f"[{rank}]")]
+        for expected in (
+            "mine [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]",
+            "whole [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]",
+        ):
+            assert any(expected in line for line in said), (rank, expected, done.stdout)
+
+
+@pytest.mark.slow
 def test_a_backend_opened_after_jax_has_started_says_so(tmp_path: Path) -> None:
     done = launch(script(tmp_path, "import jax; jax.devices(); ml.JaxBackend(ml.Mesh(data=2))"))
     assert done.returncode == 1

@@ -12,9 +12,19 @@ meshes = st.lists(st.integers(1, 4), max_size=4).map(
 
 
 @st.composite
-def meshes_and_axes(draw: st.DrawFn) -> tuple[Mesh, tuple[str, ...]]:
-    """A mesh and some of its axes in any order."""
+def reordered(draw: st.DrawFn) -> Mesh:
+    """A mesh whose axes lie on the network in any order."""
     mesh = draw(meshes)
+    return mesh.reorder(draw(st.permutations(mesh.names)))
+
+
+orders = reordered()
+
+
+@st.composite
+def meshes_and_axes(draw: st.DrawFn) -> tuple[Mesh, tuple[str, ...]]:
+    """A mesh in any order, and some of its axes in another one."""
+    mesh = draw(orders)
     order = draw(st.permutations(mesh.names))
     return mesh, tuple(order[: draw(st.integers(0, len(order)))])
 

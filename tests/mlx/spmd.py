@@ -1,6 +1,7 @@
 """What every rank of a job checks: run by `mithril launch` or mpirun, see test_spmd.py.
 
-usage: spmd.py AXIS=SIZE,… [scatters] — exits with 0 and says so if all is as on one device.
+usage: spmd.py AXIS=SIZE,…[:AXIS,…] [scatters] — exits with 0 and says so if all is as on one device.
+Behind `:` stands the order of the axes on the network.
 With `scatters` there is a reduce_scatter, as JACCL has it, made of an all_sum.
 """
 
@@ -37,7 +38,9 @@ def main(text: str, has_scatter: bool = False) -> None:
     if has_scatter:
         mx.distributed.sum_scatter = cut_sum
         Job.transport = property(lambda job: Transport("ring", job.world.size(), more=SCATTERS))
-    mesh = ml.Mesh({name: int(size) for name, size in (a.split("=") for a in text.split(","))})
+    text, _, order = text.partition(":")
+    sizes = {name: int(size) for name, size in (a.split("=") for a in text.split(","))}
+    mesh = ml.Mesh(sizes, order=order.split(",") if order else None)
     backend = ml.MLXBackend(mesh)
     (rank,) = backend.engine.local_devices
     assert backend.engine.transport.size == mesh.size
@@ -86,7 +89,9 @@ def check_collectives(backend: ml.Backend, axes: tuple, dtype: DType, rank: int)
     host = np.random.default_rng(0).integers(-9, 9, entering.type.shape).astype(dtype.numpy)
     if dtype.is_float:
         host[3, 2], host[-1, 0], host[0, 1] = np.nan, np.inf, -np.inf
-    wanted, rows = execute(written, {"x": np.split(host, backend.mesh.size)})
+    parts, mesh = np.split(host, backend.mesh.size), backend.mesh
+    held = [parts[mesh.index_over(device, mesh.names)] for device in range(mesh.size)]
+    wanted, rows = execute(written, {"x": held})
     engine = backend.engine
     x = engine.put(entering.type, entering.sharding, lambda box: host[box].copy())
     seen = []

@@ -13,7 +13,7 @@ from tests.runtime.scripts import lines_of
 
 
 @quick(lambda mesh: mesh == "data=2")
-@pytest.mark.parametrize("mesh", ["data=2", "a=4", "a=2,b=2", "a=3,b=2"])
+@pytest.mark.parametrize("mesh", ["data=2", "a=4", "a=2,b=2", "a=2,b=2:b,a", "a=3,b=2"])
 def test_a_ring_gives_what_one_device_gives(mesh: str) -> None:
     """Over all processes natively, over some emulated: two gather, three have a slot a group."""
     ranks = {"data=2": 2, "a=3,b=2": 6}.get(mesh, 4)
@@ -33,7 +33,7 @@ def test_a_library_with_reduce_scatter() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["a=2,b=2"])
+@pytest.mark.parametrize("mesh", ["a=2,b=2", "a=2,b=2:b,a"])
 def test_mpi_gives_what_one_device_gives(mesh: str) -> None:
     """Its groups are split off; they are let go of before the end, or the job would abort."""
     done = mpirun(4, SPMD, mesh)

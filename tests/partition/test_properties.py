@@ -24,7 +24,10 @@ from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 
 F64 = DType.float64
-MESHES = [Mesh(a=2), Mesh(a=4), Mesh(a=2, b=2), Mesh(a=2, b=4), Mesh(a=2, b=2, c=2)]
+MESHES = [
+    Mesh(a=2), Mesh(a=4), Mesh(a=2, b=2), Mesh(a=2, b=4), Mesh(a=2, b=2, c=2),
+    Mesh(a=2, b=4, order=("b", "a")), Mesh(a=2, b=2, c=2, order=("b", "c", "a")),
+]  # fmt: skip
 Case = tuple[Graph, Mesh, dict[str, P | Sharding], dict[str, P], dict[str, list[str]]]
 RTOL, ATOL = TOLERANCE["float64"]
 SIZES = st.sampled_from([1, 3, 5, 6, 8])

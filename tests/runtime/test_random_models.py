@@ -15,7 +15,10 @@ from tests.mesh.strategies import specs
 from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 
-MESHES = [ml.Mesh(a=2), ml.Mesh(a=3), ml.Mesh(a=4), ml.Mesh(a=2, b=2), ml.Mesh(a=2, b=3)]
+MESHES = [
+    ml.Mesh(a=2), ml.Mesh(a=3), ml.Mesh(a=4), ml.Mesh(a=2, b=2), ml.Mesh(a=2, b=3),
+    ml.Mesh(a=2, b=2, order=("b", "a")), ml.Mesh(a=2, b=3, order=("b", "a")),
+]  # fmt: skip
 D = 12
 
 

@@ -78,7 +78,7 @@ def read_config(name: str) -> Any:
 
 
 class Devices:
-    """The devices of a mesh, in its flat order.
+    """The devices of a mesh, by their flat index.
 
     Args:
         mesh: the mesh of the backend, or a part of it.
@@ -105,12 +105,12 @@ class Devices:
         return {device: i for i, device in enumerate(self.flat)}
 
     def some(self, mesh: Mesh) -> Devices:
-        """Return some of the devices, as a mesh of their own."""
-        return Devices(mesh, [self.flat[device] for device in mesh.devices])
+        """Return some of the devices, or all in another order, as a mesh of their own."""
+        return Devices(mesh, [self.flat[device] for device in mesh.flat])
 
     def _jax_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
         """Return the same devices under the axes of a mesh, which may be a refined one."""
-        made = jax.sharding.Mesh(np.asarray(self.flat).reshape(mesh.shape), mesh.names)
+        made = jax_mesh_of(mesh, self.flat)
         self._meshes[made] = mesh
         return made
 
@@ -123,6 +123,19 @@ class Devices:
         if self.mesh.size == 1:
             return SingleDeviceSharding(self.flat[0])
         return NamedSharding(self.jax_mesh(sharding.mesh), spec_of(sharding))
+
+    def in_order(self, x: Any) -> Any:
+        """Return an array that lies on these devices in another order as one that lies in theirs.
+
+        JAX takes no two orders in one call. What it is tracing stays as it is.
+        """
+        if isinstance(x, jax.core.Tracer) or not isinstance(x.sharding, NamedSharding):
+            return x
+        lying, ordered = x.sharding.mesh, self.jax_mesh(self.mesh).devices.ravel()
+        if {*lying.devices.flat} != {*self.flat} or [*lying.devices.flat] == [*ordered]:
+            return x
+        mesh = jax.sharding.Mesh(ordered.reshape(lying.devices.shape), lying.axis_names)
+        return jax.device_put(x, NamedSharding(mesh, x.sharding.spec))
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> jax.Array:
         """Make an array from host data; see `Engine.put`."""
@@ -149,6 +162,16 @@ class Devices:
             f"device {device} belongs to process {wanted.process_index}, not to this one "
             f"({jax.process_index()}); its part cannot be read here; reshard the array to P() first"
         )
+
+
+def jax_mesh_of(mesh: Mesh, flat: Sequence[Any]) -> jax.sharding.Mesh:
+    """Return a mesh as JAX's own, each device at its coordinates.
+
+    Args:
+        mesh: the axes.
+        flat: the devices, by their flat index.
+    """
+    return jax.sharding.Mesh(np.asarray(flat)[mesh.grid], mesh.names)
 
 
 def spec_of(sharding: Sharding) -> PartitionSpec:
@@ -181,7 +204,8 @@ def arrange(mesh: Mesh, found: Sequence[Any]) -> Sequence[Any]:
         return chosen
     from jax.experimental import mesh_utils
 
-    return list(mesh_utils.create_device_mesh(mesh.shape, chosen).flat)
+    sizes = [mesh.sizes[name] for name in mesh.order or mesh.names]
+    return list(mesh_utils.create_device_mesh(sizes, chosen).flat)
 
 
 def _equal_shares(count: int, found: Sequence[Any]) -> list[Any]:

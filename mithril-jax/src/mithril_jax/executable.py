@@ -76,7 +76,7 @@ class JaxExecutable:
             "compiler_options": options.compiler_options(devices.platform),
         }
         self.jitted = jax.jit(self._reordered, **self._jit_options)
-        self._devices = devices
+        self.devices = devices
         self._is_capped = devices.platform == "cpu" and devices.mesh.size > 1
 
     def __call__(
@@ -135,9 +135,9 @@ class JaxExecutable:
 
     @cached_property
     def _flag(self) -> jax.Array:
-        replicated = Sharding.replicated(self._devices.mesh, 0)
+        replicated = Sharding.replicated(self.devices.mesh, 0)
         off = np.zeros((), bool)
-        return self._devices.put(TensorType((), DType.bool_), replicated, lambda box: off)
+        return self.devices.put(TensorType((), DType.bool_), replicated, lambda box: off)
 
     def _wait_for_earlier(self, result: jax.Array) -> None:
         _in_flight.append(result)

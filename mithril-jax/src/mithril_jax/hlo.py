@@ -54,11 +54,13 @@ def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Issue
 
     Args:
         text: the optimised HLO, as `jitted.lower(…).compile().as_text()` gives it.
-        mesh: the program's mesh; device numbers are its flat order.
+        mesh: the program's mesh; XLA numbers its devices row-major by the axes, in whichever order
+            they lie on the network.
         graph: what was compiled. XLA knows of a permute only who sends to whom; where the graph has
             one of the same pairs, it runs over that one's axes, else over those that pairs cross.
     """
     computations, entry = _computations(text)
+    mesh = Mesh.of_axes(mesh.axes)
     groups = {axes: _groups_over(mesh, axes) for axes in _subsets(mesh)}
     permutes = _permutes(graph, mesh) if graph is not None else {}
 

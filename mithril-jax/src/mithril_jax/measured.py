@@ -67,7 +67,7 @@ class MeasuredExecutable(JaxExecutable):
             compiled = self._prepare(inputs)
         results = self.run_compiled(compiled, inputs)
         observe.issued += self._collectives
-        observe.deferred.append(Pending(self.name, self._shares, self._devices))
+        observe.deferred.append(Pending(self.name, self._shares, self.devices))
         if observe.counts_memory:
             observe.later.append(lambda: observe.memory.extend(self._find_memory(compiled)))
         return results
@@ -92,7 +92,7 @@ class MeasuredExecutable(JaxExecutable):
                 + planned.temp_size_in_bytes
                 - planned.alias_size_in_bytes
             )
-        for index, device in zip(self.program.mesh.flat, self._devices.flat, strict=True):
+        for index, device in zip(self.program.mesh.flat, self.devices.flat, strict=True):
             if device.process_index == jax.process_index():
                 found = device.memory_stats() or {}
                 if "peak_bytes_in_use" in found:

@@ -78,6 +78,8 @@ class _Function:
     def __call__(self, leaves: Leaves, seed: jax.Array) -> Leaves:
         captured = self._forward_program.captured
         leaves = {**leaves, **{name: _leaf(x) for name, x in captured.items()}}
+        devices = _executable_of(self._forward_program).devices
+        leaves = {name: devices.in_order(x) for name, x in leaves.items()}
         floats = {n: x for n, x in leaves.items() if jnp.issubdtype(x.dtype, jnp.inexact)}
         others = {n: x for n, x in leaves.items() if n not in floats}
         outputs: Leaves = self._call(floats, others, seed)
@@ -154,12 +156,17 @@ def _run(program: ProgramView, leaves: Leaves, seed: Any, cotangents: Leaves) ->
     if program.uses_seed:
         given["seed"] = seed
     held = [to_padded(given[port.name], port.sharding) for port in program.plan.inputs]
-    executable = program.executable
-    assert isinstance(executable, JaxExecutable), "what the engine of JAX lowers a program to"
+    made = _executable_of(program).trace(held)
     return {
         port.name: from_padded(result, port.type.shape, port.sharding)
-        for port, result in zip(program.plan.outputs, executable.trace(held), strict=True)
+        for port, result in zip(program.plan.outputs, made, strict=True)
     }
+
+
+def _executable_of(program: ProgramView) -> JaxExecutable:
+    executable = program.executable
+    assert isinstance(executable, JaxExecutable), "what the engine of JAX lowers a program to"
+    return executable
 
 
 def _seed(seed: Any) -> jax.Array:

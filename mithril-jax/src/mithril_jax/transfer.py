@@ -19,7 +19,7 @@ from mithril.mesh import Box
 from mithril.plan.timetable import Transfer
 from mithril.types import Shape
 
-from mithril_jax.devices import Devices, pad_shape, spec_of
+from mithril_jax.devices import Devices, jax_mesh_of, pad_shape, spec_of
 
 Move = Callable[[jax.Array], jax.Array]
 
@@ -34,20 +34,31 @@ def make_transfer(transfer: Transfer, devices: Devices) -> Move:
     Raises:
         BackendError: a piece would go to another process.
     """
+    source, target = transfer.source, transfer.target
+    if _is_reordered(transfer):  # JAX does that, among processes, too
+        mesh = jax_mesh_of(target.mesh, devices.flat)
+        return partial(jax.device_put, device=NamedSharding(mesh, spec_of(target)))
     for device in {d for piece in transfer.chunks for d in (piece.sender, piece.receiver)}:
         if devices.flat[device].process_index != jax.process_index():
             raise _other_process(transfer, device)
-    source, target = transfer.source, transfer.target
     if transfer.goal is None and source.mesh.size == target.mesh.size == 1:
         return partial(jax.device_put, device=devices.flat[target.mesh.flat[0]])
     there = [devices.flat[device] for device in target.mesh.flat]
-    mesh = jax.sharding.Mesh(np.asarray(there).reshape(target.mesh.shape), target.mesh.names)
+    mesh = jax_mesh_of(target.mesh, there)
     return _Transfer(
         _copies(transfer, devices),
         [_Assembly(device, i, transfer) for i, device in enumerate(there)],
         pad_shape(transfer.arriving.shape, target),
         NamedSharding(mesh, spec_of(target)),
     )
+
+
+def _is_reordered(transfer: Transfer) -> bool:
+    """Return whether all devices get what others of them had at the same coordinates."""
+    source, target = transfer.source, transfer.target
+    is_whole = source.mesh.axes == target.mesh.axes and not source.mesh.devices
+    is_same = transfer.type == transfer.arriving and source.dims == target.dims
+    return is_whole and is_same and not transfer.offset and not target.mesh.devices
 
 
 @dataclass(frozen=True)

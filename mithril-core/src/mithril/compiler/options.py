@@ -14,8 +14,7 @@ from mithril.options import Precision, choose_name, float_dtype
 from mithril.types import DType, to_python
 
 BACKEND_LATER = frozenset({
-    "auto_sharding", "auto_sharding_config", "executor", "network_topology_aware",
-    "pipeline_communication",
+    "auto_sharding", "auto_sharding_config", "executor", "pipeline_communication",
 })  # fmt: skip
 """Options of every backend that the guides describe and that are not available yet."""
 

@@ -15,15 +15,15 @@ def count_members(
 ) -> tuple[int, ...]:
     """Return for each level that groups over some axes cross how many devices share its links.
 
-    These are the members of a group in a unit of the level below, the fewest of all units; 0 where
-    no two units are linked by the level. The last level is the first that links whole groups.
+    These are the members of a group in a unit of the level below, the fewest of all units that the
+    level links; 0 where it links no two. The last level is the first that links whole groups.
     """
     groups = mesh.groups(axes or mesh.names)
     members = [[mesh.in_whole(device) for device in group] for group in groups]
     last = max(level_within(sizes, group) for group in members)
     units = (1, *(size or 1 for size in sizes[:last]))
     return tuple(
-        min(_count_in_units(group, unit, size) for group in members)
+        min(filter(None, (_count_in_units(group, unit, size) for group in members)), default=0)
         for unit, size in zip(units, sizes, strict=False)
     )
 

@@ -43,8 +43,9 @@ class Engine(ABC):
 
     Attributes:
         name: the backend's name, the same for every engine of it: `numpy`.
-        mesh: the devices that the engine was opened on. Of the engine of a part, `mesh.devices` are
-            their flat indices in the whole mesh; of the whole one it is empty.
+        mesh: the devices that the engine was opened on; `mesh.grid` has the flat index of each by
+            its coordinates. Of the engine of a part, `mesh.devices` are their flat indices in the
+            whole mesh; of the whole one it is empty.
     """
 
     __slots__ = ()
@@ -178,14 +179,20 @@ class Engine(ABC):
     # ------------------------------------------------------------------ parts of the mesh
 
     def part(self, mesh: Mesh) -> Self:
-        """Return the engine of some of the devices.
+        """Return the engine of some of the devices, or of all of them in another order of axes.
 
         Args:
-            mesh: a part of this engine's mesh: `mesh.devices` are flat indices of its devices.
+            mesh: a part of this engine's mesh: `mesh.devices` are flat indices of its devices; or
+                the same mesh with another `order`.
 
         Raises:
-            BackendError: the engine knows no parts, which is the default.
+            BackendError: the engine knows no parts, and no other order, which is the default.
         """
+        if not mesh.devices:
+            raise BackendError(
+                f"backend '{self.name}' has its devices in one order of mesh axes; open it on "
+                f"{mesh!r}, or leave out network_topology_aware"
+            )
         raise BackendError(
             f"backend '{self.name}' runs one program on all of its devices, and this model has "
             f"layers or stages on some of them; remove device_id and stages, or use another backend"
@@ -195,12 +202,13 @@ class Engine(ABC):
         """Return the engine of the devices of a mesh: itself for all of them, else of a part.
 
         Args:
-            mesh: the engine's mesh, or a part of it, along any axes.
+            mesh: the engine's mesh, a part of it, along any axes, or either in another order.
 
         Raises:
             BackendError: it is a part, and the engine knows none.
         """
-        return self.part(coarse(mesh)) if mesh.devices else self
+        is_own = not mesh.devices and mesh.numbering[1] == self.mesh.numbering[1]
+        return self if is_own else self.part(coarse(mesh))
 
     def lower_transfer(self, transfer: Transfer) -> Callable[[Handle], Handle]:
         """Return the function that brings a value from the devices of one part to those of another.

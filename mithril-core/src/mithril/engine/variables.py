@@ -86,8 +86,4 @@ class Variables:
 
     def find_device(self, value: Value, at: Coordinate) -> int:
         """Return the first device that has a variable of a value, by its coordinate."""
-        where = dict(zip(self.axes[value], at, strict=True))
-        device = 0
-        for axis in self._mesh.axes:
-            device = device * axis.size + where.get(axis.name, 0)
-        return device
+        return self._mesh.device_at(dict(zip(self.axes[value], at, strict=True)))

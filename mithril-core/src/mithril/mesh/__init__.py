@@ -2,7 +2,16 @@
 
 from mithril.mesh.cuts import refine
 from mithril.mesh.mesh import MICRO, Axis, Mesh
-from mithril.mesh.refinement import carry, coarse, coarsen, common, list_finer_axes, onto
+from mithril.mesh.refinement import (
+    carry,
+    coarse,
+    coarsen,
+    common,
+    follow,
+    follow_sharding,
+    list_finer_axes,
+    onto,
+)
 from mithril.mesh.sharding import Box, Sharding, edges
 from mithril.mesh.spec import P, PartitionSpec
 
@@ -19,6 +28,8 @@ __all__ = [
     "coarsen",
     "common",
     "edges",
+    "follow",
+    "follow_sharding",
     "list_finer_axes",
     "onto",
     "refine",

@@ -27,14 +27,17 @@ def refine(mesh: Mesh, cuts: Cuts) -> Mesh:
     Mesh(data=2, tensor.0=2, tensor.1=2)
     """
     axes: list[Axis] = []
+    parts = {name: [name] for name in mesh.names}
     for axis in mesh.axes:
         sizes = [size for size in cuts.get(axis.name, ()) if size > 1]
         if len(sizes) < 2:
             axes.append(axis)
             continue
         assert math.prod(sizes) == axis.size, f"{sizes} are no factors of {axis}"
-        axes += [Axis(f"{axis.name}.{i}", size, axis.name) for i, size in enumerate(sizes)]
-    return Mesh.of_axes(axes, mesh.devices)
+        finer = [Axis(f"{axis.name}.{i}", size, axis.name) for i, size in enumerate(sizes)]
+        axes += finer
+        parts[axis.name] = [part.name for part in finer]
+    return Mesh.of_axes(axes, mesh.devices, [part for name in mesh.order for part in parts[name]])
 
 
 def find_cuts(mesh: Mesh) -> dict[str, tuple[int, ...]]:

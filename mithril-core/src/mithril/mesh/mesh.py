@@ -1,9 +1,10 @@
 """A mesh names the axes of a grid of devices.
 
-Devices are numbered row-major: the last axis varies fastest. A mesh is plain data; it does not know
-what the devices are, only how many there are along each axis. The empty mesh is one device. A part
-of a mesh is a mesh, too: it has the same axes, some of fewer devices, and knows which of the whole
-it consists of.
+Devices are numbered in the order in which they stand on the network: row-major, the last axis
+varying fastest, unless `order` says which axis does. A mesh is plain data; it does not know what
+the devices are, only how many there are along each axis. The empty mesh is one device. A part of a
+mesh is a mesh, too: it has the same axes, some of fewer devices, and knows which of the whole it
+consists of.
 """
 
 from __future__ import annotations
@@ -63,21 +64,33 @@ class Mesh:
 
     Args:
         axes: axis names and sizes, major first, as a mapping or as keywords.
+        order: all axis names in the order in which flat indices count them, the slowest first;
+            devices that differ along the last of them alone are neighbours. By default that of the
+            axes. Coordinates, groups and results are the same in any order; only which device has
+            which coordinates differs.
 
     Raises:
-        MeshError: a size is not a positive integer, a name is no identifier or is used twice, or
-            there are more devices than 2**20.
+        MeshError: a size is not a positive integer, a name is no identifier or is used twice, there
+            are more devices than 2**20, or `order` does not name each axis once.
 
     >>> mesh = Mesh(data=4, tensor=2)
     >>> mesh.size, mesh.shape, mesh.names
     (8, (4, 2), ('data', 'tensor'))
+    >>> Mesh(data=4, tensor=2, order=("tensor", "data")).groups(["data"])
+    ((0, 1, 2, 3), (4, 5, 6, 7))
     """
 
     axes: tuple[Axis, ...]
     devices: tuple[int, ...]
+    order: tuple[str, ...]
 
     def __init__(
-        self, axes: Mapping[str, int] | None = None, /, *sizes: Never, **named: int
+        self,
+        axes: Mapping[str, int] | None = None,
+        /,
+        *sizes: Never,
+        order: Sequence[str] | None = None,
+        **named: int,
     ) -> None:
         if sizes or (axes is not None and not isinstance(axes, Mapping)):
             raise _without_names((axes, *sizes) if sizes else axes)
@@ -87,12 +100,15 @@ class Mesh:
         items = [*(axes or {}).items(), *named.items()]
         object.__setattr__(self, "axes", tuple(_make_axis(name, size) for name, size in items))
         object.__setattr__(self, "devices", ())
+        object.__setattr__(self, "order", ())
         count = math.prod(axis.size for axis in self.axes)
         if count > MOST_DEVICES:
             raise MeshError(
                 f"mesh has {count} devices; at most {MOST_DEVICES} can be planned for; give "
                 f"its axes smaller sizes"
             )
+        if order is not None:
+            object.__setattr__(self, "order", _read_order(order, self.names))
 
     @staticmethod
     def from_shape(shape: int | Sequence[int], names: Sequence[str] | None = None) -> Mesh:
@@ -122,26 +138,51 @@ class Mesh:
         return Mesh(dict(zip(chosen, sizes, strict=True)))
 
     @staticmethod
-    def of_axes(axes: Iterable[Axis], devices: Sequence[int] = ()) -> Mesh:
-        """Return the mesh of given axes, which may be sub-axes, and of given devices of a whole."""
+    def of_axes(
+        axes: Iterable[Axis], devices: Sequence[int] = (), order: Sequence[str] = ()
+    ) -> Mesh:
+        """Return the mesh of given axes.
+
+        Args:
+            axes: which may be sub-axes.
+            devices: of a whole that it is a part of; empty for all.
+            order: as of a mesh, of which these axes may be some; empty for their own.
+        """
         mesh = Mesh()
         object.__setattr__(mesh, "axes", tuple(axes))
         object.__setattr__(mesh, "devices", tuple(devices))
+        kept = tuple(name for name in order if name in mesh.sizes)
+        object.__setattr__(mesh, "order", () if kept == mesh.names else kept)
         return mesh
+
+    def reorder(self, order: Sequence[str]) -> Mesh:
+        """Return the whole mesh with its axes in another order on the network.
+
+        Args:
+            order: all axis names, the slowest first.
+
+        Raises:
+            MeshError: it does not name each axis once.
+
+        >>> Mesh(data=2, tensor=4).reorder(("tensor", "data"))
+        Mesh(data=2, tensor=4, order=('tensor', 'data'))
+        """
+        return Mesh.of_axes(self.axes, (), _read_order(order, self.names))
 
     def part(self, at: Mapping[str, int]) -> Mesh:
         """Return the devices at given coordinates of some axes, which then have one device.
 
+        Raises:
+            MeshError: the mesh has no such axis.
+
         >>> Mesh(data=2, pipeline=4).part({"pipeline": 3})
         Mesh(data=2, pipeline=1, devices=(3, 7))
         """
-        inside = [
-            device
-            for device in range(self.size)
-            if all(self.coordinates(device)[axis] == index for axis, index in at.items())
-        ]
+        for name in at:
+            self.require(name)
+        inside = sorted(self.grid[tuple(at.get(n, slice(None)) for n in self.names)].flat)
         axes = [replace(axis, size=1) if axis.name in at else axis for axis in self.axes]
-        return Mesh.of_axes(axes, [self.in_whole(device) for device in inside])
+        return Mesh.of_axes(axes, [self.in_whole(int(device)) for device in inside], self.order)
 
     def in_whole(self, device: int) -> int:
         """Return the flat index a device of this mesh has in the whole that this is a part of."""
@@ -151,6 +192,48 @@ class Mesh:
     def flat(self) -> tuple[int, ...]:
         """The flat index of every device in the whole."""
         return self.devices or tuple(range(self.size))
+
+    @cached_property
+    def numbering(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Which devices there are, and in which order its axes count them.
+
+        Meshes of the same axes, of which one may be cut into sub-axes, give each device the same
+        coordinates if this is equal.
+        """
+        origins = {axis.name: axis.origin for axis in self.axes}
+        return self.devices, tuple(dict.fromkeys(origins[name] for name in self.order))
+
+    @cached_property
+    def grid(self) -> np.ndarray:
+        """The flat index of the device at each coordinate; its shape is that of the mesh.
+
+        >>> Mesh(data=2, tensor=2, order=("tensor", "data")).grid.tolist()
+        [[0, 2], [1, 3]]
+        """
+        sizes = [self.sizes[name] for name in self.order or self.names]
+        grid = np.arange(self.size).reshape(sizes)
+        if self.order:
+            grid = grid.transpose([self.order.index(name) for name in self.names])
+        grid.flags.writeable = False
+        return grid
+
+    @cached_property
+    def strides(self) -> dict[str, int]:
+        """How far apart neighbours along each axis are in flat order, by name.
+
+        >>> Mesh(data=2, tensor=4, order=("tensor", "data")).strides
+        {'data': 1, 'tensor': 2}
+        """
+        found, stride = {}, 1
+        for name in reversed(self.order or self.names):
+            found[name] = stride
+            stride *= self.sizes[name]
+        return {name: found[name] for name in self.names}
+
+    @cached_property
+    def row_major(self) -> tuple[int, ...]:
+        """The flat index in the whole of every device, row-major by the axes."""
+        return tuple(map(self.in_whole, self.grid.ravel().tolist()))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -219,9 +302,20 @@ class Mesh:
         {'data': 1, 'tensor': 1}
         """
         found: dict[str, int] = {}
-        for axis in reversed(self.axes):
-            device, found[axis.name] = divmod(device, axis.size)
+        for name in reversed(self.order or self.names):
+            device, found[name] = divmod(device, self.sizes[name])
         return {name: found[name] for name in self.names}
+
+    def device_at(self, coordinates: Mapping[str, int]) -> int:
+        """Return the device at some coordinates, which are 0 along axes that are not named.
+
+        >>> Mesh(data=4, tensor=2).device_at({"data": 1, "tensor": 1})
+        3
+        """
+        device = 0
+        for name in self.order or self.names:
+            device = device * self.sizes[name] + coordinates.get(name, 0)
+        return device
 
     def index_over(self, device: int, names: Sequence[str]) -> int:
         """Return a device's row-major index over some axes, the first name being the major one."""
@@ -241,8 +335,7 @@ class Mesh:
         """
         others = [name for name in self.names if name not in names]
         order = [self.names.index(name) for name in (*others, *names)]
-        grid = np.arange(self.size).reshape([axis.size for axis in self.axes])
-        members = grid.transpose(order).reshape(-1, self.product(names))
+        members = self.grid.transpose(order).reshape(-1, self.product(names))
         return tuple(map(tuple, members.tolist()))
 
     def _repr_html_(self) -> str:
@@ -250,13 +343,15 @@ class Mesh:
 
     def tabulate(self) -> Table:
         """Return the grid of its devices."""
-        title = f"{self!r}" if not self.devices else f"part of a mesh: {Mesh.of_axes(self.axes)!r}"
-        return tabulate_devices(f"{title}, {self.size} devices", self.sizes, self.flat)
+        whole = Mesh.of_axes(self.axes, (), self.order)
+        title = f"{self!r}" if not self.devices else f"part of a mesh: {whole!r}"
+        return tabulate_devices(f"{title}, {self.size} devices", self.sizes, self.row_major)
 
     def __repr__(self) -> str:
         shown = [f"{axis.name}={axis.size}" for axis in self.axes]
+        order = [f"order={self.order}"] if self.order else []
         part = [f"devices={self.devices}"] if self.devices else []
-        return f"Mesh({', '.join([*shown, *part])})"
+        return f"Mesh({', '.join([*shown, *order, *part])})"
 
 
 def as_shape(shape: object, what: str) -> tuple[int, ...]:
@@ -281,6 +376,35 @@ def _without_names(given: object) -> MeshError:
         f"Mesh({', '.join(f'{name}={size}' for name, size in named)}), or Mesh.from_shape({shape}) "
         f"for default names"
     )
+
+
+def _read_order(order: object, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the order of axes that a user means; empty for that of the mesh.
+
+    Raises:
+        MeshError: it does not name each axis once.
+    """
+    is_sequence = isinstance(order, Sequence) and not isinstance(order, str)
+    found = tuple(order) if isinstance(order, Sequence) else ()
+    if not is_sequence or not all(isinstance(name, str) for name in found):
+        raise MeshError(
+            f"mesh order is {order!r}; give all axis names, the slowest first, such as "
+            f"order={names[::-1]}; an axis of that name is given as Mesh({{'order': 2}})"
+        )
+    for name in found:
+        if name not in names:
+            raise MeshError(
+                f"mesh order names '{name}', which is no axis; axes: {listing(names)}"
+                f"{nearest(name, names)}"
+            )
+        if found.count(name) > 1:
+            raise MeshError(f"mesh order names axis '{name}' twice; name each axis once")
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise MeshError(
+            f"mesh order {found} lacks axis '{missing[0]}'; name each axis once: {listing(names)}"
+        )
+    return () if found == names else found
 
 
 def _make_axis(name: str, size: int) -> Axis:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from mithril.errors import MeshError
-from mithril.mesh.cuts import refine
+from mithril.mesh.cuts import find_cuts, refine
 from mithril.mesh.mesh import Axis, Mesh
 from mithril.mesh.sharding import Sharding
 from mithril.types import Shape
@@ -23,7 +23,7 @@ def coarse(mesh: Mesh) -> Mesh:
     sizes: dict[str, int] = {}
     for axis in mesh.axes:
         sizes[axis.origin] = sizes.get(axis.origin, 1) * axis.size
-    return Mesh.of_axes((Axis(name, size) for name, size in sizes.items()), mesh.devices)
+    return Mesh.of_axes((Axis(name, size) for name, size in sizes.items()), *mesh.numbering)
 
 
 def common(meshes: Iterable[Mesh]) -> Mesh:
@@ -84,6 +84,36 @@ def onto(sharding: Sharding, mesh: Mesh) -> Sharding:
     kept = {axis.name for axis in finer.axes if axis.size > 1}
     dims = tuple(tuple(axis for axis in axes if axis in kept) for axes in sharding.dims)
     return Sharding(finer, dims, tuple(pair for pair in sharding.partial if pair[0] in kept))
+
+
+def follow(mesh: Mesh, before: Mesh, after: Mesh) -> Mesh:
+    """Return a mesh as it is after the axes of the whole were put in another order.
+
+    Args:
+        mesh: the whole as it was, a part of it, or a refinement of either.
+        before: the whole as it was.
+        after: the whole in another order.
+
+    >>> before, after = Mesh(a=2, b=2), Mesh(a=2, b=2, order=("b", "a"))
+    >>> follow(before.part({"a": 1}), before, after)
+    Mesh(a=1, b=2, order=('b', 'a'), devices=(1, 3))
+    """
+    base = after
+    if mesh.devices:
+        sizes, where = coarse(mesh).sizes, before.coordinates(mesh.devices[0])
+        base = after.part({n: where[n] for n, size in before.sizes.items() if sizes[n] < size})
+    return refine(base, find_cuts(mesh))
+
+
+def follow_sharding(sharding: Sharding, before: Mesh, after: Mesh) -> Sharding:
+    """Return how a tensor lies if every device has what that at its coordinates had; see `follow`.
+
+    Args:
+        sharding: on the whole as it was, a part of it, or a refinement of either.
+        before: the whole as it was.
+        after: the whole in another order.
+    """
+    return Sharding(follow(sharding.mesh, before, after), sharding.dims, sharding.partial)
 
 
 def coarsen(sharding: Sharding, shape: Shape) -> Sharding:

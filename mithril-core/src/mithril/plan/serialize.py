@@ -202,7 +202,11 @@ def _transfer_in(item: Json) -> Transfer:
 
 
 def _mesh_out(mesh: Mesh) -> Json:
-    return {"axes": [asdict(axis) for axis in mesh.axes], "devices": list(mesh.devices)}
+    return {
+        "axes": [asdict(axis) for axis in mesh.axes],
+        "devices": list(mesh.devices),
+        "order": list(mesh.order),
+    }
 
 
 def _mesh_in(item: Json) -> Mesh:
@@ -214,7 +218,10 @@ def _mesh_in(item: Json) -> Mesh:
             raise ValueError(f"{axis.name!r} is no part of axis '{axis.parent}'")
     if len({axis.name for axis in made}) < len(made):
         raise ValueError(f"axes {[axis.name for axis in made]} repeat a name")
-    return Mesh.of_axes(made, item["devices"])
+    order, names = item.get("order", []), [axis.name for axis in made]
+    if order and sorted(order) != sorted(names):
+        raise ValueError(f"order {order} does not name each of the axes {names} once")
+    return Mesh.of_axes(made, item["devices"], order)
 
 
 def _sharding_out(sharding: Sharding) -> Json:

@@ -58,6 +58,7 @@ class Difference:
         seconds: of a step as predicted, with the profile that priced each plan.
         memory: bytes that the fullest device holds at once.
         profiles: names of the profiles that priced the plans.
+        meshes: of the plans, in words.
     """
 
     tensors: tuple[Moved, ...]
@@ -67,12 +68,14 @@ class Difference:
     seconds: Change
     memory: Change
     profiles: tuple[str, str]
+    meshes: tuple[str, str]
 
     @property
     def is_empty(self) -> bool:
         """Whether both plans do the same."""
-        figures = all(x.before == x.after for x in (self.seconds, self.memory))
-        return figures and not (self.tensors or self.gone or self.new or self.bytes)
+        pairs = [(x.before, x.after) for x in (self.seconds, self.memory)]
+        is_alike = all(before == after for before, after in (*pairs, self.meshes))
+        return is_alike and not (self.tensors or self.gone or self.new or self.bytes)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -104,6 +107,7 @@ def compare(before: Plan, after: Plan) -> Difference:
         Change("step", _seconds(before), _seconds(after)),
         Change("memory", _peak(before), _peak(after)),
         (_profile(before), _profile(after)),
+        (repr(before.mesh), repr(after.mesh)),
     )
 
 
@@ -165,6 +169,8 @@ def _lines(found: Difference) -> Iterator[str]:
     if found.is_empty:
         yield "plans do the same"
         return
+    if found.meshes[0] != found.meshes[1]:
+        yield f"mesh: {found.meshes[0]} -> {found.meshes[1]}"
     yield f"tensors that lie otherwise: {len(found.tensors)}"
     yield from _shorten([_describe_move(moved) for moved in found.tensors])
     for title, mark, rows in (("gone", "-", found.gone), ("new", "+", found.new)):

@@ -21,9 +21,10 @@ def partition_map(plan: Plan, parameters: Sequence[str]) -> Map:
         parameters: names of the model's parameters.
 
     Returns:
-        `mesh`: size of each axis; `stages`: name, devices, layers, and how often each runs;
+        `mesh`: size of each axis; `order`: the axes as they lie on the network, the slowest first;
+        `stages`: name, devices, layers, and how often each runs;
         `layers`: by path, the devices that compute it; `parameters`: by name, shape, dtype, spec,
-        the devices that hold it, sizes of the axes (or sub-axes) of the mesh that they are, which
+        the devices that hold it, row-major, sizes of the axes (or sub-axes) that they are, which
         of them split each dimension, and shape and bytes of what each of them holds; `devices`: by
         flat index, its layers, its parameters and their bytes.
     """
@@ -31,6 +32,7 @@ def partition_map(plan: Plan, parameters: Sequence[str]) -> Map:
     layers = _layers(plan)
     return {
         "mesh": {axis.name: axis.size for axis in plan.mesh.axes},
+        "order": list(plan.mesh.order or plan.mesh.names),
         "stages": _stages(plan),
         "layers": {path: {"devices": devices} for path, devices in layers.items()},
         "parameters": dict(held),
@@ -51,7 +53,7 @@ def _describe_port(port: Port) -> tuple[str, Map]:
         "shape": list(port.type.shape),
         "dtype": str(port.type.dtype),
         "spec": repr(port.sharding.spec),
-        "devices": list(port.sharding.mesh.flat),
+        "devices": list(port.sharding.mesh.row_major),
         "axes": {axis.name: axis.size for axis in port.sharding.mesh.axes},
         "split": [list(axes) for axes in port.sharding.dims],
         "local_shape": list(local),

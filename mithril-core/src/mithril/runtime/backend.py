@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -23,21 +23,22 @@ from mithril.compiler.options import (
     refuse_later,
 )
 from mithril.cost import Hardware, as_hardware, find_hardware
+from mithril.cost.axis_order import OPTION as TOPOLOGY_AWARE
+from mithril.cost.axis_order import check_axes
 from mithril.cost.topology import check_topology, link_as
-from mithril.engine import Engine, Observer
+from mithril.engine import Engine
 from mithril.errors import BackendError, MeshError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
-from mithril.ir.source import Source
 from mithril.keywords import checked_keywords, list_argument_names
-from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse
-from mithril.ops.elementwise import Elementwise
-from mithril.options import AS_THEY_COME, Precision
+from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.options import AS_THEY_COME, Precision, check_flag
 from mithril.partition.compression import PLAIN, Compression
-from mithril.plan import Plan, Port, Program
 from mithril.plugins.opening import list_options, open_engine
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.creation import Creation
+from mithril.runtime.eager_plans import find_common_sharding, plan_in_place
+from mithril.runtime.family import Family, OpenProfile, bring_over, follow_kind
 from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
@@ -49,18 +50,6 @@ from mithril.runtime.submesh import colocate, move_to
 from mithril.runtime.unplaced import HostArray, PendingArray
 from mithril.sharding import Layout
 from mithril.types import DType
-
-
-class OpenProfile(Protocol):
-    """A profile whose block has not ended (`mithril.runtime.profiling`): it runs what is run."""
-
-    @property
-    def place(self) -> Source | None:
-        """The user's line that opened it."""
-
-    def run(self, bound: Any, given: Sequence[Any], observe: Observer | None) -> list[Any]:
-        """Run a bound plan and measure it."""
-
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
@@ -92,6 +81,7 @@ def open_backend(
     collective_optimization: bool | None = None,
     communication_optimization: bool | None = None,
     mesh_topology: str | None = None,
+    network_topology_aware: bool = False,
     gradient_compression: object = None,
     **options: object,
 ) -> Backend:
@@ -137,6 +127,9 @@ def open_backend(
         mesh_topology: how the devices are taken to be linked where collectives are priced: `ring`,
             `torus` (a dimension for each mesh axis), `switch`, `fat_tree` or `fully_connected`; by
             default as their hardware profile says.
+        network_topology_aware: whether the axes of the mesh are laid on the network, for each
+            model, so that what its plan sends is predicted to take the least time; by default they
+            lie as the mesh says.
         gradient_compression: how gradients of models travel where devices add them up; see
             `compile`, of which this is the default.
         options: the backend's own options.
@@ -179,12 +172,15 @@ def open_backend(
     profile = None if hardware is None else as_hardware(hardware)
     if mesh_topology is not None:
         check_topology(mesh_topology, mesh, profile)
+    if check_flag(TOPOLOGY_AWARE, network_topology_aware):
+        check_axes(mesh)
     compression = read_compression(gradient_compression, mesh)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
     communication = communication.with_algorithms(collective_ops, mesh, engine.library, name)
     backend = Backend(engine, policy, dtypes, profile, parallelism, communication, compression)
     if mesh_topology is not None:
         backend.hardware = link_as(backend.hardware, mesh_topology, mesh)
+    backend.is_topology_aware = network_topology_aware and mesh.size > 1
     return backend
 
 
@@ -239,12 +235,61 @@ class Backend(Creation, Shared):
         self.parallelism = parallelism
         self.communication = communication
         self.compression = compression
+        self.is_topology_aware = False
+        self._family = Family()
+        self._enter(engine)
+        meet(self)
+
+    def _enter(self, engine: Engine) -> None:
+        """Begin without plans on an engine."""
+        self.engine = engine
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
-        self.open_profile: OpenProfile | None = None
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
-        meet(self)
+
+    def reorder(self, order: Sequence[str]) -> Backend:
+        """Return the backend of the same devices with the mesh axes in another order.
+
+        Either takes arrays of the other, and brings them to where it has them. The order is that of
+        all models that are compiled for it: `network_topology_aware` chooses no other.
+
+        Args:
+            order: all axis names, the slowest first; see `Mesh`.
+
+        Raises:
+            MeshError: it does not name each axis once.
+
+        >>> open_backend("numpy", Mesh(data=2, tensor=2)).reorder(("tensor", "data")).mesh
+        Mesh(data=2, tensor=2, order=('tensor', 'data'))
+        """
+        mesh = self.mesh.reorder(order)
+        known = self._family.backends
+        known.setdefault(self.mesh, self)
+        found = known.get(mesh)
+        if not isinstance(found, Backend):
+            found = known[mesh] = object.__new__(type(self))
+            vars(found).update(vars(self))
+            found._enter(self.engine_on(mesh))
+            found.is_topology_aware = False
+        return found
+
+    @property
+    def open_profile(self) -> OpenProfile | None:
+        """The profile that measures what runs on the devices, if one does."""
+        return self._family.open_profile
+
+    @open_profile.setter
+    def open_profile(self, profile: OpenProfile | None) -> None:
+        self._family.open_profile = profile
+
+    def follow(self, kind: Kind) -> Kind:
+        """Return the kind of an array as this backend has it; see `reorder`."""
+        return follow_kind(self, kind) if self._is_related(kind.backend) else kind
+
+    def _is_related(self, backend: object) -> bool:
+        """Whether a backend is of the same devices in another order."""
+        return backend is not self and self._family.has(backend)
 
     @property
     def mesh(self) -> Mesh:
@@ -264,7 +309,8 @@ class Backend(Creation, Shared):
         """
         if isinstance(x, np.ndarray | np.generic):
             return x
-        self.own(x, "to_numpy")
+        if not isinstance(x, Array) or not self._is_related(x.backend):
+            self.own(x, "to_numpy")
         whole = x.numpy()
         return whole if whole.ndim else whole[()]
 
@@ -289,6 +335,8 @@ class Backend(Creation, Shared):
                 f"backend.array(…)"
             )
         if x.backend is not self:
+            if self._is_related(x.backend):
+                return bring_over(self, x)
             raise BackendError(
                 f"{what} belongs to another backend, one opened before or after this {self!r}; "
                 f"carry it over with backend.array(x.numpy())"
@@ -349,14 +397,14 @@ class Backend(Creation, Shared):
             MeshError: the mesh lacks an axis.
             ShardingError: parts would be uneven, and the backend has `uneven="error"`.
         """
-        self.own(x, "array")
+        x = self.own(x, "array")
         return self.lay_out(x, self._sharding_of(x.type, {"sharding": sharding}))
 
     def lay_out(self, x: Array, wanted: Sharding) -> Array:
         """Return an array of this backend that lies as a plan says."""
         if wanted == x.sharding and (x.is_placed or self.mesh.size == 1):
             return x
-        if wanted.mesh.devices != x.sharding.mesh.devices:
+        if wanted.mesh.numbering != x.sharding.mesh.numbering:
             return move_to(x, wanted, is_placed=True)
         form = ("reshard", wanted)
         bound = self._eager.find(form, (x.kind,))
@@ -367,9 +415,8 @@ class Backend(Creation, Shared):
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""
-        for x in operands:
-            if not isinstance(x, Array) or x.kind.backend is not self:
-                self.own(x, f"operand of '{op.name}'")
+        if any(not isinstance(x, Array) or x.kind.backend is not self for x in operands):
+            operands = [self.own(x, f"operand of '{op.name}'") for x in operands]
         arrays = colocate(self, cast("Sequence[Array]", operands))
         kinds = tuple(x.kind for x in arrays)
         bound = self._eager.find(op, kinds)
@@ -397,9 +444,9 @@ class Backend(Creation, Shared):
         interface = Interface(
             f"op '{op.name}'", self, None, names, tuple(made), is_placed=is_placed
         )
-        lying = _common_sharding(op, kinds)
+        lying = find_common_sharding(op, kinds)
         if lying is not None and op.name in engine.kernels:
-            return Bound(engine, _plan_in_place(op, kinds, lying), interface)
+            return Bound(engine, plan_in_place(op, kinds, lying), interface)
         request = Request(
             {n: Layout(arrives=k.sharding) for n, k in zip(names, kinds, strict=True)}
         )
@@ -421,37 +468,3 @@ class Backend(Creation, Shared):
 
     def __repr__(self) -> str:
         return f"Backend('{self.name}', {self.mesh!r})"
-
-
-def _common_sharding(op: Op, kinds: Sequence[Kind]) -> Sharding | None:
-    """Return how all operands of an elementwise op lie, scalars aside; None when they differ."""
-    if not isinstance(op, Elementwise):
-        return None
-    tensors = [kind for kind in kinds if kind.type.shape]
-    if not tensors or any(kind.type.shape != tensors[0].type.shape for kind in tensors):
-        return None
-    first = tensors[0].sharding
-    return first if all(kind.sharding == first for kind in tensors) else None
-
-
-def _plan_in_place(op: Op, kinds: Sequence[Kind], lying: Sharding) -> Plan:
-    """Return the plan of an elementwise op whose operands lie alike: each device for itself.
-
-    It needs no search, and the result lies as the operands do whatever a plan would prefer.
-    """
-    builder = Builder()
-    scalar = Sharding.replicated(lying.mesh, 0)
-    inputs = [
-        Port(f"operand_{i}", kind.type, kind.sharding if kind.type.shape else scalar)
-        for i, kind in enumerate(kinds)
-    ]
-    local = [
-        builder.input(p.type.with_shape(p.sharding.local_shape(p.type.shape)), p.name)
-        for p in inputs
-    ]
-    results = builder.apply(op, *local)
-    shape = next(kind.type.shape for kind in kinds if kind.type.shape)
-    outputs = {f"result_{i}": x for i, x in enumerate(results)}
-    ports = tuple(Port(name, x.type.with_shape(shape), lying) for name, x in outputs.items())
-    program = Program(lying.mesh, builder.build(outputs), tuple(inputs), ports)
-    return Plan.of_program(coarse(lying.mesh), program)

@@ -25,8 +25,10 @@ from mithril.models.trace import input_names, main_output_names, output_names, p
 from mithril.plan import Plan
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array, Kind
+from mithril.runtime.axis_order import Laid, lay_axes
 from mithril.runtime.backend import Backend
 from mithril.runtime.bound_model import BoundModel
+from mithril.runtime.call import Bound
 from mithril.runtime.evaluation import Evaluator, check_names
 from mithril.runtime.memory_planning import choose_engine
 from mithril.runtime.parameter_shardings import ParameterShardings
@@ -43,10 +45,6 @@ from mithril.runtime.zero import Zero
 from mithril.types import TensorType
 
 Placed = tuple[TensorType, Sharding]
-
-
-def _kind(given: object) -> object:
-    return given.kind if isinstance(given, Array) else given
 
 
 class CompiledModel(PlanReports, Shared):
@@ -143,6 +141,8 @@ class CompiledModel(PlanReports, Shared):
             raise OptionError(
                 f"observe={observe!r} cannot be called; give a function of what is issued"
             )
+        if self.settings.lays_axes:
+            self._plan_arrays(params, inputs, output_gradients)
         outputs, gradients = self._evaluator.evaluate(
             params, inputs, output_gradients, 0 if seed is None else seed, observe, donate
         )
@@ -271,7 +271,50 @@ class CompiledModel(PlanReports, Shared):
         kinds = self._kinds(shapes)
         seeded = self._losses(kinds) if gradients else None
         open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded or ()))
-        return self._evaluator.bind(seeded, [*kinds, *open_]).plan
+        plan = self._evaluator.bind(seeded, [*kinds, *open_]).plan
+        if not self.settings.lays_axes:
+            return plan
+        self._settle_axes(plan)
+        return self.plan_for(shapes, gradients=gradients)
+
+    def _plan_arrays(
+        self,
+        params: Mapping[str, object],
+        inputs: Mapping[str, object],
+        output_gradients: Mapping[str, object] | None,
+    ) -> Bound[Evaluation]:
+        """Return what evaluates arrays; nothing runs."""
+        bound = self._evaluator.plan_for(params, inputs, output_gradients)
+        if not self.settings.lays_axes:
+            return bound
+        self._settle_axes(bound.plan)
+        return self._evaluator.plan_for(params, inputs, output_gradients)
+
+    def _settle_axes(self, plan: Plan) -> None:
+        """Have the axes of the mesh from now on in the order in which the first plan sends least.
+
+        Args:
+            plan: that one, in the order as given.
+        """
+        vars(self).update(vars(self.with_axes(*self.choose_axes(plan))))
+
+    def with_axes(self, order: Sequence[str], *notes: str) -> CompiledModel:
+        """Return the same model with the axes of the mesh in an order that stays.
+
+        Args:
+            order: all axis names, the slowest first.
+            notes: what readers of its plans are told.
+        """
+        settings = replace(self.settings, lays_axes=False, notes=(*self.settings.notes, *notes))
+        return CompiledModel(self._model, self.backend.reorder(order), settings)
+
+    def choose_axes(self, plan: Plan) -> Laid:
+        """Return the order of axes in which a plan of this model sends least, and a note of why.
+
+        Args:
+            plan: in the order of the model's backend.
+        """
+        return lay_axes(self._model, plan, self.backend)
 
     def _kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
         """Return the kinds of the inputs, from shapes, arrays and specs."""
@@ -283,9 +326,13 @@ class CompiledModel(PlanReports, Shared):
         check_names(shapes, self.inputs, "input", self._planner.explain_input)
         wanted = self.settings.in_shardings
         return [
-            read_kind(_kind(shapes[name]), wanted.get(name), self.backend, f"input '{name}'")
+            read_kind(self._kind(shapes[name]), wanted.get(name), self.backend, f"input '{name}'")
             for name in self.inputs
         ]
+
+    def _kind(self, given: object) -> object:
+        """Return the kind that an array has on this model's backend, anything else as it is."""
+        return self.backend.follow(given.kind) if isinstance(given, Array) else given
 
     def _as_before(self, name: str, kind: Kind) -> Kind:
         """Return how an input lies in the latest plan, if that is for the same type."""
@@ -388,8 +435,10 @@ class CompiledModel(PlanReports, Shared):
             parameters: type and sharding of the parameters whose sharding is settled.
             cotangents: the same of gradients of outputs, by output.
         """
+        if self.settings.lays_axes:
+            self.plan_for(shapes, gradients=gradients)
         kinds = {
-            name: kind if isinstance(_kind(shapes[name]), Kind) else self._as_before(name, kind)
+            name: kind if isinstance(shapes[name], Array | Kind) else self._as_before(name, kind)
             for name, kind in zip(self.inputs, self._kinds(shapes), strict=True)
         }
         if differentiable is None:

@@ -278,6 +278,7 @@ def compile(
         partition_hooks=check_flag("partition_hooks", partition_hooks),
         memory_planning=read_memory_planning(memory_planning),
         pipeline=read_pipeline(pipeline, pipeline_schedule),
+        lays_axes=backend.is_topology_aware,
     )
     alone = pipeline is None
     given = f"pipeline_schedule={pipeline_schedule!r}" if alone else f"pipeline={pipeline!r}"

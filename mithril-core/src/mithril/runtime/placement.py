@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mithril.errors import MeshError, OptionError, ShardingError
-from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse, coarsen
+from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse, coarsen, follow_sharding
 from mithril.mesh.mesh import as_shape
 from mithril.mesh.refinement import part
 from mithril.types import TensorType
@@ -59,7 +59,10 @@ def _read_sharding(
     mesh: Mesh, sharding: PartitionSpec | Sharding, rank: int, what: str
 ) -> Sharding:
     if isinstance(sharding, Sharding):
-        if coarse(sharding.mesh) != mesh and not _is_part(sharding.mesh, mesh):
+        whole = coarse(sharding.mesh)
+        if whole.axes == mesh.axes and not whole.devices:  # perhaps in another order
+            sharding = follow_sharding(sharding, whole, mesh)
+        elif not _is_part(sharding.mesh, mesh):
             raise MeshError(
                 f"sharding of {what} is on {sharding.mesh!r}, the backend on {mesh!r}; use one mesh"
             )

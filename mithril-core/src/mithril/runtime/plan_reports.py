@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,13 @@ from mithril.models.summary import summarize, tabulate
 from mithril.plan import Plan
 from mithril.report import explain, partition_map, print_collectives, print_shapes
 from mithril.runtime.backend import Backend
+from mithril.runtime.call import Bound
 from mithril.runtime.evaluation import Evaluator
+from mithril.runtime.planner import Evaluation
 from mithril.tables import Table, render_html
 
 
-class PlanReports:
+class PlanReports(ABC):
     """The part of `CompiledModel` that reads its latest plan."""
 
     backend: Backend
@@ -27,6 +30,15 @@ class PlanReports:
     parameters: tuple[str, ...]
     _model: Composition | Layer
     _evaluator: Evaluator
+
+    @abstractmethod
+    def _plan_arrays(
+        self,
+        params: Mapping[str, object],
+        inputs: Mapping[str, object],
+        output_gradients: Mapping[str, object] | None,
+    ) -> Bound[Evaluation]:
+        """Return what evaluates arrays; nothing runs."""
 
     @property
     def plan(self) -> Plan:
@@ -44,8 +56,8 @@ class PlanReports:
     def get_partition_map(self) -> dict[str, Any]:
         """Return which device runs which layers and holds which parameters, by the last plan.
 
-        The result is plain data: `mesh`, `stages`, `layers`, `parameters` and `devices`; see
-        `mithril.report.partition_map`.
+        The result is plain data: `mesh`, `order`, `stages`, `layers`, `parameters` and `devices`;
+        see `mithril.report.partition_map`.
 
         Raises:
             PlanError: no shapes are known yet.
@@ -85,7 +97,7 @@ class PlanReports:
         >>> usage[1]["parameters"]
         64
         """
-        bound = self._evaluator.plan_for(params, inputs, output_gradients)
+        bound = self._plan_arrays(params, inputs, output_gradients)
         arguments, donated = bound.interface.arguments, bound.interface.donated
         names = [arguments[position] for position in donated]
         memory: PlanMemory = bound.plan.memory(donated=names)

@@ -375,13 +375,14 @@ class Planner:
         captured = {item.name: layout_of(item, whole) for item in traced.captured}
         differentiated = self._differentiate(traced, arguments)
         said = layouts.of(arguments.inputs, arguments.parameters, seeds or ()) | captured
+        notes = (*self._settings.notes, *self._notes(traced))
         return Request(
             said | layouts.of_gradients(said, differentiated),
             cotangents=None if seeds is None else tuple(name for name, _ in seeds),
             differentiated=differentiated,
             parameters=tuple(traced.parameter_names),
             placement=self._placement(traced, arguments),
-            notes=(*self._notes(traced), *layouts.overrides(arguments.parameters)),
+            notes=(*notes, *layouts.overrides(arguments.parameters)),
             donated=self._settings.donated,
         )
 

@@ -42,6 +42,9 @@ class Settings:
         zero: what is split further than it is computed.
         memory_planning: `greedy` or `dynamic`: where results lie; see `choose_engine`.
         accumulate: how many micro-batches a batch is cut into, without stages.
+        lays_axes: whether the axes of the mesh are laid on the network as the first plan sends
+            least; they lie as the mesh says once that is done.
+        notes: facts for readers of the plans.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
@@ -57,6 +60,8 @@ class Settings:
     accumulate: int = 1
     zero: Zero = NOTHING
     memory_planning: str = DYNAMIC
+    lays_axes: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def read_pipeline(

@@ -19,7 +19,9 @@ from mithril.types import TensorType
 
 def colocate(backend: ArrayBackend, arrays: Sequence[Array]) -> Sequence[Array]:
     """Return arrays on the devices on which they can be computed with."""
-    parts = {x.sharding.mesh.devices: x.sharding.mesh for x in arrays if x.sharding.mesh.devices}
+    whole = backend.mesh.numbering
+    found = {x.sharding.mesh.numbering: x.sharding.mesh for x in arrays}
+    parts = {numbering: mesh for numbering, mesh in found.items() if numbering != whole}
     if not parts:
         return arrays
     mesh = coarse(next(iter(parts.values()))) if len(parts) == 1 else backend.mesh
@@ -41,7 +43,7 @@ def move_to(x: Array, sharding: Sharding, *, is_placed: bool | None = None) -> A
         sharding: on other devices.
         is_placed: whether somebody said so; by default it is placed as it was before.
     """
-    if x.sharding.mesh.devices == sharding.mesh.devices:
+    if x.sharding.mesh.numbering == sharding.mesh.numbering:
         return x
     shards = x.backend.engine.move(x.shards, _transfer(x.type, x.sharding, sharding))
     placed = x.is_placed if is_placed is None else is_placed

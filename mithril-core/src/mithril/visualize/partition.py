@@ -146,7 +146,7 @@ class _Map:
     """A partition map that was read: the devices of its layers, and its parameters."""
 
     def __init__(self, given: PartitionMap) -> None:
-        self.mesh = Mesh(given["mesh"])
+        self.mesh = Mesh(given["mesh"], order=given.get("order"))
         self.parameters = [_Parameter(name, entry) for name, entry in given["parameters"].items()]
         layers = {path: frozenset(entry["devices"]) for path, entry in given["layers"].items()}
         self.layers = dict(_find_common(layers, 1))

@@ -222,7 +222,7 @@ def _rows(
             sharding = carry(sharding, plan.only_stage.program.mesh)
         axes = {axis.name: axis.size for axis in sharding.mesh.axes if axis.size > 1}
         is_of = f"{kind(compiled, port)!r}, {port.type.shape}, {dtype(port.type)}"
-        where = f"{sharding.dims}, {axes}, {sharding.mesh.flat}"
+        where = f"{sharding.dims}, {axes}, {sharding.mesh.row_major}"
         yield f"Port({port.name!r}, {is_of}, {where})"
 
 

@@ -84,7 +84,7 @@ def _sharding_of(x: Any, mesh: Mesh) -> Sharding | None:
     ]
     if [axis.size for axis in axes] != [size for size, _ in theirs]:
         return None
-    if _ranks(x) != list(range(mesh.size)):
+    if _ranks(x) != list(mesh.row_major):
         return None
     dims: list[tuple[str, ...]] = [()] * x.ndim
     for axis, (_, placement) in zip(axes, theirs, strict=True):

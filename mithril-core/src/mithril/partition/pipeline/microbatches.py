@@ -44,8 +44,10 @@ class TimeAxis:
         """Return the axes of some devices and that of time, as one mesh."""
         if self.count == 1:
             return mesh
-        time = Axis(MICRO, self.count)
-        return Mesh.of_axes([time, *mesh.axes] if self.is_major else [*mesh.axes, time])
+        time, order = (Axis(MICRO, self.count),), mesh.order or mesh.names
+        if self.is_major:
+            return Mesh.of_axes((*time, *mesh.axes), (), (MICRO, *order))
+        return Mesh.of_axes((*mesh.axes, *time), (), (*order, MICRO))
 
     def order(self, axes: tuple[str, ...], time: tuple[str, ...]) -> tuple[str, ...]:
         """Return the axes that split a dimension, those of devices and that of time."""
@@ -103,7 +105,7 @@ def _constrain_in_time(graph: Graph, time: TimeAxis, choice: Choice) -> Graph:
 def timeless(sharding: Sharding, mesh: Mesh) -> Sharding:
     """Return a sharding without the axis of micro-batches, on the devices of a mesh."""
     axes = [axis for axis in sharding.mesh.axes if axis.name != MICRO]
-    on = Mesh.of_axes(axes, mesh.devices)
+    on = Mesh.of_axes(axes, mesh.devices, sharding.mesh.order)
     dims = tuple(tuple(axis for axis in axes if axis != MICRO) for axes in sharding.dims)
     return Sharding(on, dims, tuple(pair for pair in sharding.partial if pair[0] != MICRO))
 

@@ -335,8 +335,9 @@ class StageBuilder:
 
     @cached_property
     def _mesh(self) -> Mesh:
-        axes = (axis for axis in self.item.local.program.mesh.axes if axis.name != MICRO)
-        return Mesh.of_axes(axes, self.mesh.devices)
+        own = self.item.local.program.mesh
+        axes = (axis for axis in own.axes if axis.name != MICRO)
+        return Mesh.of_axes(axes, self.mesh.devices, own.order)
 
     @cached_property
     def _ports(self) -> Mapping[Value, Port]:

@@ -20,11 +20,12 @@ from mithril.models import Layer, Model
 from mithril.optim import Diloco
 from mithril.options import check_choice
 from mithril.runtime.backend import Backend
+from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
 from mithril.runtime.offload_options import read_state_arena
 from mithril.runtime.specification import TensorSpec
 from mithril.runtime.training.diloco import DilocoStep
-from mithril.runtime.training.loss_scale import read_loss_scale
+from mithril.runtime.training.loss_scale import LossScale, read_loss_scale
 from mithril.runtime.training.optimizer import (
     Optimizer,
     check_optimizer,
@@ -32,7 +33,7 @@ from mithril.runtime.training.optimizer import (
 from mithril.runtime.training.planner import METRICS, StepPlanner
 from mithril.runtime.training.replicas import cut_kinds
 from mithril.runtime.training.step import TrainStep
-from mithril.runtime.zero import read_zero
+from mithril.runtime.zero import Zero, read_zero
 
 OF_MODELS_ALONE = dict.fromkeys(
     ("inference", "donate", "differentiable", "outputs", "out_shardings"), "leave it out"
@@ -113,15 +114,36 @@ def train_step(
         said = {name: spec for name, spec in specs.items() if spec is not None}
         options.setdefault("in_shardings", said)
     arena = read_state_arena(offload_optimizer, options, backend)
-    compiled = whole = compile(model, backend, zero=0, **options)
-    plan_options = compiled.settings.plan
+    compiled = compile(model, backend, zero=0, **options)
+
+    def make(laid: CompiledModel) -> TrainStep | DilocoStep:
+        return _make(laid, optimizer, loss, shapes, stage, scale, arena, metrics)
+
+    if not compiled.settings.lays_axes:
+        return make(compiled)
+    as_given = compiled.with_axes(backend.mesh.order or backend.mesh.names)
+    return make(compiled.with_axes(*as_given.choose_axes(make(as_given).plan)))
+
+
+def _make(
+    compiled: CompiledModel,
+    optimizer: Optimizer | Diloco,
+    loss: str,
+    shapes: Mapping[str, object],
+    stage: Zero,
+    scale: LossScale | None,
+    arena: str | None,
+    metrics: Collection[str],
+) -> TrainStep | DilocoStep:
+    """Return the step of a compiled model, whose axes lie as they shall; see `train_step`."""
+    whole, plan_options = compiled, compiled.settings.plan
     compiled = compiled.keeping_all()  # a memory budget is that of the step
     kinds = compiled.read_kinds(shapes)
     rule = optimizer if isinstance(optimizer, Diloco) else None
     everything = dict(zip(compiled.inputs, kinds, strict=True))
     if rule is not None:  # from here on the model is that of one part
         compiled = compiled.without_axis(rule.axis)
-        shapes = cut_kinds(everything, rule.axis, backend.mesh)
+        shapes = cut_kinds(everything, rule.axis, compiled.backend.mesh)
         kinds = list(shapes.values())
     asked = compiled.ask((), kinds)
     if stage.stage or asked.cuts_loops:
