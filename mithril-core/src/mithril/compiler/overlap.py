@@ -10,12 +10,19 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from mithril.compiler.decompose import (
+    choose_parts,
+    count_apart,
+    decompose_plan,
+    note_parts,
+)
 from mithril.cost import Target, predict_memory
 from mithril.cost.kernels import OpCosts
 from mithril.cost.liveness import Liveness
 from mithril.cost.streams import Pricing
 from mithril.errors import OptionError
 from mithril.ir.rewrite import communicates
+from mithril.partition.decompose import RING
 from mithril.partition.overlap import Overlap, keep_collectives, place_collectives
 from mithril.partition.overlap.asked import NONE
 from mithril.plan import Plan, Program
@@ -43,10 +50,11 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
         OptionError: it is asked that nothing overlaps where the engine decides that.
     """
     if not any(communicates(stage.program.graph) for stage in plan.stages):
-        return plan
+        return note_parts(plan, asked)
+    whole, plan = plan, decompose_plan(plan, target, asked)
     execution = target.hardware.execution
     if execution.schedules or execution.in_turn or not execution.overlaps:
-        return _with_note(plan, target, asked)
+        return note_parts(_with_note(plan, target, asked), asked)
 
     @cache
     def find_peak(plan: Plan) -> int:
@@ -54,16 +62,22 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
 
     costs = OpCosts()
     pricings = [Pricing(s.program.mesh, target.hardware, costs) for s in plan.stages]
-    placed = _place(plan, pricings, asked)
     if asked.strategy == NONE:
-        return placed
+        return _place(plan, pricings, asked)
     limit = _find_limit(plan, target)
     if limit is None and not asked.said:
         limit = find_peak(plan)
-    if limit is not None and find_peak(placed) > limit:
-        liveness = Liveness(execution)
-        return _place_within(plan, pricings, asked, limit, liveness, find_peak)
-    return placed
+    changed = choose_parts(plan, pricings, asked)
+    for candidate in dict.fromkeys((changed, plan)):
+        placed = _place(candidate, pricings, asked)
+        if limit is None or find_peak(placed) <= limit:
+            return note_parts(placed, asked)
+    liveness = Liveness(execution)
+    placed = _place_within(plan, pricings, asked, limit, liveness, find_peak)
+    if whole is plan or find_peak(placed) <= limit:
+        return note_parts(placed, asked)
+    placed = _place_within(whole, pricings, asked, limit, liveness, find_peak)
+    return note_parts(placed, asked, is_too_large=True)
 
 
 def _find_limit(plan: Plan, target: Target) -> int | None:
@@ -121,6 +135,7 @@ def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
     if not asked.said:
         return plan
     execution, name = target.hardware.execution, target.backend
+    count = count_apart(plan, RING)
     if execution.schedules and execution.overlaps and asked.strategy == NONE:
         raise OptionError(
             f"{asked.said} is not available on backend '{name}', which decides by itself what goes "
@@ -132,7 +147,10 @@ def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
         why = "its devices compute one after the other"
     else:
         why = "a program waits for each collective where it is issued"
-    note = f"{asked.said} changes nothing on backend '{name}': {why}"
+    if count:
+        note = f"{asked.said} takes {count} collectives apart on backend '{name}', where {why}"
+    else:
+        note = f"{asked.said} changes nothing on backend '{name}': {why}"
     return replace(plan, notes=(*plan.notes, note))
 
 

@@ -7,7 +7,6 @@ from mithril.options import check_choice, check_flag
 from mithril.partition.overlap import AS_IT_PAYS, STRATEGIES, Overlap
 from mithril.partition.overlap.asked import AUTO, NONE
 
-DECOMPOSE = "decompose"
 FLAG, STRATEGY = "overlap_communication", "communication_overlap_strategy"
 
 
@@ -30,11 +29,6 @@ def read_overlap(
     """
     if overlap is None and strategy is None:
         return default
-    if strategy == DECOMPOSE:
-        raise OptionError(
-            f"{STRATEGY}='{DECOMPOSE}' is not available yet; products are not cut into parts that "
-            f"travel apart; use 'auto'"
-        )
     if strategy is not None:
         check_choice(STRATEGY, strategy, STRATEGIES)
     if overlap is None:
