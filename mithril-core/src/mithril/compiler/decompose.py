@@ -79,22 +79,22 @@ def count_apart(plan: Plan, name: str) -> int:
     return sum(step is not None and step.name == name and step.step == 1 for step in steps)
 
 
-def note_parts(plan: Plan, asked: Overlap, *, is_too_large: bool = False) -> Plan:
-    """Return a plan that says so where nothing of what was asked for is taken apart.
+def note_parts(plan: Plan, asked: Overlap, why: str = "", obstacle: str = "") -> Plan:
+    """Return a plan that says so where nothing of what was asked for travels in parts.
 
     Args:
         plan: after all passes over its programs.
         asked: what was asked for.
-        is_too_large: whether the plan would have held more than it may.
+        why: nothing does that could.
+        obstacle: why nothing would be gained by it.
     """
     notes = []
     if asked.strategy == DECOMPOSE and asked.said and not count_apart(plan, RING):
-        why = "no product takes what is gathered, or makes what is scattered"
-        why = "in parts it needs more memory than it may take" if is_too_large else why
-        notes.append(f"{asked.said} decomposes nothing in this plan: {why}")
-    if asked.in_chunks and asked.said_of_chunks and not count_apart(plan, CHUNKS):
-        why = "no collective is predicted to take less time in chunks"
-        notes.append(f"{asked.said_of_chunks} changes nothing in this plan: {why}")
+        reason = why or "no product takes what is gathered, or makes what is scattered"
+        notes.append(f"{asked.said} decomposes nothing in this plan: {reason}")
+    if asked.said_of_chunks and not count_apart(plan, CHUNKS):
+        reason = obstacle or why or "no collective is predicted to take less time in chunks"
+        notes.append(f"{asked.said_of_chunks} changes nothing in this plan: {reason}")
     return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
 
 

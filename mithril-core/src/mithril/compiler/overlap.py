@@ -24,8 +24,8 @@ from mithril.errors import OptionError
 from mithril.ir.rewrite import communicates
 from mithril.partition.decompose import RING
 from mithril.partition.overlap import Overlap, keep_collectives, place_collectives
-from mithril.partition.overlap.asked import NONE
-from mithril.plan import Plan, Program
+from mithril.partition.overlap.asked import DECOMPOSE, NONE
+from mithril.plan import Execution, Plan, Program
 
 PARTS_OF_ROOM = (1.0, 0.5, 0.25, 0.0)
 """How much of what is free the results that come early may take, one trial after another."""
@@ -53,31 +53,31 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
         return note_parts(plan, asked)
     whole, plan = plan, decompose_plan(plan, target, asked)
     execution = target.hardware.execution
-    if execution.schedules or execution.in_turn or not execution.overlaps:
-        return note_parts(_with_note(plan, target, asked), asked)
-
-    @cache
-    def find_peak(plan: Plan) -> int:
-        return predict_memory(plan, target.hardware, donated).peak
+    if (why := _find_obstacle(execution)) is not None:
+        return note_parts(_with_note(plan, target, asked, why), asked, obstacle=why)
 
     costs = OpCosts()
     pricings = [Pricing(s.program.mesh, target.hardware, costs) for s in plan.stages]
     if asked.strategy == NONE:
         return _place(plan, pricings, asked)
+
+    @cache
+    def find_peak(plan: Plan) -> int:
+        return predict_memory(plan, target.hardware, donated).peak
+
     limit = _find_limit(plan, target)
-    if limit is None and not asked.said:
+    if limit is None and not asked.said and not asked.said_of_chunks:
         limit = find_peak(plan)
-    changed = choose_parts(plan, pricings, asked)
-    for candidate in dict.fromkeys((changed, plan)):
+    for candidate in dict.fromkeys((choose_parts(plan, pricings, asked), plan)):
         placed = _place(candidate, pricings, asked)
         if limit is None or find_peak(placed) <= limit:
             return note_parts(placed, asked)
-    liveness = Liveness(execution)
+    assert limit is not None, "without a limit the first is taken"
+    liveness, why = Liveness(execution), "in parts it needs more memory than it may take"
     placed = _place_within(plan, pricings, asked, limit, liveness, find_peak)
-    if whole is plan or find_peak(placed) <= limit:
-        return note_parts(placed, asked)
-    placed = _place_within(whole, pricings, asked, limit, liveness, find_peak)
-    return note_parts(placed, asked, is_too_large=True)
+    if plan is not whole and find_peak(placed) > limit:
+        placed = _place_within(whole, pricings, asked, limit, liveness, find_peak)
+    return note_parts(placed, asked, why)
 
 
 def _find_limit(plan: Plan, target: Target) -> int | None:
@@ -126,8 +126,17 @@ def _place_within(
     return min(_with_programs(plan, kept), waiting, key=find_peak)
 
 
-def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
-    """Return a plan that says why what was asked for has no effect.
+def _find_obstacle(execution: Execution) -> str | None:
+    """Return why a plan does not say where collectives start; None where it does."""
+    if execution.schedules:
+        return "it decides by itself where collectives start and end"
+    if execution.in_turn:
+        return "its devices compute one after the other"
+    return None if execution.overlaps else "a program waits for each collective where it is issued"
+
+
+def _with_note(plan: Plan, target: Target, asked: Overlap, why: str) -> Plan:
+    """Return a plan that says why what was asked for has no effect, or no more than it has.
 
     Raises:
         OptionError: it is asked that nothing overlaps, and the engine may do it all the same.
@@ -135,22 +144,17 @@ def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
     if not asked.said:
         return plan
     execution, name = target.hardware.execution, target.backend
-    count = count_apart(plan, RING)
     if execution.schedules and execution.overlaps and asked.strategy == NONE:
         raise OptionError(
             f"{asked.said} is not available on backend '{name}', which decides by itself what goes "
             f"on beside what; leave it out"
         )
-    if execution.schedules:
-        why = "it decides by itself where collectives start and end"
-    elif execution.in_turn:
-        why = "its devices compute one after the other"
-    else:
-        why = "a program waits for each collective where it is issued"
-    if count:
-        note = f"{asked.said} takes {count} collectives apart on backend '{name}', where {why}"
-    else:
+    if asked.strategy != DECOMPOSE:
         note = f"{asked.said} changes nothing on backend '{name}': {why}"
+    elif count := count_apart(plan, RING):
+        note = f"{asked.said} has {count} collectives travel in parts on backend '{name}'; {why}"
+    else:
+        return plan
     return replace(plan, notes=(*plan.notes, note))
 
 

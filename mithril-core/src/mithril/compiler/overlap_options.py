@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mithril.errors import OptionError
 from mithril.options import check_choice, check_flag
 from mithril.partition.overlap import AS_IT_PAYS, STRATEGIES, Overlap
 from mithril.partition.overlap.asked import AUTO, NONE
 
 FLAG, STRATEGY = "overlap_communication", "communication_overlap_strategy"
+CHUNKS = "pipeline_communication"
 
 
 def read_overlap(
@@ -22,7 +25,7 @@ def read_overlap(
         flag: what the first is called, for messages.
 
     Raises:
-        OptionError: a value is unknown or not available yet, or the two differ.
+        OptionError: a value is unknown, or the two differ.
 
     >>> read_overlap(False, None).strategy
     'none'
@@ -44,4 +47,32 @@ def read_overlap(
     return Overlap(str(strategy), f"{STRATEGY}={strategy!r}")
 
 
-__all__ = ["FLAG", "STRATEGY", "read_overlap"]
+def read_chunks(given: object, overlap: Overlap, default: Overlap = AS_IT_PAYS) -> Overlap:
+    """Return how collectives are to be placed, and whether what is large travels in chunks.
+
+    Args:
+        given: `pipeline_communication=`; None where it is not given.
+        overlap: how they are to be placed.
+        default: what holds where it is not given, unless nothing overlaps.
+
+    Raises:
+        OptionError: it is neither True nor False, or nothing is to go on beside chunks.
+
+    >>> read_chunks(True, AS_IT_PAYS).in_chunks
+    True
+    """
+    if given is None:
+        if overlap.strategy == NONE:
+            return replace(overlap, in_chunks=False, said_of_chunks="")
+        return replace(overlap, in_chunks=default.in_chunks, said_of_chunks=default.said_of_chunks)
+    is_on = check_flag(CHUNKS, given)
+    if is_on and overlap.strategy == NONE:
+        said = overlap.said or f"{STRATEGY}={NONE!r}"
+        raise OptionError(
+            f"{CHUNKS}=True is given together with {said}, by which nothing goes on beside "
+            f"chunks; leave one of them out"
+        )
+    return replace(overlap, in_chunks=is_on, said_of_chunks=f"{CHUNKS}={is_on}" if is_on else "")
+
+
+__all__ = ["CHUNKS", "FLAG", "STRATEGY", "read_chunks", "read_overlap"]

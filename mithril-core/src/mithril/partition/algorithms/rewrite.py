@@ -98,6 +98,7 @@ class _Placing:
             self._indices[key] = builder.apply(inner.op)
         return self._indices[key]
 
+
 def describe_step(
     node: Node, op: Collective, nbytes: int, algorithm: Algorithm, mesh: Mesh, hardware: Hardware
 ) -> Cause | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from mithril.ir import Builder, Tensor
@@ -19,7 +20,7 @@ def cut_evenly(size: int, count: int) -> list[tuple[int, int]]:
     """
     least, over = divmod(size, count)
     edges = [number * least + min(number, over) for number in range(count + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def slice_part(x: Tensor, at: int, start: int, stop: int) -> Any:

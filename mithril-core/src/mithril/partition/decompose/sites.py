@@ -1,4 +1,4 @@
-"""Finds the collectives of a program that can be taken apart together with the products beside them.
+"""Finds the collectives of a program that can be taken apart with the products beside them.
 
 A *site* is a collective and the ops that are computed part by part with it, of one of two forms:
 
@@ -162,10 +162,9 @@ class _Finder:
         op = node.op
         if isinstance(op, AllGather) and op.count <= MOST_MEMBERS:
             return self._find_after(node, op.dimension, is_ring=True)
-        is_sum = isinstance(op, ReduceScatter) and op.reduction == "sum"
-        if is_sum and op.count <= MOST_MEMBERS:
-            return self._find_before(node, op.dimension, is_ring=True)
-        return None
+        if not isinstance(op, ReduceScatter) or op.reduction != "sum" or op.count > MOST_MEMBERS:
+            return None
+        return self._find_before(node, op.dimension, is_ring=True)
 
     # -------------------------------------------------------------- chunks
 

@@ -35,8 +35,7 @@ def find_varying(program: Program) -> Varying:
 
 
 def _follow(graph: Graph, given: Sequence[Axes], found: dict[Value, Axes]) -> None:
-    for value, axes in zip(graph.inputs, given, strict=True):
-        found[value] = axes
+    found |= zip(graph.inputs, given, strict=True)
     for node in graph.nodes:
         op = collective_of(node.op)
         if node.op.bodies:
@@ -65,8 +64,7 @@ def _follow_loop(node: Node, found: dict[Value, Axes]) -> None:
             if grown == given[:carried]:
                 break
             given = [*grown, *given[carried:]]
-    for value, axes in zip(node.outputs, made, strict=True):
-        found[value] = axes
+    found |= zip(node.outputs, made, strict=True)
 
 
 __all__ = ["Varying", "find_varying"]

@@ -168,7 +168,8 @@ class _Writer:
     def _scatter(self, site: Site, before: Cut) -> None:
         """Compute a part for another member while the sum for the one before it travels."""
         count, reduction = self.counts[site], getattr(site.op, "reduction", "")
-        (value,), term = site.collective.outputs, None
+        (value,) = site.collective.outputs
+        term: Any = None
         is_narrow = is_narrow_sum(reduction, value.type.dtype)
         for distance in reversed(range(count)):
             sent = None if term is None else self._issue(site, self._permute(site), term)
@@ -181,9 +182,10 @@ class _Writer:
 
     def _send_chunks(self, site: Site, before: Cut) -> None:
         """Compute a chunk while the one before it travels."""
-        made = []
-        for number in range(self.counts[site]):
-            made.append(self._issue(site, site.op, self._compute_before(site, before, number)))
+        made = [
+            self._issue(site, site.op, self._compute_before(site, before, number))
+            for number in range(self.counts[site])
+        ]
         node = site.collective
         with self.builder.at(scope=node.scope, source=node.source, phase=node.phase):
             self._name(node.outputs, [self._join(site, made, site.dimension)])
@@ -241,8 +243,8 @@ class _Writer:
     def _issue(self, site: Site, op: Collective, x: Any) -> Any:
         node, algorithm = site.collective, next(self._steps[site])
         cause = self.describe(node, op, op.count_bytes([x.type]), algorithm)
-        place = {"scope": node.scope, "source": node.source, "phase": node.phase}
-        with self.builder.at(**place, cause=cause):
+        where = self.builder.at(scope=node.scope, source=node.source, phase=node.phase, cause=cause)
+        with where:
             return self.builder.apply(op, x)[0]
 
 
