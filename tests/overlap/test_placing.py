@@ -20,7 +20,8 @@ from mithril.errors import PlanError
 from mithril.ir import Builder, Graph, Node, Start, Tensor, Wait
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P
-from mithril.partition.overlap import STRATEGIES, Overlap
+from mithril.partition.overlap import Overlap
+from mithril.partition.overlap.asked import AUTO, BUCKET, NONE
 from mithril.plan import Execution, Plan
 from mithril.plan.proof import prove_order
 from mithril.runtime.planned import plan_backend
@@ -29,6 +30,8 @@ from mithril.types import DType, TensorType
 from tests.graphs import Ran, run, values_for
 from tests.profiles import scaled
 
+STRATEGIES = (AUTO, BUCKET, NONE)
+"""Those that leave products whole; `tests/decompose` has the other one."""
 BESIDE = replace(SIMULATED, execution=Execution(overlaps=True))
 """Devices on which collectives go on beside kernels."""
 MESHES = [Mesh(data=2), Mesh(data=3), Mesh(data=2, tensor=2)]

@@ -20,7 +20,7 @@ from mithril.partition.algorithms.rewrite import describe_step
 from mithril.partition.decompose.sites import Site, find_sites
 from mithril.partition.decompose.write import Counts, Describe, write_sites
 from mithril.partition.overlap import AS_IT_PAYS
-from mithril.partition.overlap.place import Ordered, find_order
+from mithril.partition.overlap.place import find_order
 from mithril.partition.overlap.starts import LEAST_EXPOSED
 from mithril.plan import Program
 
@@ -30,6 +30,8 @@ LEAST_BYTES = 1 << 16
 """What is smaller is not cut into chunks."""
 MOST_TRIALS = 16
 """So often a whole program is placed anew, at most."""
+_Choice = tuple[Site, int]
+"""A site as it may be taken apart, and into how many parts."""
 
 
 def decompose_all(program: Program, hardware: Hardware) -> Program:
@@ -51,7 +53,7 @@ def decompose_where_it_pays(program: Program, pricing: Pricing) -> Program:
         pricing: says what takes how long.
     """
     rings = find_sites(program, rings=True, chunks=False)
-    return _choose(program, pricing, {site: (count_members(site, program),) for site in rings})
+    return _choose(program, pricing, {site: _list_rings(site, program) for site in rings})
 
 
 def cut_where_it_pays(program: Program, pricing: Pricing) -> Program:
@@ -61,12 +63,12 @@ def cut_where_it_pays(program: Program, pricing: Pricing) -> Program:
         program: a local one, in which no collective was started yet.
         pricing: says what takes how long.
     """
-    wanted: dict[Site, Sequence[int]] = {}
+    wanted: dict[Site, Sequence[_Choice]] = {}
     for site in find_sites(program, rings=False, chunks=True):
         value = site.collective.inputs[0]
         if site.op.count_bytes([value.type]) >= LEAST_BYTES:
             size = value.type.shape[site.dimension]
-            wanted[site] = [count for count in COUNTS if count <= size]
+            wanted[site] = [(site, count) for count in COUNTS if count <= size]
     return _choose(program, pricing, wanted)
 
 
@@ -95,25 +97,39 @@ def _describe_by(mesh: Mesh, hardware: Hardware) -> Describe:
     return describe
 
 
-def _choose(program: Program, pricing: Pricing, counts: Mapping[Site, Sequence[int]]) -> Program:
+def _list_rings(site: Site, program: Program) -> list[_Choice]:
+    """Return the ways of a ring: with all products that can be in parts, or without sums.
+
+    Where a product sums over parts its whole result is written again for each.
+    """
+    count = count_members(site, program)
+    kept = tuple(cut for cut in site.after if cut.is_kept)
+    if not kept or kept == site.after or kept[0] is not site.after[0]:
+        return [(site, count)]
+    return [(site, count), (replace(site, after=kept, is_kept=True), count)]
+
+
+def _choose(
+    program: Program, pricing: Pricing, choices: Mapping[Site, Sequence[_Choice]]
+) -> Program:
     """Return a program with those sites taken apart by which it takes less time.
 
     Args:
         program: a local one.
         pricing: says what takes how long.
-        counts: the sites, and into how many parts each may be cut.
+        choices: of each site the ways to take it apart; those of sites that are alike correspond.
     """
-    if not counts:
+    if not choices:
         return program
-    best = find_order(program.graph, pricing, AS_IT_PAYS)
-    found = program
+    best, found = find_order(program.graph, pricing, AS_IT_PAYS), program
     alike: dict[object, list[Site]] = {}
-    for site in counts:
-        if best.hiding.find_exposed(site.collective) > _find_least(best, site):
+    for site in choices:
+        exposed, taken = best.hiding.find_exposed(site.collective), best.hiding.taken
+        if exposed > LEAST_EXPOSED * taken[site.collective]:
             alike.setdefault(site.describe(), []).append(site)
     chosen: dict[Site, int] = {}
-    for sites, count in _list_gains(alike.values(), counts, program, pricing)[:MOST_TRIALS]:
-        more = chosen | dict.fromkeys(sites, count)
+    for sites, number in _list_gains(alike.values(), choices, program, pricing)[:MOST_TRIALS]:
+        more = chosen | dict(choices[site][number] for site in sites)
         changed = take_apart(program, more, pricing.hardware)
         after = find_order(changed.graph, pricing, AS_IT_PAYS)
         if after.hiding.seconds < best.hiding.seconds:
@@ -121,31 +137,26 @@ def _choose(program: Program, pricing: Pricing, counts: Mapping[Site, Sequence[i
     return found
 
 
-def _find_least(order: Ordered, site: Site) -> float:
-    return LEAST_EXPOSED * order.hiding.taken[site.collective]
-
-
 def _list_gains(
     groups: Iterable[Sequence[Site]],
-    counts: Mapping[Site, Sequence[int]],
+    choices: Mapping[Site, Sequence[_Choice]],
     program: Program,
     pricing: Pricing,
 ) -> list[tuple[Sequence[Site], int]]:
-    """Return the groups of sites that gain apart by themselves, with the best number of parts."""
+    """Return the groups of sites that gain apart by themselves, with the best of their choices."""
     describe = _describe_by(program.mesh, pricing.hardware)
     found: list[tuple[float, Sequence[Site], int]] = []
     for sites in groups:
-        first = sites[0]
-        whole = _extract(first)
+        whole = _extract(sites[0])
         seconds = _measure(whole, pricing)
         gains = [
-            (seconds - _measure(write_sites(whole, {first: count}, describe), pricing), count)
-            for count in counts[first]
+            (seconds - _measure(write_sites(whole, dict([choice]), describe), pricing), number)
+            for number, choice in enumerate(choices[sites[0]])
         ]
-        gain, count = max(gains, default=(0.0, 0))
+        gain, number = max(gains, default=(0.0, 0))
         if gain > 0:
-            found.append((gain * len(sites), sites, count))
-    return [(sites, count) for _, sites, count in sorted(found, key=lambda item: -item[0])]
+            found.append((gain * len(sites), sites, number))
+    return [(sites, number) for _, sites, number in sorted(found, key=lambda item: -item[0])]
 
 
 def _extract(site: Site) -> Graph:

@@ -29,13 +29,14 @@ from mithril.ops.collective import (
     ReduceScatter,
     collective_of,
 )
-from mithril.ops.elementwise import Cast
 from mithril.partition.decompose.cuts import Cut, cut_by_operand, cut_by_result, is_product
 from mithril.partition.decompose.varying import Varying, find_varying
 from mithril.plan import Program
 
 MOST_MEMBERS = 64
 """Rings of more devices are not written: a program would have too many steps."""
+MOST_BEFORE = 16
+"""As many ops make an operand part by part, at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +47,8 @@ class Site:
         collective: a node of one operand and one result.
         dimension: of its operand, along which it is cut.
         is_ring: whether that is the dimension which is gathered or scattered.
-        before: what makes the operand; None where it is there already.
-        cast: what stands between the two; None where nothing does.
+        before: what makes the operand, in order: products, and what is done to their elements; none
+            where it is there already.
         after: what takes the result part by part, in order; the first is the first that takes it.
         is_kept: whether something else takes it, too.
     """
@@ -55,8 +56,7 @@ class Site:
     collective: Node
     dimension: int
     is_ring: bool
-    before: Cut | None = None
-    cast: Node | None = None
+    before: tuple[Cut, ...] = ()
     after: tuple[Cut, ...] = ()
     is_kept: bool = False
 
@@ -69,14 +69,13 @@ class Site:
     @property
     def cuts(self) -> tuple[Cut, ...]:
         """What is computed part by part."""
-        return (() if self.before is None else (self.before,)) + self.after
+        return self.before + self.after
 
     @property
     def replaced(self) -> tuple[Node, ...]:
         """The nodes in whose place others stand, in order."""
-        between = () if self.cast is None else (self.cast,)
-        made = () if self.before is None else (self.before.node, *between)
-        return (*made, self.collective, *(cut.node for cut in self.after))
+        before, after = ([cut.node for cut in cuts] for cuts in (self.before, self.after))
+        return (*before, self.collective, *after)
 
     @property
     def end(self) -> Node:
@@ -183,14 +182,30 @@ class _Finder:
     # -------------------------------------------------------------- what is computed with it
 
     def _find_before(self, node: Node, dimension: int, *, is_ring: bool) -> Site | None:
-        """Return the site of a collective and the product that makes its operand."""
-        maker, cast = self._makers.get(node.inputs[0]), None
-        if maker is not None and isinstance(maker.op, Cast) and self._is_only_use(maker):
-            maker, cast = self._makers.get(maker.inputs[0]), maker
-        if maker is None or maker in self._taken or not is_product(maker):
+        """Return the site of a collective and the products that make its operand."""
+        found: dict[Node, Cut] = {}
+        if not self._trace(node.inputs[0], dimension, found):
             return None
-        cut = cut_by_result(maker, dimension) if self._is_only_use(maker) else None
-        return None if cut is None else Site(node, dimension, is_ring, cut, cast)
+        cuts = sorted(found.values(), key=lambda cut: self._positions[cut.node])
+        return Site(node, dimension, is_ring, tuple(cuts))
+
+    def _trace(self, value: Value, dimension: int, found: dict[Node, Cut]) -> bool:
+        """Note what makes a value part by part, and return whether products are among that."""
+        node = self._makers.get(value)
+        if node is None or node in self._taken or len(found) >= MOST_BEFORE:
+            return False
+        is_leaf = is_product(node)
+        is_made = (is_leaf or node.op.is_pointwise) and self._is_only_use(node)
+        cut = cut_by_result(node, dimension) if is_made else None
+        if cut is None:
+            return False
+        if not is_leaf:
+            pairs = zip(node.inputs, cut.operands, strict=True)
+            inner = [self._trace(x, at, found) for x, at in pairs if at is not None]
+            is_leaf = any(inner)
+        if is_leaf:
+            found[node] = cut
+        return is_leaf
 
     def _is_only_use(self, node: Node) -> bool:
         """Return whether the result of a node is used once, and leaves no graph."""

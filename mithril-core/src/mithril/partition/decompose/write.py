@@ -116,7 +116,7 @@ class _Writer:
         """Have the first part travel, or all chunks, where nothing is to be computed for that."""
         count = self.counts[site]
         self._steps[site] = self._number_steps(site, count - 1 if site.is_ring else count)
-        if site.before is not None:
+        if site.before:
             return
         (value,), x = site.collective.outputs, self._get(site.collective.inputs[0])
         self._gathered[value] = site
@@ -129,12 +129,12 @@ class _Writer:
             self._parts[site] = [self._issue(site, site.op, chunk) for chunk in chunks]
 
     def _finish(self, site: Site) -> None:
-        if site.before is None:
+        if not site.before:
             self._compute_after(site)
         elif site.is_ring:
-            self._scatter(site, site.before)
+            self._scatter(site)
         else:
-            self._send_chunks(site, site.before)
+            self._send_chunks(site)
 
     def _compute_after(self, site: Site) -> None:
         """Compute with each part of what comes while the next one travels."""
@@ -165,39 +165,50 @@ class _Writer:
         with self.builder.like(cut.node):
             return cut.compute(self.builder, given, cut_other, part.shape[site.dimension])
 
-    def _scatter(self, site: Site, before: Cut) -> None:
+    def _scatter(self, site: Site) -> None:
         """Compute a part for another member while the sum for the one before it travels."""
-        count, reduction = self.counts[site], getattr(site.op, "reduction", "")
+        count, node = self.counts[site], site.before[-1].node
         (value,) = site.collective.outputs
+        is_narrow = is_narrow_sum("sum", value.type.dtype)
         term: Any = None
-        is_narrow = is_narrow_sum(reduction, value.type.dtype)
         for distance in reversed(range(count)):
             sent = None if term is None else self._issue(site, self._permute(site), term)
-            part = self._compute_before(site, before, (count - distance) % count)
-            with self.builder.like(before.node):
+            part = self._compute_before(site, (count - distance) % count)
+            with self.builder.like(node):
                 part = cast(part, DType.float32) if is_narrow else part
                 term = part if sent is None else add(sent, part)
-        with self.builder.like(before.node):
+        with self.builder.like(node):
             self._name([value], [cast(term, value.type.dtype)])
 
-    def _send_chunks(self, site: Site, before: Cut) -> None:
+    def _send_chunks(self, site: Site) -> None:
         """Compute a chunk while the one before it travels."""
         made = [
-            self._issue(site, site.op, self._compute_before(site, before, number))
+            self._issue(site, site.op, self._compute_before(site, number))
             for number in range(self.counts[site])
         ]
         node = site.collective
         with self.builder.at(scope=node.scope, source=node.source, phase=node.phase):
             self._name(node.outputs, [self._join(site, made, site.dimension)])
 
-    def _compute_before(self, site: Site, before: Cut, number: int) -> Any:
+    def _compute_before(self, site: Site, number: int) -> Any:
         """Return a part of what a collective is to carry."""
-        given, operand = [self._get(x) for x in before.node.inputs], site.collective.inputs[0]
         start, stop = self._find_edge(site, number)
-        with self.builder.like(before.node):
-            take = self._find_taking(site, before, number)
-            (part,) = before.compute(self.builder, given, take, stop - start)
-            return cast(part, operand.type.dtype)
+        parts: dict[Value, Any] = {}
+        for cut in site.before:
+            take = self._find_taking(site, cut, number)
+            made = [parts.get(x) for x in cut.node.inputs]
+            given = [
+                self._get(x) if part is None else part
+                for x, part in zip(cut.node.inputs, made, strict=True)
+            ]
+
+            def cut_other(x: Tensor, at: int) -> Any:
+                return x if any(x is part for part in made) else take(x, at)  # noqa: B023
+
+            with self.builder.like(cut.node):
+                results = cut.compute(self.builder, given, cut_other, stop - start)
+            parts |= zip(cut.node.outputs, results, strict=True)
+        return parts[site.collective.inputs[0]]
 
     # -------------------------------------------------------------- parts
 
