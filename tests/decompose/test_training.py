@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import mithril as ml
 import numpy as np
+import pytest
 from mithril.cli.gpt import Sizes, gpt, megatron, with_loss
-from mithril.mesh import P
+from mithril.mesh import Mesh, P
+
+from tests.conformance.engines import BACKENDS, opened
+from tests.tolerances import TOLERANCE
 
 SIZES = Sizes(layers=2, width=16, heads=4, hidden=32, context=8, batch=4)
 VOCABULARY, STEPS = 24, 3
