@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +20,8 @@ from mithril.types import DType, TensorType
 
 from tests.algorithms.cases import program_of
 from tests.conformance.engines import BACKENDS, opened
-from tests.decompose.cases import Case, cases, check_close, check_program, execute
+from tests.decompose.cases import Case, Row, cases, check_close, check_program, execute
 from tests.engine.programs import execute as execute_parts
-from tests.graphs import values_for
 from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 
@@ -34,9 +34,22 @@ def test_random_plans_make_the_same_with_products_in_parts(case: Case) -> None:
     assert found.executed == list(found.plan.list_issued())
     program = found.plan.stages[0].program
     check_program(program)
-    again, rows = execute(program, values_for(case.graph))
+    again, rows = execute(program, case.values)
     assert rows == found.executed
     check_close(again, wanted.outputs, case.dtype)
+
+
+@settings(max_examples=scaled(200), deadline=None)
+@given(cases(is_exact=True), st.data())
+def test_where_no_order_of_a_sum_matters_bits_are_the_same(case: Case, data: st.DataObject) -> None:
+    wanted, _ = execute(case.program(), case.values)
+    for program in (
+        case.run("decompose").plan.stages[0].program,
+        draw_parts(data, case.program()),
+    ):
+        found, _ = execute(program, case.values)
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(found[name], value, name)
 
 
 def draw_parts(draw: st.DataObject, program: Program, most: int = 4) -> Program:
@@ -52,7 +65,7 @@ def draw_parts(draw: st.DataObject, program: Program, most: int = 4) -> Program:
 @settings(max_examples=scaled(200), deadline=None)
 @given(cases(), st.data())
 def test_random_plans_make_the_same_in_chunks(case: Case, data: st.DataObject) -> None:
-    program, values = case.program(), values_for(case.graph)
+    program, values = case.program(), case.values
     changed = draw_parts(data, program)
     check_program(changed)
     (found, rows), (wanted, _) = execute(changed, values), execute(program, values)
@@ -262,12 +275,18 @@ def test_what_no_product_takes_first_stays() -> None:
 def test_every_backend_runs_products_in_parts(
     backend: str, case: Case, data: st.DataObject
 ) -> None:
-    values = values_for(case.graph)
+    values = case.values
     if data.draw(st.booleans()):
         program = case.run("decompose").plan.stages[0].program
     else:
         program = draw_parts(data, case.program())
-    compare_on(backend, program, values, case.dtype)
+    rows = compare_on(backend, program, values, case.dtype)
+    missing, more = Counter(program.list_issued()), Counter(rows)
+    missing.subtract(more)
+    if (backend, case.dtype) != ("jax", "bfloat16"):  # XLA moves float32 there on CPU
+        # What a plan gathers twice, XLA gathers once.
+        assert min(missing.values(), default=0) >= 0
+        assert backend == "jax" or not any(missing.values())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -287,13 +306,16 @@ def test_backends_run_each_form(backend: str, form: str) -> None:
         port.name: rng.standard_normal(port.type.shape).astype(np.float32)
         for port in program.inputs
     }
-    compare_on(backend, program, values, "float32")
+    rows = compare_on(backend, program, values, "float32")
+    assert sorted(rows) == sorted(program.list_issued())
 
 
-def compare_on(backend: str, program: Program, values: dict[str, np.ndarray], dtype: str) -> None:
+def compare_on(
+    backend: str, program: Program, values: dict[str, np.ndarray], dtype: str
+) -> list[Row]:
+    """Return what a backend exchanges in a program, whose outputs are those of NumPy."""
     wanted, _ = execute(program, values)
     engine = opened(backend, **program.mesh.sizes).engine
     found, rows = execute(program, values, engine)
     check_close(found, wanted, dtype)
-    if (backend, dtype) != ("jax", "bfloat16"):  # XLA moves float32 there on CPU
-        assert sorted(rows) == sorted(program.list_issued())
+    return rows

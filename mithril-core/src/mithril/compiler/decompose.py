@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from mithril.cost import Target
 from mithril.cost.streams import Pricing
+from mithril.ops.collective import Permute
 from mithril.partition.decompose import (
     CHUNKS,
     RING,
@@ -39,15 +40,16 @@ def decompose_plan(plan: Plan, target: Target, asked: Overlap) -> Plan:
     )
 
 
-def choose_parts(plan: Plan, pricings: Sequence[Pricing], asked: Overlap) -> Plan:
+def choose_parts(plan: Plan, target: Target, pricings: Sequence[Pricing], asked: Overlap) -> Plan:
     """Return a plan with what is predicted to take less time in parts.
 
     Args:
         plan: before its collectives are placed.
+        target: where it will run.
         pricings: of the programs of its stages.
         asked: what may be taken apart.
     """
-    if asked.strategy == AUTO:
+    if asked.strategy == AUTO and Permute.name in target.capabilities:
         plan = change_programs(plan, lambda p, n: decompose_where_it_pays(p, pricings[n]))
     if asked.in_chunks:
         plan = change_programs(plan, lambda p, n: cut_where_it_pays(p, pricings[n]))

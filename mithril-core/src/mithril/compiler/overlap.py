@@ -68,7 +68,7 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     limit = _find_limit(plan, target)
     if limit is None and not asked.said and not asked.said_of_chunks:
         limit = find_peak(plan)
-    for candidate in dict.fromkeys((choose_parts(plan, pricings, asked), plan)):
+    for candidate in dict.fromkeys((choose_parts(plan, target, pricings, asked), plan)):
         placed = _place(candidate, pricings, asked)
         if limit is None or find_peak(placed) <= limit:
             return note_parts(placed, asked)
