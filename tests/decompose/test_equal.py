@@ -270,7 +270,7 @@ def test_what_no_product_takes_first_stays() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=scaled(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(24), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases(3), st.data())
 def test_every_backend_runs_products_in_parts(
     backend: str, case: Case, data: st.DataObject

@@ -7,15 +7,11 @@ by side; where a product sums over it, they are added up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mithril.ir import Builder, Node, Op, Tensor
 from mithril.ir.rule import FactorDims, Rule
-
-CutOperand = Callable[[Tensor, int], Any]
-"""Takes an operand and the dimension along which a part of it is wanted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,25 +36,22 @@ class Cut:
         return None not in self.results
 
     def compute(
-        self, builder: Builder, given: Sequence[Tensor], cut: CutOperand, size: int
+        self, builder: Builder, operands: Sequence[Tensor], size: int
     ) -> tuple[Tensor, ...]:
         """Append the op on a part of its operands.
 
         Args:
             builder: of the program.
-            given: the operands; what `cut` is not asked for is taken as it is.
-            cut: returns the part of an operand.
+            operands: cut along the dimensions of `operands`.
             size: of the part along the factor.
         """
-        pairs = zip(given, self.operands, strict=True)
-        parts = [x if at is None else cut(x, at) for x, at in pairs]
         types = [
             value.type
             if at is None
             else value.type.with_shape(_with_size(value.type.shape, at, size))
             for value, at in zip(self.node.outputs, self.results, strict=True)
         ]
-        return builder.apply(self.node.op.resize(types), *parts)
+        return builder.apply(self.node.op.resize(types), *operands)
 
 
 def _with_size(shape: Sequence[int], at: int, size: int) -> tuple[int, ...]:
@@ -121,4 +114,4 @@ def is_product(node: Node) -> bool:
     return node.op.contracts([v.type for v in node.inputs], [v.type for v in node.outputs])
 
 
-__all__ = ["Cut", "CutOperand", "cut_by_operand", "cut_by_result", "is_product"]
+__all__ = ["Cut", "cut_by_operand", "cut_by_result", "is_product"]

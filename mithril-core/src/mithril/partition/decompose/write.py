@@ -14,6 +14,7 @@ added up by one member. Chunks travel by the collective itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -22,7 +23,7 @@ from mithril.ir import Algorithm, Builder, Cause, Graph, Node, Tensor, Value
 from mithril.ir.rewrite import all_nodes, map_bodies
 from mithril.ops import add, cast, concatenate
 from mithril.ops.collective import Collective, is_narrow_sum
-from mithril.partition.decompose.cuts import Cut, CutOperand
+from mithril.partition.decompose.cuts import Cut
 from mithril.partition.decompose.parts import Places, cut_evenly, pass_on, slice_part
 from mithril.partition.decompose.sites import Site
 from mithril.types import DType
@@ -100,8 +101,7 @@ class _Writer:
             site = self._gathered[value]
             while len(self._parts[site]) < self.counts[site]:
                 self._send_on(site)
-            node = site.collective
-            with self.builder.at(scope=node.scope, source=node.source, phase=node.phase):
+            with self._at(site.collective):
                 whole = self._join(site, self._parts[site], site.dimension)
             self._name([value], [whole])
         return self._made[value]
@@ -124,8 +124,8 @@ class _Writer:
             self._parts[site] = [x]
             self._send_on(site)
         else:
-            edges = cut_evenly(x.shape[site.dimension], count)
-            chunks = [slice_part(x, site.dimension, *edge) for edge in edges]
+            with self._at(site.collective):
+                chunks = [self._take(site, x, site.dimension, number) for number in range(count)]
             self._parts[site] = [self._issue(site, site.op, chunk) for chunk in chunks]
 
     def _finish(self, site: Site) -> None:
@@ -155,15 +155,9 @@ class _Writer:
 
     def _compute_part(self, site: Site, cut: Cut, number: int) -> Sequence[Any]:
         """Append an op on a part of what comes in, and the same part of its other operands."""
-        (value,), part = site.collective.outputs, self._parts[site][number]
-        given = [part if x is value else self._get(x) for x in cut.node.inputs]
-        take = self._find_taking(site, cut, number)
-
-        def cut_other(x: Tensor, at: int) -> Any:
-            return part if x is part else take(x, at)
-
-        with self.builder.like(cut.node):
-            return cut.compute(self.builder, given, cut_other, part.shape[site.dimension])
+        part = self._parts[site][number]
+        known = {site.collective.outputs[0]: part}
+        return self._compute(site, cut, number, known, part.shape[site.dimension])
 
     def _scatter(self, site: Site) -> None:
         """Compute a part for another member while the sum for the one before it travels."""
@@ -186,29 +180,32 @@ class _Writer:
             self._issue(site, site.op, self._compute_before(site, number))
             for number in range(self.counts[site])
         ]
-        node = site.collective
-        with self.builder.at(scope=node.scope, source=node.source, phase=node.phase):
-            self._name(node.outputs, [self._join(site, made, site.dimension)])
+        with self._at(site.collective):
+            self._name(site.collective.outputs, [self._join(site, made, site.dimension)])
 
     def _compute_before(self, site: Site, number: int) -> Any:
         """Return a part of what a collective is to carry."""
         start, stop = self._find_edge(site, number)
-        parts: dict[Value, Any] = {}
+        known: dict[Value, Any] = {}
         for cut in site.before:
-            take = self._find_taking(site, cut, number)
-            made = [parts.get(x) for x in cut.node.inputs]
-            given = [
-                self._get(x) if part is None else part
-                for x, part in zip(cut.node.inputs, made, strict=True)
-            ]
+            results = self._compute(site, cut, number, known, stop - start)
+            known |= zip(cut.node.outputs, results, strict=True)
+        return known[site.collective.inputs[0]]
 
-            def cut_other(x: Tensor, at: int) -> Any:
-                return x if any(x is part for part in made) else take(x, at)  # noqa: B023
-
-            with self.builder.like(cut.node):
-                results = cut.compute(self.builder, given, cut_other, stop - start)
-            parts |= zip(cut.node.outputs, results, strict=True)
-        return parts[site.collective.inputs[0]]
+    def _compute(
+        self, site: Site, cut: Cut, number: int, known: Mapping[Value, Any], size: int
+    ) -> Sequence[Any]:
+        """Append an op on a part of its operands, some of which are there in parts."""
+        operands = []
+        with self.builder.like(cut.node):
+            for value, at in zip(cut.node.inputs, cut.operands, strict=True):
+                if value in known:
+                    operands.append(known[value])
+                elif at is None:
+                    operands.append(self._get(value))
+                else:
+                    operands.append(self._take(site, self._get(value), at, number))
+            return cut.compute(self.builder, operands, size)
 
     # -------------------------------------------------------------- parts
 
@@ -217,23 +214,20 @@ class _Writer:
         value = site.collective.inputs[0] if site.before else site.collective.outputs[0]
         return cut_evenly(value.type.shape[site.dimension], self.counts[site])[number]
 
-    def _find_taking(self, site: Site, cut: Cut, number: int) -> CutOperand:
-        """Return what takes a part of an operand: a chunk, or that of the member so far behind."""
-        if not site.is_ring:
-            start, stop = self._find_edge(site, number)
-            return lambda x, at: slice_part(x, at, start, stop)
-        axes, count = site.op.axes, self.counts[site]
-        return lambda x, at: self._places.take(x, at, axes, count, number)
+    def _take(self, site: Site, x: Any, at: int, number: int) -> Any:
+        """Return a part of x: a chunk, or that of the member so far behind."""
+        if site.is_ring:
+            return self._places.take(x, at, site.op.axes, self.counts[site], number)
+        return slice_part(x, at, *self._find_edge(site, number))
 
     def _join(self, site: Site, parts: Sequence[Any], at: int) -> Any:
         """Return parts side by side; those of a ring come in the order of distances behind."""
         joined = concatenate(parts, at)
         if not site.is_ring:
             return joined
-        axes, count = site.op.axes, self.counts[site]
         # Member m is (i - m) mod n behind member i, so the same numbers say where its part is.
-        ordered = [self._places.take(joined, at, axes, count, m) for m in range(count)]
-        return concatenate(ordered, at)
+        members = range(self.counts[site])
+        return concatenate([self._take(site, joined, at, member) for member in members], at)
 
     # -------------------------------------------------------------- what is issued
 
@@ -246,6 +240,10 @@ class _Writer:
     def _permute(self, site: Site) -> Collective:
         return pass_on(site.op.axes, self.counts[site])
 
+    def _at(self, node: Node, cause: Cause | None = None) -> AbstractContextManager[None]:
+        """Stamp what is made inside as a collective was."""
+        return self.builder.at(scope=node.scope, source=node.source, phase=node.phase, cause=cause)
+
     def _send_on(self, site: Site) -> None:
         """Pass the part that came last on to the next member."""
         parts = self._parts[site]
@@ -254,8 +252,7 @@ class _Writer:
     def _issue(self, site: Site, op: Collective, x: Any) -> Any:
         node, algorithm = site.collective, next(self._steps[site])
         cause = self.describe(node, op, op.count_bytes([x.type]), algorithm)
-        where = self.builder.at(scope=node.scope, source=node.source, phase=node.phase, cause=cause)
-        with where:
+        with self._at(node, cause):
             return self.builder.apply(op, x)[0]
 
 
