@@ -9,16 +9,22 @@ from functools import cache
 import mithril as ml
 import pytest
 from mithril.cli.gpt import Sizes, transformer_block
+from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.cost import SIMULATED, Hardware
+from mithril.cost.levels import Level
 from mithril.ir import Start, Wait
-from mithril.mesh import Mesh, P
-from mithril.ops.collective import collective_of
+from mithril.mesh import Mesh, P, Sharding
+from mithril.ops.collective import collective_of, collectives
 from mithril.partition.decompose import CHUNKS, RING
+from mithril.partition.overlap import Overlap
 from mithril.plan import Execution, Plan
 from mithril.plan.proof import prove_order
 from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.report import explain
 from mithril.runtime.planned import plan_backend
+from mithril.sharding import Layout
+
+from tests.graphs import MEGATRON_MLP, mlp
 
 SIZES = Sizes(layers=1, width=64, heads=4, hidden=256, context=32, batch=2)
 BETWEEN = P(None, "tensor")
@@ -261,6 +267,29 @@ def test_plans_say_where_nothing_can_be_decomposed() -> None:
             assert "pipeline_communication=True changes nothing in this plan: " in text
 
 
+def test_products_stay_whole_where_a_target_has_no_permutes() -> None:
+    """Unless that is asked for, which is refused then as for any collective."""
+    graph, mesh = mlp(2, 64, 512, 1024), Mesh(tensor=4)
+    layouts = {
+        name: Layout(computed=Sharding.of(mesh, spec, 2), decided_by="the annotation")
+        for name, spec in MEGATRON_MLP.items()
+        if "bias" not in name
+    }
+    split = Sharding.of(mesh, BETWEEN, 3)
+    layouts |= {"x": Layout(split), "y": Layout(leaves=split)}
+    slow = replace(
+        SIMULATED, execution=Execution(overlaps=True), levels=(Level("any", None, 1e-9, 1e9),)
+    )
+    kinds, kernels = {}, ml.NumpyBackend().engine.kernels
+    for capabilities in (frozenset(collectives()), frozenset(collectives()) - {"permute"}):
+        target = Target("some", mesh, kernels, capabilities, slow)
+        options = PlanOptions(overlap=Overlap("auto", "said"))
+        plan = make_plan(graph, Request(layouts), target, options)
+        kinds["permute" in capabilities] = {row.kind for row in plan.collectives()}
+    assert "permute" in kinds[True]
+    assert "permute" not in kinds[False]
+
+
 def test_one_option_stands_for_all_passes() -> None:
     plan = planned("tpu-v4", LARGE, dtype="bfloat16", communication_optimization=True).plan
     (note,) = [note for note in plan.notes if note.startswith("communication_optimization=True")]
@@ -278,6 +307,11 @@ def test_one_option_stands_for_all_passes() -> None:
             {"pipeline_communication": True, "overlap_communication": False},
             "pipeline_communication=True is given together with overlap_communication=False, by "
             "which nothing goes on beside chunks; leave one of them out",
+        ),
+        (
+            {"pipeline_communication": True, "communication_overlap_strategy": "bucket"},
+            "pipeline_communication=True is given together with communication_overlap_strategy="
+            "'bucket', by which all that a block needs travels at once; leave one of them out",
         ),
         (
             {"pipeline_communication": True, "communication_optimization": False},

@@ -7,10 +7,15 @@ from dataclasses import replace
 from mithril.errors import OptionError
 from mithril.options import check_choice, check_flag
 from mithril.partition.overlap import AS_IT_PAYS, STRATEGIES, Overlap
-from mithril.partition.overlap.asked import AUTO, NONE
+from mithril.partition.overlap.asked import AUTO, BUCKET, NONE
 
 FLAG, STRATEGY = "overlap_communication", "communication_overlap_strategy"
 CHUNKS = "pipeline_communication"
+WITHOUT_CHUNKS = {
+    NONE: "nothing goes on beside chunks",
+    BUCKET: "all that a block needs travels at once",
+}
+"""Strategies with which nothing travels in chunks, and why."""
 
 
 def read_overlap(
@@ -53,24 +58,24 @@ def read_chunks(given: object, overlap: Overlap, default: Overlap = AS_IT_PAYS) 
     Args:
         given: `pipeline_communication=`; None where it is not given.
         overlap: how they are to be placed.
-        default: what holds where it is not given, unless nothing overlaps.
+        default: what holds where it is not given, unless the strategy says the opposite.
 
     Raises:
-        OptionError: it is neither True nor False, or nothing is to go on beside chunks.
+        OptionError: it is neither True nor False, or the strategy says the opposite.
 
     >>> read_chunks(True, AS_IT_PAYS).in_chunks
     True
     """
+    why = WITHOUT_CHUNKS.get(overlap.strategy)
     if given is None:
-        if overlap.strategy == NONE:
+        if why is not None:
             return replace(overlap, in_chunks=False, said_of_chunks="")
         return replace(overlap, in_chunks=default.in_chunks, said_of_chunks=default.said_of_chunks)
     is_on = check_flag(CHUNKS, given)
-    if is_on and overlap.strategy == NONE:
-        said = overlap.said or f"{STRATEGY}={NONE!r}"
+    if is_on and why is not None:
         raise OptionError(
-            f"{CHUNKS}=True is given together with {said}, by which nothing goes on beside "
-            f"chunks; leave one of them out"
+            f"{CHUNKS}=True is given together with {overlap.said}, by which {why}; leave one of "
+            f"them out"
         )
     return replace(overlap, in_chunks=is_on, said_of_chunks=f"{CHUNKS}={is_on}" if is_on else "")
 
