@@ -290,6 +290,27 @@ def test_products_stay_whole_where_a_target_has_no_permutes() -> None:
     assert "permute" not in kinds[False]
 
 
+def test_what_is_compressed_stays_so() -> None:
+    """Sums that are passed on would travel in float32."""
+    model = ml.Model()
+    model |= ml.Linear(256, bias=False, name="up")(input="x", output="y")
+    model |= ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    shapes = {
+        "x": ml.TensorSpec((16, 64), sharding=P("data")),
+        "t": ml.TensorSpec((16, 256), sharding=P("data")),
+    }
+    steps = {}
+    for form in (None, "bf16"):
+        step = ml.train_step(
+            model, ml.NumpyBackend(Mesh(data=4)), ml.optim.adamw(0.1), shapes=shapes, zero=3,
+            gradient_compression=form, communication_overlap_strategy="decompose",
+        )  # fmt: skip
+        steps[form] = [row for row in step.plan.collectives() if row.phase == "backward"]
+    assert {row.cause.algorithm.kind for row in steps[None]} == {"reduce_scatter"}
+    (row,) = steps["bf16"]
+    assert (row.kind, row.cause.compressed) == ("reduce_scatter", "bf16")
+
+
 def test_one_option_stands_for_all_passes() -> None:
     plan = planned("tpu-v4", LARGE, dtype="bfloat16", communication_optimization=True).plan
     (note,) = [note for note in plan.notes if note.startswith("communication_optimization=True")]

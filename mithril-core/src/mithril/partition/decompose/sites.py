@@ -112,12 +112,12 @@ def find_sites(program: Program, *, rings: bool, chunks: bool) -> tuple[Site, ..
 
 
 def _is_candidate(node: Node, mesh: Mesh) -> bool:
-    """Return whether a node is a collective of one operand that exchanges anything."""
-    op = node.op
+    """Return whether a node is a collective of one operand that exchanges anything as it likes."""
+    op, cause = node.op, node.cause
     if not isinstance(op, Collective) or len(node.inputs) != 1 or set(op.axes) - set(mesh.names):
         return False
-    is_step = node.cause is not None and node.cause.algorithm is not None
-    return not is_step and node.inputs[0].type.size > 0 and mesh.product(op.axes) > 1
+    is_bound = cause is not None and (cause.algorithm is not None or bool(cause.compressed))
+    return not is_bound and node.inputs[0].type.size > 0 and mesh.product(op.axes) > 1
 
 
 @dataclass(slots=True)
