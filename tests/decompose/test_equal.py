@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mithril.cost import SIMULATED
-from mithril.ir import Builder, Repeat
-from mithril.mesh import Mesh, Sharding
-from mithril.ops import einsum, tanh
+from mithril.ir import Builder, Repeat, Tensor
+from mithril.mesh import Mesh, P, Sharding
+from mithril.ops import einsum, repeat, tanh
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
 from mithril.partition.decompose import find_sites, take_apart
 from mithril.plan import Program
@@ -230,6 +230,24 @@ def test_loops_are_entered(count: int) -> None:
     (y,) = builder.apply(op, builder.input(x.type, "x0"), builder.input(w.type, "x1"))
     program = program_of(builder.build({"y": y}), mesh)
     compare(program, take_rings(program), ["permute"] * 2 * (count - 1) * 3)
+
+
+@pytest.mark.parametrize("at", [P(None, "tensor"), P(None, None, "tensor")])
+@pytest.mark.parametrize("count", [2, 3])
+def test_loops_over_stacks_are_entered_with_their_gradients(count: int, at: P) -> None:
+    builder, mesh = Builder(), Mesh(tensor=count)
+    x = builder.input(TensorType((2, 6, 12), F32), "x")
+    up, down = (builder.input(TensorType((3, 12, 12), F32), name) for name in ("up", "down"))
+
+    def layer(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return tanh(einsum("bsd,hd->bsh", tanh(einsum("bsd,hd->bsh", x, up)), down))
+
+    graph = builder.build({"y": repeat(layer, x, stacked=(up, down))})
+    case = Case(graph, mesh, {"x": P(None, "tensor")}, {"up": at}, P(None, "tensor"))
+    found, wanted = case.run("decompose"), case.run("none")
+    check_close(found.outputs, wanted.outputs, "float32")
+    assert found.executed == list(found.plan.list_issued())
+    assert {row.times for row in found.plan.collectives() if row.cause.algorithm} == {3}
 
 
 def test_what_is_equal_on_all_devices_is_summed_in_one_order() -> None:
