@@ -88,15 +88,16 @@ def note_parts(plan: Plan, asked: Overlap, why: str = "", obstacle: str = "") ->
         plan: after all passes over its programs.
         asked: what was asked for.
         why: nothing does that could.
-        obstacle: why nothing would be gained by it.
+        obstacle: where, and why, nothing would be gained by it.
     """
     notes = []
     if asked.strategy == DECOMPOSE and asked.said and not count_apart(plan, RING):
         reason = why or "no product takes what is gathered, or makes what is scattered"
         notes.append(f"{asked.said} decomposes nothing in this plan: {reason}")
     if asked.said_of_chunks and not count_apart(plan, CHUNKS):
-        reason = obstacle or why or "no collective is predicted to take less time in chunks"
-        notes.append(f"{asked.said_of_chunks} changes nothing in this plan: {reason}")
+        reason = why or "no collective is predicted to take less time in chunks"
+        place = obstacle or f"in this plan: {reason}"
+        notes.append(f"{asked.said_of_chunks} changes nothing {place}")
     return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
 
 

@@ -54,7 +54,8 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     whole, plan = plan, decompose_plan(plan, target, asked)
     execution = target.hardware.execution
     if (why := _find_obstacle(execution)) is not None:
-        return note_parts(_with_note(plan, target, asked, why), asked, obstacle=why)
+        obstacle = f"on backend '{target.backend}': {why}"
+        return note_parts(_with_note(plan, target, asked, why), asked, obstacle=obstacle)
 
     costs = OpCosts()
     pricings = [Pricing(s.program.mesh, target.hardware, costs) for s in plan.stages]
