@@ -160,17 +160,24 @@ def test_gspmd_gives_the_same_numbers_with_collectives_of_its_own() -> None:
     assert Counter(rows) != promised(other.plan), "XLA chose otherwise, or this tests nothing"
 
 
-def test_gspmd_refuses_algorithms() -> None:
-    backend = ml.JaxBackend(
-        ml.Mesh(data=2), pjit_lowering_strategy="gspmd", collective_ops={"all_reduce": "ring"}
-    )
-    compiled = ml.compile(ml.Linear(3), backend)
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"collective_ops": {"all_reduce": "ring"}},
+        {"communication_overlap_strategy": "decompose", "all_reduce_fusion": False},
+    ],
+)
+def test_gspmd_refuses_algorithms(option: dict[str, object]) -> None:
+    backend = ml.JaxBackend(ml.Mesh(data=2), pjit_lowering_strategy="gspmd", **option)
+    out = P("data") if "communication_overlap_strategy" in option else None
+    compiled = ml.compile(ml.Linear(3), backend, out_shardings=out)
     given = backend.array(np.ones((4, 6), np.float32), sharding=P(None, "data"))
     with pytest.raises(ml.OptionError) as raised:
         compiled.evaluate(compiled.randomize_params(), {"input": given})
     assert str(raised.value) == (
         "backend 'jax' has pjit_lowering_strategy='gspmd', by which XLA places collectives by "
-        "itself and collective_ops has no effect; leave one of them out"
+        "itself; collective_ops and communication_overlap_strategy='decompose' have no effect with "
+        "it; leave out either"
     )
 
 

@@ -167,14 +167,9 @@ def test_what_an_engine_decides_cannot_be_forbidden() -> None:
     ("options", "text"),
     [
         (
-            {"communication_overlap_strategy": "decompose"},
-            "communication_overlap_strategy='decompose' is not available yet; products are not cut "
-            "into parts that travel apart; use 'auto'",
-        ),
-        (
             {"communication_overlap_strategy": "buckets"},
             "communication_overlap_strategy='buckets' does not exist; did you mean 'bucket'?; "
-            "known: 'auto', 'none', 'bucket'",
+            "known: 'auto', 'none', 'bucket', 'decompose'",
         ),
         (
             {"overlap_communication": 1},
@@ -204,11 +199,3 @@ def test_values_that_are_refused(options: dict[str, object], text: str) -> None:
 def test_functions_are_told_to_ask_their_backend() -> None:
     with pytest.raises(ml.OptionError, match="option 'overlap_communication' makes no sense for"):
         ml.jit(np.sin, overlap_communication=True)
-
-
-def test_other_words_of_the_guides_for_communication_are_not_built_yet() -> None:
-    with pytest.raises(ml.OptionError) as raised:
-        ml.NumpyBackend(Mesh(data=2), pipeline_communication=True)
-    assert str(raised.value) == (
-        "option pipeline_communication=True of backend 'numpy' is not available yet; leave it out"
-    )

@@ -20,7 +20,8 @@ from mithril.errors import PlanError
 from mithril.ir import Builder, Graph, Node, Start, Tensor, Wait
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P
-from mithril.partition.overlap import STRATEGIES, Overlap
+from mithril.partition.overlap import Overlap
+from mithril.partition.overlap.asked import AUTO, BUCKET, NONE
 from mithril.plan import Execution, Plan
 from mithril.plan.proof import prove_order
 from mithril.runtime.planned import plan_backend
@@ -28,7 +29,10 @@ from mithril.types import DType, TensorType
 
 from tests.graphs import Ran, run, values_for
 from tests.profiles import scaled
+from tests.tolerances import TOLERANCE
 
+STRATEGIES = (AUTO, BUCKET, NONE)
+"""Those that leave products whole; `tests/decompose` has the other one."""
 BESIDE = replace(SIMULATED, execution=Execution(overlaps=True))
 """Devices on which collectives go on beside kernels."""
 MESHES = [Mesh(data=2), Mesh(data=3), Mesh(data=2, tensor=2)]
@@ -76,10 +80,21 @@ def planned(case: Case, strategy: str, is_asked: bool = True) -> Ran:
     )  # fmt: skip
 
 
+def is_whole(plan: Plan) -> bool:
+    """Return whether no product is computed in parts, whose sums have another order."""
+    return all(row.cause.algorithm is None for row in plan.collectives())
+
+
 def check_same(placed: Ran, apart: Ran) -> None:
     """Check that a plan whose collectives are placed is in order and makes what another makes."""
     for name, value in apart.outputs.items():
-        np.testing.assert_array_equal(placed.outputs[name], value, name)
+        if is_whole(placed.plan):
+            np.testing.assert_array_equal(placed.outputs[name], value, name)
+        else:
+            atol = TOLERANCE["float32"][1] * max(1.0, float(np.abs(value).max()))
+            np.testing.assert_allclose(
+                placed.outputs[name], value, TOLERANCE["float32"][0], atol, err_msg=name
+            )
     verify(placed.plan.stages[0].program.graph)
     prove_order(placed.plan)
     assert placed.executed == list(placed.plan.list_issued())
@@ -96,7 +111,7 @@ def test_random_plans_make_the_same_wherever_collectives_start(
     )  # fmt: skip
     check_same(placed, apart)
     plan = planned(case, "none").plan
-    if strategy != "bucket":
+    if strategy != "bucket" and is_whole(placed.plan):
         assert sorted(placed.plan.list_issued()) == sorted(plan.list_issued())
     waiting = plan.timeline(BESIDE).seconds
     assert placed.plan.timeline(BESIDE).seconds <= waiting * (1 + 1e-6) or strategy == "bucket"

@@ -13,7 +13,8 @@ from mithril.compiler import PlanOptions
 from mithril.cost import SIMULATED
 from mithril.ir import Builder, Graph, Start
 from mithril.mesh import Mesh, P
-from mithril.partition.overlap import STRATEGIES, Overlap
+from mithril.partition.overlap import Overlap
+from mithril.partition.overlap.asked import AUTO, BUCKET, NONE
 from mithril.plan import Execution
 from mithril.types import DType, TensorType
 
@@ -23,6 +24,8 @@ from tests.tolerances import TOLERANCE
 from tests.training.test_char_gpt import losses_of, make_step
 
 WIDTH, LAYERS = 8, 4
+STRATEGIES = (AUTO, BUCKET, NONE)
+"""Those that leave products whole; `tests/decompose` has the other one."""
 
 
 def layers() -> Graph:

@@ -187,7 +187,8 @@ class JaxEngine(Engine):
         if is_left_to_xla and any(row.cause.algorithm for row in plan.collectives()):
             raise OptionError(
                 "backend 'jax' has pjit_lowering_strategy='gspmd', by which XLA places collectives "
-                "by itself and collective_ops has no effect; leave one of them out"
+                "by itself; collective_ops and communication_overlap_strategy='decompose' have no "
+                "effect with it; leave out either"
             )
         if is_left_to_xla and plan.policy is not None:
             raise BackendError(

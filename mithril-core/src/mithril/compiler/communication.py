@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from mithril.partition.decompose import CHUNKS, RING
 from mithril.plan import Plan
 from mithril.plan.program import Collective
 
@@ -36,9 +37,16 @@ def _describe(plan: Plan) -> Iterator[str]:
     if any(row.cause.hidden is not None for row in rows):
         hidden = sum(bool(row.cause.hidden) for row in rows)
         yield f"overlap has {hidden} of {len(rows)} go on beside what computes"
-    changed = sum(row.cause.algorithm is not None for row in rows)
+    in_parts = sum(_has_algorithm(row, RING, CHUNKS) for row in rows)
+    if in_parts:
+        yield f"{in_parts} of {len(rows)} travel in parts beside what computes with them"
+    changed = sum(row.cause.algorithm is not None for row in rows) - in_parts
     if changed:
         yield f"algorithms carry {changed} of {len(rows)} out otherwise than the backend"
+
+
+def _has_algorithm(row: Collective, *names: str) -> bool:
+    return row.cause.algorithm is not None and row.cause.algorithm.name in names
 
 
 def _is_first_step(row: Collective) -> bool:

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 
 from mithril.compiler.algorithm_options import OPTION as ALGORITHMS
 from mithril.compiler.algorithm_options import read_algorithms
-from mithril.compiler.overlap_options import FLAG, STRATEGY, read_overlap
+from mithril.compiler.overlap_options import (
+    CHUNKS,
+    FLAG,
+    STRATEGY,
+    read_chunks,
+    read_overlap,
+)
 from mithril.compiler.request import PlanOptions
 from mithril.cost.profiles.units import BYTES
 from mithril.errors import OptionError
@@ -90,6 +96,7 @@ def read_communication(
     async_collective_ops: object = None,
     overlap_comm: object = None,
     communication_overlap_strategy: object = None,
+    pipeline_communication: object = None,
     all_reduce_fusion: object = None,
     fusion_bytes: object = None,
     overlap_comm_name: str = "overlap_comm",
@@ -104,6 +111,7 @@ def read_communication(
         async_collective_ops: another name of that.
         overlap_comm: a third one.
         communication_overlap_strategy: how they do.
+        pipeline_communication: whether what is large travels in chunks.
         all_reduce_fusion: whether all-reduces travel together.
         fusion_bytes: the most that a buffer holds.
         overlap_comm_name: what `overlap_comm` is called, for messages.
@@ -137,13 +145,15 @@ def read_communication(
         given = {
             flag: overlaps,
             STRATEGY: communication_overlap_strategy,
+            CHUNKS: pipeline_communication,
             FUSION: all_reduce_fusion,
             FUSION_BYTES: fusion_bytes,
         }
         _refuse_opposites(said, bool(is_on), given)
         default = _stand_for_all(said, bool(is_on))
+    overlap = read_overlap(overlaps, communication_overlap_strategy, default.overlap, flag)
     return Communication(
-        read_overlap(overlaps, communication_overlap_strategy, default.overlap, flag),
+        read_chunks(pipeline_communication, overlap, default.overlap),
         read_fusion(all_reduce_fusion, fusion_bytes, default.fusion),
         default.algorithms,
         said or default.said,
@@ -157,7 +167,7 @@ def _stand_for_all(said: str, is_on: bool) -> Communication:
             Overlap(NONE, said), Fusion(False, False, None, said), AS_ENGINES_DO, said
         )
     return Communication(
-        Overlap(AUTO, f"overlap of {said}"), Fusion(said=said), AS_ENGINES_DO, said
+        Overlap(AUTO, f"overlap of {said}", in_chunks=True), Fusion(said=said), AS_ENGINES_DO, said
     )
 
 

@@ -14,7 +14,7 @@ from mithril.options import Precision, choose_name, float_dtype
 from mithril.types import DType, to_python
 
 BACKEND_LATER = frozenset({
-    "auto_sharding", "auto_sharding_config", "executor", "pipeline_communication",
+    "auto_sharding", "auto_sharding_config", "executor",
 })  # fmt: skip
 """Options of every backend that the guides describe and that are not available yet."""
 
@@ -38,6 +38,7 @@ OF_MODELS = {
     "host_arena": "give it to compile",
     "offload_threshold": "give it to compile",
     "overlap_communication": "give it to the backend",
+    "pipeline_communication": "give it to the backend",
     "spill_threshold_mb": "give it to compile",
     "spill_to_host": "give it to compile",
     "accumulate": "cut the batch in the function, with ml.scan",

@@ -10,15 +10,22 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from mithril.compiler.decompose import (
+    choose_parts,
+    count_apart,
+    decompose_plan,
+    note_parts,
+)
 from mithril.cost import Target, predict_memory
 from mithril.cost.kernels import OpCosts
 from mithril.cost.liveness import Liveness
 from mithril.cost.streams import Pricing
 from mithril.errors import OptionError
 from mithril.ir.rewrite import communicates
+from mithril.partition.decompose import RING
 from mithril.partition.overlap import Overlap, keep_collectives, place_collectives
-from mithril.partition.overlap.asked import NONE
-from mithril.plan import Plan, Program
+from mithril.partition.overlap.asked import DECOMPOSE, NONE
+from mithril.plan import Execution, Plan, Program
 
 PARTS_OF_ROOM = (1.0, 0.5, 0.25, 0.0)
 """How much of what is free the results that come early may take, one trial after another."""
@@ -43,27 +50,35 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
         OptionError: it is asked that nothing overlaps where the engine decides that.
     """
     if not any(communicates(stage.program.graph) for stage in plan.stages):
-        return plan
+        return note_parts(plan, asked)
+    whole, plan = plan, decompose_plan(plan, target, asked)
     execution = target.hardware.execution
-    if execution.schedules or execution.in_turn or not execution.overlaps:
-        return _with_note(plan, target, asked)
+    if (why := _find_obstacle(execution)) is not None:
+        obstacle = f"on backend '{target.backend}': {why}"
+        return note_parts(_with_note(plan, target, asked, why), asked, obstacle=obstacle)
+
+    costs = OpCosts()
+    pricings = [Pricing(s.program.mesh, target.hardware, costs) for s in plan.stages]
+    if asked.strategy == NONE:
+        return _place(plan, pricings, asked)
 
     @cache
     def find_peak(plan: Plan) -> int:
         return predict_memory(plan, target.hardware, donated).peak
 
-    costs = OpCosts()
-    pricings = [Pricing(s.program.mesh, target.hardware, costs) for s in plan.stages]
-    placed = _place(plan, pricings, asked)
-    if asked.strategy == NONE:
-        return placed
     limit = _find_limit(plan, target)
-    if limit is None and not asked.said:
+    if limit is None and not asked.said and not asked.said_of_chunks:
         limit = find_peak(plan)
-    if limit is not None and find_peak(placed) > limit:
-        liveness = Liveness(execution)
-        return _place_within(plan, pricings, asked, limit, liveness, find_peak)
-    return placed
+    for candidate in dict.fromkeys((choose_parts(plan, target, pricings, asked), plan)):
+        placed = _place(candidate, pricings, asked)
+        if limit is None or find_peak(placed) <= limit:
+            return note_parts(placed, asked)
+    assert limit is not None, "without a limit the first is taken"
+    liveness, why = Liveness(execution), "in parts it needs more memory than it may take"
+    placed = _place_within(plan, pricings, asked, limit, liveness, find_peak)
+    if plan is not whole and find_peak(placed) > limit:
+        placed = _place_within(whole, pricings, asked, limit, liveness, find_peak)
+    return note_parts(placed, asked, why)
 
 
 def _find_limit(plan: Plan, target: Target) -> int | None:
@@ -112,8 +127,17 @@ def _place_within(
     return min(_with_programs(plan, kept), waiting, key=find_peak)
 
 
-def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
-    """Return a plan that says why what was asked for has no effect.
+def _find_obstacle(execution: Execution) -> str | None:
+    """Return why a plan does not say where collectives start; None where it does."""
+    if execution.schedules:
+        return "it decides by itself where collectives start and end"
+    if execution.in_turn:
+        return "its devices compute one after the other"
+    return None if execution.overlaps else "a program waits for each collective where it is issued"
+
+
+def _with_note(plan: Plan, target: Target, asked: Overlap, why: str) -> Plan:
+    """Return a plan that says why what was asked for has no effect, or no more than it has.
 
     Raises:
         OptionError: it is asked that nothing overlaps, and the engine may do it all the same.
@@ -126,13 +150,12 @@ def _with_note(plan: Plan, target: Target, asked: Overlap) -> Plan:
             f"{asked.said} is not available on backend '{name}', which decides by itself what goes "
             f"on beside what; leave it out"
         )
-    if execution.schedules:
-        why = "it decides by itself where collectives start and end"
-    elif execution.in_turn:
-        why = "its devices compute one after the other"
+    if asked.strategy != DECOMPOSE:
+        note = f"{asked.said} changes nothing on backend '{name}': {why}"
+    elif count := count_apart(plan, RING):
+        note = f"{asked.said} has {count} collectives travel in parts on backend '{name}'; {why}"
     else:
-        why = "a program waits for each collective where it is issued"
-    note = f"{asked.said} changes nothing on backend '{name}': {why}"
+        return plan
     return replace(plan, notes=(*plan.notes, note))
 
 

@@ -74,6 +74,7 @@ def open_backend(
     tensor_parallel_config: Mapping[str, object] | None = None,
     overlap_communication: bool | None = None,
     communication_overlap_strategy: str | None = None,
+    pipeline_communication: bool | None = None,
     collective_ops: str | Mapping[str, str | Mapping[str, str]] | None = None,
     async_collective_ops: bool | None = None,
     all_reduce_fusion: bool | None = None,
@@ -114,8 +115,9 @@ def open_backend(
             linear layers, `tp_mode`: `column` splits their outputs, `row` their inputs, and
             `overlap_comm`, which is `overlap_communication`.
         overlap_communication: whether communication goes on beside what computes; see `compile`,
-            of which this and the next are the defaults.
+            of which this and the next ones are the defaults.
         communication_overlap_strategy: how.
+        pipeline_communication: whether what is large travels in chunks.
         collective_ops: how collectives are carried out, of which `compile` says more; also the name
             of the library that carries data between the devices, such as `nccl`.
         async_collective_ops: another name of `overlap_communication`.
@@ -155,6 +157,7 @@ def open_backend(
         overlap_comm=parallelism.overlaps,
         overlap_comm_name=OVERLAP,
         communication_overlap_strategy=communication_overlap_strategy,
+        pipeline_communication=pipeline_communication,
         all_reduce_fusion=all_reduce_fusion,
         fusion_bytes=fusion_bytes,
     )

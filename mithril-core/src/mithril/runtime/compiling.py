@@ -77,6 +77,7 @@ def compile(
     memory_planning: str | None = None,
     overlap_communication: bool | None = None,
     communication_overlap_strategy: str | None = None,
+    pipeline_communication: bool | None = None,
     collective_ops: str | Mapping[str, str | Mapping[str, str]] | None = None,
     async_collective_ops: bool | None = None,
     all_reduce_fusion: bool | None = None,
@@ -150,9 +151,13 @@ def compile(
             `auto`, False `none`. By default as the backend does, and that is `auto`. Where an
             engine orders a program itself, or waits for each collective, `explain()` says so.
         communication_overlap_strategy: `auto` has collectives start one block ahead of their use,
-            as far as memory budgets allow, and work follow those that cannot, where a step is
-            predicted to be shorter then; `bucket` has all that a block needs travel in one buffer,
-            one block ahead, in any case; `none` waits for each at once.
+            as far as memory budgets allow, and work follow those that cannot, and products computed
+            in parts while other parts travel, where a step is predicted to be shorter then;
+            `decompose` has all products computed so that can be; `bucket` has all that a block
+            needs travel in one buffer, one block ahead, in any case; `none` waits for each at once.
+        pipeline_communication: whether what is large travels in chunks, on which what needs it
+            starts, or behind which what makes it goes on, where a step is predicted to be shorter
+            then; see docs/overlap.md. False by default.
         collective_ops: how collectives are carried out: an algorithm for all kinds that it does, or
             by kind (`{"all_reduce": "ring"}`), or by kind and mesh axis. `ring`, `tree`, `direct`,
             `recursive_halving` and `hierarchical` put permutes, and collectives over sub-axes, in
@@ -236,6 +241,7 @@ def compile(
         overlap_communication=overlap_communication,
         async_collective_ops=async_collective_ops,
         communication_overlap_strategy=communication_overlap_strategy,
+        pipeline_communication=pipeline_communication,
         all_reduce_fusion=all_reduce_fusion,
         fusion_bytes=fusion_bytes,
         default=backend.communication,

@@ -79,9 +79,9 @@ class _Placing:
         def append(builder: Builder, inner: Node, given: Tensors) -> Tensors:
             cause = None
             if isinstance(inner.op, Collective):
-                cause = self._say(node, inner, Algorithm(
-                    way.name, node.op.name, _list_bytes(node), next(numbers), steps
-                ))  # fmt: skip
+                step = Algorithm(way.name, node.op.name, _list_bytes(node), next(numbers), steps)
+                nbytes = inner.op.count_bytes([value.type for value in inner.inputs])
+                cause = describe_step(node, inner.op, nbytes, step, self.mesh, self.hardware)
             place = builder.at(scope=node.scope, source=node.source, phase=node.phase, cause=cause)
             with place:
                 return self._apply(builder, inner, given)
@@ -98,19 +98,28 @@ class _Placing:
             self._indices[key] = builder.apply(inner.op)
         return self._indices[key]
 
-    def _say(self, node: Node, inner: Node, algorithm: Algorithm) -> Cause | None:
-        """Return why a step is there: for what the whole is, at its own price."""
-        if node.cause is None:
-            return None
-        op = inner.op
-        assert isinstance(op, Collective), "it is asked of collectives"
-        nbytes, hardware = op.count_bytes([value.type for value in inner.inputs]), self.hardware
-        return replace(
-            node.cause,
-            seconds=exchange_seconds(op, nbytes, self.mesh, hardware),
-            emulated=describe_emulation(op.name, nbytes, op.axes, self.mesh, hardware),
-            algorithm=algorithm,
-        )
+
+def describe_step(
+    node: Node, op: Collective, nbytes: int, algorithm: Algorithm, mesh: Mesh, hardware: Hardware
+) -> Cause | None:
+    """Return why a step is there: for what the whole is, at its own price.
+
+    Args:
+        node: the whole.
+        op: what the step issues.
+        nbytes: of it, as plans count them.
+        algorithm: of which it is a step.
+        mesh: the devices.
+        hardware: the profile that prices it.
+    """
+    if node.cause is None:
+        return None
+    return replace(
+        node.cause,
+        seconds=exchange_seconds(op, nbytes, mesh, hardware),
+        emulated=describe_emulation(op.name, nbytes, op.axes, mesh, hardware),
+        algorithm=algorithm,
+    )
 
 
 def _list_bytes(node: Node) -> tuple[int, ...]:
@@ -118,4 +127,4 @@ def _list_bytes(node: Node) -> tuple[int, ...]:
     return tuple(node.op.count_bytes([value.type]) for value in node.inputs)
 
 
-__all__ = ["carry_out"]
+__all__ = ["carry_out", "describe_step"]

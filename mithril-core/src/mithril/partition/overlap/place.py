@@ -51,16 +51,31 @@ def place_collectives(
     """
     if asked.strategy == NONE:
         return keep_collectives(replace(program, graph=wait_at_once(program.graph)), pricing)
-    best = _Trial.of(program.graph, pricing)
+    best = find_order(program.graph, pricing, asked, room)
     if not best.hiding.taken:
         return program
+    return replace(program, graph=_Placing(pricing).wait(best.tell_hidden()))
+
+
+def find_order(
+    graph: Graph, pricing: Pricing, asked: Overlap, room: Sequence[int] | None = None
+) -> Ordered:
+    """Return a graph in the order in which its collectives start, with what of them is hidden.
+
+    Args:
+        graph: a local one.
+        pricing: says what takes how long.
+        asked: the strategy; not `none`.
+        room: as of `place_collectives`.
+    """
+    best = Ordered.of(graph, pricing)
+    if not best.hiding.taken:
+        return best
     placing = _Placing(pricing, is_forced=asked.strategy == BUCKET)
     if room is None:
         best = placing.defer(best)
     best = placing.advance(best, room)
-    if room is None:
-        best = placing.postpone(best)
-    return replace(program, graph=placing.wait(best.tell_hidden()))
+    return placing.postpone(best) if room is None else best
 
 
 def keep_collectives(program: Program, pricing: Pricing) -> Program:
@@ -70,11 +85,11 @@ def keep_collectives(program: Program, pricing: Pricing) -> Program:
         program: a local one.
         pricing: says what takes how long.
     """
-    return replace(program, graph=_Trial.of(program.graph, pricing).tell_hidden().graph)
+    return replace(program, graph=Ordered.of(program.graph, pricing).tell_hidden().graph)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Trial:
+class Ordered:
     """A graph with what of its communication is hidden, and the collectives that were moved."""
 
     graph: Graph
@@ -82,15 +97,15 @@ class _Trial:
     moved: frozenset[Node] = frozenset()
 
     @staticmethod
-    def of(graph: Graph, pricing: Pricing, moved: Collection[Node] = ()) -> _Trial:
+    def of(graph: Graph, pricing: Pricing, moved: Collection[Node] = ()) -> Ordered:
         """Return a graph, measured."""
-        return _Trial(graph, find_hiding(graph, pricing), frozenset(moved))
+        return Ordered(graph, find_hiding(graph, pricing), frozenset(moved))
 
-    def tell_hidden(self) -> _Trial:
+    def tell_hidden(self) -> Ordered:
         """Return it with collectives that say how much of each is hidden."""
         told: dict[Node, Node] = {}
         graph = say_hidden(self.graph, self.hiding, told)
-        return _Trial(graph, self.hiding, frozenset(told[node] for node in self.moved))
+        return Ordered(graph, self.hiding, frozenset(told[node] for node in self.moved))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +118,13 @@ class _Placing:
     """
 
     pricing: Pricing
-    is_forced: bool
+    is_forced: bool = False
 
-    def defer(self, before: _Trial) -> _Trial:
+    def defer(self, before: Ordered) -> Ordered:
         """Have what only a result waits for be done last."""
         return self._choose(before, defer_uncritical(before.graph), ())
 
-    def advance(self, before: _Trial, room: Sequence[int] | None) -> _Trial:
+    def advance(self, before: Ordered, room: Sequence[int] | None) -> Ordered:
         """Start collectives one block ahead."""
         moved, pricing = set[Node](), self.pricing
 
@@ -126,10 +141,10 @@ class _Placing:
 
         graph = change(before.graph, is_body=False)
         if self.is_forced:
-            return _Trial.of(graph, pricing, moved)
+            return Ordered.of(graph, pricing, moved)
         return self._choose(before, graph, moved) if moved else before
 
-    def postpone(self, before: _Trial) -> _Trial:
+    def postpone(self, before: Ordered) -> Ordered:
         """Put work behind collectives."""
 
         def change(graph: Graph) -> Graph:
@@ -139,7 +154,7 @@ class _Placing:
 
         return self._choose(before, change(before.graph), before.moved)
 
-    def wait(self, before: _Trial) -> Graph:
+    def wait(self, before: Ordered) -> Graph:
         """Make starts and waits of what was moved, and of what is waited for early."""
         limit = (1 + SLACK) * before.hiding.seconds
         later = _list_later(before.graph)
@@ -152,11 +167,11 @@ class _Placing:
                 return after
         return _with_waits(before.graph, before.moved, {})
 
-    def _choose(self, before: _Trial, graph: Graph, moved: Collection[Node]) -> _Trial:
+    def _choose(self, before: Ordered, graph: Graph, moved: Collection[Node]) -> Ordered:
         """Return a changed graph if it is predicted to take less time than the one before."""
         if _list_order(graph) == _list_order(before.graph):
             return before
-        after = _Trial.of(graph, self.pricing, moved)
+        after = Ordered.of(graph, self.pricing, moved)
         return after if after.hiding.seconds < before.hiding.seconds else before
 
 
@@ -189,4 +204,4 @@ def _keeps_more(node: Node) -> bool:
     return isinstance(collective_of(node.op), ReduceScatter) and node.phase != Phase.update
 
 
-__all__ = ["keep_collectives", "place_collectives"]
+__all__ = ["Ordered", "find_order", "keep_collectives", "place_collectives"]
