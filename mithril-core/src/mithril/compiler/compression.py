@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mithril.compiler.compression_options import check_stateless
 from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
 from mithril.ir import Graph
@@ -19,7 +20,9 @@ def mark(graph: Graph, request: Request, target: Target, options: PlanOptions) -
     known = dict.fromkeys(request.parameters)
     names = {name: name for name in known} | {part.name: part.stack for part in slices}
     trained = {name: names[name] for name in request.differentiated if name in names}
-    return mark_gradients(graph, trained, options.compression)
+    if request.update is None:
+        check_stateless(options.compression)
+    return mark_gradients(graph, trained, options.compression, request.stacked)
 
 
 def compress(program: Program, target: Target, options: PlanOptions) -> Program:

@@ -59,6 +59,22 @@ def check_names(asked: Compression, names: Sequence[str]) -> None:
             )
 
 
+def check_stateless(asked: Compression) -> None:
+    """Raise where something is kept from step to step.
+
+    Args:
+        asked: how gradients travel that no train step makes.
+
+    Raises:
+        OptionError: it is.
+    """
+    if asked.keeps_state:
+        raise OptionError(
+            f"{asked.said} keeps a state from step to step, which gradients of evaluate() have no "
+            f"place for; give it to ml.train_step, or plan outputs alone with inference=True"
+        )
+
+
 def _read_rule(
     pattern: object, given: object, mesh: Mesh
 ) -> tuple[str, GradientCompression | None]:
@@ -101,4 +117,4 @@ def _name_axes(form: GradientCompression, mesh: Mesh) -> GradientCompression:
     return replace(form, axes=tuple(found))
 
 
-__all__ = ["check_names", "read_compression"]
+__all__ = ["check_names", "check_stateless", "read_compression"]

@@ -95,13 +95,15 @@ def make_plan(
 
 
 def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
-    parameters, optimizer = request.parameters, request.optimizer
+    parameters = request.parameters
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
     parts = partition_parts(graph, request.layouts, target, request.placement, pads=options.pads)
     parts = parts.with_change(
         lambda program: move_to_host(compress(program, target, options), request, target, options)
     )
+
+    request = request.keeping(parts.plan.inputs)
 
     def finish(plan: Plan) -> Plan:
         stages = (replace(s, program=_finish(s.program, target, options)) for s in plan.stages)
@@ -110,7 +112,7 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
             stages=tuple(stages),
             notes=(*request.notes, *plan.notes),
             parameters=parameters,
-            optimizer=optimizer,
+            optimizer=request.optimizer,
         )
 
     plan = plan_recomputed(parts, finish, request, target, options)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mithril.compiler import PlanOptions
 from mithril.compiler.communication_options import read_communication
-from mithril.compiler.compression_options import check_names, read_compression
+from mithril.compiler.compression_options import check_names, check_stateless, read_compression
 from mithril.compiler.options import (
     COMPILE_LATER,
     OF_FUNCTIONS,
@@ -245,6 +245,8 @@ def compile(
     )
     compression = read_compression(gradient_compression, backend.mesh, backend.compression)
     check_names(compression, parameters)
+    if gradient_compression is not None:
+        check_stateless(compression)
     settings = Settings(
         inference=check_flag("inference", inference),
         plan=communication.apply(

@@ -7,7 +7,7 @@ another is sent as soon as it is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.cost import Hardware, describe_relay, transfer_seconds
@@ -62,11 +62,14 @@ class TimetableBuilder:
         stages = tuple(self._stage(stage_program) for stage_program in self.stage_programs)
         for value in self.graph.inputs:
             self._given[value.name] = (self._input_port(value), self._slot())
+        own_inputs, own_outputs = self._list_own()
+        self._given |= {port.name: (port, self._slot()) for port in own_inputs}
         self._run_once(When.before)
         for action in self._actions():
             self._act(action)
         self._run_once(When.after)
         outputs = [self._output(name) for name in self.graph.outputs]
+        outputs += own_outputs()
         return stages, Timetable(
             tuple(port for port, _ in self._given.values()),
             tuple(slot for _, slot in self._given.values()),
@@ -262,6 +265,25 @@ class TimetableBuilder:
             return replace(port, name=name), slot
         goal = Port(name, port.type, wanted)
         return goal, self._move(name, port, slot, goal, part, None)
+
+    def _list_own(self) -> tuple[list[Port], Callable[[], list[tuple[Port, int]]]]:
+        """Return what parts take that is no value of the graph, and what gives what they make."""
+        known = {value.name for value in self.graph.inputs} | set(self.graph.outputs)
+        inputs: list[Port] = []
+        outputs: list[tuple[StageBuilder, str]] = []
+        for maker in self.stage_builders.values():
+            crossing = known | maker.item.local.crossing
+            own = (value for value in maker.graph.inputs if value.name not in crossing)
+            inputs += [maker.arriving_port(value) for value in own]
+            outputs += [(maker, name) for name in maker.graph.outputs if name not in crossing]
+
+        def give() -> list[tuple[Port, int]]:
+            return [
+                (maker.leaving_port(name), self._resolve(maker.leaving(name), None, None))
+                for maker, name in outputs
+            ]
+
+        return inputs, give
 
     def _leaving(self, name: str) -> Sharding | None:
         """Return how an output leaves: as asked for, or as the input arrives that it follows."""
