@@ -91,6 +91,7 @@ class PlanOptions:
         optimization: the option that asks for all passes over communication, or for none, as it was
             given; the plan then says what they did.
         compression: how gradients travel where devices add them up.
+        gather: the dtype in which parameters at rest are gathered; None for their own.
         replicas: parts of a mesh axis that run the plan on values of their own; None for no such.
     """
 
@@ -106,4 +107,5 @@ class PlanOptions:
     fusion: Fusion = FUSE_AS_IT_PAYS
     optimization: str = ""
     compression: Compression = PLAIN
+    gather: DType | None = None
     replicas: Replicas | None = None

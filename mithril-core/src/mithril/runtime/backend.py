@@ -14,7 +14,7 @@ from mithril.compiler.communication_options import (
     Communication,
     read_communication,
 )
-from mithril.compiler.compression_options import read_compression
+from mithril.compiler.compression_options import read_compression, read_gather_dtype
 from mithril.compiler.options import (
     BACKEND_LATER,
     check_precision,
@@ -93,6 +93,7 @@ def open_backend(
     communication_optimization: bool | None = None,
     mesh_topology: str | None = None,
     gradient_compression: object = None,
+    gather_dtype: str | None = None,
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -138,7 +139,8 @@ def open_backend(
             `torus` (a dimension for each mesh axis), `switch`, `fat_tree` or `fully_connected`; by
             default as their hardware profile says.
         gradient_compression: how gradients of models travel where devices add them up; see
-            `compile`, of which this is the default.
+            `compile`, of which this and the next are the defaults.
+        gather_dtype: in which dtype parameters at rest are gathered.
         options: the backend's own options.
 
     Raises:
@@ -180,9 +182,12 @@ def open_backend(
     if mesh_topology is not None:
         check_topology(mesh_topology, mesh, profile)
     compression = read_compression(gradient_compression, mesh)
+    gather = read_gather_dtype(gather_dtype)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
     communication = communication.with_algorithms(collective_ops, mesh, engine.library, name)
-    backend = Backend(engine, policy, dtypes, profile, parallelism, communication, compression)
+    backend = Backend(
+        engine, policy, dtypes, profile, parallelism, communication, compression, gather
+    )
     if mesh_topology is not None:
         backend.hardware = link_as(backend.hardware, mesh_topology, mesh)
     return backend
@@ -230,6 +235,7 @@ class Backend(Creation, Shared):
         parallelism: Parallelism = AS_MODELS_SAY,
         communication: Communication = COMMUNICATE_AS_IT_PAYS,
         compression: Compression = PLAIN,
+        gather_dtype: DType | None = None,
     ) -> None:
         super().__init__()
         self.engine = engine
@@ -239,6 +245,7 @@ class Backend(Creation, Shared):
         self.parallelism = parallelism
         self.communication = communication
         self.compression = compression
+        self.gather_dtype = gather_dtype
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.open_profile: OpenProfile | None = None
