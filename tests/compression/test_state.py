@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mithril as ml
@@ -161,3 +161,143 @@ def test_matrices_of_any_shape(sizes: tuple[int, int], rank: int, devices: int) 
         return check_steps(made, form)
     terms, found = made.advance()
     return np.testing.assert_allclose(found, terms.sum(axis=0), *TOLERANCE["float32"])
+
+
+@pytest.mark.parametrize("zero", [0, 2])
+@pytest.mark.parametrize("form", ["powersgd of rank 2", "bf16", "int8"])
+def test_one_axis_alone_has_a_state(form: str, zero: int) -> None:
+    options: dict[str, Any] = {"zero": 2, "zero_axis": ("pod", "data")} if zero else {}
+    asked = replace(FORMS[form], axes="pod")
+    rows = {n: ml.TensorSpec((8, 8), sharding=P(("pod", "data"))) for n in "xt"}
+    found = {}
+    for compression in (None, asked):
+        step = ml.train_step(
+            line(8), ml.NumpyBackend(ml.Mesh(pod=2, data=2)), ml.optim.sgd(RATE), shapes=rows,
+            gradient_compression=compression, **options,
+        )  # fmt: skip
+        compressed = {row.axes for row in step.plan.collectives() if row.cause.compressed}
+        assert compressed == (set() if compression is None else {("pod",)})
+        state = step.init(seed=0)
+        batch = {n: np.random.default_rng(3).normal(size=(2, 8)) for n in "xt"}
+        given = {n: np.tile(x, (4, 1)).astype(np.float32) for n, x in batch.items()}
+        for _ in range(2):  # all terms are alike, of rank 2
+            state, _ = step(state, given)
+        found[compression is None] = state.params[NAME].numpy()
+    np.testing.assert_allclose(found[False], found[True], *TOLERANCE["bfloat16"])
+
+
+@pytest.mark.parametrize("options", [{}, {"zero": 2}, {"accumulate": 2}, {"zero": 3, "accumulate": 2}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_matrices_of_a_stack_are_compressed_by_themselves(
+    options: dict[str, Any], is_nested: bool
+) -> None:
+    """With as many columns as samples nothing is lost of a sum, in whatever layer."""
+    inner = ml.Repeat(ml.Linear(16, bias=False, name="line"), 3, name="blocks")
+    stacked = ml.Repeat(inner, 2, name="outer") if is_nested else inner
+    model = ml.Model()
+    model |= stacked(input="x", output="y")
+    model += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    shapes = {n: ml.TensorSpec((4, 16), sharding=P("data")) for n in "xt"}
+    rows = {n: np.random.default_rng(7).normal(size=(4, 16)).astype(np.float32) for n in "xt"}
+    found, layers = {}, 6 if is_nested else 3
+    for form in (None, Form("powersgd", rank=4)):
+        step = ml.train_step(
+            model, ml.NumpyBackend(ml.Mesh(data=2)), ml.optim.sgd(0.1), shapes=shapes,
+            gradient_compression=form, **options,
+        )  # fmt: skip
+        state, _ = step(step.init(seed=0), rows)
+        found[form is None] = next(iter(state.params.values())).numpy()
+        sent = [row.bytes for row in step.plan.collectives() if row.cause.compressed]
+        assert sent == ([] if form is None else [4 * layers * 16 * 4] * 2)
+    np.testing.assert_allclose(found[False], found[True], *TOLERANCE["float32"])
+
+
+def test_a_gradient_of_zeros_does_not_stop_a_factor_for_ever() -> None:
+    made = Steps(ml.NumpyBackend(ml.Mesh(data=2)), Form("powersgd"))
+    draw, made.rng = made.rng, np.random.default_rng()
+
+    class Nothing:
+        def standard_normal(self, shape: Any, dtype: Any) -> np.ndarray:
+            return np.zeros(shape, dtype)
+
+    made.rng = Nothing()  # type: ignore[assignment]
+    made.advance()
+    assert np.abs(made.kept(FACTOR)).max() > 0
+    made.rng = draw
+    check_steps(made, FORMS["powersgd"])
+
+
+def test_nothing_is_compressed_before_warm_up_ends() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    made, recorder = Steps(backend, Form("powersgd", rank=2, warmup=2)), Recorder()
+    made.backend.open_profile = recorder
+    exact = []
+    for _ in range(4):
+        recorder.issued.clear()
+        terms, found = made.advance()
+        exact.append(np.allclose(found, terms.sum(axis=0), *TOLERANCE["float32"]))
+        wanted = ROWS * COLUMNS if exact[-1] else (ROWS + COLUMNS) * 2
+        assert sum(one.bytes for one in recorder.issued) == 4 * wanted + 4
+    assert exact == [True, True, False, False]
+    assert np.abs(made.kept(LOST)).max() > 0
+    assert any("rank=2, warmup=2" in note for note in made.step.plan.notes)
+
+
+def test_forms_warm_up_by_themselves() -> None:
+    forms = {
+        "up.weight": Form("powersgd", warmup=1),
+        "down.weight": Form("int8", block=BLOCK, error_feedback=True),
+        "end.weight": Form("powersgd", warmup=3),
+    }
+    model = ml.Model()
+    model |= ml.Linear(16, name="up")(input="x", output="h")
+    model |= ml.Linear(16, name="down")(input="h", output="a")
+    model |= ml.Linear(8, name="end")(input="a", output="y")
+    model += ml.MeanSquaredError(name="loss_of")(input="y", target="t", output="loss")
+    shapes = {n: ml.TensorSpec((8, 8), sharding=P("data")) for n in "xt"}
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    step = ml.train_step(
+        model, backend, ml.optim.sgd(0.1), shapes=shapes, gradient_compression=forms
+    )
+    state, rng = step.init(seed=0), np.random.default_rng(0)
+    moved = []
+    for _ in range(4):
+        batch = {n: rng.normal(size=(8, 8)).astype(np.float32) for n in "xt"}
+        state, _ = step(state, batch)
+        lost = {n: np.abs(state.compression[f"{LOST}{n}"].numpy()).max() > 0 for n in forms}
+        moved.append([name.split(".")[0] for name, some in lost.items() if some])
+    assert moved == [["down"], ["up", "down"], ["up", "down"], ["up", "down", "end"]]
+
+
+@pytest.mark.parametrize("form", ["powersgd of rank 2", "int8"])
+def test_a_state_goes_on_after_it_was_saved(form: str, tmp_path: Any) -> None:
+    first, again = (Steps(ml.NumpyBackend(ml.Mesh(data=2)), FORMS[form]) for _ in range(2))
+    first.advance()
+    ml.save(tmp_path / "state", first.state)
+    again.state = ml.load(tmp_path / "state", like=again.state)
+    again.rng.standard_normal((BATCH, COLUMNS), np.float32)
+    again.rng.standard_normal((BATCH, ROWS), np.float32)
+    for _ in range(2):
+        _, found = first.advance()
+        np.testing.assert_array_equal(again.advance()[1], found)
+
+
+def test_a_state_of_other_devices_or_forms_is_refused() -> None:
+    two, four = (Steps(ml.NumpyBackend(ml.Mesh(data=n)), "powersgd") for n in (2, 4))
+    plain = Steps(ml.NumpyBackend(ml.Mesh(data=2)), None)
+    batch = {"x": np.zeros((BATCH, COLUMNS), np.float32), "t": np.zeros((BATCH, ROWS), np.float32)}
+    with pytest.raises(ml.GraphError, match=r"state lacks 'compression.factor.line.weight'"):
+        two.step(plain.state, batch)
+    with pytest.raises(ml.GraphError, match=r"state has 'compression.factor.line.weight', which"):
+        plain.step(two.state, batch)
+    four_of_two = two.state._replace(
+        compression={n: two.backend.array(x.numpy()) for n, x in four.state.compression.items()}
+    )
+    with pytest.raises(ml.ShapeError, match=r"as float32\[4, 1, 7, 1\].* needs float32\[2, 1, 7"):
+        two.step(four_of_two, batch)
+
+
+def test_memory_counts_what_is_kept_with_the_state_of_the_optimiser() -> None:
+    steps = {f: Steps(ml.NumpyBackend(ml.Mesh(data=2)), f).step for f in (None, "powersgd")}
+    held = {form: step.memory().of(0).parts.get("optimizer", 0) for form, step in steps.items()}
+    assert held["powersgd"] - held[None] >= 4 * (ROWS * COLUMNS + COLUMNS)
