@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import mithril as ml
+import ml_dtypes
 import numpy as np
 import pytest
 from mithril import P
@@ -71,7 +71,8 @@ def test_so_it_is_on_every_backend(backend: str, dtype: str) -> None:
 def test_a_step_gathers_half_the_bytes(options: dict[str, Any]) -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
     plain, made = (
-        make_step(backend, {"zero": 3, "gather_dtype": dtype, **options}) for dtype in (None, "bf16")
+        make_step(backend, {"zero": 3, "gather_dtype": dtype, **options})
+        for dtype in (None, "bf16")
     )
     assert count_gathered(made.plan) * 2 == count_gathered(plain.plan) > 0
     assert "compressed parameters as bfloat16" in made.explain()

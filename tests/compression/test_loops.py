@@ -16,7 +16,6 @@ from mithril.partition.compression.loops import take_sums_behind_loops
 from mithril.plan import Program
 from mithril.types import DType, TensorType
 
-
 ROW = TensorType((4, 6), DType.float32)
 SUM = AllReduce(("data",), "sum")
 

@@ -61,7 +61,14 @@ class Recorder:
 class Steps:
     """Steps of gradient descent on one matrix, and what devices put in."""
 
-    def __init__(self, backend: ml.Backend, form: Any, rows: int = ROWS, columns: int = COLUMNS, **options: Any) -> None:
+    def __init__(
+        self,
+        backend: ml.Backend,
+        form: Any,
+        rows: int = ROWS,
+        columns: int = COLUMNS,
+        **options: Any,
+    ) -> None:
         self.backend, self.rows, self.columns = backend, rows, columns
         self.count = backend.mesh.sizes["data"]
         sizes = {"x": columns, "t": rows}

@@ -18,7 +18,7 @@ class MarkGradient(Op):
 
     Args:
         parameter: name of the parameter, by which patterns know it.
-        gradient: of which input of the graph; that of a stack may be cut into parts.
+        owner: the input of the graph that it is; a stack may be cut into several.
         stacked: how many leading dimensions only stack layers.
         keeps_state: whether something of it is kept from step to step.
     """
@@ -26,7 +26,7 @@ class MarkGradient(Op):
     name: ClassVar[str] = "mark_gradient"
     has_kernel: ClassVar[bool] = False
     parameter: str
-    gradient: str = ""
+    owner: str = ""
     stacked: int = 0
     keeps_state: bool = False
 

@@ -10,9 +10,10 @@ of as many bytes.
 max|x| / 127 for each block, every device sends each other one the blocks of that one's part, adds
 up what it gets, quantises the sum and gives it to all.
 
-What a device loses of its term is the difference between that and what the others read of it; of
-what is quantised again it is lost to the device that has the sum (as in Tang et al., "DoubleSqueeze:
-Parallel Stochastic Gradient Descent with Double-pass Error-Compensated Compression", 2019).
+What a device loses of its term is the difference between that and what the others read of it. What
+the second quantisation loses is lost by the device that has the sum, as in Tang et al.,
+"DoubleSqueeze: Parallel Stochastic Gradient Descent with Double-pass Error-Compensated
+Compression" (2019).
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _add_low_rank(sum: Sum, exchange: LowRankExchange, x: Tensor) -> Tensor:
     if sum.rest:
         (x,) = exchange.issue(AllReduce(sum.rest, "sum"), x)
     count, _, columns = exchange.shape(x)
-    name, factor = sum.state.read(f"{FACTOR}{sum.mark.gradient}", (count, columns, exchange.rank))
+    name, factor = sum.state.read(f"{FACTOR}{sum.mark.owner}", (count, columns, exchange.rank))
 
     def add(x: Tensor) -> Summed:
         summed, after = exchange.add_with(x, factor)
@@ -151,7 +151,7 @@ def _feed_back(
     if not exchange.keeps_error or not exchange.loses(x):
         return add(x).total
     given, shape = x.dtype, x.shape
-    name, kept = sum.state.read(f"{LOST}{sum.mark.gradient}", shape)
+    name, kept = sum.state.read(f"{LOST}{sum.mark.owner}", shape)
     with exchange.builder.at():
         # In the form of what is kept: what is only reshaped would be held besides.
         term = reshape(cast(x, DType.float32), (1, *shape)) + kept
@@ -160,4 +160,4 @@ def _feed_back(
     assert lost is not None, "the exchange was asked for it"
     with exchange.builder.at():
         sum.state.write(name, reshape(lost, (1, *shape)))
-        return cast(total, given)  # type: ignore[no-any-return]
+        return cast(total, given)

@@ -53,7 +53,7 @@ def hoist_reductions(program: Program, resting: Collection[str] = ()) -> Program
     graph = Graph(program.graph.inputs, tuple(nodes), program.graph.outputs)
     if MICRO in program.mesh.names:
         ops = (n.op for n in nodes)
-        kept = {op.gradient for op in ops if isinstance(op, MarkGradient) and op.keeps_state}
+        kept = {op.owner for op in ops if isinstance(op, MarkGradient) and op.keeps_state}
         resting = set(resting) - {gradient_of(name) for name in kept}
         last = {v.name: v for n in nodes for v in n.outputs if v.name in resting}
         for value in last.values():  # the form of it that is taken, or leaves

@@ -41,8 +41,8 @@ from mithril.runtime.training.optimizer import (
     STEP,
 )
 from mithril.runtime.training.planner import StepPlanner, StepSource
-from mithril.runtime.training.step_count import Warmup
 from mithril.runtime.training.state import Metrics, TrainState
+from mithril.runtime.training.step_count import Warmup
 from mithril.runtime.unplaced import settle
 from mithril.sharding import Layout
 from mithril.trees import flatten, names
@@ -151,9 +151,7 @@ class TrainStep:
         after = dict(zip(bound.interface.results, made, strict=True))
         following = self._next(state, after, source)
         self._warmup.count(step, following.step)
-        return following, Metrics(
-            {name: after[output] for name, output in source.metrics.items()}
-        )
+        return following, Metrics({name: after[output] for name, output in source.metrics.items()})
 
     # ------------------------------------------------------------------ state
 
