@@ -43,7 +43,10 @@ def check_line(backend: ml.Backend, dtype: str | None) -> Plan:
     np.testing.assert_allclose(found["x"].numpy(), slope @ read, *TOLERANCE["float32"])
     np.testing.assert_allclose(found["line.weight"].numpy(), slope.T @ x, *TOLERANCE["float32"])
     np.testing.assert_array_equal(params["line.weight"].numpy(), weight)
-    assert sorted(one.row for one in issued) == sorted(compiled.plan.list_issued())
+    # XLA's compiler for processors gathers bfloat16 in float32 (docs/communication.md).
+    width = 2 if (backend.name, dtype) == ("jax", "bf16") else 1
+    planned = [(*row[:2], width * row[2]) for row in compiled.plan.list_issued() if row[0] == "all_gather"]  # fmt: skip
+    assert sorted(one.row for one in issued if one.kind == "all_gather") == planned
     return compiled.plan
 
 

@@ -14,7 +14,7 @@ from mithril.cost import Hardware, collective_seconds, describe_emulation
 from mithril.ir import Builder, Cause, Graph, Node, Phase, Tensor, Value
 from mithril.ir.op import Tensors
 from mithril.ir.rewrite import rewrite
-from mithril.mesh import MICRO
+from mithril.mesh import MICRO, Mesh
 from mithril.ops.collective import AllGather, TakeShard
 from mithril.ops.control import After
 from mithril.ops.elementwise import Cast, cast
@@ -51,30 +51,47 @@ def narrow_gathers(
     if not found:
         return program
 
-    def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
-        return [_gather(builder, node, operands[0])] if node in found else None
+    casts: dict[Value, Tensor] = {}
 
-    def _gather(builder: Builder, node: Node, x: Tensor) -> Tensor:
-        op = node.op
-        assert isinstance(op, AllGather), "others are not looked for"
+    def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        if node not in found:
+            return None
+        (x,) = operands
+        if x.value not in casts:  # one for all phases: a part takes less memory than time
+            with builder.at():
+                casts[x.value] = cast(x, dtype)
+        whole = _gather(builder, node, x, casts[x.value], program.mesh, hardware)
         with builder.at():
-            small = cast(x, dtype)
-        group = program.mesh.product(op.axes)
-        plain = op.traffic(op.count_bytes([x.type]), group).bytes
-        issued = op.name, op.count_bytes([small.type]), op.axes, program.mesh
-        cause = node.cause and replace(
-            node.cause,
-            seconds=collective_seconds(*issued, hardware),
-            emulated=describe_emulation(*issued, hardware),
-            compressed=f"{CARRIED}{dtype}",
-            plain_bytes=plain,
-        )
-        with builder.at(cause=cause):
-            (whole,) = builder.apply(op, small)
-        with builder.at():
-            return cast(whole, x.dtype)
+            return [cast(whole, x.dtype)]
 
     return replace(program, graph=rewrite(program.graph, visit))
+
+
+def _gather(
+    builder: Builder, node: Node, x: Tensor, small: Tensor, mesh: Mesh, hardware: Hardware
+) -> Tensor:
+    """Return the parts of all devices in fewer bits.
+
+    Args:
+        builder: of the program, or of a body in it.
+        node: what gathers them in all of their bits.
+        x: the part of this device.
+        small: the same in fewer bits.
+        mesh: the devices.
+        hardware: the profile that prices collectives.
+    """
+    op = node.op
+    assert isinstance(op, AllGather), "others are not looked for"
+    issued = op.name, op.count_bytes([small.type]), op.axes, mesh
+    cause = node.cause and replace(
+        node.cause,
+        seconds=collective_seconds(*issued, hardware),
+        emulated=describe_emulation(*issued, hardware),
+        compressed=f"{CARRIED}{small.dtype}",
+        plain_bytes=op.traffic(op.count_bytes([x.type]), mesh.product(op.axes)).bytes,
+    )
+    with builder.at(cause=cause):
+        return builder.apply(op, small)[0]
 
 
 def is_of_parameters(cause: Cause) -> bool:
