@@ -9,10 +9,20 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
+from mithril.plan.names import FACTOR
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.tolerances import TOLERANCE
-from tests.training.test_char_gpt import LENGTH, LETTERS, PIPELINE, TEXT, make_step
+from tests.training import test_cut_loops
+from tests.training.test_char_gpt import (
+    LENGTH,
+    LETTERS,
+    PIPELINE,
+    TEXT,
+    WIDTH,
+    losses_of,
+    make_step,
+)
 
 FORMS: dict[str, Any] = {
     "fp16": "fp16", "bf16": "bf16", "int8": ml.GradientCompression("int8", block=32),
@@ -89,6 +99,22 @@ def test_powersgd_is_the_same_everywhere(backend: str, strategy: str) -> None:
     wanted = train(on_numpy("data"), "data", "powersgd", 4)
     found = train(opened(backend, **axes), strategy, "powersgd", 4)
     np.testing.assert_allclose(found, wanted, *TOLERANCE["float32"])
+
+
+@pytest.mark.slow
+def test_a_stack_that_is_cut_over_stages_has_factors_on_each() -> None:
+    found = {}
+    for zero in (0, 3):
+        backend = opened("numpy", **test_cut_loops.MESH)
+        step = test_cut_loops.make_step(
+            backend, zero=zero, gradient_compression=KEEPING["powersgd"]
+        )
+        found[zero] = losses_of(step)
+        kept = step.init(seed=0).compression
+        names = [name for name in kept if "blocks.mlp.up.weight" in name and FACTOR in name]
+        assert [kept[name].shape for name in names] == [(2, 2, WIDTH, 4)] * 2
+    np.testing.assert_allclose(found[3], found[0], *TOLERANCE["float32"])
+    assert found[0][-1] < 0.7 * found[0][0]
 
 
 @pytest.mark.slow

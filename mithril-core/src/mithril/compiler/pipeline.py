@@ -106,7 +106,6 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
         graph, request = change(graph, request, target, options)
     parts = partition_parts(graph, request.layouts, target, request.placement, pads=options.pads)
     parts = parts.with_change(lambda program: change_local(program, request, target, options))
-
     request = request.keeping(parts.plan.inputs)
 
     def finish(plan: Plan) -> Plan:

@@ -84,18 +84,22 @@ def _check_once(program: Program, sums: Mapping[Node, MarkGradient]) -> None:
         return
     producers = program.graph.producers()
     for node, mark in sums.items():
-        before, value = node, node.inputs[0]
-        while not _is_over_time(before) and value in producers:
-            before = producers[value]
-            value = before.inputs[0] if before.inputs else value
-            if not isinstance(before.op, (*MOVES, MarkGradient)):
-                break
-        if not _is_over_time(before):
+        if not any(map(_is_over_time, _list_before(node, producers))):
             raise PlanError(
                 f"gradient_compression keeps a state of '{mark.parameter}', whose gradient is "
                 f"summed over devices in each micro-batch; use zero=1, or a form without error "
                 f"feedback"
             )
+
+
+def _list_before(node: Node, producers: Mapping[Value, Node]) -> Iterator[Node]:
+    """Yield a sum, and what a gradient went through before it."""
+    yield node
+    while node.inputs[0] in producers:
+        node = producers[node.inputs[0]]
+        if not isinstance(node.op, (*MOVES, MarkGradient)):
+            return
+        yield node
 
 
 def _is_over_time(node: Node) -> bool:

@@ -7,7 +7,7 @@ another is sent as soon as it is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.cost import Hardware, describe_relay, transfer_seconds
@@ -62,14 +62,14 @@ class TimetableBuilder:
         stages = tuple(self._stage(stage_program) for stage_program in self.stage_programs)
         for value in self.graph.inputs:
             self._given[value.name] = (self._input_port(value), self._slot())
-        own_inputs, own_outputs = self._list_own()
-        self._given |= {port.name: (port, self._slot()) for port in own_inputs}
+        for port in self._own_inputs():
+            self._given[port.name] = (port, self._slot())
         self._run_once(When.before)
         for action in self._actions():
             self._act(action)
         self._run_once(When.after)
         outputs = [self._output(name) for name in self.graph.outputs]
-        outputs += own_outputs()
+        outputs += self._own_outputs()
         return stages, Timetable(
             tuple(port for port, _ in self._given.values()),
             tuple(slot for _, slot in self._given.values()),
@@ -266,24 +266,21 @@ class TimetableBuilder:
         goal = Port(name, port.type, wanted)
         return goal, self._move(name, port, slot, goal, part, None)
 
-    def _list_own(self) -> tuple[list[Port], Callable[[], list[tuple[Port, int]]]]:
-        """Return what parts take that is no value of the graph, and what gives what they make."""
-        known = {value.name for value in self.graph.inputs} | set(self.graph.outputs)
-        inputs: list[Port] = []
-        outputs: list[tuple[StageBuilder, str]] = []
+    def _own_inputs(self) -> Iterator[Port]:
+        """Yield what parts take that is no value of the graph: a state of theirs."""
+        known = {value.name for value in self.graph.inputs}
         for maker in self.stage_builders.values():
-            crossing = known | maker.item.local.crossing
-            own = (value for value in maker.graph.inputs if value.name not in crossing)
-            inputs += [maker.arriving_port(value) for value in own]
-            outputs += [(maker, name) for name in maker.graph.outputs if name not in crossing]
+            for value in maker.graph.inputs:
+                if value.name not in known | maker.item.local.crossing:
+                    yield maker.arriving_port(value)
 
-        def give() -> list[tuple[Port, int]]:
-            return [
-                (maker.leaving_port(name), self._resolve(maker.leaving(name), None, None))
-                for maker, name in outputs
-            ]
-
-        return inputs, give
+    def _own_outputs(self) -> Iterator[tuple[Port, int]]:
+        """Yield what parts make that is no value of the graph."""
+        for maker in self.stage_builders.values():
+            for name in maker.graph.outputs:
+                if name not in self.graph.outputs and name not in maker.item.local.crossing:
+                    slot = self._resolve(maker.leaving(name), None, None)
+                    yield maker.leaving_port(name), slot
 
     def _leaving(self, name: str) -> Sharding | None:
         """Return how an output leaves: as asked for, or as the input arrives that it follows."""
