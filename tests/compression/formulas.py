@@ -84,12 +84,20 @@ def lose_cast(terms: np.ndarray, form: str) -> np.ndarray:
     return terms - (terms * (np.float32(1) / count)).astype(CASTS[form]).astype(np.float32) * count
 
 
-def lose_blocks(terms: np.ndarray, block: int) -> np.ndarray:
-    """Return what each device loses by 8-bit integers, of the sum of its own part, too."""
+def lose_blocks(terms: np.ndarray, block: int, *, scatters: bool = False) -> np.ndarray:
+    """Return what each device loses by 8-bit integers.
+
+    Args:
+        terms: one for each device.
+        block: how many numbers share a scale.
+        scatters: whether each device keeps a part of the first dimension; otherwise it has lost
+            what is lost of the sum of its part, too, as that goes to all.
+    """
     count, size = len(terms), terms[0].size
     padded = np.pad(terms.reshape(count, -1), ((0, 0), (0, -size % count)))
     parts = padded.reshape(count, count, -1)
     sent = quantise(parts, block)
     lost, total = parts - sent, sent.sum(axis=0)
-    lost[np.arange(count), np.arange(count)] += total - quantise(total, block)
+    if not scatters:
+        lost[np.arange(count), np.arange(count)] += total - quantise(total, block)
     return lost.reshape(count, -1)[:, :size].reshape(terms.shape)
