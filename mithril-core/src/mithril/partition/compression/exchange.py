@@ -106,14 +106,6 @@ class Exchange:
         del x
         return True
 
-    def add(self, x: Tensor) -> Summed:
-        """Return the sum of x over the group."""
-        raise NotImplementedError
-
-    def scatter(self, x: Tensor, dimension: int) -> Summed:
-        """Return the own part, along a dimension, of the sum of x over the group."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, slots=True)
 class CastExchange(Exchange):
@@ -301,7 +293,8 @@ def count_matrices(shape: Shape, stacked: int) -> tuple[int, int, int]:
     return math.prod(shape[:stacked]), rows, math.prod(shape[stacked + 1 :])
 
 
-AnyExchange = CastExchange | BlockExchange | LowRankExchange
+QuantisedExchange = CastExchange | BlockExchange
+AnyExchange = QuantisedExchange | LowRankExchange
 
 
 def choose_exchange(

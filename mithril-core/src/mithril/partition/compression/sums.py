@@ -25,6 +25,7 @@ from mithril.partition.compression.exchange import (
     AnyExchange,
     Exchange,
     LowRankExchange,
+    QuantisedExchange,
     Summed,
     choose_exchange,
 )
@@ -97,7 +98,7 @@ def _is_named(axis: str, form: GradientCompression, mesh: Mesh) -> bool:
     return form.axes is None or axis in form.axes or origin in form.axes
 
 
-def _scatter(sum: Sum, exchange: AnyExchange, op: ReduceScatter, x: Tensor) -> Tensor:
+def _scatter(sum: Sum, exchange: QuantisedExchange, op: ReduceScatter, x: Tensor) -> Tensor:
     """Return the own part of a sum: axis after axis, in the order in which they cut it."""
     for axis in op.axes:
         count = exchange.mesh.sizes[axis]
@@ -106,7 +107,7 @@ def _scatter(sum: Sum, exchange: AnyExchange, op: ReduceScatter, x: Tensor) -> T
             continue
         part = exchange if not sum.rest else replace(exchange, axes=(axis,))
 
-        def add(x: Tensor, part: AnyExchange = part) -> Summed:
+        def add(x: Tensor, part: QuantisedExchange = part) -> Summed:
             return part.scatter(x, op.dimension)
 
         x = _feed_back(sum, part, x, add)
