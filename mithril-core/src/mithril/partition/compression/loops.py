@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mithril.errors import PlanError
-from mithril.ir import Graph, Node, Repeat, Value
+from mithril.ir import Graph, Node, Value
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import MICRO
 from mithril.ops.collective import AllReduce, ReduceScatter
@@ -40,16 +40,17 @@ def take_sums_behind_loops(graph: Graph, sums: Mapping[Node, str]) -> Graph:
 
 def _take_behind(graph: Graph, sum: Node, parameter: str) -> Graph:
     for loop in graph.nodes:
-        if isinstance(loop.op, Repeat) and any(node is sum for node in all_nodes(loop)):
-            return _split_loop(graph, loop, loop.op, sum, parameter)
+        if loop.op.bodies and any(node is sum for node in all_nodes(loop)):
+            return _split_loop(graph, loop, sum, parameter)
     raise _is_used_inside(parameter)
 
 
-def _split_loop(graph: Graph, loop: Node, op: Repeat, sum: Node, parameter: str) -> Graph:
+def _split_loop(graph: Graph, loop: Node, sum: Node, parameter: str) -> Graph:
     """Return the graph whose loop gives back the terms of a sum, which is taken behind it."""
-    body, (result,) = op.body, sum.outputs
+    op, (body, *others), (result,) = loop.op, loop.op.bodies, sum.outputs
     places = [i for i, value in enumerate(body.outputs.values()) if value is result]
-    if not places or min(places) < op.carried or sum not in body.nodes or body.uses().get(result):
+    is_made = bool(places) and min(places) >= len(op.carries) and not others
+    if not is_made or sum not in body.nodes or body.uses().get(result):
         raise _is_used_inside(parameter)
     outputs = {n: sum.inputs[0] if v is result else v for n, v in body.outputs.items()}
     nodes = tuple(node for node in body.nodes if node is not sum)
@@ -57,7 +58,7 @@ def _split_loop(graph: Graph, loop: Node, op: Repeat, sum: Node, parameter: str)
     over_time: dict[Node, Node] = {}
     for place in places:
         whole = sum.inputs[0].type
-        terms = Value(TensorType((op.count, *whole.shape), whole.dtype))
+        terms = Value(TensorType((op.iterations, *whole.shape), whole.dtype))
         made[place], last = terms, loop.outputs[place]
         later = _find_sum_over_time(graph, last)
         if later is not None:
@@ -66,7 +67,7 @@ def _split_loop(graph: Graph, loop: Node, op: Repeat, sum: Node, parameter: str)
             terms, last = added, later.outputs[0]
         behind.append(replace(_stack(sum), inputs=(terms,), outputs=(last,)))
     inner = Graph(body.inputs, nodes, outputs)
-    found = replace(loop, op=replace(op, body=inner), outputs=tuple(made))
+    found = replace(loop, op=op.with_bodies([inner]), outputs=tuple(made))
     rest = tuple(node for node in graph.nodes if node not in over_time)
     at = rest.index(loop)
     between = (found, *over_time.values(), *behind)
