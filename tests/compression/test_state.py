@@ -119,9 +119,11 @@ def expect(
     return add_cast(terms, form.form), lose_cast(terms, form.form), None
 
 
-def check_steps(made: Steps, form: ml.GradientCompression, *, scatters: bool = False) -> None:
+def check_steps(
+    made: Steps, form: ml.GradientCompression, *, scatters: bool = False, dtype: str = "float32"
+) -> None:
     """Check each step against the formula on what the state had before it."""
-    tolerance = TOLERANCE[DTYPES.get(form.form, "float32")]
+    tolerance = TOLERANCE[dtype]
     for _ in range(STEPS):
         lost = made.kept(LOST) if form.keeps_error else np.float32(0)
         factor = made.kept(FACTOR)[0, 0] if form.form == "powersgd" else None
@@ -155,7 +157,7 @@ def test_each_step_is_the_formula_on_every_backend(backend: str, form: str) -> N
     made, recorder = Steps(opened(backend, data=2), FORMS[form]), Recorder()
     made.backend.open_profile = recorder
     try:
-        check_steps(made, FORMS[form])
+        check_steps(made, FORMS[form], dtype=DTYPES.get(form, "float32"))
     finally:
         made.backend.open_profile = None
     # XLA's compiler for processors carries sums of bfloat16 in float32 (docs/communication.md).
@@ -254,6 +256,7 @@ def test_nothing_is_compressed_before_warm_up_ends() -> None:
     for _ in range(4):
         recorder.issued.clear()
         terms, found = made.advance()
+        assert any(row.cause.compressed for row in made.step.plan.collectives())
         exact.append(np.allclose(found, terms.sum(axis=0), *TOLERANCE["float32"]))
         wanted = ROWS * COLUMNS if exact[-1] else (ROWS + COLUMNS) * 2
         assert sum(one.bytes for one in recorder.issued) == 4 * wanted + 4
