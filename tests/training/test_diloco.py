@@ -11,6 +11,8 @@ from mithril.runtime.training import DilocoStep
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.tolerances import TOLERANCE
+from tests.training.test_char_gpt import BATCH as GPT_BATCH
+from tests.training.test_char_gpt import LENGTH, LETTERS, RATE, TEXT, char_gpt
 
 EVERY, STEPS, BATCH = 3, 7, 8
 RTOL, ATOL = TOLERANCE["float32"]
@@ -160,6 +162,44 @@ def test_parts_draw_other_random_numbers() -> None:
     state, _ = step(step.init(seed=0), batch)
     weights = state.params["down.weight"].numpy()
     assert not np.array_equal(weights[0], weights[1])
+
+
+@pytest.mark.slow
+def test_two_parts_learn_as_much_with_a_tenth_of_the_bytes() -> None:
+    """Half the default momentum: of 30 outer steps, 0.9 remembers the first third for too long."""
+    backend = ml.NumpyBackend(ml.Mesh(pod=2))
+    outer = ml.optim.sgd(0.7, momentum=0.5, nesterov=True)
+    inner = ml.optim.adamw(RATE)
+    steps = {
+        "plain": open_gpt(backend, inner),
+        "diloco": open_gpt(backend, ml.optim.diloco(inner, outer, every=10)),
+    }
+    losses = {name: np.mean(train_gpt(step)[-20:]) for name, step in steps.items()}
+    assert abs(losses["diloco"] - losses["plain"]) <= 0.05 * losses["plain"]
+    assert not steps["diloco"].plan.collectives(), "parts of one device are silent"
+    every_step, every_tenth = (
+        sum(row.bytes for row in plan.collectives())
+        for plan in (steps["plain"].plan, steps["diloco"].outer_plan)
+    )
+    assert every_tenth / 10 <= 0.12 * every_step
+
+
+def open_gpt(backend: ml.Backend, rule: object) -> DilocoStep:
+    spec = ml.TensorSpec((GPT_BATCH, LENGTH), "int32", P("pod"))
+    return ml.train_step(char_gpt(False), backend, rule, shapes={"ids": spec, "next": spec})
+
+
+def train_gpt(step: DilocoStep) -> list[float]:
+    """Return the losses of 300 steps."""
+    ids = np.array([LETTERS.index(letter) for letter in TEXT], np.int32)
+    starts = np.random.default_rng(5).integers(0, len(ids) - LENGTH - 1, (300, GPT_BATCH))
+    state, found = step.init(seed=0), []
+    for rows in starts:
+        places = rows[:, None] + np.arange(LENGTH)
+        state, metrics = step(state, {"ids": ids[places], "next": ids[places + 1]})
+        found.append(metrics.numbers()["loss"])
+    assert found[-1] < 0.1 * found[0]
+    return found
 
 
 # ------------------------------------------------------------------ refusals

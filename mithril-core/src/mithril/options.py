@@ -147,8 +147,8 @@ class PipelineOptions:
         return f"PipelineOptions({', '.join(shown)})"
 
 
-COMPRESSED_FORMS = ("fp16", "bf16", "int8")
-BLOCK = 256
+COMPRESSED_FORMS = ("fp16", "bf16", "int8", "powersgd")
+BLOCK, RANK = 256, 1
 
 
 @checked_options
@@ -158,60 +158,96 @@ class GradientCompression:
 
     Args:
         form: `fp16` and `bf16` cast each gradient for the way, `int8` sends blocks of 8-bit
-            integers, each with a scale.
+            integers, each with a scale, `powersgd` two thin factors of each matrix (Vogels,
+            Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
+            Distributed Optimization", 2019), which only `ml.train_step` has the state for.
         axes: the mesh axis, or axes, over which sums are compressed; by default all of them. The
             part of a sum over other axes is plain, and taken first; what is scattered is summed
             axis after axis, as they cut it.
         names: the parameters whose gradients are compressed: a pattern of names, as `fnmatch`
             reads it.
         block: of `int8`: how many numbers share a scale; 256 by default.
+        rank: of `powersgd`: how many columns the factors have; 1 by default.
+        warmup: of `powersgd`: how many steps are made before gradients are compressed; 0 by
+            default.
+        error_feedback: whether each device adds what was lost of its terms to those of the next
+            step; that is kept in the state of the step. By default only for `powersgd`.
 
     Raises:
         OptionError: an option has a value of the wrong form, or has no effect on this form.
 
     >>> GradientCompression("int8", names="*.weight").block
     256
+    >>> GradientCompression("powersgd", rank=4).keeps_error
+    True
     """
 
     form: str
     axes: str | Sequence[str] | None = None
     names: str = "*"
     block: int | None = None
+    rank: int | None = None
+    warmup: int | None = None
+    error_feedback: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.form == "powersgd":
-            raise OptionError(
-                f"gradient_compression='powersgd' is not available yet; use one of "
-                f"{listing(COMPRESSED_FORMS)}"
-            )
         check_choice("gradient_compression", self.form, COMPRESSED_FORMS)
         if not isinstance(self.names, str) or not self.names:
             raise OptionError(
                 f"names={self.names!r} of GradientCompression is no pattern of parameter names; "
                 f"give one, such as '*.weight'"
             )
-        object.__setattr__(self, "block", self._read_block())
+        for option, of, default, least, what in _NUMBERS:
+            value = _read_number(option, getattr(self, option), self.form, of, default, least, what)
+            object.__setattr__(self, option, value)
+        if self.error_feedback is not None:
+            check_flag("error_feedback", self.error_feedback)
         object.__setattr__(self, "axes", _read_axes(self.axes))
 
-    def _read_block(self) -> int | None:
-        block = to_python(self.block)
-        if self.form != "int8":
-            if block is not None:
-                raise OptionError(
-                    f"block={block!r} has no effect on gradient_compression='{self.form}', which "
-                    f"has no scales; leave it out"
-                )
-            return None
-        if block is not None and (type(block) is not int or block < 1):
-            raise OptionError(
-                f"block={block!r} of GradientCompression is no number of elements; give 1 or more"
-            )
-        return block or BLOCK
+    @property
+    def keeps_error(self) -> bool:
+        """Whether what is lost is added to the gradients of the next step."""
+        is_low_rank = self.form == "powersgd"
+        return is_low_rank if self.error_feedback is None else self.error_feedback
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether something is kept from step to step."""
+        return self.keeps_error or self.form == "powersgd"
 
     def __repr__(self) -> str:
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self)[1:])
-        shown = [f"{name}={value!r}" for name, value in pairs if value not in (None, "*")]
+        defaults = {"names": "*", "warmup": 0}
+        shown = [f"{n}={x!r}" for n, x in pairs if x is not None and x != defaults.get(n)]
         return f"GradientCompression({', '.join([repr(self.form), *shown])})"
+
+
+_NUMBERS = (
+    ("block", "int8", BLOCK, 1, "elements"),
+    ("rank", "powersgd", RANK, 1, "columns"),
+    ("warmup", "powersgd", 0, 0, "steps"),
+)
+"""Options that are numbers: of which form, the default, the least, and of what."""
+
+
+def _read_number(
+    option: str, given: object, form: str, of: str, default: int, least: int, what: str
+) -> int | None:
+    """Return a number of a form of compression; None for the other forms."""
+    value = to_python(given)
+    if form != of:
+        if value is not None:
+            raise OptionError(
+                f"{option}={value!r} has no effect on gradient_compression='{form}'; it is for "
+                f"'{of}'; leave it out"
+            )
+        return None
+    if value is not None and (type(value) is not int or value < least):
+        raise OptionError(
+            f"{option}={value!r} of GradientCompression is no number of {what}; give {least} or "
+            f"more"
+        )
+    return default if value is None else value
 
 
 def _read_axes(axes: object) -> tuple[str, ...] | None:

@@ -9,10 +9,18 @@ from fnmatch import fnmatchcase
 from mithril.compiler.axis_names import ALIASES
 from mithril.errors import MeshError, OptionError, kind_of, listing, near_names
 from mithril.mesh import Mesh
-from mithril.options import COMPRESSED_FORMS, GradientCompression
+from mithril.options import COMPRESSED_FORMS, GradientCompression, check_choice
 from mithril.partition.compression import PLAIN, Compression
+from mithril.types import DType
 
 OPTION = "gradient_compression"
+GATHERED = {
+    "bf16": DType.bfloat16,
+    "fp16": DType.float16,
+    "bfloat16": DType.bfloat16,
+    "float16": DType.float16,
+}
+"""Names of the dtypes in which parameters may be gathered."""
 
 
 def read_compression(given: object, mesh: Mesh, default: Compression = PLAIN) -> Compression:
@@ -41,6 +49,25 @@ def read_compression(given: object, mesh: Mesh, default: Compression = PLAIN) ->
     return Compression(((form.names, form),), said)
 
 
+def read_gather_dtype(given: object, default: DType | None = None) -> DType | None:
+    """Return the dtype in which parameters at rest are gathered; None for their own.
+
+    Args:
+        given: `gather_dtype=`; None where it is not given.
+        default: what holds then.
+
+    Raises:
+        OptionError: it is none of 16 bits.
+
+    >>> str(read_gather_dtype("bf16"))
+    'bfloat16'
+    """
+    if given is None:
+        return default
+    check_choice("gather_dtype", str(given), tuple(GATHERED))
+    return GATHERED[str(given)]
+
+
 def check_names(asked: Compression, names: Sequence[str]) -> None:
     """Raise where a pattern is for no parameter of a model.
 
@@ -57,6 +84,22 @@ def check_names(asked: Compression, names: Sequence[str]) -> None:
                 f"pattern '{pattern}' of {OPTION} matches no parameter; near names: "
                 f"{listing(near_names(pattern, names))}"
             )
+
+
+def check_stateless(asked: Compression) -> None:
+    """Raise where something is kept from step to step.
+
+    Args:
+        asked: how gradients travel that no train step makes.
+
+    Raises:
+        OptionError: it is.
+    """
+    if asked.keeps_state:
+        raise OptionError(
+            f"{asked.said} keeps a state from step to step, which gradients of evaluate() have no "
+            f"place for; give it to ml.train_step, or plan outputs alone with inference=True"
+        )
 
 
 def _read_rule(
@@ -101,4 +144,4 @@ def _name_axes(form: GradientCompression, mesh: Mesh) -> GradientCompression:
     return replace(form, axes=tuple(found))
 
 
-__all__ = ["check_names", "read_compression"]
+__all__ = ["check_names", "check_stateless", "read_compression", "read_gather_dtype"]

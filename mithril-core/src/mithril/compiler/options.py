@@ -42,6 +42,7 @@ OF_MODELS = {
     "spill_threshold_mb": "give it to compile",
     "spill_to_host": "give it to compile",
     "accumulate": "cut the batch in the function, with ml.scan",
+    "gather_dtype": "only a model has parameters that are gathered",
     "gradient_compression": "only a model has parameters whose gradients are known",
     "differentiable": "gradients are those of ml.grad(function, argnums=…)",
     "gradient_accumulation": "cut the batch in the function, with ml.scan",

@@ -20,7 +20,13 @@ from dataclasses import replace
 from mithril.compiler.algorithm_options import note_algorithms
 from mithril.compiler.collector import pause_collector
 from mithril.compiler.communication import tell_optimization
-from mithril.compiler.compression import compress, describe_compression, mark
+from mithril.compiler.compression import (
+    compress,
+    describe_compression,
+    describe_gathers,
+    mark,
+    narrow,
+)
 from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
@@ -95,13 +101,12 @@ def make_plan(
 
 
 def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
-    parameters, optimizer = request.parameters, request.optimizer
+    parameters = request.parameters
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
     parts = partition_parts(graph, request.layouts, target, request.placement, pads=options.pads)
-    parts = parts.with_change(
-        lambda program: move_to_host(compress(program, target, options), request, target, options)
-    )
+    parts = parts.with_change(lambda program: change_local(program, request, target, options))
+    request = request.keeping(parts.plan.inputs)
 
     def finish(plan: Plan) -> Plan:
         stages = (replace(s, program=_finish(s.program, target, options)) for s in plan.stages)
@@ -110,7 +115,7 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
             stages=tuple(stages),
             notes=(*request.notes, *plan.notes),
             parameters=parameters,
-            optimizer=optimizer,
+            optimizer=request.optimizer,
         )
 
     plan = plan_recomputed(parts, finish, request, target, options)
@@ -119,12 +124,21 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
         plan = split_replicas(plan, options.replicas)
     plan = place_in_plan(plan, target, options.overlap, request.donated)
     plan = tell_optimization(plan, options.optimization)
+    notes = describe_gathers(plan, options.gather)
     if request.cotangents is not None:
-        notes = (*plan.notes, *describe_compression(plan, options.compression))
-        plan = replace(plan, notes=notes)
+        notes += describe_compression(plan, options.compression)
+    plan = replace(plan, notes=(*plan.notes, *notes))
     for check in CHECKS:
         check(plan, request, target, options)
     return plan
+
+
+def change_local(
+    program: Program, request: Request, target: Target, options: PlanOptions
+) -> Program:
+    """Return a local program, forward and backward in one, after the passes over it."""
+    program = narrow(compress(program, target, options), request, target, options)
+    return move_to_host(program, request, target, options)
 
 
 def move_to_host(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.algorithms import AS_ENGINES_DO, Algorithms
@@ -14,6 +14,8 @@ from mithril.partition.overlap import AS_IT_PAYS, Overlap
 from mithril.partition.pipeline import Placement
 from mithril.partition.recompute import Recompute
 from mithril.partition.replicas import Replicas
+from mithril.plan import Port
+from mithril.plan.names import is_of_compression
 from mithril.sharding import Layout
 from mithril.transform import Update
 from mithril.types import DType
@@ -38,6 +40,7 @@ class Request:
         update: what becomes of the gradients in a train step; otherwise they are outputs.
         on_host: inputs that lie in the host arena between runs, as what is made of them does, and
             outputs that do.
+        stacked: how many leading dimensions of a parameter only stack layers, by name.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -50,6 +53,22 @@ class Request:
     optimizer: tuple[str, ...] = ()
     update: Update | None = None
     on_host: tuple[str, ...] = ()
+    stacked: Mapping[str, int] = field(default_factory=dict)
+
+    def keeping(self, inputs: Sequence[Port]) -> Request:
+        """Return the same with what compression keeps given up, as the optimiser's state is.
+
+        Args:
+            inputs: of the plan.
+        """
+        found = tuple(port.name for port in inputs if is_of_compression(port.name))
+        if not found:
+            return self
+        return replace(
+            self,
+            donated=self.donated | frozenset(found),
+            optimizer=(*self.optimizer, *found),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +91,7 @@ class PlanOptions:
         optimization: the option that asks for all passes over communication, or for none, as it was
             given; the plan then says what they did.
         compression: how gradients travel where devices add them up.
+        gather: the dtype in which parameters at rest are gathered; None for their own.
         replicas: parts of a mesh axis that run the plan on values of their own; None for no such.
     """
 
@@ -87,4 +107,5 @@ class PlanOptions:
     fusion: Fusion = FUSE_AS_IT_PAYS
     optimization: str = ""
     compression: Compression = PLAIN
+    gather: DType | None = None
     replicas: Replicas | None = None

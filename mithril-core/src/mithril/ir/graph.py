@@ -94,10 +94,10 @@ class Cause:
         behind: what is computed meanwhile: layer paths, those that take longest first, three at
             most.
         algorithm: of which collective it is a step; None where it is all of it.
-        compressed: what it carries of a gradient in the place of all bits; empty where it carries
-            what it is given.
-        plain_bytes: what a device would send without that for the gradient; 0 where another
-            collective of the same gradient says it.
+        compressed: what it carries of a gradient, or a parameter, in the place of all bits; empty
+            where it carries what it is given.
+        plain_bytes: what a device would send without that; 0 where another collective of the same
+            gradient says it.
     """
 
     value: str

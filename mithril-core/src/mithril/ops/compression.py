@@ -17,12 +17,18 @@ class MarkGradient(Op):
     It lets through what its operand is, partial sums, too, so that plans are as without it.
 
     Args:
-        parameter: name of the parameter.
+        parameter: name of the parameter, by which patterns know it.
+        owner: the input of the graph that it is; a stack may be cut into several.
+        stacked: how many leading dimensions only stack layers.
+        keeps_state: whether something of it is kept from step to step.
     """
 
     name: ClassVar[str] = "mark_gradient"
     has_kernel: ClassVar[bool] = False
     parameter: str
+    owner: str = ""
+    stacked: int = 0
+    keeps_state: bool = False
 
     def infer(self, inputs: Types) -> Types:
         return [inputs[0]]

@@ -175,7 +175,8 @@ class Partitioned:
         """Return the same parts with another change of their programs.
 
         Args:
-            change: returns a program with the same ports, the same one where nothing changes.
+            change: returns a program with the same ports, and perhaps more behind them that are
+                no values of the graph; the same one where nothing changes.
         """
         programs = [local.program for local in self.locals]
         if all(change(program) is program for program in programs):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 GRADIENT, COTANGENT, NEXT = "gradients.", "output_gradients.", "next."
+LOST, FACTOR = "compression.lost.", "compression.factor."
+"""What the compression of gradients keeps: what was lost of them, and factors of matrices."""
 
 
 def cotangent_name(output: str) -> str:
@@ -18,3 +20,12 @@ def gradient_of(name: str) -> str:
 def next_of(name: str) -> str:
     """Return the name of the output that carries what a step keeps next under a name."""
     return f"{NEXT}{name}"
+
+
+def is_of_compression(name: str) -> bool:
+    """Return whether an input of a step is what the compression of gradients keeps.
+
+    >>> is_of_compression("compression.lost.up.weight"), is_of_compression("up.weight")
+    (True, False)
+    """
+    return name.startswith((LOST, FACTOR))

@@ -14,7 +14,7 @@ from mithril.compiler.communication_options import (
     Communication,
     read_communication,
 )
-from mithril.compiler.compression_options import read_compression
+from mithril.compiler.compression_options import read_compression, read_gather_dtype
 from mithril.compiler.options import (
     BACKEND_LATER,
     check_precision,
@@ -84,6 +84,7 @@ def open_backend(
     mesh_topology: str | None = None,
     network_topology_aware: bool = False,
     gradient_compression: object = None,
+    gather_dtype: str | None = None,
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -133,7 +134,8 @@ def open_backend(
             model, so that what its plan sends is predicted to take the least time; by default they
             lie as the mesh says.
         gradient_compression: how gradients of models travel where devices add them up; see
-            `compile`, of which this is the default.
+            `compile`, of which this and the next are the defaults.
+        gather_dtype: in which dtype parameters at rest are gathered.
         options: the backend's own options.
 
     Raises:
@@ -178,9 +180,12 @@ def open_backend(
     if check_flag(TOPOLOGY_AWARE, network_topology_aware):
         check_axes(mesh)
     compression = read_compression(gradient_compression, mesh)
+    gather = read_gather_dtype(gather_dtype)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
     communication = communication.with_algorithms(collective_ops, mesh, engine.library, name)
-    backend = Backend(engine, policy, dtypes, profile, parallelism, communication, compression)
+    backend = Backend(
+        engine, policy, dtypes, profile, parallelism, communication, compression, gather
+    )
     if mesh_topology is not None:
         backend.hardware = link_as(backend.hardware, mesh_topology, mesh)
     backend.is_topology_aware = network_topology_aware and mesh.size > 1
@@ -229,6 +234,7 @@ class Backend(Creation, Shared):
         parallelism: Parallelism = AS_MODELS_SAY,
         communication: Communication = COMMUNICATE_AS_IT_PAYS,
         compression: Compression = PLAIN,
+        gather_dtype: DType | None = None,
     ) -> None:
         super().__init__()
         self.engine = engine
@@ -238,6 +244,7 @@ class Backend(Creation, Shared):
         self.parallelism = parallelism
         self.communication = communication
         self.compression = compression
+        self.gather_dtype = gather_dtype
         self.is_topology_aware = False
         self._family = Family()
         self._enter(engine)

@@ -7,7 +7,12 @@ from typing import Any
 
 from mithril.compiler import PlanOptions
 from mithril.compiler.communication_options import read_communication
-from mithril.compiler.compression_options import check_names, read_compression
+from mithril.compiler.compression_options import (
+    check_names,
+    check_stateless,
+    read_compression,
+    read_gather_dtype,
+)
 from mithril.compiler.options import (
     COMPILE_LATER,
     OF_FUNCTIONS,
@@ -85,6 +90,7 @@ def compile(
     collective_optimization: bool | None = None,
     communication_optimization: bool | None = None,
     gradient_compression: object = None,
+    gather_dtype: str | None = None,
     checkpointing: str | float | Mapping[str, str] | None = None,
     activation_checkpointing: str | float | Mapping[str, str] | None = None,
     rematerialization: bool | None = None,
@@ -176,6 +182,10 @@ def compile(
             `bf16` or `int8`, an `ml.GradientCompression`, which says for which axes and names, or a
             mapping from patterns of parameter names to these, or to None for plain sums; the last
             pattern that matches holds. By default as the backend does, and that is plainly.
+            `powersgd`, and error feedback, are for `train_step`, which keeps their state.
+        gather_dtype: `bf16` or `fp16`: parameters at rest travel in 16 bits to where they are
+            computed with, and rest in all of theirs. By default as the backend does, and that is
+            in their own dtype.
         checkpointing: which activations the backward computes again instead of finding them kept:
             `all` but what enters each layer, `none`, `selective` for what costs next to nothing,
             a fraction of the memory that keeping everything takes, a number of bytes that a device
@@ -251,6 +261,8 @@ def compile(
     )
     compression = read_compression(gradient_compression, backend.mesh, backend.compression)
     check_names(compression, parameters)
+    if gradient_compression is not None:
+        check_stateless(compression)
     settings = Settings(
         inference=check_flag("inference", inference),
         plan=communication.apply(
@@ -262,6 +274,7 @@ def compile(
                 gradients=gradients,
                 recompute=name_axes(recompute, backend.mesh),
                 compression=compression,
+                gather=read_gather_dtype(gather_dtype, backend.gather_dtype),
                 offload=read_offload(
                     activation_offload,
                     offload_threshold,

@@ -9,34 +9,47 @@ of as many bytes.
 `int8` needs sums in float32, because integers of 8 bits overflow. With q = round(x / s), s =
 max|x| / 127 for each block, every device sends each other one the blocks of that one's part, adds
 up what it gets, quantises the sum and gives it to all.
+
+What a device loses of its term is the difference between that and what the others read of it. What
+the second quantisation loses is lost by the device that has the sum, as in Tang et al.,
+"DoubleSqueeze: Parallel Stochastic Gradient Descent with Double-pass Error-Compensated
+Compression" (2019).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mithril.cost import Hardware, collective_seconds, describe_emulation
 from mithril.ir import Builder, Node, Tensor
 from mithril.mesh import Mesh
-from mithril.ops import cast, max, reshape, round, where
+from mithril.ops import Iota, cast, equal, matrix_transpose, max, qr, reshape, round, where
 from mithril.ops.collective import (
     NARROW_FLOATS,
     AllGather,
     AllReduce,
     AllToAll,
+    AxisIndex,
     Collective,
     ReduceScatter,
 )
 from mithril.ops.slicing import Pad
 from mithril.options import GradientCompression
-from mithril.types import DType
+from mithril.types import DType, Shape
 
 CASTS = {"fp16": DType.float16, "bf16": DType.bfloat16}
 LARGEST = 127
 """The largest integer of a block."""
 SCALE_BYTES = 4
+
+
+class Summed(NamedTuple):
+    """A sum over devices, and what this device lost of its term; None where nobody asks."""
+
+    total: Tensor
+    lost: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,7 @@ class Exchange:
         mesh: the devices.
         hardware: the profile that prices collectives.
         text: what is carried, for readers of the plan.
+        keeps_error: whether somebody asks what is lost.
     """
 
     builder: Builder
@@ -58,6 +72,7 @@ class Exchange:
     mesh: Mesh
     hardware: Hardware
     text: str = ""
+    keeps_error: bool = False
 
     @property
     def group(self) -> int:
@@ -86,13 +101,10 @@ class Exchange:
         """Return the bytes that a device sends if x travels as it is."""
         return kind.traffic(x.type.nbytes, self.group).bytes
 
-    def add(self, x: Tensor) -> Tensor:
-        """Return the sum of x over the group."""
-        raise NotImplementedError
-
-    def scatter(self, x: Tensor, dimension: int) -> Tensor:
-        """Return the own part, along a dimension, of the sum of x over the group."""
-        raise NotImplementedError
+    def loses(self, x: Tensor) -> bool:
+        """Return whether anything is lost of a term."""
+        del x
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +113,34 @@ class CastExchange(Exchange):
 
     dtype: DType = DType.float16
 
-    def add(self, x: Tensor) -> Tensor:
+    def loses(self, x: Tensor) -> bool:
+        """Return whether anything is lost of a term: nothing where it has 16 bits already."""
+        return x.dtype not in NARROW_FLOATS
+
+    def add(self, x: Tensor) -> Summed:
         """Return the sum of x over the group."""
         return self._exchange(x, AllReduce(self.axes, "sum"))
 
-    def scatter(self, x: Tensor, dimension: int) -> Tensor:
+    def scatter(self, x: Tensor, dimension: int) -> Summed:
         """Return the own part, along a dimension, of the sum of x over the group."""
         return self._exchange(x, ReduceScatter(self.axes, "sum", dimension, self.group))
 
-    def _exchange(self, x: Tensor, op: AllReduce | ReduceScatter) -> Tensor:
+    def _exchange(self, x: Tensor, op: AllReduce | ReduceScatter) -> Summed:
         given, count = x.dtype, self.group
         plain = self.count_plain(type(op), x)
-        if given in NARROW_FLOATS:  # it travels as it is
-            return self.issue(op, x, self.text, plain)[0]
+        if not self.loses(x):  # it travels as it is
+            return Summed(self.issue(op, x, self.text, plain)[0])
         divides = self.dtype == DType.float16
         with self.builder.at():
             small = cast(x * (1.0 / count) if divides else x, self.dtype)
+            lost = x - self._widen(small, given) if self.keeps_error else None
         (total,) = self.issue(op, small, self.text, plain)
         with self.builder.at():
-            wide: Tensor = cast(total, given)
-            return wide * float(count) if divides else wide
+            return Summed(self._widen(total, given), lost)
+
+    def _widen(self, small: Any, dtype: DType) -> Any:
+        wide = cast(small, dtype)
+        return wide * float(self.group) if self.dtype == DType.float16 else wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,36 +149,43 @@ class BlockExchange(Exchange):
 
     block: int = 1
 
-    def add(self, x: Tensor) -> Tensor:
+    def add(self, x: Tensor) -> Summed:
         """Return the sum of x over the group."""
         plain = self.count_plain(AllReduce, x)
         with self.builder.at():
-            parts = self._cut(_pad(reshape(x, (x.size,)), self.group), 0)
-        total = self._add_parts(parts, plain)
+            flat = _pad(reshape(x, (x.size,)), self.group)
+            parts = self._cut(flat, 0)
+        total, lost = self._add_parts(parts, plain)
         with self.builder.at():
             blocks, scales = self._quantise(total)
+            if lost is not None:
+                lost = self._add_to_own(lost, total - self._restore(blocks, scales))
         gather = AllGather(self.axes, 0, self.group)
         (blocks,) = self.issue(gather, blocks, self.text)
         (scales,) = self.issue(gather, scales, self.text)
-        with self.builder.at():
-            whole = self._restore(blocks, scales)
-            part = math.ceil(x.size / self.group)
-            flat = reshape(reshape(whole, (self.group, -1))[:, :part], (self.group * part,))
-            whole_sum: Tensor = cast(reshape(flat[: x.size], x.shape), x.dtype)
-            return whole_sum
 
-    def scatter(self, x: Tensor, dimension: int) -> Tensor:
+        def give_form(parts: Any) -> Any:
+            joined = self._join(reshape(parts, (self.group, -1)), flat.shape, 0)
+            return cast(reshape(joined[: x.size], x.shape), x.dtype)
+
+        with self.builder.at():
+            whole = give_form(self._restore(blocks, scales))
+            return Summed(whole, None if lost is None else give_form(lost))
+
+    def scatter(self, x: Tensor, dimension: int) -> Summed:
         """Return the own part, along a dimension, of the sum of x over the group."""
         plain = self.count_plain(ReduceScatter, x)
         shape = list(x.shape)
         shape[dimension] //= self.group
         with self.builder.at():
             parts = self._cut(x, dimension)
-        total = self._add_parts(parts, plain)
+        total, lost = self._add_parts(parts, plain)
         with self.builder.at():
             flat = reshape(total, (-1,))[: math.prod(shape)]
             part: Tensor = cast(reshape(flat, shape), x.dtype)
-            return part
+            if lost is None:
+                return Summed(part)
+            return Summed(part, self._join(reshape(lost, (self.group, -1)), x.shape, dimension))
 
     def _cut(self, x: Tensor, dimension: int) -> Tensor:
         """Return x as (device, blocks of its part, elements of a block), in float32."""
@@ -172,16 +199,31 @@ class BlockExchange(Exchange):
         blocks: Tensor = cast(reshape(flat, (self.group, -1, self.block)), DType.float32)
         return blocks
 
-    def _add_parts(self, parts: Tensor, plain: float) -> Tensor:
+    def _join(self, parts: Any, shape: Shape, dimension: int) -> Any:
+        """Return what `_cut` cuts: of (device, elements) with padding a tensor of a shape."""
+        size = math.prod(shape) // self.group
+        before, after = shape[:dimension], shape[dimension + 1 :]
+        cut = (self.group, *before, shape[dimension] // self.group, *after)
+        order = (*range(1, dimension + 1), 0, *range(dimension + 1, len(cut)))
+        return reshape(reshape(parts[:, :size], cut).transpose(order), shape)
+
+    def _add_parts(self, parts: Tensor, plain: float) -> Summed:
         """Return the sum of the own parts of all devices: (blocks, elements of a block)."""
         with self.builder.at():
             blocks, scales = self._quantise(parts)
+            lost = parts - self._restore(blocks, scales) if self.keeps_error else None
         swap = AllToAll(self.axes, 0, 0, self.group)
         (blocks,) = self.issue(swap, blocks, self.text, plain)
         (scales,) = self.issue(swap, scales, self.text)
         with self.builder.at():
             total: Tensor = self._restore(blocks, scales).sum(axis=0)
-            return total
+            return Summed(total, lost)
+
+    def _add_to_own(self, parts: Any, more: Any) -> Any:
+        """Return (device, blocks, elements of a block) with more in the part of this device."""
+        (index,) = self.builder.apply(AxisIndex(self.axes))
+        (numbers,) = self.builder.apply(Iota((self.group, 1, 1), 0, DType.int32))
+        return parts + where(equal(numbers, index), reshape(more, (1, *more.shape)), 0.0)
 
     def _quantise(self, x: Any) -> tuple[Any, Any]:
         """Return integers, and the scale of each block; what is not finite makes that NaN."""
@@ -195,27 +237,96 @@ class BlockExchange(Exchange):
         return cast(blocks, DType.float32) * scales
 
 
+@dataclass(frozen=True, slots=True)
+class LowRankExchange(Exchange):
+    """Sums of matrices as products of two thin factors, by one step of power iteration.
+
+    With M_i the term of device i, of n rows and m columns, and Q the factor of the step before
+    (Vogels et al., 2019, algorithm 1; the hook of PyTorch orthonormalises Q, too):
+
+        P = orthonormalised sum of M_i orthonormalised(Q),  Q = sum of M_i^T P,  the sum is P Q^T
+
+    A column of Q that is zero, as all are of a gradient of zeros, would stay so for ever; the one
+    before is kept instead.
+    """
+
+    rank: int = 1
+    stacked: int = 0
+
+    def shape(self, x: Tensor) -> tuple[int, int, int]:
+        """Return how many matrices a gradient holds, their rows and columns."""
+        return count_matrices(x.shape, self.stacked)
+
+    def add_with(self, x: Tensor, factor: Tensor) -> tuple[Summed, Tensor]:
+        """Return the sum of x over the group, and the factor of the next step.
+
+        Args:
+            x: float32.
+            factor: of this device, (1, matrices, columns, rank).
+        """
+        plain = self.count_plain(AllReduce, x)
+        with self.builder.at():
+            terms: Any = reshape(x, (1, *self.shape(x)))
+            basis: Any = qr(factor)[0]
+            product = terms @ basis
+        (left,) = self.issue(AllReduce(self.axes, "sum"), product, self.text, plain)
+        with self.builder.at():
+            left = qr(left)[0]
+            product = matrix_transpose(terms) @ left
+        (right,) = self.issue(AllReduce(self.axes, "sum"), product, self.text)
+        with self.builder.at():
+            total: Any = reshape(left @ matrix_transpose(right), x.shape)
+            lost = x - total * (1.0 / self.group) if self.keeps_error else None
+            is_alive = max(abs(right), axis=-2, keepdims=True) > 0.0
+            return Summed(total, lost), where(is_alive, right, basis)
+
+
+def count_matrices(shape: Shape, stacked: int) -> tuple[int, int, int]:
+    """Return how many matrices a gradient is, their rows and columns.
+
+    The first dimension that does not stack layers has the rows, as PyTorch's hook has it.
+
+    >>> count_matrices((3, 8, 4, 2), 1)
+    (3, 8, 8)
+    """
+    rows = shape[stacked] if len(shape) > stacked else 1
+    return math.prod(shape[:stacked]), rows, math.prod(shape[stacked + 1 :])
+
+
+QuantisedExchange = CastExchange | BlockExchange
+AnyExchange = QuantisedExchange | LowRankExchange
+
+
 def choose_exchange(
-    sum: Exchange, form: GradientCompression, x: Tensor
-) -> CastExchange | BlockExchange | None:
+    sum: Exchange, form: GradientCompression, x: Tensor, stacked: int = 0
+) -> AnyExchange | None:
     """Return how a sum is exchanged; None where it stays as it is.
 
     Args:
         sum: what is summed.
         form: what is asked for.
         x: the operand.
+        stacked: how many leading dimensions of it only stack layers.
     """
     if not sum.axes or sum.group == 1 or not x.dtype.is_float:
         return None
     about = sum.builder, sum.node, sum.axes, sum.mesh, sum.hardware
     if form.form in CASTS:
-        return CastExchange(*about, form.form, CASTS[form.form])
+        return CastExchange(*about, form.form, form.keeps_error, CASTS[form.form])
+    if form.rank is not None:
+        count, rows, columns = count_matrices(x.shape, stacked)
+        travels = count * (rows + columns) * form.rank * DType.float32.itemsize
+        if travels >= x.type.nbytes:
+            return None
+        text = f"powersgd of rank {form.rank}"
+        return LowRankExchange(*about, text, form.keeps_error, form.rank, stacked)
     assert form.block is not None, "blocks have a size"
     blocks = math.ceil(math.ceil(x.size / sum.group) / form.block)
     travels = sum.group * blocks * (form.block + SCALE_BYTES)
     if travels >= x.type.nbytes:
         return None  # padding and scales are more than what is saved
-    return BlockExchange(*about, f"int8 in blocks of {form.block}", form.block)
+    text = f"int8 in blocks of {form.block}"
+    return BlockExchange(*about, text, form.keeps_error, form.block)
 
 
 def _pad(flat: Any, count: int) -> Any:

@@ -1,8 +1,8 @@
 """Puts compressed sums in the place of those of marked gradients.
 
 A sum is found by going from the mark, back and on, through what only moves, casts or scales the
-gradient; back into a loop, if that makes it. A sum over several axes of which not all are
-compressed is cut in two, the plain part first; one that scatters is taken axis after axis.
+gradient; back into a loop, if that makes it. Where something is kept from step to step, the sum is
+taken once a step: behind loops, and of all micro-batches.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mithril.cost import Hardware
-from mithril.ir import Builder, Graph, Node, Tensor, Value
+from mithril.errors import PlanError
+from mithril.ir import Builder, Graph, Node, Value
 from mithril.ir.op import Tensors
-from mithril.ir.rewrite import all_nodes, rewrite
-from mithril.mesh import MICRO, Mesh
+from mithril.ir.rewrite import all_nodes
+from mithril.mesh import MICRO
 from mithril.ops.arithmetic import Divide, Multiply
 from mithril.ops.collective import AllReduce, Collective, ReduceScatter, TakeShard
 from mithril.ops.compression import MarkGradient
@@ -22,7 +23,9 @@ from mithril.ops.elementwise import Cast
 from mithril.ops.shape import Movement
 from mithril.options import GradientCompression
 from mithril.partition.compression.asked import Compression
-from mithril.partition.compression.exchange import Exchange, choose_exchange
+from mithril.partition.compression.loops import take_sums_behind_loops
+from mithril.partition.compression.state import KeptState, rewrite_with_state
+from mithril.partition.compression.sums import Sum, compress_sum
 from mithril.plan import Program
 
 MOVES = (Collective, TakeShard, Cast, Movement)
@@ -36,30 +39,71 @@ def compress_gradients(program: Program, asked: Compression, hardware: Hardware)
         program: a local program, forward and backward in one.
         asked: how gradients travel.
         hardware: the profile that prices collectives.
+
+    Raises:
+        PlanError: something is kept from step to step of a sum that is taken several times in it.
     """
     if not any(isinstance(node.op, MarkGradient) for node in all_nodes(program.graph)):
         return program
-    sums = dict(_find_sums(program.graph, asked))
+    kept = dict(_find_sums(program.graph, asked, keeps_state=True))
+    graph = take_sums_behind_loops(program.graph, {n: m.parameter for n, (m, _) in kept.items()})
+    program = replace(program, graph=graph)
+    sums = dict(_find_sums(graph, asked))
+    _check_once(program, {node: mark for node, (mark, form) in sums.items() if form.keeps_state})
+    state = KeptState(Builder(), program.mesh)
 
     def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
         if isinstance(node.op, MarkGradient):
             return operands
-        form = sums.get(node)
-        return None if form is None else _compress(node, operands, form, program.mesh, hardware)
+        if node not in sums:
+            return None
+        mark, form = sums[node]
+        return compress_sum(Sum(node, mark, form, program.mesh, hardware, state), operands[0])
 
-    return replace(program, graph=rewrite(program.graph, visit))
+    return rewrite_with_state(program, visit, state)
 
 
-def _find_sums(graph: Graph, asked: Compression) -> Iterator[tuple[Node, GradientCompression]]:
+def _find_sums(
+    graph: Graph, asked: Compression, *, keeps_state: bool = False
+) -> Iterator[tuple[Node, tuple[MarkGradient, GradientCompression]]]:
+    """Yield each sum of a marked gradient; with `keeps_state` only those that keep something."""
     producers, uses = graph.producers(), graph.uses()
     for node in graph.nodes:
-        if isinstance(node.op, MarkGradient):
+        if isinstance(node.op, MarkGradient) and node.op.keeps_state >= keeps_state:
             form = asked.find(node.op.parameter)
             assert form is not None, "only such gradients are marked"
             for found in _walk_back(node.inputs[0], producers):
-                yield found, form
+                yield found, (node.op, form)
             for found in _walk_on(node.outputs[0], uses):
-                yield found, form
+                yield found, (node.op, form)
+
+
+def _check_once(program: Program, sums: Mapping[Node, MarkGradient]) -> None:
+    """Raise where a sum that keeps something is taken of each micro-batch."""
+    if MICRO not in program.mesh.names:
+        return
+    producers = program.graph.producers()
+    for node, mark in sums.items():
+        if not any(map(_is_over_time, _list_before(node, producers))):
+            raise PlanError(
+                f"gradient_compression keeps a state of '{mark.parameter}', whose gradient is "
+                f"summed over devices in each micro-batch; use zero=1, or a form without error "
+                f"feedback"
+            )
+
+
+def _list_before(node: Node, producers: Mapping[Value, Node]) -> Iterator[Node]:
+    """Yield a sum, and what a gradient went through before it."""
+    yield node
+    while node.inputs[0] in producers:
+        node = producers[node.inputs[0]]
+        if not isinstance(node.op, (*MOVES, MarkGradient)):
+            return
+        yield node
+
+
+def _is_over_time(node: Node) -> bool:
+    return isinstance(node.op, Collective) and MICRO in node.op.axes
 
 
 def _walk_back(value: Value, producers: Mapping[Value, Node]) -> Iterator[Node]:
@@ -101,42 +145,3 @@ def _scales(node: Node, value: Value) -> bool:
     other = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
     is_divisor = isinstance(node.op, Divide) and other is node.inputs[0]
     return other.type.rank == 0 and not is_divisor
-
-
-def _compress(
-    node: Node, operands: Tensors, form: GradientCompression, mesh: Mesh, hardware: Hardware
-) -> Tensors | None:
-    """Return what takes the place of a sum; None where it stays as it is."""
-    op = node.op
-    assert isinstance(op, AllReduce | ReduceScatter), "it is one of those that are looked for"
-    (x,) = operands
-    axes = tuple(axis for axis in op.axes if _is_named(axis, form, mesh))
-    exchange = choose_exchange(Exchange(x.builder, node, axes, mesh, hardware), form, x)
-    if exchange is None:
-        return None
-    rest = tuple(axis for axis in op.axes if axis not in axes)
-    if isinstance(op, AllReduce):
-        if rest:
-            (x,) = exchange.issue(AllReduce(rest, "sum"), x)
-        return [exchange.add(x)]
-    return [_scatter(exchange, op, rest, x)]
-
-
-def _is_named(axis: str, form: GradientCompression, mesh: Mesh) -> bool:
-    if axis == MICRO:
-        return False
-    origin = next(a.origin for a in mesh.axes if a.name == axis)
-    return form.axes is None or axis in form.axes or origin in form.axes
-
-
-def _scatter(exchange: Exchange, op: ReduceScatter, rest: tuple[str, ...], x: Tensor) -> Tensor:
-    """Return the own part of a sum: axis after axis, in the order in which they cut it."""
-    for axis in op.axes:
-        count = exchange.mesh.sizes[axis]
-        if axis in rest:
-            (x,) = exchange.issue(ReduceScatter((axis,), "sum", op.dimension, count), x)
-        elif not rest:
-            return exchange.scatter(x, op.dimension)
-        else:
-            x = replace(exchange, axes=(axis,)).scatter(x, op.dimension)
-    return x

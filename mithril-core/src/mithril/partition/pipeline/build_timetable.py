@@ -62,11 +62,14 @@ class TimetableBuilder:
         stages = tuple(self._stage(stage_program) for stage_program in self.stage_programs)
         for value in self.graph.inputs:
             self._given[value.name] = (self._input_port(value), self._slot())
+        for port in self._own_inputs():
+            self._given[port.name] = (port, self._slot())
         self._run_once(When.before)
         for action in self._actions():
             self._act(action)
         self._run_once(When.after)
         outputs = [self._output(name) for name in self.graph.outputs]
+        outputs += self._own_outputs()
         return stages, Timetable(
             tuple(port for port, _ in self._given.values()),
             tuple(slot for _, slot in self._given.values()),
@@ -262,6 +265,22 @@ class TimetableBuilder:
             return replace(port, name=name), slot
         goal = Port(name, port.type, wanted)
         return goal, self._move(name, port, slot, goal, part, None)
+
+    def _own_inputs(self) -> Iterator[Port]:
+        """Yield what parts take that is no value of the graph: a state of theirs."""
+        known = {value.name for value in self.graph.inputs}
+        for maker in self.stage_builders.values():
+            for value in maker.graph.inputs:
+                if value.name not in known | maker.item.local.crossing:
+                    yield maker.arriving_port(value)
+
+    def _own_outputs(self) -> Iterator[tuple[Port, int]]:
+        """Yield what parts make that is no value of the graph."""
+        for maker in self.stage_builders.values():
+            for name in maker.graph.outputs:
+                if name not in self.graph.outputs and name not in maker.item.local.crossing:
+                    slot = self._resolve(maker.leaving(name), None, None)
+                    yield maker.leaving_port(name), slot
 
     def _leaving(self, name: str) -> Sharding | None:
         """Return how an output leaves: as asked for, or as the input arrives that it follows."""

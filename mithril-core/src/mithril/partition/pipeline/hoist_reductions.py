@@ -19,6 +19,8 @@ A gradient that an update takes and that lives at rest is split over devices in 
 so that each device adds up its own part alone, and not the whole to give most of it away:
 
     scatter over d of (sum over m of g) = sum over m of (scatter over d of g)
+
+One whose compression keeps something from step to step is summed over the micro-batches first.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from dataclasses import replace
 from mithril.ir import Graph, Node, Repeat, Value
 from mithril.mesh import MICRO
 from mithril.ops.collective import AllReduce, Collective, KeepFirst, ReduceScatter, TakeShard
+from mithril.ops.compression import MarkGradient
 from mithril.partition.pipeline.microbatch_index import reads_microbatch_index
 from mithril.plan import Program
+from mithril.plan.names import gradient_of
 
 
 def hoist_reductions(program: Program, resting: Collection[str] = ()) -> Program:
@@ -48,6 +52,9 @@ def hoist_reductions(program: Program, resting: Collection[str] = ()) -> Program
             nodes.append(node)
     graph = Graph(program.graph.inputs, tuple(nodes), program.graph.outputs)
     if MICRO in program.mesh.names:
+        ops = (n.op for n in nodes)
+        kept = {op.owner for op in ops if isinstance(op, MarkGradient) and op.keeps_state}
+        resting = set(resting) - {gradient_of(name) for name in kept}
         last = {v.name: v for n in nodes for v in n.outputs if v.name in resting}
         for value in last.values():  # the form of it that is taken, or leaves
             graph = _sum_last(graph, value)

@@ -26,6 +26,7 @@ from mithril.runtime.functional.placing import constrain
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.training.state import MeanMetrics, Metrics, TrainState
 from mithril.runtime.training.step import TrainStep
+from mithril.runtime.training.step_count import StepCounter
 from mithril.trees import flatten, rebuild
 from mithril.types import TensorType
 
@@ -64,7 +65,7 @@ class DilocoStep:
         self._specs = {n: lies.spec for n, lies in start.shardings.items()}
         self._meet = jit(self._make_outer_step, backend=local.backend, donate=(0, 1, 2))
         self._outer_plan: Plan | None = None
-        self._made: tuple[Array | None, int] = None, 0
+        self._counter = StepCounter()
 
     # ------------------------------------------------------------------ what the plans tell
 
@@ -118,6 +119,7 @@ class DilocoStep:
             state.step,
             self._make_seeds(state.seed),
             loss_scale,
+            state.compression,
         )
 
     def __call__(
@@ -142,9 +144,9 @@ class DilocoStep:
                 "step of diloco() is called with the state of another optimiser; give what "
                 "step.init() or the step before returned"
             )
-        number = self._count_steps(state.step) + 1
+        number = self._counter.read(state.step) + 1
         state, metrics = self._local(state._replace(optimizer=kept.inner), batch)
-        self._made = state.step, number
+        self._counter.remember(state.step, number)
         kept = kept._replace(inner=state.optimizer)
         if number % self._rule.every == 0:
             trained = {name: state.params[name] for name in kept.anchor}
@@ -212,11 +214,6 @@ class DilocoStep:
         lies = Sharding.of(self.backend.mesh, PartitionSpec(self._rule.axis), 1)
         type = TensorType((self._count,), seed.type.dtype)
         return self.backend.place(type, lies, lambda box: values[box])
-
-    def _count_steps(self, step: Array) -> int:
-        """Return how many steps were made, which is read once of a state that is not known."""
-        known, number = self._made
-        return number if step is known else int(step.item())
 
 
 __all__ = ["DilocoState", "DilocoStep"]

@@ -7,8 +7,10 @@ priced and explained like the rest, and a step is one program on every device.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from mithril.compiler.compression_options import check_names, read_compression
 from mithril.compiler.options import COMPILE_LATER, refuse_later, refuse_of_other
 from mithril.errors import (
     BackendError,
@@ -19,6 +21,7 @@ from mithril.keywords import checked_keywords, list_argument_names, refuse_unkno
 from mithril.models import Layer, Model
 from mithril.optim import Diloco
 from mithril.options import check_choice
+from mithril.partition.compression import Compression
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
@@ -114,10 +117,14 @@ def train_step(
         said = {name: spec for name, spec in specs.items() if spec is not None}
         options.setdefault("in_shardings", said)
     arena = read_state_arena(offload_optimizer, options, backend)
-    compiled = compile(model, backend, zero=0, **options)
+    given = options.pop("gradient_compression", None)
+    compression = read_compression(given, backend.mesh, backend.compression)
+    compiled = compile(model, backend, zero=0, gradient_compression={}, **options)
+    check_names(compression, compiled.parameters)
+    _check_compression(compression, optimizer, loss_scale)
 
     def make(laid: CompiledModel) -> TrainStep | DilocoStep:
-        return _make(laid, optimizer, loss, shapes, stage, scale, arena, metrics)
+        return _make(laid, optimizer, loss, shapes, stage, scale, compression, arena, metrics)
 
     if not compiled.settings.lays_axes:
         return make(compiled)
@@ -132,11 +139,12 @@ def _make(
     shapes: Mapping[str, object],
     stage: Zero,
     scale: LossScale | None,
+    compression: Compression,
     arena: str | None,
     metrics: Collection[str],
 ) -> TrainStep | DilocoStep:
     """Return the step of a compiled model, whose axes lie as they shall; see `train_step`."""
-    whole, plan_options = compiled, compiled.settings.plan
+    whole, plan_options = compiled, replace(compiled.settings.plan, compression=compression)
     compiled = compiled.keeping_all()  # a memory budget is that of the step
     kinds = compiled.read_kinds(shapes)
     rule = optimizer if isinstance(optimizer, Diloco) else None
@@ -162,6 +170,22 @@ def _make(
     if rule is None:
         return step
     return DilocoStep(TrainStep(whole, planner.split(rule.axis, everything), scale), step, rule)
+
+
+def _check_compression(asked: Compression, optimizer: object, loss_scale: object) -> None:
+    if not asked.keeps_state:
+        return
+    if isinstance(optimizer, Diloco):
+        raise OptionError(
+            f"{asked.said} keeps a state from step to step, which parts that train by themselves "
+            f"(ml.optim.diloco) have no place for; use a form without error feedback"
+        )
+    if loss_scale is not None:
+        raise OptionError(
+            f"{asked.said} keeps a state of gradients, which loss_scale={loss_scale!r} changes "
+            f"from step to step; compute in bfloat16 without a scale, or use a form without error "
+            f"feedback"
+        )
 
 
 def _read_metrics(metrics: Collection[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from mithril.models.trace import Traced
 from mithril.models.trace_context import SEED
 from mithril.optim import match_parameters
 from mithril.partition.replicas import Replicas
-from mithril.plan.names import NEXT, next_of
+from mithril.plan.names import NEXT, is_of_compression, next_of
 from mithril.runtime.array import Kind
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.capture import Captured
@@ -51,6 +51,7 @@ class StepSource:
         kept: names of what the step keeps and gives up, in the order of its arguments.
         passed: names of parameters that it takes and does not change.
         metrics: names of what it tells, and the outputs that they are.
+        compression: names of what of `kept` the compression of gradients keeps.
     """
 
     traced: Traced
@@ -59,6 +60,7 @@ class StepSource:
     kept: tuple[str, ...]
     passed: tuple[str, ...]
     metrics: Mapping[str, str]
+    compression: tuple[str, ...] = ()
 
 
 class StepPlanner:
@@ -124,11 +126,13 @@ class StepPlanner:
         made.first = [whole[name] for name in self.inputs]
         return made
 
-    def bind(self, kinds: Sequence[Kind]) -> Bound[StepSource]:
+    def bind(self, kinds: Sequence[Kind], steps: int | None = None) -> Bound[StepSource]:
         """Return the step for batches of some kinds, planned.
 
         Args:
             kinds: of `inputs`, in order.
+            steps: after how many others it is made, as far as compression waits for some; by
+                default for none any more.
         """
         if self._replicas is not None:
             kinds = [self._cut(*item) for item in zip(self.inputs, kinds, strict=True)]
@@ -156,12 +160,21 @@ class StepPlanner:
             update=Update(update, self._loss, told, scale),
             donated=frozenset(source.kept),
             on_host=self.list_on_host(state),
+            stacked=traced.stacked,
         )
         options = self.plan_options
+        if steps is not None:
+            options = replace(options, compression=options.compression.after(steps))
         if self._replicas is not None:
             replicas = replace(self._replicas, shared=self._list_shared(source))
             options = replace(options, replicas=replicas)
-        return bind(self._compiled.engine, traced.graph, request, interface, options)
+        bound = bind(self._compiled.engine, traced.graph, request, interface, options)
+        return _keep_compression(bound)
+
+    @property
+    def warmups(self) -> tuple[int, ...]:
+        """After how many steps more gradients are compressed, in order."""
+        return self._options.compression.warmups
 
     def _cut(self, name: str, kind: Kind) -> Kind:
         """Return what one part has of an input."""
@@ -267,6 +280,20 @@ class StepPlanner:
             return layout, layout.resting
         computed, home = self._zero.find_home(layout, type, self._backend.mesh, stacked)
         return replace(layout, arrives=layout.existing or computed), home
+
+
+def _keep_compression(bound: Bound[StepSource]) -> Bound[StepSource]:
+    """Return a step that keeps what the compression in its plan does."""
+    interface, source = bound.interface, bound.interface.source
+    found = tuple(port.name for port in bound.plan.inputs if is_of_compression(port.name))
+    if not found:
+        return bound
+    source = replace(source, kept=(*source.kept, *found), compression=found)
+    first = len(interface.arguments) - len(source.passed) - len(source.captured.held)
+    arguments = (*interface.arguments[:first], *found, *interface.arguments[first:])
+    results = (*interface.results, *map(next_of, found))
+    interface = replace(interface, source=source, arguments=arguments, results=results)
+    return replace(bound, interface=interface.donating(source.kept))
 
 
 def _check_names(kept: Sequence[str], of_model: Sequence[str]) -> None:

@@ -19,6 +19,8 @@ class TrainState(NamedTuple):
         step: how many steps were made, int32.
         seed: decides the random numbers of the next step, uint32.
         loss_scale: with `loss_scale=` the scale and its counters, by name; otherwise empty.
+        compression: what `gradient_compression=` keeps, by name: what each device lost of its
+            gradients, and factors of PowerSGD, with an entry for each device; otherwise empty.
     """
 
     params: Parameters
@@ -27,6 +29,7 @@ class TrainState(NamedTuple):
     step: Array
     seed: Array
     loss_scale: dict[str, Array]
+    compression: dict[str, Array]
 
 
 class Metrics(dict[str, Array]):

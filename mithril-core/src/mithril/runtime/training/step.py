@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,18 @@ from mithril.errors import (
     nearest,
 )
 from mithril.keywords import checked_keywords
-from mithril.mesh import Sharding, onto
+from mithril.mesh import Box, Sharding, onto
 from mithril.models.trace_context import SEED
 from mithril.optim import check_learning_rates
 from mithril.plan import Plan, Port
-from mithril.plan.names import next_of
+from mithril.plan.names import FACTOR, next_of
 from mithril.report import explain
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.parameters import Parameters, initial_array
-from mithril.runtime.sampling import read_seed
+from mithril.runtime.sampling import Key, read_seed
 from mithril.runtime.submesh import move_to
 from mithril.runtime.training.loss_scale import TYPES, LossScale
 from mithril.runtime.training.optimizer import (
@@ -41,6 +42,7 @@ from mithril.runtime.training.optimizer import (
 )
 from mithril.runtime.training.planner import StepPlanner, StepSource
 from mithril.runtime.training.state import Metrics, TrainState
+from mithril.runtime.training.step_count import Warmup
 from mithril.runtime.unplaced import settle
 from mithril.sharding import Layout
 from mithril.trees import flatten, names
@@ -63,15 +65,16 @@ class TrainStep:
         self.backend: Backend = compiled.backend
         self.inputs = planner.inputs
         self._planner, self._scale = planner, loss_scale
-        self._bindings: Bindings[None, StepSource] = Bindings(KEPT)
+        self._bindings: Bindings[int | None, StepSource] = Bindings(KEPT)
         self._latest = planner.bind(planner.first)
         self._bindings.keep(None, [kind.said for kind in planner.first], self._latest)
+        self._warmup = Warmup(planner.warmups)
 
     # ------------------------------------------------------------------ what the plan tells
 
     @property
     def plan(self) -> Plan:
-        """The plan of the batches that came last."""
+        """The plan of the batches that came last, after warm-up."""
         return self._latest.plan
 
     def explain(self, tensor: str | None = None) -> str:
@@ -119,7 +122,8 @@ class TrainStep:
             name: self._place_number(np.asarray(number, TYPES[name].dtype.numpy))
             for name, number in start.items()
         }
-        return TrainState(arrays, optimizer, statistics, step, key, scale)
+        kept = self._make_compression(seed, bound)
+        return TrainState(arrays, optimizer, statistics, step, key, scale, kept)
 
     def __call__(
         self, state: TrainState, batch: Mapping[str, object]
@@ -138,14 +142,16 @@ class TrainStep:
             BackendError: the state was given to a step before.
         """
         inputs = self.compiled.convert_inputs(batch, self.inputs)
-        bound = self._find(inputs)
+        step = _check_state(state).step
+        warmup = self._warmup.find(step)
+        bound = self._find(inputs, warmup)
         source = bound.interface.source
-        arrays = [*inputs, *self._flatten(state, bound), *source.captured.held]
+        arrays = [*inputs, *self._flatten(state, bound, warmup), *source.captured.held]
         made = bound.run(bound.settle(arrays))
         after = dict(zip(bound.interface.results, made, strict=True))
-        return self._next(state, after, source), Metrics(
-            {name: after[output] for name, output in source.metrics.items()}
-        )
+        following = self._next(state, after, source)
+        self._warmup.count(step, following.step)
+        return following, Metrics({name: after[output] for name, output in source.metrics.items()})
 
     # ------------------------------------------------------------------ state
 
@@ -158,6 +164,22 @@ class TrainStep:
         """Return what running statistics begin with."""
         values = np.full(port.type.shape, start, port.type.dtype.numpy)
         return self.backend.place(port.type, port.sharding, lambda box: values[box])
+
+    def _make_compression(self, seed: int, bound: Bound[StepSource]) -> dict[str, Array]:
+        """Return what compression keeps at first: nothing is lost yet, factors are drawn."""
+
+        def make(name: str, box: Box) -> np.ndarray:
+            sizes = tuple(part.stop - part.start for part in box)
+            if not name.startswith(FACTOR):
+                return np.zeros(sizes, np.float32)
+            drawn = Key(seed, name).normal(bound.ports[name].type.shape[1:], box[1:])
+            return np.broadcast_to(drawn, sizes)  # the same for all devices
+
+        ports = (bound.ports[name] for name in bound.interface.source.compression)
+        return {
+            port.name: self.backend.place(port.type, port.sharding, partial(make, port.name))
+            for port in ports
+        }
 
     def _make_parameters(
         self, seed: int, given: Mapping[str, object] | None, bound: Bound[StepSource]
@@ -196,24 +218,23 @@ class TrainStep:
         wanted = (bound.ports[name].sharding for name in state.types)
         return state.rebuild(_separate(list(map(move_to, arrays, wanted))))
 
-    def _flatten(self, state: TrainState, bound: Bound[StepSource]) -> list[Array]:
+    def _flatten(
+        self, state: TrainState, bound: Bound[StepSource], warmup: int | None
+    ) -> list[Array]:
         """Return the arrays of a state in the order of the arguments.
 
         Raises:
             GraphError: it is none of this step.
         """
         source = bound.interface.source
-        if not isinstance(state, TrainState):
-            raise GraphError(
-                f"step is called with {kind_of(state)} as its state; give what step.init() or the "
-                f"step before returned"
-            )
         found: dict[str, Array] = dict(state.params)
         leaves: list[Any] = []
         structure = flatten(state.optimizer, leaves)
         found |= dict(zip(names(structure, OPTIMIZER), leaves, strict=True))
         found |= {**state.statistics, **state.loss_scale, STEP: state.step, SEED: state.seed}
         wanted = (*source.kept, *source.passed)
+        kept = state.compression
+        found |= kept if warmup is None else {n: kept[n] for n in source.compression if n in kept}
         missing = [name for name in wanted if name not in found]
         unknown = [name for name in found if name not in wanted and name != SEED]
         if missing or unknown:
@@ -244,20 +265,31 @@ class TrainStep:
             made[next_of(STEP)],
             made.get(next_of(SEED), before.seed),
             {name: made[next_of(name)] for name in before.loss_scale},
+            {name: made.get(next_of(name), x) for name, x in before.compression.items()},
         )
 
-    def _find(self, inputs: Sequence[Array]) -> Bound[StepSource]:
+    def _find(self, inputs: Sequence[Array], warmup: int | None) -> Bound[StepSource]:
         """Return the step for a batch, planned if need be."""
-        known = self._bindings.of_last_said(None, inputs)
+        known = self._bindings.of_last_said(warmup, inputs)
         if known is None:
             kinds = [x.kind.said for x in inputs]
-            known = self._bindings.find(None, kinds)
+            known = self._bindings.find(warmup, kinds)
             if known is None:
-                known = self._planner.bind([x.kind for x in inputs])
-                self._bindings.keep(None, kinds, known)
-            self._bindings.remember(None, inputs, known)
-            self._latest = known
+                known = self._planner.bind([x.kind for x in inputs], warmup)
+                self._bindings.keep(warmup, kinds, known)
+            self._bindings.remember(warmup, inputs, known)
+            if warmup is None:
+                self._latest = known
         return known
+
+
+def _check_state(state: object) -> TrainState:
+    if not isinstance(state, TrainState):
+        raise GraphError(
+            f"step is called with {kind_of(state)} as its state; give what step.init() or the "
+            f"step before returned"
+        )
+    return state
 
 
 def _check_types(
