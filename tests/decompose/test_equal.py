@@ -26,7 +26,7 @@ from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 
 
-@settings(max_examples=scaled(300), deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(cases())
 def test_random_plans_make_the_same_with_products_in_parts(case: Case) -> None:
     found, wanted = case.run("decompose"), case.run("none")

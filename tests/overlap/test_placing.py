@@ -31,8 +31,7 @@ from tests.graphs import Ran, run, values_for
 from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 
-STRATEGIES = (AUTO, BUCKET, NONE)
-"""Those that leave products whole; `tests/decompose` has the other one."""
+STRATEGIES = (AUTO, BUCKET, NONE)  # `tests/decompose` has the other one
 BESIDE = replace(SIMULATED, execution=Execution(overlaps=True))
 """Devices on which collectives go on beside kernels."""
 MESHES = [Mesh(data=2), Mesh(data=3), Mesh(data=2, tensor=2)]
