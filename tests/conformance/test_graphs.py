@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def engine_on(backend: str, mesh: Mesh) -> Engine:
-    return opened(backend, **mesh.sizes).engine
+    return opened(backend, **mesh.sizes).engine.on(mesh)
 
 
 @settings(max_examples=scaled(12))
