@@ -33,4 +33,4 @@ def find_axis(name: str, mesh: Mesh, option: str) -> str:
     return found[0]
 
 
-__all__ = ["ALIASES", "find_axis"]
+__all__ = ["find_axis"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from mithril.compiler.axis_names import ALIASES
-from mithril.errors import MeshError, OptionError, kind_of, listing, near_names
+from mithril.compiler.axis_names import find_axis
+from mithril.errors import OptionError, kind_of, listing, near_names
 from mithril.mesh import Mesh
 from mithril.options import COMPRESSED_FORMS, GradientCompression, check_choice
 from mithril.partition.compression import PLAIN, Compression
@@ -33,8 +33,7 @@ def read_compression(given: object, mesh: Mesh, default: Compression = PLAIN) ->
         default: what holds where it is not given.
 
     Raises:
-        MeshError: the mesh lacks an axis.
-        OptionError: it is something else.
+        OptionError: it is something else, or the mesh lacks an axis.
 
     >>> read_compression({"*.weight": "bf16"}, Mesh(data=2)).rules
     (('*.weight', GradientCompression('bf16')),)
@@ -135,13 +134,7 @@ def _name_axes(form: GradientCompression, mesh: Mesh) -> GradientCompression:
     """Return a form with the axes of a mesh in the place of other names of theirs."""
     if form.axes is None or mesh.size == 1:
         return form
-    origins, found = list(dict.fromkeys(axis.origin for axis in mesh.axes)), list[str]()
-    for name in form.axes:
-        known = [axis for axis in (name, *ALIASES.get(name, ())) if axis in origins]
-        if not known:
-            raise MeshError(f"{OPTION}: {mesh.lacking(name)}")
-        found.append(known[0])
-    return replace(form, axes=tuple(found))
+    return replace(form, axes=tuple(find_axis(name, mesh, OPTION) for name in form.axes))
 
 
 __all__ = ["check_names", "check_stateless", "read_compression", "read_gather_dtype"]

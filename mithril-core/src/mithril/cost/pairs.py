@@ -1,12 +1,17 @@
-"""The time of a permute by who sends to whom: what stays inside a node takes its links alone."""
+"""The price of a collective of a program: of a permute by who sends to whom.
+
+What stays inside a node takes its links alone.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
-from mithril.cost.communication import collective_seconds
+from mithril.cost.communication import collective_seconds, describe_emulation
 from mithril.cost.crossing import level_within
 from mithril.cost.hardware import Hardware
+from mithril.ir import Cause
 from mithril.mesh import Mesh
 from mithril.ops.collective import Collective, Permute
 
@@ -40,6 +45,23 @@ def exchange_seconds(op: Collective, nbytes: int, mesh: Mesh, hardware: Hardware
     return traffic.messages * link.latency + traffic.bytes / link.bandwidth
 
 
+def price_cause(cause: Cause, op: Collective, nbytes: int, mesh: Mesh, hardware: Hardware) -> Cause:
+    """Return why a collective is there, with its price, and what is issued in its place.
+
+    Args:
+        cause: of what it stands for.
+        op: the collective.
+        nbytes: counted as in `mithril.plan.Collective`.
+        mesh: the devices.
+        hardware: the profile to price with.
+    """
+    return replace(
+        cause,
+        seconds=exchange_seconds(op, nbytes, mesh, hardware),
+        emulated=describe_emulation(op.name, nbytes, op.axes, mesh, hardware),
+    )
+
+
 @lru_cache(maxsize=4096)
 def _find_level(op: Permute, sizes: tuple[int | None, ...], mesh: Mesh) -> int:
     """Return the outermost level that a pair of any group crosses."""
@@ -50,4 +72,4 @@ def _find_level(op: Permute, sizes: tuple[int | None, ...], mesh: Mesh) -> int:
     )
 
 
-__all__ = ["exchange_seconds"]
+__all__ = ["exchange_seconds", "price_cause"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from mithril.cost import (
     Hardware,
     collective_seconds,
-    describe_emulation,
     find_bucket_bytes,
     find_start_up,
 )
+from mithril.cost.pairs import price_cause
 from mithril.ir import Cause, Node, Phase, Value
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
@@ -138,20 +138,19 @@ def join_collectives(nodes: Sequence[Node], mesh: Mesh, hardware: Hardware) -> N
     assert isinstance(op, Collective), "only collectives are put together"
     causes = [node.cause for node in nodes if node.cause]
     gradients = sum(_is_gradient(node) for node in nodes if node.cause)
-    issued = op.name, op.count_bytes([value.type for value in inputs]), op.axes, mesh
     cause = Cause(
         value=_count({"gradient": gradients, "value": len(causes) - gradients}),
         produced=causes[0].produced,
         required=causes[0].required,
         consumer="gradient bucket" if gradients else "value bucket",
-        seconds=collective_seconds(*issued, hardware),
         parts=tuple(cause.value for cause in causes),
-        emulated=describe_emulation(*issued, hardware),
         instead=causes[0].instead if len({cause.instead for cause in causes}) == 1 else (),
         is_asked=all(cause.is_asked for cause in causes),
         compressed=causes[0].compressed if causes else "",
         plain_bytes=sum(cause.plain_bytes for cause in causes),
     )
+    nbytes = op.count_bytes([value.type for value in inputs])
+    cause = price_cause(cause, op, nbytes, mesh, hardware)
     return replace(last, inputs=inputs, outputs=outputs, scope="", source=None, cause=cause)
 
 

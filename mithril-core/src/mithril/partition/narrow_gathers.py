@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from mithril.cost import Hardware, collective_seconds, describe_emulation
+from mithril.cost import Hardware
+from mithril.cost.pairs import price_cause
 from mithril.ir import Builder, Cause, Graph, Node, Phase, Tensor, Value
 from mithril.ir.op import Tensors
 from mithril.ir.rewrite import rewrite
@@ -82,11 +83,8 @@ def _gather(
     """
     op = node.op
     assert isinstance(op, AllGather), "others are not looked for"
-    issued = op.name, op.count_bytes([small.type]), op.axes, mesh
     cause = node.cause and replace(
-        node.cause,
-        seconds=collective_seconds(*issued, hardware),
-        emulated=describe_emulation(*issued, hardware),
+        price_cause(node.cause, op, op.count_bytes([small.type]), mesh, hardware),
         compressed=f"{CARRIED}{small.dtype}",
         plain_bytes=op.traffic(op.count_bytes([x.type]), mesh.product(op.axes)).bytes,
     )

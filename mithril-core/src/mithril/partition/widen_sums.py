@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mithril.cost import Hardware, collective_seconds, describe_emulation
+from mithril.cost import Hardware
+from mithril.cost.pairs import price_cause
 from mithril.ir import Builder, Cause, Node
 from mithril.ir.op import Tensors
 from mithril.ir.rewrite import all_nodes, rewrite
@@ -60,9 +61,4 @@ def _price(node: Node, wide: Tensors, mesh: Mesh, hardware: Hardware) -> Cause |
     assert isinstance(op, AllReduce | ReduceScatter), "it is one of those that are widened"
     if cause is None:
         return None
-    issued = op.name, op.count_bytes([x.type for x in wide]), op.axes, mesh
-    return replace(
-        cause,
-        seconds=collective_seconds(*issued, hardware),
-        emulated=describe_emulation(*issued, hardware),
-    )
+    return price_cause(cause, op, op.count_bytes([x.type for x in wide]), mesh, hardware)

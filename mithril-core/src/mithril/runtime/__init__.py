@@ -1,9 +1,10 @@
 """What a user holds: backends, arrays, compiled models, parameters."""
 
 from mithril.runtime.array import Array, ArrayShard
-from mithril.runtime.backend import Backend, open_backend
+from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
+from mithril.runtime.opening import open_backend
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import is_main, process_count, process_index
 from mithril.runtime.profiling import Profile, profile

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from mithril.cost import Hardware, describe_emulation
-from mithril.cost.pairs import exchange_seconds
+from mithril.cost import Hardware
+from mithril.cost.pairs import price_cause
 from mithril.ir import Algorithm, Builder, Cause, Constant, Graph, Node
 from mithril.ir.op import Tensors
 from mithril.ir.rewrite import all_nodes, inline, rewrite
@@ -114,12 +114,7 @@ def describe_step(
     """
     if node.cause is None:
         return None
-    return replace(
-        node.cause,
-        seconds=exchange_seconds(op, nbytes, mesh, hardware),
-        emulated=describe_emulation(op.name, nbytes, op.axes, mesh, hardware),
-        algorithm=algorithm,
-    )
+    return replace(price_cause(node.cause, op, nbytes, mesh, hardware), algorithm=algorithm)
 
 
 def _list_bytes(node: Node) -> tuple[int, ...]:

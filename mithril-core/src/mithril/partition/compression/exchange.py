@@ -22,7 +22,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from mithril.cost import Hardware, collective_seconds, describe_emulation
+from mithril.cost import Hardware
+from mithril.cost.pairs import price_cause
 from mithril.ir import Builder, Node, Tensor
 from mithril.mesh import Mesh
 from mithril.ops import Iota, cast, equal, matrix_transpose, max, qr, reshape, round, where
@@ -83,17 +84,11 @@ class Exchange:
         self, op: Collective, x: Tensor, text: str = "", plain: float = 0.0
     ) -> tuple[Tensor, ...]:
         """Append a collective with its cause."""
-        nbytes = op.count_bytes([x.type])
-        issued = op.name, nbytes, op.axes, self.mesh
         cause = self.node.cause
         if cause is not None:
-            cause = replace(
-                cause,
-                seconds=collective_seconds(*issued, self.hardware),
-                emulated=describe_emulation(*issued, self.hardware),
-                compressed=text,
-                plain_bytes=plain,
-            )
+            nbytes = op.count_bytes([x.type])
+            priced = price_cause(cause, op, nbytes, self.mesh, self.hardware)
+            cause = replace(priced, compressed=text, plain_bytes=plain)
         with self.builder.at(cause=cause):
             return self.builder.apply(op, x)
 

@@ -55,7 +55,6 @@ class DilocoStep:
         local: the step of all parts.
         start: the same of one part alone, whose state all begin with.
         rule: the optimisers.
-        batches: inputs that are cut over the axis.
     """
 
     def __init__(self, local: TrainStep, start: TrainStep, rule: Diloco) -> None:
