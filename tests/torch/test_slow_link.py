@@ -16,6 +16,7 @@ from benchmarks import network, slow_link, torch_sides
 def test_sides_agree_on_two_ranks():
     found = torch_sides.in_job("tests.torch.tiny_slow_link", 2, [])
     times = {name: samples for name, samples in found.items() if "predicted" not in name}
+    assert 0.0 < found["predicted share of computing"][0] < 1.0
     assert found["predicted mithril"] < found["predicted mithril, no overlap"]
     assert {"mithril", "DDP", "DDP, 1 MiB", "mithril, 25 MiB", "mithril, no overlap"} < set(times)
     assert {"mithril, fp16", "DDP, fp16 hook", "mithril, zero 3", "FSDP2"} < set(times)
@@ -37,6 +38,8 @@ def test_limits_are_of_ratios_within_rounds():
         (0.9, True), (1.125, False), (0.5, True), (1.0, True), (0.25, True),
     ]  # fmt: skip
     assert list(found)[3] == "mithril to the best of its own, mithril, no overlap"
+    *_, shown = slow_link.limits(times, "200mbit", beside=0.8)  # 0.3 hidden, of 0.32 that could be
+    assert shown.estimate.median == pytest.approx(1 - 0.3 / 0.32)
     without = slow_link.limits(times, None)
     assert [limit.what for limit in without] == list(found)[:-1]
 
