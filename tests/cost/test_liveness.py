@@ -227,6 +227,20 @@ def test_kernels_take_what_their_engine_says() -> None:
     assert [holding.name for holding in found.alive] == ["exp", "workspace of exp"]
 
 
+@pytest.mark.parametrize(
+    ("part", "order", "copies"),
+    [("rows", (1, 0, 2), 0), ("rows", (0, 2, 1), 1), ("all", (1, 0, 2), 1), ("", (0, 2, 1), 0)],
+)
+def test_an_operand_is_copied_that_does_not_lie_as_the_kernel_wants_it(
+    part: str, order: tuple[int, ...], copies: int
+) -> None:
+    builder = Builder()
+    x = builder.input(TensorType((5, 10, 5), DType.float32), "x")
+    graph = builder.build({"y": ops.exp(ops.transpose(x, order))})
+    found = Liveness(Execution(ordered=(("exp", (part,)),))).measure(graph)
+    assert found.peak == 1000 + copies * 1000
+
+
 @pytest.mark.parametrize("copies", [False, True])
 def test_what_is_exchanged_is_copied_where_the_library_below_does_so(copies: bool) -> None:
     """Along the first dimension nothing else has to be laid out; parts are copied out at the end."""

@@ -32,7 +32,7 @@ from mithril_torch.executors.lockstep import LockstepExecutor
 from mithril_torch.executors.workers import WorkersExecutor
 from mithril_torch.interop.torch_interop import TorchInterop
 from mithril_torch.kernels.callable import kernels_on
-from mithril_torch.kernels.workspaces import WORKSPACES
+from mithril_torch.kernels.workspaces import ORDERED, WORKSPACES
 from mithril_torch.launch.distributed import Job, job_of, join
 from mithril_torch.options import TorchOptions
 from mithril_torch.program.arena import IN_ARENA
@@ -156,6 +156,7 @@ class TorchEngine(Engine):
             adds_narrow=not in_turn,
             workspaces=WORKSPACES if self.device == "cpu" else (),
             orders_products=LEAST_PRODUCTS if is_written and self.codegen.uses_onednn else 0,
+            ordered=ORDERED if self.device == "cpu" else (),
             in_arena=IN_ARENA if self.codegen.arrange else (),
         )
 

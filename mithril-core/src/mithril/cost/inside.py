@@ -10,7 +10,7 @@ an engine says of them (`Execution.workspaces`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from mithril.cost.strides import Strides, in_order, lay_out
@@ -33,11 +33,31 @@ def count_workspace(node: Node, execution: Execution, strides: Mapping[Value, St
     for name, factor in execution.workspaces:
         if name == node.op.name:
             return int(factor * max(value.type.nbytes for value in (*node.inputs, *node.outputs)))
+    for name, parts in execution.ordered:
+        if name == node.op.name:
+            return _count_disordered(node, parts, strides)
     if isinstance(node.op, Einsum) and not execution.fuses:
         return _count_arranged(node, node.op, execution.orders_products, strides)
     if node.op.is_collective and execution.joins_parts:
         return _count_joined(node, execution)
     return 0
+
+
+def _count_disordered(node: Node, parts: Sequence[str], strides: Mapping[Value, Strides]) -> int:
+    """Return the bytes of the operands that are copied because they do not lie in order.
+
+    Args:
+        node: whose they are.
+        parts: what of each has to (`Execution.ordered`).
+        strides: of values that are views.
+    """
+    total = 0
+    for value, part in zip(node.inputs, parts, strict=False):
+        known, whole = strides.get(value), in_order(value.type.shape)
+        wanted = {"rows": whole[-1:], "all": whole, "": ()}[part]
+        if known and wanted and known[-len(wanted) :] != wanted:
+            total += value.type.nbytes
+    return total
 
 
 def _count_arranged(node: Node, op: Einsum, least: int, strides: Mapping[Value, Strides]) -> int:

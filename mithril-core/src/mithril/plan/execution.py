@@ -45,6 +45,8 @@ class Execution:
         orders_products: from so many multiplications on, a product of float32 copies its first
             factor if its rows do not lie in order, or is made turned around if that copies less;
             0 for never.
+        ordered: what of each operand has to lie in order, by op name: its `rows`, its elements
+            (`all`), or nothing (an empty text); an operand that does not is copied.
         in_arena: names of the ops whose results lie in one arena at offsets that are chosen before
             a program runs (`ALL` for those of all ops); without any, memory is taken when a result
             is made and given back when nobody needs it any more.
@@ -71,6 +73,7 @@ class Execution:
     adds_narrow: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
     orders_products: int = 0
+    ordered: tuple[tuple[str, tuple[str, ...]], ...] = ()
     in_arena: tuple[str, ...] = ()
     devices_per_processor: int = 1
     largest_part: float = 1.0

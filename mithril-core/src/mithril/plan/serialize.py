@@ -250,6 +250,9 @@ def _sharding_in(item: Json) -> Sharding:
 
 def _pricing_in(content: Json) -> Pricing:
     execution = content["execution"]
-    workspaces = tuple((name, factor) for name, factor in execution["workspaces"])
-    given = {**execution, "workspaces": workspaces, "in_arena": tuple(execution["in_arena"])}
-    return Pricing(**{**content, "execution": Execution(**given)})
+    tables = {
+        "workspaces": tuple((name, factor) for name, factor in execution["workspaces"]),
+        "ordered": tuple((name, tuple(parts)) for name, parts in execution["ordered"]),
+        "in_arena": tuple(execution["in_arena"]),
+    }
+    return Pricing(**{**content, "execution": Execution(**{**execution, **tables})})
