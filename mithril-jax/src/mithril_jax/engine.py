@@ -203,7 +203,8 @@ class JaxEngine(Engine):
         """Turn a graph on whole tensors into a jitted function, if that is the strategy."""
         if self.options.pjit_lowering_strategy != "gspmd" or self.mesh.size == 1:
             return self.lower(program, donate)
-        kernels = kernels_for(self.name, kernels_on(self.platform))
+        # Those of a platform are for what a device has: joined dimensions could not stay split.
+        kernels = kernels_for(self.name, KERNELS)
         function = whole_function(whole, program, self.opened, kernels)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable
         return kind(program, function, self.opened, self.options, tuple(donate), flagged=False)
