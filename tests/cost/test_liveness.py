@@ -244,7 +244,7 @@ def test_what_is_exchanged_is_copied_where_the_library_below_does_so(copies: boo
 
 
 def test_what_is_scattered_has_memory_once_it_is_waited_for() -> None:
-    """Until then parts lie in what was reduced."""
+    """Until then there are the parts of all devices."""
     execution = Execution(joins_parts=True, overlaps=True, copies_parts=True)
     part = ReduceScatter(("a",), "sum", 0, 2)
     builder = Builder()

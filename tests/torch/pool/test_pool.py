@@ -197,8 +197,8 @@ def test_recorded_collectives(pool: Pool):
         "    dist.all_reduce(x, group=alone)\n"
         "    step[0] = 8\n"
         "    dist.all_gather_into_tensor(pair, x)\n"
-        "    dist.all_to_all_single(pair[:3], pair[:3].clone(), [2 - rank, 1 + rank], "
-        "[2 - rank, 1 + rank])\n"
+        "    dist.all_to_all_single(pair[:3], pair[:3].clone(), [3 * rank, 3 - 3 * rank], "
+        "[3 * rank, 3 - 3 * rank])\n"
         "    dist.all_to_all_single(pair, pair.clone())\n"
         "    return [functional.all_reduce(pair.half(), 'sum', dist.group.WORLD).clone()]",
     )

@@ -1,7 +1,6 @@
 """Collectives and messages that PyTorch issued, compared with a plan: kind, mesh axes and bytes.
 
-Gloo reduces all that is scattered, and so does Mithril on it: there an all_reduce of as many bytes
-over the same axes carries a reduce_scatter out.
+Gloo has no reduce_scatter: there an all_to_all of as many bytes over the same axes carries it out.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 from mithril.errors import BackendError
 from mithril.ops.collective import (
     SEND,
-    AllReduce,
     AllToAll,
     Permute,
     ReduceScatter,
@@ -77,7 +75,7 @@ def match_rows(program: Program, rows: Iterable[Row]) -> Iterator[Issued]:
     """
     planned = list(program.issue())
     for row in rows:
-        # Of a scatter and a sum of as many bytes that one comes first which the plan has first.
+        # Of a scatter and an exchange of as many bytes that comes first which the plan has first.
         wanted = next((one.row for one in planned if _is_whole(row, one.row)), row)
         found = find_issued(wanted, planned)
         if found.origin is not None:
@@ -187,7 +185,7 @@ def _carries_out(row: Row, wanted: Row) -> bool:
 
 def _is_whole(row: Row, wanted: Row) -> bool:
     """Whether a row is what is wanted, or carries it out."""
-    return row == wanted or (wanted[0], row) == (ReduceScatter.name, (AllReduce.name, *wanted[1:]))
+    return row == wanted or (wanted[0], row) == (ReduceScatter.name, (AllToAll.name, *wanted[1:]))
 
 
 def _mismatch(rank: int, found: object, wanted: object) -> BackendError:

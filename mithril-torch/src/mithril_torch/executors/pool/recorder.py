@@ -38,8 +38,8 @@ class Recorder(TorchDispatchMode):
 
     A row has `op`, `group` (PyTorch's name), its `ranks` and mesh `axes`, `bytes` that this rank
     puts in (or gets, if split sizes say that this is more), `dtype`, `shape` (of the first tensor
-    that is put in), `has_splits` (explicit split sizes were given), `peer` (of a message, the rank
-    it goes to or comes from), its `tag`, and `step` of the program.
+    that is put in), `has_splits` (by its split sizes some processes get nothing), `peer` (of a
+    message, the rank it goes to or comes from), its `tag`, and `step` of the program.
     """
 
     @classmethod
@@ -86,7 +86,7 @@ class Recorder(TorchDispatchMode):
             "bytes": max(size, _count_received_bytes(given, sent)),
             "dtype": str(sent[0].dtype).removeprefix("torch.") if sent else "",
             "shape": list(sent[0].shape) if sent else [],
-            "has_splits": any(splits),
+            "has_splits": any(0 in sizes for sizes in splits if sizes),
             "peer": given.get("dst", given.get("src")),
             "tag": given.get("tag"),
             "step": self._step[0],
