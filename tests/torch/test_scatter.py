@@ -25,37 +25,55 @@ class Work:
         """Return at once."""
 
 
-class Pair:
-    """Two processes of Gloo that hold the same; this is the second."""
+class Members:
+    """Processes of Gloo that hold the same."""
 
-    size, index, place, places, process_group, scatters = 2, 1, 1, None, None, False
+    places, process_group, scatters = None, None, False
+
+    def __init__(self, size: int, place: int) -> None:
+        self.size, self.place, self.index = size, place, place
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the bytes of what is exchanged."""
+    """Return the bytes of what is exchanged: from each process comes what goes to the last."""
     sizes: list[int] = []
 
-    def exchange(parts: torch.Tensor, pieces: torch.Tensor, **options: Any) -> Work:
-        sizes.append(pieces.nbytes)
-        mine = pieces[pieces.numel() // 2 :]
-        parts.view(2, -1).copy_(mine)
+    def exchange(
+        parts: torch.Tensor, data: torch.Tensor, to: list[int], of: list[int], **options: Any
+    ) -> Work:
+        assert to == of
+        assert sum(of) == data.numel() == parts.numel()
+        sizes.append(data.nbytes)
+        parts.copy_(data)
         return Work()
 
     monkeypatch.setattr(dist, "all_to_all_single", exchange)
     return sizes
 
 
-def scatter(*operands: torch.Tensor, reduction: str = "sum", dimension: int = 0) -> Any:
-    return reduce_scatter(Pair(), *operands, reduction=reduction, dimension=dimension).wait()
+def scatter(
+    *operands: torch.Tensor,
+    reduction: str = "sum",
+    dimension: int = 0,
+    size: int = 2,
+    place: int = 1,
+) -> Any:
+    group: Any = Members(size, place)
+    return reduce_scatter(group, *operands, reduction=reduction, dimension=dimension).wait()
 
 
-def test_parts_travel_in_the_buffer_they_are_cut_into(sent: list[int]) -> None:
-    a, b = torch.arange(8.0).view(2, 4), torch.arange(4.0).view(2, 2)
-    first, second = scatter(a, b, dimension=1)
-    torch.testing.assert_close(first, 2 * a[:, 2:], rtol=0, atol=0)
-    torch.testing.assert_close(second, 2 * b[:, 1:], rtol=0, atol=0)
-    assert sent == [12 * 4]
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_process_sends_others_their_parts(sent: list[int], place: int, count: int) -> None:
+    """And nothing to itself, unless its part lies between theirs; what it sends comes back here."""
+    given = [torch.arange(6.0 * n).view(2, 3 * n) for n in range(1, count + 1)]
+    made = scatter(*given, dimension=1, size=3, place=place)
+    for x, found in zip(given, made if count > 1 else [made], strict=True):
+        total = sum(x.chunk(3, 1))
+        torch.testing.assert_close(found, total, rtol=0, atol=0)
+    stays = place != 1 or count > 1
+    assert sent == [sum(x.nbytes for x in given) * (2 if stays else 3) // 3]
 
 
 @pytest.mark.parametrize("reduction", ["sum", "max", "min"])
@@ -68,10 +86,11 @@ def test_what_is_given_stays_as_it_is(sent: list[int], reduction: str, dtype: to
     before = x.clone()
     made = scatter(x, reduction=reduction)
     assert torch.equal(x, before)
-    expected = torch.arange(4, 8) * (2 if reduction == "sum" else 1)
+    low, high = torch.arange(4), torch.arange(4, 8)
+    expected = {"sum": low + high, "max": high, "min": low}[reduction]
     assert torch.equal(made, expected.to(dtype))
     assert made.dtype == dtype
-    assert sent == [8 * dtype.itemsize]
+    assert sent == [4 * dtype.itemsize]
 
 
 @pytest.mark.parametrize("reduction", ["max", "min"])
@@ -83,13 +102,13 @@ def test_extremes_keep_nan(sent: list[int], reduction: str) -> None:
 def test_narrow_sums_are_taken_in_float32() -> None:
     """In 16 bits 256 + 1 is 256."""
     parts = torch.tensor([[256.0], *[[1.0]] * 256], dtype=torch.bfloat16)
-    assert reduce_rows(parts, "sum").item() == 512
+    assert reduce_rows(list(parts), "sum").item() == 512
 
 
 def test_what_it_takes(sent: list[int]) -> None:
     """While it is on its way: the parts of all, and what is sent where that is cut anew."""
     two = [torch.ones(2, MIB) for _ in range(2)]
-    for operands, held, left in ((two, 8, 2), (two[:1], 3, 1)):
+    for operands, held, left in ((two, 6, 2), (two[:1], 1, 1)):
         most, made = count_peak(lambda operands=operands: scatter(*operands))
         assert (most, made) == (held << 20, (left << 20) * len(operands))
 

@@ -381,9 +381,10 @@ def _permute(communicator: Communicator, op: Permute, members: _Members) -> Run:
     source = op.sources.get(members.index)
 
     def take(x: mx.array, parts: Sequence[mx.array]) -> mx.array:
-        if source is None:
-            return mx.depends([mx.zeros_like(x)], list(parts))[0]
-        return parts[source]
+        if source is not None:
+            return parts[source]
+        nothing: mx.array = mx.depends([mx.zeros_like(x)], list(parts))[0]
+        return nothing
 
     def run(*operands: mx.array) -> Any:
         found = tuple(map(take, operands, _list_parts(members, operands)))

@@ -205,13 +205,13 @@ def test_recorded_collectives(pool: Pool):
     outputs, rows = pool.run_recorded(program, [], 1)
     np.testing.assert_array_equal(array(pool.fetch(outputs[0], 0)), [2] * 8)
     for rank in range(2):
-        told = [(r["op"], r["ranks"], r["bytes"], r["has_splits"], r["step"]) for r in rows[rank]]
+        told = [(r["op"], r["ranks"], r["bytes"], r["partners"], r["step"]) for r in rows[rank]]
         assert told == [
-            ("allreduce_", [rank], 16, False, 7),
-            ("_allgather_base_", [0, 1], 16, False, 8),
-            ("alltoall_base_", [0, 1], 12, True, 8),
-            ("alltoall_base_", [0, 1], 32, False, 8),
-            ("all_reduce", [0, 1], 16, False, 8),
+            ("allreduce_", [rank], 16, 1, 7),
+            ("_allgather_base_", [0, 1], 16, 2, 8),
+            ("alltoall_base_", [0, 1], 12, 1, 8),
+            ("alltoall_base_", [0, 1], 32, 2, 8),
+            ("all_reduce", [0, 1], 16, 2, 8),
         ]
         assert [(r["dtype"], r["shape"]) for r in rows[rank]][-1] == ("float16", [8])
 

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+from mithril.compiler.bucket_choice import choose_buckets
 from mithril.compiler.collector import pause_collector
 from mithril.compiler.communication import note_communication
 from mithril.compiler.compression import compress, mark, narrow
@@ -102,7 +104,7 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
     parts = parts.with_change(lambda program: change_local(program, request, target, options))
     request = request.keeping(parts.plan.inputs)
 
-    def finish(plan: Plan) -> Plan:
+    def finish(plan: Plan, options: PlanOptions) -> Plan:
         stages = (replace(s, program=_finish(s.program, target, options)) for s in plan.stages)
         return replace(
             plan,
@@ -112,10 +114,13 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
             optimizer=request.optimizer,
         )
 
-    plan = plan_recomputed(parts, finish, request, target, options)
-    if options.replicas is not None:
-        plan = split_replicas(plan, options.replicas)
-    plan = place_in_plan(plan, target, options.overlap, request.donated)
+    def make(options: PlanOptions) -> Plan:
+        plan = plan_recomputed(parts, partial(finish, options=options), request, target, options)
+        if options.replicas is not None:
+            plan = split_replicas(plan, options.replicas)
+        return place_in_plan(plan, target, options.overlap, request.donated)
+
+    plan = choose_buckets(make, target, options)
     plan = note_communication(plan, options, has_gradients=request.cotangents is not None)
     for check in CHECKS:
         check(plan, request, target, options)

@@ -86,7 +86,9 @@ def _count_joined(node: Node, execution: Execution) -> int:
         return (made if is_laid_out else 0) + (given if is_flat else 0)
     if isinstance(op, ReduceScatter):
         is_cut = is_flat or bool(op.dimension)
-        return given * (is_cut + execution.copies_parts)
+        all_come = not is_cut and op.count > 2  # with a device's own between those of others
+        coming = given if all_come else given * (op.count - 1) // op.count
+        return given * is_cut + coming * execution.copies_parts
     if isinstance(op, AllToAll):
         return made + (given if op.split or is_flat else 0)
     return given if isinstance(op, Permute) and is_flat else 0

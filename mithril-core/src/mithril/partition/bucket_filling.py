@@ -16,7 +16,7 @@ from mithril.cost.pairs import price_cause
 from mithril.ir import Cause, Node, Phase, Value
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
-from mithril.partition.bucket_limits import LITTLE, PARTS, PARTS_OF_TWO, limit_bucket
+from mithril.partition.bucket_limits import LITTLE, limit_bucket
 from mithril.partition.bucket_sizes import Link
 from mithril.partition.fusion import FUSE_AS_IT_PAYS, Fusion
 
@@ -43,11 +43,11 @@ class Filling:
     _limits: dict[Collective, int] = field(default_factory=dict)
     _worth: dict[tuple[Collective, int], bool] = field(default_factory=dict)
 
-    @property
-    def is_timed(self) -> bool:
+    def is_timed(self, op: Collective) -> bool:
         """Whether the time model says how large buckets are: there is a wait to shorten."""
         execution = self.hardware.execution
-        return self.asked.nbytes is None and execution.overlaps and not execution.in_turn
+        may_wait = self.asked.nbytes is None and execution.overlaps and not execution.in_turn
+        return may_wait and (isinstance(op, AllReduce) or self.asked.by_time)
 
     def find_limit(self, op: Collective) -> int:
         """Return the bytes at which a bucket is closed."""
@@ -84,10 +84,8 @@ class Filling:
     def _price_limit(self, op: Collective) -> int:
         issued = op.name, op.axes, self.mesh, self.hardware
         is_sum = isinstance(op, AllReduce)
-        share = LARGE_SHARE if is_sum or self.is_timed else LEAST_SHARE
-        is_in_two = isinstance(op, ReduceScatter) and self.hardware.execution.copies_parts
-        parts = PARTS_OF_TWO if is_in_two else PARTS
-        found = limit_bucket(op, find_bucket_bytes(*issued, share), self.moved, parts)
+        share = LARGE_SHARE if is_sum or self.is_timed(op) else LEAST_SHARE
+        found = limit_bucket(op, find_bucket_bytes(*issued, share), self.moved)
         return max(LITTLE, found) if is_sum else found
 
     def _is_worth_it(self, op: Collective, nbytes: int) -> bool:

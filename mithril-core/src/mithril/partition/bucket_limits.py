@@ -23,8 +23,6 @@ from mithril.ops.collective import (
 
 PARTS = 4
 """A bucket has at most one of so many parts of what a phase of the program moves by its kind."""
-PARTS_OF_TWO = 8
-"""The same of what lies in two buffers: that which is sent, and that which comes."""
 LITTLE = 1 << 20
 """So many bytes may travel together in any program."""
 
@@ -53,9 +51,8 @@ def limit_bucket(op: Collective, nbytes: int, moved: Mapping[str, int], parts: i
         op: of its collectives.
         nbytes: that are worth a collective of their own.
         moved: as of `count_moved`.
-        parts: it has one of so many of these, or little.
     """
-    return min(nbytes, max(LITTLE, moved.get(op.name, 0) // parts))
+    return min(nbytes, max(LITTLE, moved.get(op.name, 0) // PARTS))
 
 
-__all__ = ["LITTLE", "PARTS", "PARTS_OF_TWO", "count_moved", "limit_bucket"]
+__all__ = ["LITTLE", "PARTS", "count_moved", "limit_bucket"]

@@ -47,7 +47,7 @@ def _fill(graph: Graph, fill: Filling, sources: _Sources, pricing: Pricing) -> I
     decides here, from the last gather to the first.
     """
     alike: dict[object, list[Member]] = {}
-    left = _list_left(graph, pricing) if fill.is_timed else {}
+    left: Mapping[Node, float] = {}
     for position, node in enumerate(graph.nodes):
         op = node.op
         if not isinstance(op, AllGather) or node.phase == Phase.update or len(node.inputs) > 1:
@@ -55,13 +55,15 @@ def _fill(graph: Graph, fill: Filling, sources: _Sources, pricing: Pricing) -> I
         if not fill.may_join(node) or size_of(node) > fill.find_limit(op):
             continue
         key = op, node.phase, node.inputs[0].type.dtype, find_form(node)
+        if fill.is_timed(op) and not left:
+            left = _list_left(graph, pricing)
         earliest = sources.find_earliest(node)
         member = Member(node, size_of(node), -position, 1 - earliest, left.get(node, 0.0))
         alike.setdefault(key, []).append(member)
     for members in alike.values():
         op = members[0].node.op
         assert isinstance(op, AllGather), "nothing else is here"
-        if fill.is_timed:
+        if fill.is_timed(op):
             cuts = cut_by_time(members[::-1], fill.find_link(op))
             yield from ([member.node for member in reversed(cut)] for cut in cuts)
         else:

@@ -72,7 +72,8 @@ def _fill(graph: Graph, fill: Filling, pricing: Pricing) -> Iterator[list[Node]]
             phases.setdefault(node.phase, []).append(member)
     groups = [found for phases in alike.values() for found in _join_phases(phases, fill)]
     several = [member.node for found in groups for member in found if len(found) > 1]
-    ready = find_ready(graph, several, pricing) if fill.is_timed and several else {}
+    timed = [node for node in several if _is_timed(node, fill)]
+    ready = find_ready(graph, timed, pricing) if timed else {}
     for found in groups:
         for bucket in _cut(found, fill, ready):
             yield [member.node for member in bucket]
@@ -93,6 +94,10 @@ def _join_phases(phases: Mapping[Phase, list[Member]], fill: Filling) -> Iterato
             yield found
 
 
+def _is_timed(node: Node, fill: Filling) -> bool:
+    return isinstance(node.op, Collective) and fill.is_timed(node.op)
+
+
 def _cut(
     members: Sequence[Member], fill: Filling, ready: Mapping[Node, float]
 ) -> list[list[Member]]:
@@ -102,9 +107,9 @@ def _cut(
     limit = fill.find_limit(op)
     if fill.asked.nbytes is not None:
         return cut_evenly(members, limit)
-    if not fill.is_timed and isinstance(op, AllGather) and members[0].node.phase != Phase.update:
-        return cut_evenly([member for member in members if member.bytes <= limit], limit)
-    if not fill.is_timed and not isinstance(op, AllReduce):
+    if not isinstance(op, AllReduce) and not fill.is_timed(op):
+        if isinstance(op, AllGather) and members[0].node.phase != Phase.update:
+            return cut_evenly([member for member in members if member.bytes <= limit], limit)
         return cut_when_full(members, limit)
     timed = [replace(member, ready=ready.get(member.node, 0.0)) for member in members]
     return cut_by_time(timed, fill.find_link(op))

@@ -95,7 +95,7 @@ def _find_groups(graph: Graph, fill: Filling) -> list[Group]:
 
 
 def _may_join(node: Node, fill: Filling, makers: Mapping[Value, Node]) -> bool:
-    """Whether a node brings what was computed to other devices; what rests is there all the time."""
+    """Whether a node brings what was computed to other devices; what rests is there anyway."""
     if not isinstance(node.op, MOVES) or node.phase == Phase.update or not fill.may_join(node):
         return False
     if not isinstance(node.op, AllGather):

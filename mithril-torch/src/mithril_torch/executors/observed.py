@@ -1,6 +1,7 @@
 """Collectives and messages that PyTorch issued, compared with a plan: kind, mesh axes and bytes.
 
-Gloo has no reduce_scatter: there an all_to_all of as many bytes over the same axes carries it out.
+Gloo has no reduce_scatter: there an all_to_all of as many bytes over the same axes carries it out,
+in which a process sends nothing to itself. Between two it looks like a permute of half of them.
 """
 
 from __future__ import annotations
@@ -45,11 +46,14 @@ def kind_of(op: str) -> str:
 def to_plan_row(observed: Mapping[str, Any]) -> Row:
     """Return a collective as a plan lists it, from what `pool.recorder` saw of it."""
     kind = kind_of(observed["op"])
-    if kind == AllToAll.name and observed["has_splits"]:
-        kind = Permute.name
-    nbytes: int = observed["bytes"]
+    nbytes, group = int(observed["bytes"]), len(observed["ranks"])
+    if kind == AllToAll.name and observed["partners"] < group:
+        if 1 < observed["partners"] == group - 1:
+            nbytes = nbytes * group // (group - 1)  # with what stays
+        else:
+            kind = Permute.name
     if kind in collectives():
-        nbytes = class_of(kind).to_counted_bytes(nbytes, len(observed["ranks"]))
+        nbytes = class_of(kind).to_counted_bytes(nbytes, group)
     return kind, tuple(observed["axes"]), nbytes
 
 
@@ -185,7 +189,9 @@ def _carries_out(row: Row, wanted: Row) -> bool:
 
 def _is_whole(row: Row, wanted: Row) -> bool:
     """Whether a row is what is wanted, or carries it out."""
-    return row == wanted or (wanted[0], row) == (ReduceScatter.name, (AllToAll.name, *wanted[1:]))
+    kind, axes, nbytes = wanted
+    exchanges = (AllToAll.name, axes, nbytes), (Permute.name, axes, nbytes // 2)
+    return row == wanted or (kind == ReduceScatter.name and row in exchanges)
 
 
 def _mismatch(rank: int, found: object, wanted: object) -> BackendError:

@@ -77,7 +77,7 @@ def _gather(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def _list_arrivals(nodes: Sequence[Node]) -> dict[Value, int]:
-    """Return by value the position of the last collective that only updates wait for; -1 for none."""
+    """Return by value the position of the last collective that only updates wait for, or -1."""
     awaited: set[Value] = set()
     for node in reversed(nodes):
         passes_on = node.op.is_view or isinstance(node.op, Wait)

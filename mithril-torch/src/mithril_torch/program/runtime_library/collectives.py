@@ -20,7 +20,11 @@ import torch.distributed._functional_collectives as functional
 from mithril_torch.program.runtime_library.groups import Group
 
 NATIVE_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
-COMBINE = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
+COMBINE: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
 
 
 class Pending:
@@ -123,19 +127,12 @@ def reduce_scatter(
     Several operands are cut into parts in one buffer. Where the library below has nothing that
     reduces and scatters, each process gets its parts of all others, and reduces them by itself.
     """
-    pieces = split_operands(group, operands, dimension)
     shapes = [part_shape(group, x, dimension) for x in operands]
+    if not group.scatters and operands[0].numel():
+        return exchange_parts(group, operands, dimension, reduction, shapes)
+    pieces = split_operands(group, operands, dimension)
     if pieces.numel() == 0:
         return Pending(None, split_row, pieces.new_empty(pieces.shape[1:]), shapes)
-    if not group.scatters:
-        parts = torch.empty_like(pieces)
-        work = dist.all_to_all_single(
-            flatten_elements(parts),
-            flatten_elements(pieces),
-            group=group.process_group,
-            async_op=True,
-        )
-        return Pending(work, finish_parts, parts, reduction, shapes)
     keys = pieces if is_native_sum(reduction, pieces) else to_ordered_integers(pieces, reduction)
     kind = getattr(dist.ReduceOp, reduction.upper())
     part = keys.new_empty(keys.shape[1:])
@@ -143,18 +140,68 @@ def reduce_scatter(
     return Pending(work, finish_row, part, pieces.dtype, shapes)
 
 
-def finish_parts(parts: torch.Tensor, reduction: str, shapes: list[torch.Size]) -> Any:
-    """Return the tensors of some shapes in the row that is the reduction of rows."""
-    return split_row(reduce_rows(parts, reduction), shapes)
+def exchange_parts(
+    group: Group,
+    operands: tuple[torch.Tensor, ...],
+    dimension: int,
+    reduction: str,
+    shapes: list[torch.Size],
+) -> Pending:
+    """Send each process its parts of the operands, and reduce those that come.
+
+    This process's own do not travel, unless they lie between those of others.
+    """
+    rows, own = split_apart(group, operands, dimension)
+    parts, data = torch.empty_like(rows), flatten_elements(rows)
+    sizes = [data.numel() // rows.shape[0]] * group.size
+    if own is not None:
+        sizes[group.place] = 0
+    work = dist.all_to_all_single(
+        flatten_elements(parts), data, sizes, sizes, group=group.process_group, async_op=True
+    )
+    return Pending(work, finish_parts, parts, own, reduction, shapes)
 
 
-def reduce_rows(parts: torch.Tensor, reduction: str) -> torch.Tensor:
-    """Return the reduction of rows; 16-bit floats are added up in float32, and rounded once."""
-    wide, combine = wide_dtype(parts.dtype), COMBINE[reduction]
-    total = combine(parts[0].to(wide), parts[1].to(wide))
-    for row in parts[2:]:
-        combine(total, row.to(wide), out=total)
-    return total.to(parts.dtype)
+def split_apart(
+    group: Group, operands: tuple[torch.Tensor, ...], dimension: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the rows that travel, and this process's own if it does not."""
+    place, last = group.place, group.size - 1
+    if len(operands) == 1:
+        rows = split_parts(group, operands[0], dimension).flatten(1)
+        if place in (0, last):
+            return (rows[1:], rows[0]) if place == 0 else (rows[:-1], rows[-1])
+        return rows, None
+    sizes = [x.numel() // group.size for x in operands]
+    rows = operands[0].new_empty((group.size, sum(sizes)))
+    for x, row in zip(operands, rows.split(sizes, 1), strict=True):
+        parts = view_parts(group, x, dimension)
+        cut = row.unflatten(1, parts.shape[1:])
+        cut[:place].copy_(parts[:place])
+        cut[place:last].copy_(parts[place + 1 :])
+        cut[last].copy_(parts[place])
+    return rows[:-1], rows[-1]
+
+
+def finish_parts(
+    parts: torch.Tensor, own: torch.Tensor | None, reduction: str, shapes: list[torch.Size]
+) -> Any:
+    """Return the tensors of some shapes in the row that is the reduction of all rows."""
+    rows = list(parts) if own is None else [*parts, own]
+    total = reduce_rows(rows, reduction, in_place=True)
+    return split_row(total.clone() if len(parts) > 1 else total, shapes)
+
+
+def reduce_rows(
+    rows: list[torch.Tensor], reduction: str, *, in_place: bool = False
+) -> torch.Tensor:
+    """Return the reduction of rows, perhaps in the first; 16-bit floats are added in float32."""
+    first, combine = rows[0], COMBINE[reduction]
+    wide = wide_dtype(first.dtype)
+    total = first.to(wide)
+    for row in rows[1:]:
+        total = combine(total, row.to(wide), out=total if in_place else None)
+    return total.to(first.dtype)
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -335,7 +382,8 @@ def reduce_scatter_now(
     if not group.scatters:
         data = flatten_elements(pieces.contiguous())
         parts = wait_for_tensor(functional.all_to_all_single(data, None, None, group.name))
-        return finish_parts(parts.view(pieces.dtype).view(pieces.shape), reduction, shapes)
+        rows = list(parts.view(pieces.dtype).view(pieces.shape))
+        return split_row(reduce_rows(rows, reduction), shapes)
     if not is_native_sum(reduction, pieces):
         return split_row(reduce_tensor(group, reduction, pieces)[group.place], shapes)
     found = functional.reduce_scatter_single(pieces.view(-1), "sum", 0, group.name)
