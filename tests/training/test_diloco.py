@@ -276,3 +276,17 @@ def test_models_with_stages_are_refused() -> None:
         ml.train_step(
             model, ml.NumpyBackend(ml.Mesh(pod=2, pipeline=2)), rule, shapes=make_shapes(P("pod"))
         )
+
+
+def test_memory_counts_what_waits_for_the_outer_step() -> None:
+    step = open_step(ml.NumpyBackend(ml.Mesh(pod=2, data=2)))
+    before = step.memory()
+    state = step.init(seed=0)
+    after, kept = step.memory(), 0
+    for x in [*state.optimizer.anchor.values(), *state.optimizer.outer]:
+        kept += sum(y.nbytes for y in (x.values() if hasattr(x, "values") else [x]))
+    assert after.peak == before.peak + kept
+    row, earlier = after.fullest, before.fullest
+    assert row.parts["optimizer"] == earlier.parts["optimizer"] + kept
+    assert sum(one.bytes for one in row.alive) == sum(one.bytes for one in earlier.alive) + kept
+    assert [size - kept for size in row.curve] == list(earlier.curve)

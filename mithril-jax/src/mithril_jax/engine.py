@@ -187,8 +187,9 @@ class JaxEngine(Engine):
         if is_left_to_xla and any(row.cause.algorithm for row in plan.collectives()):
             raise OptionError(
                 "backend 'jax' has pjit_lowering_strategy='gspmd', by which XLA places collectives "
-                "by itself; collective_ops and communication_overlap_strategy='decompose' have no "
-                "effect with it; leave out either"
+                "by itself; collective_ops, communication_overlap_strategy='decompose', "
+                "pipeline_communication and what stands for all of them have no effect with it; "
+                "leave out either"
             )
         if is_left_to_xla and plan.policy is not None:
             raise BackendError(

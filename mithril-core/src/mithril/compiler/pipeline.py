@@ -16,17 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from mithril.compiler.algorithm_options import note_algorithms
+from mithril.compiler.bucket_choice import choose_buckets
 from mithril.compiler.collector import pause_collector
-from mithril.compiler.communication import tell_optimization
-from mithril.compiler.compression import (
-    compress,
-    describe_compression,
-    describe_gathers,
-    mark,
-    narrow,
-)
+from mithril.compiler.communication import note_communication
+from mithril.compiler.compression import compress, mark, narrow
 from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
@@ -41,6 +36,7 @@ from mithril.partition.limits import (
     check_moves,
 )
 from mithril.partition.offload import offload
+from mithril.partition.order_updates import order_updates
 from mithril.partition.partition import partition_parts
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
 from mithril.partition.replicas import split_replicas
@@ -108,7 +104,7 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
     parts = parts.with_change(lambda program: change_local(program, request, target, options))
     request = request.keeping(parts.plan.inputs)
 
-    def finish(plan: Plan) -> Plan:
+    def finish(plan: Plan, options: PlanOptions) -> Plan:
         stages = (replace(s, program=_finish(s.program, target, options)) for s in plan.stages)
         return replace(
             plan,
@@ -118,16 +114,14 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
             optimizer=request.optimizer,
         )
 
-    plan = plan_recomputed(parts, finish, request, target, options)
-    plan = note_algorithms(plan, options.algorithms)
-    if options.replicas is not None:
-        plan = split_replicas(plan, options.replicas)
-    plan = place_in_plan(plan, target, options.overlap, request.donated)
-    plan = tell_optimization(plan, options.optimization)
-    notes = describe_gathers(plan, options.gather)
-    if request.cotangents is not None:
-        notes += describe_compression(plan, options.compression)
-    plan = replace(plan, notes=(*plan.notes, *notes))
+    def make(options: PlanOptions) -> Plan:
+        plan = plan_recomputed(parts, partial(finish, options=options), request, target, options)
+        if options.replicas is not None:
+            plan = split_replicas(plan, options.replicas)
+        return place_in_plan(plan, target, options.overlap, request.donated)
+
+    plan = choose_buckets(make, target, options)
+    plan = note_communication(plan, options, has_gradients=request.cotangents is not None)
     for check in CHECKS:
         check(plan, request, target, options)
     return plan
@@ -235,6 +229,11 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
 # ------------------------------------------------------------------ passes over the programs
 
 
+def order(program: Program, target: Target, options: PlanOptions) -> Program:
+    """Have parameters updated in the order in which their gradients arrive."""
+    return order_updates(program, target.hardware)
+
+
 def bucket(program: Program, target: Target, options: PlanOptions) -> Program:
     """Gather the sums of gradients, and what fetches parameters at rest, into buckets."""
     return bucket_collectives(program, target.hardware, options.fusion)
@@ -250,7 +249,7 @@ def use_algorithms(program: Program, target: Target, options: PlanOptions) -> Pr
     return carry_out(program, target.hardware, options.algorithms)
 
 
-PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, bucket, use_algorithms)
+PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, order, bucket, use_algorithms)
 
 
 # ------------------------------------------------------------------ checks of the plan

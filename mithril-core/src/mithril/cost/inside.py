@@ -4,8 +4,8 @@ A product of tensors is computed as one of matrices: an operand is copied whose 
 lie behind one another as that needs it; some engines want rows in order, too. What is exchanged
 along another dimension than the first is copied where the parts of devices have to lie behind one
 another, and so is what several operands of a collective have in one buffer, or what the library
-below copies anyway. Other kernels take what
-an engine says of them (`Execution.workspaces`).
+below copies anyway. Where that has no reduce_scatter, a device gets its parts of all others. Other
+kernels take what an engine says of them (`Execution.workspaces`).
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ def _count_joined(node: Node, execution: Execution) -> int:
     if isinstance(op, AllGather):
         return (made if is_laid_out else 0) + (given if is_flat else 0)
     if isinstance(op, ReduceScatter):
-        return given if is_laid_out else 0
+        is_cut = is_flat or bool(op.dimension)
+        all_come = not is_cut and op.count > 2  # with a device's own between those of others
+        coming = given if all_come else given * (op.count - 1) // op.count
+        return given * is_cut + coming * execution.copies_parts
     if isinstance(op, AllToAll):
-        return made + (given if op.split else 0)
-    return given if isinstance(op, Permute) else 0
+        return made + (given if op.split or is_flat else 0)
+    return given if isinstance(op, Permute) and is_flat else 0

@@ -37,7 +37,8 @@ class Execution:
             input that nobody else needs, and an update of a parameter is made where that lies.
         joins_parts: whether what is exchanged along another dimension than the first is copied
             before or after, so that the parts of devices lie behind one another.
-        copies_parts: whether what is gathered or scattered is copied in any case, as Gloo does.
+        copies_parts: whether what is gathered is copied in any case, and of what is scattered the
+            parts of all devices come first, as over Gloo.
         adds_narrow: whether what carries data between devices adds 16-bit floats up in 16 bits;
             plans then have such sums in float32.
         workspaces: what kernels take while they run besides operands and results, as multiples of

@@ -22,6 +22,7 @@ from mithril.models import Layer, Model
 from mithril.optim import Diloco
 from mithril.options import check_choice
 from mithril.partition.compression import Compression
+from mithril.partition.replicas import Replicas
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
@@ -34,7 +35,7 @@ from mithril.runtime.training.optimizer import (
     check_optimizer,
 )
 from mithril.runtime.training.planner import METRICS, StepPlanner
-from mithril.runtime.training.replicas import cut_kinds
+from mithril.runtime.training.replicas import cut_kinds, find_batches
 from mithril.runtime.training.step import TrainStep
 from mithril.runtime.zero import Zero, read_zero
 
@@ -149,9 +150,12 @@ def _make(
     kinds = compiled.read_kinds(shapes)
     rule = optimizer if isinstance(optimizer, Diloco) else None
     everything = dict(zip(compiled.inputs, kinds, strict=True))
+    batches = frozenset[str]()
     if rule is not None:  # from here on the model is that of one part
+        mesh = compiled.backend.mesh
+        batches = find_batches(everything, rule.axis, mesh)
         compiled = compiled.without_axis(rule.axis)
-        shapes = cut_kinds(everything, rule.axis, compiled.backend.mesh)
+        shapes = cut_kinds(everything, batches, rule.axis, mesh)
         kinds = list(shapes.values())
     asked = compiled.ask((), kinds)
     if stage.stage or asked.cuts_loops:
@@ -169,7 +173,8 @@ def _make(
     step = TrainStep(compiled, planner, scale)
     if rule is None:
         return step
-    return DilocoStep(TrainStep(whole, planner.split(rule.axis, everything), scale), step, rule)
+    parts = planner.split(Replicas(rule.axis, batches, frozenset()), everything)
+    return DilocoStep(TrainStep(whole, parts, scale), step, rule)
 
 
 def _check_compression(asked: Compression, optimizer: object, loss_scale: object) -> None:

@@ -3,9 +3,9 @@
 One is started early and waited for late: it returns something to `wait()` for. The other, `…_now`,
 is a function that `torch.compile` can look into: nothing is done in place.
 
-Reductions are taken in place, in a buffer that belongs to the program. Where the library below does
-not know a type, data moves as bytes, is compared as integers in the same order, and is added as
-wider integers.
+Sums of whole values are taken in place, in a buffer that belongs to the program. Where the library
+below does not know a type, data moves as bytes, is compared as integers in the same order, and is
+added as wider integers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ import torch.distributed._functional_collectives as functional
 from mithril_torch.program.runtime_library.groups import Group
 
 NATIVE_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
+COMBINE: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
 
 
 class Pending:
@@ -32,8 +37,10 @@ class Pending:
 
     def wait(self) -> torch.Tensor:
         """Wait for the data, then put it in its place."""
-        if self.work is not None:
-            self.work.wait()
+        work, self.work = self.work, None
+        if work is not None:
+            work.wait()
+        del work  # and with it what it sent
         return self.finish(*self.arguments)
 
 
@@ -117,32 +124,91 @@ def reduce_scatter(
 ) -> Pending:
     """Reduce over a group and keep this process's part along a dimension.
 
-    Several operands are cut into parts in one buffer. Where the library below would reduce a copy
-    of all parts, they are reduced in that buffer.
+    Several operands are cut into parts in one buffer. Where the library below has nothing that
+    reduces and scatters, each process gets its parts of all others, and reduces them by itself.
     """
-    pieces = split_operands(group, operands, dimension)
     shapes = [part_shape(group, x, dimension) for x in operands]
+    if not group.scatters and operands[0].numel():
+        return exchange_parts(group, operands, dimension, reduction, shapes)
+    pieces = split_operands(group, operands, dimension)
     if pieces.numel() == 0:
         return Pending(None, split_row, pieces.new_empty(pieces.shape[1:]), shapes)
     keys = pieces if is_native_sum(reduction, pieces) else to_ordered_integers(pieces, reduction)
     kind = getattr(dist.ReduceOp, reduction.upper())
-    if group.scatters(keys.device):
-        part = keys.new_empty(keys.shape[1:])
-        work = dist.reduce_scatter_single(
-            part, keys.view(-1), kind, group.process_group, async_op=True
-        )
-        return Pending(work, finish_row, part, pieces.dtype, shapes)
-    if keys.untyped_storage().data_ptr() == operands[0].untyped_storage().data_ptr():
-        keys = keys.clone()  # what is given stays as it is
-    work = dist.all_reduce(keys, kind, group.process_group, async_op=True)
-    return Pending(work, finish_place, group, keys, pieces.dtype, shapes)
+    part = keys.new_empty(keys.shape[1:])
+    work = dist.reduce_scatter_single(part, keys.view(-1), kind, group.process_group, async_op=True)
+    return Pending(work, finish_row, part, pieces.dtype, shapes)
 
 
-def finish_place(
-    group: Group, rows: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]
+def exchange_parts(
+    group: Group,
+    operands: tuple[torch.Tensor, ...],
+    dimension: int,
+    reduction: str,
+    shapes: list[torch.Size],
+) -> Pending:
+    """Send each process its parts of the operands, and reduce those that come.
+
+    This process's own do not travel, unless they lie between those of others.
+    """
+    rows, own = split_apart(group, operands, dimension)
+    parts, data = torch.empty_like(rows), flatten_elements(rows)
+    sizes = [data.numel() // rows.shape[0]] * group.size
+    if own is not None:
+        sizes[group.place] = 0
+    work = dist.all_to_all_single(
+        flatten_elements(parts), data, sizes, sizes, group=group.process_group, async_op=True
+    )
+    return Pending(work, finish_parts, parts, own, reduction, shapes)
+
+
+def split_apart(
+    group: Group, operands: tuple[torch.Tensor, ...], dimension: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the rows that travel, and this process's own if it does not."""
+    place, last = group.place, group.size - 1
+    if len(operands) == 1:
+        rows = split_parts(group, operands[0], dimension).flatten(1)
+        if place in (0, last):
+            return (rows[1:], rows[0]) if place == 0 else (rows[:-1], rows[-1])
+        return rows, None
+    sizes = [x.numel() // group.size for x in operands]
+    rows = operands[0].new_empty((group.size, sum(sizes)))
+    for x, row in zip(operands, rows.split(sizes, 1), strict=True):
+        parts = view_parts(group, x, dimension)
+        cut = row.unflatten(1, parts.shape[1:])
+        cut[:place].copy_(parts[:place])
+        cut[place:last].copy_(parts[place + 1 :])
+        cut[last].copy_(parts[place])
+    return rows[:-1], rows[-1]
+
+
+def finish_parts(
+    parts: torch.Tensor, own: torch.Tensor | None, reduction: str, shapes: list[torch.Size]
 ) -> Any:
-    """Return the tensors of this process's row; nothing holds the others any longer."""
-    return finish_row(rows[group.place].clone(), dtype, shapes)
+    """Return the tensors of some shapes in the row that is the reduction of all rows."""
+    rows = list(parts) if own is None else [*parts, own]
+    total = reduce_rows(rows, reduction, in_place=True)
+    return split_row(total.clone() if len(parts) > 1 else total, shapes)
+
+
+def reduce_rows(
+    rows: list[torch.Tensor], reduction: str, *, in_place: bool = False
+) -> torch.Tensor:
+    """Return the reduction of rows, perhaps in the first; 16-bit floats are added in float32."""
+    first, combine = rows[0], COMBINE[reduction]
+    wide = wide_dtype(first.dtype)
+    total = first.to(wide)
+    for row in rows[1:]:
+        total = combine(total, row.to(wide), out=total if in_place else None)
+    return total.to(first.dtype)
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which elements are combined: PyTorch adds up few of the small ones."""
+    if dtype.is_floating_point:
+        return torch.float32 if dtype.itemsize == 2 else dtype
+    return dtype if dtype in NATIVE_DTYPES else torch.int64
 
 
 def finish_row(row: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]) -> Any:
@@ -180,38 +246,45 @@ def split_row(row: torch.Tensor, shapes: list[torch.Size]) -> Any:
     return made if len(made) > 1 else made[0]
 
 
-def all_to_all(group: Group, x: torch.Tensor, split: int, concat: int) -> Pending:
-    """Send each process its piece of x along `split`; join the pieces that come along `concat`."""
-    pieces = split_parts(group, x, split)
+def all_to_all(group: Group, *operands: torch.Tensor, split: int, concat: int) -> Pending:
+    """Send each process its piece along `split`; join the pieces that come along `concat`.
+
+    Those of several operands travel in one buffer.
+    """
+    pieces = split_operands(group, operands, split)
+    shapes = [part_shape(group, x, split) for x in operands]
     parts = torch.empty_like(pieces)
     work = None
-    if x.numel():
+    if pieces.numel():
         work = dist.all_to_all_single(
             flatten_elements(parts),
             flatten_elements(pieces),
             group=group.process_group,
             async_op=True,
         )
-    return Pending(work, join_parts, group, parts, concat)
+    return Pending(work, join_operands, group, parts, shapes, concat)
 
 
-def permute(group: Group, x: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> Pending:
-    """Send x on from place to place in a group; who gets none has zeros, and takes part."""
-    if x.numel() == 0:
-        return Pending(None, lambda: x)
-    data = flatten_elements(x.contiguous())
+def permute(group: Group, *operands: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> Pending:
+    """Send values on from place to place in a group; who gets none has zeros, and takes part.
+
+    Several operands travel in one buffer.
+    """
+    row, shapes = flatten_operands(operands), [x.shape for x in operands]
+    if row.numel() == 0:
+        return Pending(None, split_row, row, shapes)
+    data = flatten_elements(row)
     sent, received = split_sizes(group, pairs, data.numel())
-    make = torch.empty_like if any(received) else torch.zeros_like
-    result = make(x, memory_format=torch.contiguous_format)
+    result = torch.empty_like(row) if any(received) else torch.zeros_like(row)
     work = dist.all_to_all_single(
         flatten_elements(result) if any(received) else data[:0],
-        data.repeat(sum(map(bool, sent))),
+        data if any(sent) else data[:0],
         received,
         sent,
         group=group.process_group,
         async_op=True,
     )
-    return Pending(work, lambda: result)
+    return Pending(work, split_row, result, shapes)
 
 
 def split_sizes(
@@ -306,31 +379,39 @@ def reduce_scatter_now(
     shapes = [part_shape(group, x, dimension) for x in operands]
     if pieces.numel() == 0:
         return split_row(pieces[0], shapes)
+    if not group.scatters:
+        data = flatten_elements(pieces.contiguous())
+        parts = wait_for_tensor(functional.all_to_all_single(data, None, None, group.name))
+        rows = list(parts.view(pieces.dtype).view(pieces.shape))
+        return split_row(reduce_rows(rows, reduction), shapes)
     if not is_native_sum(reduction, pieces):
         return split_row(reduce_tensor(group, reduction, pieces)[group.place], shapes)
     found = functional.reduce_scatter_single(pieces.view(-1), "sum", 0, group.name)
     return split_row(wait_for_tensor(found), shapes)
 
 
-def all_to_all_now(group: Group, x: torch.Tensor, split: int, concat: int) -> torch.Tensor:
+def all_to_all_now(group: Group, *operands: torch.Tensor, split: int, concat: int) -> Any:
     """Return the pieces that come to this process, joined along `concat`."""
-    pieces = split_parts(group, x, split)
-    if x.numel() == 0:
-        return join_parts(group, pieces, concat)
-    data = flatten_elements(pieces)
-    found = wait_for_tensor(functional.all_to_all_single(data, None, None, group.name))
-    return join_parts(group, found.view(x.dtype).view(pieces.shape), concat)
+    rows = [split_parts(group, x, split).flatten(1) for x in operands]
+    pieces = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
+    shapes = [part_shape(group, x, split) for x in operands]
+    if pieces.numel():
+        data = flatten_elements(pieces.contiguous())
+        found = wait_for_tensor(functional.all_to_all_single(data, None, None, group.name))
+        pieces = found.view(pieces.dtype).view(pieces.shape)
+    return join_operands(group, pieces, shapes, concat)
 
 
-def permute_now(group: Group, x: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> torch.Tensor:
+def permute_now(group: Group, *operands: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> Any:
     """Return what another process sent on; who gets none has zeros, and takes part."""
-    if x.numel() == 0:
-        return x
-    data = flatten_elements(x.contiguous())
+    row, shapes = flatten_operands(operands), [x.shape for x in operands]
+    if row.numel() == 0:
+        return split_row(row, shapes)
+    data = flatten_elements(row)
     sent, received = split_sizes(group, pairs, data.numel())
-    copies = data.repeat(sum(map(bool, sent)))
-    moved = wait_for_tensor(functional.all_to_all_single(copies, received, sent, group.name))
-    return moved.view(x.dtype).view(x.shape) if any(received) else torch.zeros_like(x)
+    given = data if any(sent) else data[:0]
+    moved = wait_for_tensor(functional.all_to_all_single(given, received, sent, group.name))
+    return split_row(moved.view(row.dtype) if any(received) else torch.zeros_like(row), shapes)
 
 
 def wait_for_tensor(x: torch.Tensor) -> torch.Tensor:
