@@ -41,9 +41,7 @@ def join_neighbours(graph: Graph, fill: Filling, pricing: Pricing) -> Graph:
         return graph
     seconds = _simulate(graph, pricing)
     for groups in alike.values():
-        changed = graph
-        for group in groups:
-            changed = _join(changed, group, fill)
+        changed = _join(graph, groups, fill)
         taken = _simulate(changed, pricing)
         if taken < seconds:
             graph, seconds = changed, taken
@@ -104,23 +102,28 @@ def _may_join(node: Node, fill: Filling, makers: Mapping[Value, Node]) -> bool:
     return all(any(not is_form(maker) for maker in way) for way in ways)
 
 
-def _join(graph: Graph, group: Sequence[Node], fill: Filling) -> Graph:
-    """Return a graph with one collective in the place of the last of a group.
+def _join(graph: Graph, groups: Sequence[Group], fill: Filling) -> Graph:
+    """Return a graph with one collective in the place of the last of each group.
 
     What needs the others, and stood before it, follows.
+
+    Args:
+        graph: a local one.
+        groups: each stands behind the one before.
+        fill: puts them together.
     """
-    members, last = set(group), group[-1]
-    late = {value for node in group for value in node.outputs}
+    joined = {node: group for group in groups for node in group}
+    late = set[Value]()
     nodes: list[Node] = []
     waiting: list[Node] = []
-    is_before = True
     for node in graph.nodes:
-        if node is last:
+        group = joined.get(node)
+        if group is not None and node is group[-1]:
             nodes += [fill.join(group), *waiting]
-            is_before = False
-        elif node in members:
-            continue
-        elif is_before and late.intersection(node.inputs):
+            late, waiting = set(), []
+        elif group is not None:
+            late.update(node.outputs)
+        elif late and late.intersection(node.inputs):
             waiting.append(node)
             late.update(node.outputs)
         else:
