@@ -249,7 +249,7 @@ def use_algorithms(program: Program, target: Target, options: PlanOptions) -> Pr
     return carry_out(program, target.hardware, options.algorithms)
 
 
-PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, order, bucket, use_algorithms)
+PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, order, bucket, order, use_algorithms)
 
 
 # ------------------------------------------------------------------ checks of the plan

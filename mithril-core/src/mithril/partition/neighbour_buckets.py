@@ -28,11 +28,20 @@ Group = list[Node]
 def join_neighbours(graph: Graph, fill: Filling, pricing: Pricing) -> Graph:
     """Return a graph with neighbouring exchanges put together, each bucket issued with its last.
 
+    What others waited for then may be neighbours, too, so it is done until nothing changes.
+
     Args:
         graph: a local one; bodies of loops stay as they are.
         fill: what may travel together.
         pricing: says how long the graph takes.
     """
+    before = None
+    while before is not graph:
+        before, graph = graph, _join_alike(graph, fill, pricing)
+    return graph
+
+
+def _join_alike(graph: Graph, fill: Filling, pricing: Pricing) -> Graph:
     alike: dict[object, list[Group]] = {}
     for group in _find_groups(graph, fill):
         if len(group) > 1:

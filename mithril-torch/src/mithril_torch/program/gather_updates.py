@@ -68,7 +68,10 @@ def _gather(nodes: Sequence[Node]) -> Iterator[Node]:
         if not isinstance(node.op, AdamWStep):
             yield node
             continue
-        dtypes, arrival = tuple(x.type.dtype for x in node.inputs[:4]), arrivals[node.inputs[1]]
+        dtypes, arrival = (
+            tuple(x.type.dtype for x in node.inputs[:4]),
+            arrivals.get(node.inputs[1], -1),
+        )
         key = arrival, node.op, dtypes, node.inputs[4:]
         waiting.setdefault(key, []).append(node)
         made |= dict.fromkeys(node.outputs, key)
