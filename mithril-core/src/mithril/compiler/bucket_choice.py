@@ -19,13 +19,16 @@ SIZED = (AllGather.name, ReduceScatter.name)
 LEAST_GAIN = 0.02
 """The part of a step's time that buckets by the time model have to save: they are seldom blocks."""
 
+MOST = 200
+"""Programs of more such collectives are planned once: their layers would be better in a loop."""
+
 
 def choose_buckets(
     make: Callable[[PlanOptions], Plan], target: Target, options: PlanOptions
 ) -> Plan:
     """Return a plan whose buckets are sized in the way with which a step takes less time.
 
-    With a memory budget they are as small as start-ups allow.
+    With a memory budget, and in long programs, they are as small as start-ups allow.
 
     Args:
         make: returns a plan, with every collective where it starts.
@@ -36,7 +39,7 @@ def choose_buckets(
     execution, fusion = target.hardware.execution, options.fusion
     is_timed = execution.overlaps and not execution.in_turn and fusion.nbytes is None
     count = sum(row.kind in SIZED for row in plan.collectives())
-    if not is_timed or not fusion.others or count < 2 or plan.policy is not None:
+    if not is_timed or not fusion.others or not 2 <= count <= MOST or plan.policy is not None:
         return plan
     other = make(replace(options, fusion=replace(fusion, by_time=True)))
     seconds = [predict_timeline(one, target.hardware).seconds for one in (plan, other)]
