@@ -33,9 +33,13 @@ COMPUTED_WITH = "the sharding it is computed with"
 """Who decided where an array lies that the plan was free to place."""
 
 _INEXACT = (
-    "the choice is not proved to be the cheapest: a cost table outgrew its cap and some choices "
-    "were made one at a time"
+    "the choice is not proved to be the cheapest, because a cost table outgrew its cap: it is "
+    "priced at {price:.4g} us, and none is below {bound:.4g} us"
 )
+
+
+MICROSECONDS = 1e-6
+"""In a picosecond."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +73,8 @@ class Solution:
 
     def remarks(self) -> tuple[str, ...]:
         """Return what a reader of the plan should know about the choice."""
-        inexact = () if self.choice.is_exact else (_INEXACT,)
+        price, bound = self.choice.price * MICROSECONDS, self.choice.bound * MICROSECONDS
+        inexact = () if self.choice.is_exact else (_INEXACT.format(price=price, bound=bound),)
         return (*inexact, *hints(self.graph, self.given, self.choice))
 
     def reports(self) -> dict[str, TensorReport]:

@@ -8,6 +8,7 @@ is the sum of
     t * work(n, o(n))                       of every node n
     t * move(p(v, o(maker of v)) -> h(v))   of every value v that is made: it goes home once
     t * move(h(v) -> q(v, o(n)))            of every use of v by a node n; equal moves count once
+    t * move(r(v) -> h(v))                  of every v whose resting place r(v) is searched for
     move(h(v) -> promised(v))               of every output that must leave in a given sharding
     t * move(h(v) -> h(w))                  of every v that becomes w at the border of a loop
 
@@ -34,6 +35,8 @@ from mithril.sharding.eliminate import Table
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
 from mithril.sharding.reshard import PICOSECONDS, Resharder
+from mithril.sharding.resting import find_resting
+from mithril.sharding.search import MIXED
 from mithril.sharding.trial import work_seconds
 from mithril.types import TensorType
 
@@ -48,6 +51,8 @@ ValueUse = tuple[Value, Phase]
 """A value in a phase; `forward` stands for both unless the value is kept at rest."""
 Use = tuple[Node, int]
 """An operand of a node."""
+Item = Node | ValueUse | Value
+"""What is chosen: an option, a home, or where a parameter rests."""
 Price = Callable[[TensorType, Sharding, Sharding], float]
 """The price of moving a value of some type from one sharding to another."""
 
@@ -60,6 +65,7 @@ class Objective:
         given: the shardings that are given.
         candidates: what may be split.
         resharder: prices the moves, and its hardware the work.
+        space: of what is searched for.
     """
 
     def __init__(
@@ -68,18 +74,20 @@ class Objective:
         given: Constraints,
         candidates: Candidates,
         resharder: Resharder,
+        space: str = MIXED,
     ) -> None:
+        self.rests = find_resting(graph, given, space)
         self.options: dict[Node, tuple[Option, ...]] = {}
         self.homes: dict[ValueUse, tuple[Sharding, ...]] = {}
-        self.variable: dict[Node | ValueUse, int] = {}
+        self.variable: dict[Item, int] = {}
         self.domains: list[int] = []
         self.tables: list[Table] = []
         self._prices: dict[
             tuple[Price, TensorType, tuple[Sharding, ...], tuple[Sharding, ...]], np.ndarray
         ] = {}
         self._given = given
-        self._candidates = candidates
-        self._resharder = resharder
+        self.candidates = candidates
+        self.resharder = resharder
         self._node_options = NodeOptions(given.mesh, candidates, given.pads)
         self._node_prices: dict[tuple[int, int], np.ndarray] = {}
         self._links = list(links(graph))
@@ -88,6 +96,8 @@ class Objective:
         self._promised = _find_output_shardings(graph, given)
         self._resting = {value for value, layout in given.promises(graph) if layout.rests}
         parts = list(regions(graph))
+        for value, rests in self.rests.items():
+            self._add_rest(value, rests)
         for part in parts:
             for node in part.graph.nodes:
                 if not node.op.bodies:
@@ -117,16 +127,22 @@ class Objective:
         self.tables.append(Table((self.variable[node],), prices))
 
     def _price_options(self, node: Node, options: Sequence[Option], times: int) -> np.ndarray:
-        rule, prices = self._candidates.rules[node], []
+        rule, prices = self.candidates.rules[node], []
         types = [[value.type for value in values] for values in (node.inputs, node.outputs)]
         product = product_dtype(node.op, *types)
         for option in options:
-            seconds = times * work_seconds(node, rule, option, product, self._resharder)
+            seconds = times * work_seconds(node, rule, option, product, self.resharder)
             tie = LINEAR_TIE * len(option.linear)
             prices.append(round(seconds * PICOSECONDS) * PRICE_UNIT + tie)
         return np.array(prices)
 
-    def _add(self, item: Node | ValueUse, size: int) -> None:
+    def _add_rest(self, value: Value, rests: Sequence[Sharding]) -> None:
+        self._add(value, len(rests))
+        sizes = [MEMORY_TIE / s.mesh.product(s.split_axes) for s in rests]
+        rows = (self.variable[value],) if len(rests) > 1 else ()
+        self.tables.append(Table(rows, np.array(sizes).squeeze()))
+
+    def _add(self, item: Item, size: int) -> None:
         self.variable[item] = len(self.domains)
         self.domains.append(size)
 
@@ -136,7 +152,7 @@ class Objective:
         producers = graph.producers()
         for value in graph.values():
             for phase, users in self._phases(value, uses.get(value, [])):
-                if users or value in self._promised or self._given.of(value).is_free:
+                if users or self._has_home(value):
                     produced = self._list_produced(value, producers.get(value))
                     needs = map(self._needs, users)
                     self.homes[value, phase] = self._home_candidates(value, produced, needs)
@@ -144,9 +160,18 @@ class Objective:
                     produced = self._list_produced(value, producers.get(value))
                     self.homes[value, phase] = self._home_candidates(value, produced, ())
 
+    def _has_home(self, value: Value) -> bool:
+        """Whether a value has a home though no op uses it."""
+        is_free = self._given.of(value).is_free and value not in self.rests
+        return value in self._promised or is_free
+
+    def _is_kept(self, value: Value) -> bool:
+        """Whether a value lives at rest, and is fetched in each phase."""
+        return value in self.rests or self._given.of(value).rests is not None
+
     def _phases(self, value: Value, uses: list[Use]) -> list[tuple[Phase, list[Use]]]:
         """Return the uses of a value by phase; one that is kept at rest is fetched in each."""
-        if self._given.of(value).rests is None:
+        if not self._is_kept(value):
             return [(Phase.forward, uses)]
         return [(phase, [use for use in uses if use[0].phase == phase]) for phase in Phase]
 
@@ -155,6 +180,8 @@ class Objective:
         return [option.operands[position] for option in self.options[node]]
 
     def _list_produced(self, value: Value, producer: Node | None) -> list[Sharding]:
+        if value in self.rests:
+            return list(self.rests[value])
         if self._given.of(value).is_free:
             return [Sharding.replicated(self._given.mesh, value.type.rank)]
         if value in self._arrives:
@@ -178,7 +205,7 @@ class Objective:
             wished = filter(None, [given.computed])
             whole = (s.drop_partial() for s in (*found, *wished) if MICRO not in s.split_axes)
             found = dict.fromkeys(whole)
-        return tuple(found)
+        return self._given.list_admitted(value, tuple(found))
 
     def _share_homes(self) -> None:
         """Let values on both sides of a loop's border live alike."""
@@ -245,7 +272,10 @@ class Objective:
         value = value_use[0]
         homes = self.homes[value_use]
         self._add(value_use, len(homes))
-        if value not in self._arrives:
+        if value in self.rests:
+            prices = self._price_all(self._move, value.type, self.rests[value], homes)
+            self._relate(value, value_use, prices)
+        elif value not in self._arrives:
             produced = self._list_produced(value, producer)
             self._connect(producer, value_use, self._arrival(value, produced, homes) * times)
         goals = self._promised.get(value)
@@ -300,15 +330,14 @@ class Objective:
             held = start.reduction_of(axis)
             if held != reduction and not (held is None and reduction == "sum"):
                 return FORBIDDEN  # only a sum can be made partial
-        path = self._resharder.path(start, goal, type)
+        path = self.resharder.path(start, goal, type)
         collectives = sum(move.is_collective for move in path.moves)
         return path.price * PRICE_UNIT + collectives * COLLECTIVE_TIE
 
     # -------------------------------------------------------------- prices of links
 
     def _ends(self, link: Link) -> tuple[ValueUse, ValueUse]:
-        is_kept = self._given.of(link.source).rests is not None
-        there = link.phase if is_kept else Phase.forward
+        there = link.phase if self._is_kept(link.source) else Phase.forward
         return (link.source, there), (link.target, Phase.forward)
 
     def _price_link(self, link: Link) -> None:
@@ -333,15 +362,15 @@ class Objective:
 
         That home is chosen, too, so this is a table over both and no promise.
         """
-        here, there = (value, Phase.forward), (source, Phase.forward)
-        if here == there:
+        if value is source:
             return  # an input that leaves as it came
-        prices = [
-            [self._leave(h, [goal], value) for h in self.homes[here]] for goal in self.homes[there]
-        ]
+        here = (value, Phase.forward)
+        there: Item = source if source in self.rests else (source, Phase.forward)
+        goals = self.rests.get(source) or self.homes[source, Phase.forward]
+        prices = [[self._leave(h, [goal], value) for h in self.homes[here]] for goal in goals]
         self._relate(there, here, np.array(prices))
 
-    def _relate(self, one: ValueUse, other: ValueUse, prices: np.ndarray) -> None:
+    def _relate(self, one: Item, other: Item, prices: np.ndarray) -> None:
         rows = () if prices.shape[0] == 1 else (self.variable[one],)
         columns = () if prices.shape[1] == 1 else (self.variable[other],)
         self.tables.append(Table(rows + columns, prices.squeeze()))
