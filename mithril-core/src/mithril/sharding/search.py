@@ -37,6 +37,7 @@ class Search:
         batches: inputs that are data, whose leading dimension is the batch.
         parameters: inputs that may rest in another sharding than they are computed with.
         stacked: how many leading dimensions of a parameter only stack layers.
+        given_up: inputs that a run gives up.
     """
 
     objective: str = THROUGHPUT
@@ -48,6 +49,7 @@ class Search:
     batches: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
     stacked: Mapping[str, int] = field(default_factory=dict)
+    given_up: frozenset[str] = frozenset()
 
     def refuses(self, kind: str, nbytes: int) -> bool:
         """Return whether a collective may not occur."""
