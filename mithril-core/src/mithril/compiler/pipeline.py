@@ -30,7 +30,7 @@ from mithril.compiler.compression import (
 from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
-from mithril.compiler.search import complete, plan_within
+from mithril.compiler.search import complete, limit_fusion, plan_within
 from mithril.cost import Target
 from mithril.ir import Graph
 from mithril.partition.algorithms import carry_out
@@ -98,7 +98,7 @@ def make_plan(
     ['all_gather']
     """
     with pause_collector():
-        options = options or PlanOptions()
+        options = limit_fusion(options or PlanOptions())
 
         def plan_for(search: Search | None) -> Plan:
             return _make_plan(graph, request, target, replace(options, search=search))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from mithril.compiler.request import Request
+from mithril.compiler.request import PlanOptions, Request
 from mithril.errors import PlanError
 from mithril.plan import Plan
 from mithril.sharding import MEMORY, Search
@@ -37,6 +37,15 @@ def complete(search: Search | None, request: Request) -> Search | None:
         stacked=request.stacked,
         given_up=request.donated,
     )
+
+
+def limit_fusion(options: PlanOptions) -> PlanOptions:
+    """Return options by which no bucket is larger than a search admits an all_reduce to be."""
+    search, fusion = options.search, options.fusion
+    if search is None or search.all_reduce is None:
+        return options
+    most = search.all_reduce if fusion.nbytes is None else min(search.all_reduce, fusion.nbytes)
+    return replace(options, fusion=replace(fusion, nbytes=most))
 
 
 def plan_within(

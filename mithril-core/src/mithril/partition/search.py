@@ -21,6 +21,7 @@ from mithril.sharding import (
     UNSAID,
     Candidates,
     SEARCHED,
+    SEARCHED_REST,
     Choice,
     Constraints,
     Layout,
@@ -81,7 +82,8 @@ class Solution:
     def remarks(self) -> tuple[str, ...]:
         """Return what a reader of the plan should know about the choice."""
         price, bound = self.choice.price * MICROSECONDS, self.choice.bound * MICROSECONDS
-        inexact = () if self.choice.is_exact else (_INEXACT.format(price=price, bound=bound),)
+        is_told = self.choice.is_exact or self.result is not None  # which has the bound
+        inexact = () if is_told else (_INEXACT.format(price=price, bound=bound),)
         return (*inexact, *hints(self.graph, self.given, self.choice))
 
     def reports(self) -> dict[str, TensorReport]:
@@ -159,7 +161,8 @@ def _search(
         if given.of(value).is_free and value.name
     }
     for value in found.fetched:
-        chosen[value.name] = Layout(found.rests[value], rests=found.rests[value], decided_by=SEARCHED)
+        rest = found.rests[value]
+        chosen[value.name] = Layout(rest, rests=rest, decided_by=SEARCHED_REST)
     layouts = {**layouts, **chosen}
     given = find_constraints(graph, given.mesh, layouts, given.pads, search)
     return Solution(graph, given, found.choice, layouts, result)

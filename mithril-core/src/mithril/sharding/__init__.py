@@ -12,11 +12,11 @@ from mithril.sharding.find import find
 from mithril.sharding.layout import FREE, UNSAID, Layout
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Move, Resharder
-from mithril.sharding.search import MEMORY, SEARCHED, Search
+from mithril.sharding.search import LATENCY, MEMORY, SEARCHED, SEARCHED_REST, Search
 from mithril.sharding.trial import part_sizes
 
 __all__ = [
-    "FREE", "MEMORY", "SEARCHED", "UNSAID", "Candidates", "Choice", "Constraints", "Layout", "Move",
+    "FREE", "LATENCY", "MEMORY", "SEARCHED", "SEARCHED_REST", "UNSAID", "Candidates", "Choice", "Constraints", "Layout", "Move",
     "Option", "Resharder", "Search", "choose", "collect", "find", "find_constraints",
     "list_constrained", "part_sizes",
 ]  # fmt: skip

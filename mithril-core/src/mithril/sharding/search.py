@@ -18,6 +18,8 @@ DATA, TENSOR, MIXED = "data", "tensor", "mixed"
 SPACES = (DATA, TENSOR, MIXED)
 SEARCHED = "auto_partition"
 """Who decided how a tensor lies that was searched for."""
+SEARCHED_REST = f"{SEARCHED}, which has it rest so"
+"""The same of a parameter that is computed with otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
