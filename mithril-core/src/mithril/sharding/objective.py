@@ -139,8 +139,8 @@ class Objective:
         options = self.options[node] = self._node_options.of(node)
         self._times[node] = times
         self._add(node, len(options))
-        if len(options) == 1:
-            return
+        if len(options) == 1 and self.given.search is None:
+            return  # a search tells what everything costs, and not what can be chosen
         if (id(options), times) not in self._node_prices:  # equal nodes share their options
             self._node_prices[id(options), times] = self._price_options(node, options, times)
         prices = self._node_prices[id(options), times]

@@ -9,8 +9,8 @@ import numpy as np
 
 Plane = tuple[float, ...]
 """A height at 0, and the slope along each variable."""
-INSIDE = 1e-7
-"""A point is taken to be on the right side of a plane that it misses by such a part of the range."""
+SINGULAR = 1e-12
+"""Planes with a determinant of such a part of their slopes are taken to be parallel."""
 
 
 def find_highest(
@@ -47,11 +47,14 @@ def find_highest(
     a, b = np.array(rows), np.array(limits)
     chosen = np.array(list(itertools.combinations(range(len(b)), count + 1)))
     systems, sides = a[chosen], b[chosen]
-    solvable = np.abs(np.linalg.det(systems)) > 1e-12 * np.prod(
-        np.maximum(np.abs(systems).max(axis=2), 1e-300), axis=1
-    )
-    points = np.linalg.solve(systems[solvable], sides[solvable][..., None])[..., 0]
-    scale = np.abs(a) @ np.ones(count + 1) + np.abs(b)
-    inside = points[((points @ a.T - b) <= INSIDE * scale).all(axis=1)]
-    best = inside[inside[:, -1].argmax()]
-    return [max(0.0, float(u)) * most for u in best[:-1]], float(best[-1])
+    largest = np.maximum(np.abs(systems).max(axis=2), np.finfo(float).tiny)
+    solvable = np.abs(np.linalg.det(systems)) > SINGULAR * np.prod(largest, axis=1)
+    met = np.linalg.solve(systems[solvable], sides[solvable][..., None])[:, :-1, 0]
+    # Points outside are brought to the border, and all are measured, so that rounding spoils none.
+    points = np.clip(np.concatenate([np.zeros((1, count)), met]), 0.0, 1.0)
+    if is_share:
+        points /= np.maximum(points.sum(axis=1, keepdims=True), 1.0)
+    slopes = np.array([plane[1:] for plane in planes]) * most
+    heights = (points @ slopes.T + [plane[0] for plane in planes]).min(axis=1)
+    best = int(heights.argmax())
+    return [float(u) * most for u in points[best]], float(heights[best])
