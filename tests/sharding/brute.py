@@ -31,7 +31,9 @@ class Everything:
     """All that may be chosen for a graph and its gradients, and what each choice costs."""
 
     def __init__(self, graph: Graph, mesh: Mesh, parameters: Sequence[str], search: Search) -> None:
-        joint = differentiate(graph, tuple(graph.outputs), tuple(parameters)) if parameters else graph
+        joint = (
+            differentiate(graph, tuple(graph.outputs), tuple(parameters)) if parameters else graph
+        )
         layouts = {value.name: Layout(FREE) for value in joint.inputs}
         layouts |= {cotangent_name(n): Layout(FREE) for n in graph.outputs if parameters}
         layouts |= {gradient_of(name): Layout(follows=name) for name in parameters}
@@ -96,7 +98,11 @@ class Everything:
         for (value, phase), homes in self.homes.items():
             if value in self.follow.values() and value not in self.rests:
                 continue  # with what follows it
-            users = [u for u in self.users.get(value, []) if value not in self.rests or u[0].phase == phase]
+            users = [
+                u
+                for u in self.users.get(value, [])
+                if value not in self.rests or u[0].phase == phase
+            ]
             needs = tuple(chosen[node].operands[at] for node, at in users)
             goal = lies.get(self.follow.get(value)) if value in self.follow else None
             start = self.start(value, chosen, lies)

@@ -68,7 +68,9 @@ def test_the_largest_amount_is_bounded(problem: Problem) -> None:
 
 @given(
     st.integers(1, 3).flatmap(
-        lambda n: st.lists(st.lists(st.integers(-9, 9), min_size=n + 1, max_size=n + 1), min_size=1, max_size=6)
+        lambda n: st.lists(
+            st.lists(st.integers(-9, 9), min_size=n + 1, max_size=n + 1), min_size=1, max_size=6
+        )
     )
 )
 def test_the_highest_point_is_above_all_others(planes: list[list[int]]) -> None:

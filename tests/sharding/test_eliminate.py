@@ -71,9 +71,7 @@ def test_over_the_cap_there_is_a_bound(problem: tuple[list[int], list[Table]], c
         assert price(tables, capped.picked) == pytest.approx(capped.cost)
 
 
-def eliminate_plainly(
-    domains: list[int], tables: list[Table]
-) -> tuple[dict[int, int], list[int]]:
+def eliminate_plainly(domains: list[int], tables: list[Table]) -> tuple[dict[int, int], list[int]]:
     """Return what is picked, and the order of the variables, as the module's text says it."""
     left = list(tables)
     trail: list[tuple[int, tuple[int, ...], np.ndarray]] = []

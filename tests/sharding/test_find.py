@@ -151,5 +151,5 @@ def test_within_memory_the_answer_is_that_of_the_integer_program(
     assert found.cost == pytest.approx(best, rel=1e-5)
     assert found.bound <= found.cost
     assert found.bound <= best * (1 + 1e-5)
-    with pytest.raises(PlanError, match="finds no plan within .* a device: the least is"):
+    with pytest.raises(PlanError, match=r"finds no plan within .* a device: the least is"):
         run(memory=least - 1)

@@ -95,7 +95,8 @@ class PlanOptions:
         compression: how gradients travel where devices add them up.
         gather: the dtype in which parameters at rest are gathered; None for their own.
         replicas: parts of a mesh axis that run the plan on values of their own; None for no such.
-        search: what is searched for; None where nothing is but what somebody's shardings leave open.
+        search: what is searched for; None where only what shardings that are said leave open is
+            chosen.
     """
 
     precision: Precision = AS_THEY_COME

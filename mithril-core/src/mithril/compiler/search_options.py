@@ -101,8 +101,10 @@ def read_auto_sharding(is_on: bool | None, config: Mapping[str, object] | None) 
     flags = {CONFIG[0]: False, CONFIG[1]: True}
     for key, value in (config or {}).items():
         if key not in flags:
-            raise OptionError(f"{name} has no entry {key!r}{nearest(str(key), CONFIG)}; "
-                              f"entries: {listing(CONFIG)}")
+            raise OptionError(
+                f"{name} has no entry {key!r}{nearest(str(key), CONFIG)}; "
+                f"entries: {listing(CONFIG)}"
+            )
         flags[key] = check_flag(f"{name}['{key}']", value)
     if flags["force_data_parallel"]:
         return Search(spaces=(DATA,))
@@ -191,7 +193,9 @@ def _read_forbidden(
     for entry in given:
         if isinstance(entry, str) and entry in kinds:
             refused.add(entry)
-        elif isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(e, str) for e in entry):
+        elif (
+            isinstance(entry, tuple) and len(entry) == 2 and set(map(type, entry)) == {str}
+        ):
             if entry[1] not in mesh.names:
                 raise MeshError(f"{name}: {mesh.lacking(entry[1])}")
             whole.append(entry)

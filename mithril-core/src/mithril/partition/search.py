@@ -18,10 +18,10 @@ from mithril.plan.proof import check_promises
 from mithril.plan.search import SearchResult
 from mithril.report import hints
 from mithril.sharding import (
-    UNSAID,
-    Candidates,
     SEARCHED,
     SEARCHED_REST,
+    UNSAID,
+    Candidates,
     Choice,
     Constraints,
     Layout,

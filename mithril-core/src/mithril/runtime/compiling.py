@@ -216,16 +216,16 @@ def compile(
             the model nor its inputs need to be; `explain()` says what the best costs at least. By
             default as the backend's `auto_sharding`, and that is no search.
         partition_objective: what is minimised: `throughput`, the predicted time of outputs and
-            gradients, which is so by default; `latency`, that of outputs alone; `memory_usage`, what
-            a device holds between phases, and then the time; `communication`, the predicted time of
-            collectives, and then that of work.
+            gradients, which is so by default; `latency`, that of outputs alone; `memory_usage`,
+            what a device holds between phases, and then the time; `communication`, the predicted
+            time of collectives, and then that of work.
         partition_search_space: what may be split: `data`, nothing but the leading dimension of
             inputs; `tensor`, everything else; `mixed`, or `mixed_parallel`, everything, which is so
             by default. Layers are put on stages by the model alone.
-        partition_constraints: a mapping of limits: `max_memory_per_device`, `max_all_reduce_size` in
-            bytes (`"1 GB"`), `forbid`, a list of collectives that may not occur (`all_to_all`) and
-            of pairs of a pattern of names and a mesh axis over which what it matches is not split,
-            and `shardings`, PartitionSpecs by patterns of names of inputs and parameters.
+        partition_constraints: a mapping of limits: `max_memory_per_device`, `max_all_reduce_size`
+            in bytes (`"1 GB"`), `forbid`, a list of collectives that may not occur (`all_to_all`)
+            and of pairs of a pattern of names and a mesh axis over which what it matches is not
+            split, and `shardings`, PartitionSpecs by patterns of names of inputs and parameters.
         max_memory_per_device: the most bytes that a device may hold, as `plan.memory()` says it:
             `"16 GB"`.
         options: none yet; others of the guides, and those of `jit` that make no sense here, are

@@ -89,6 +89,6 @@ def check_searched(model: Composition | Layer, settings: Settings) -> None:
         )
     if settings.accumulate > 1:
         raise OptionError(
-            f"auto_partition=True is given together with accumulate={settings.accumulate}, which is "
-            f"not searched for; leave out one"
+            f"auto_partition=True is given together with accumulate={settings.accumulate}, whose "
+            f"micro-batches are not searched for; leave out one"
         )

@@ -2,7 +2,8 @@
 
 `layout` says what is given of one tensor, `constraints` of all values of a graph, `candidates`
 collects what is possible, `choose` decides exactly, `reshard` finds the cheapest way from one
-sharding to another. A search (`search`, `find`) decides what nobody has said, too. Nothing here knows an op by name.
+sharding to another. A search (`search`, `find`) decides what nobody has said, too. Nothing here
+knows an op by name.
 """
 
 from mithril.sharding.candidates import Candidates, collect
@@ -16,7 +17,7 @@ from mithril.sharding.search import LATENCY, MEMORY, SEARCHED, SEARCHED_REST, Se
 from mithril.sharding.trial import part_sizes
 
 __all__ = [
-    "FREE", "LATENCY", "MEMORY", "SEARCHED", "SEARCHED_REST", "UNSAID", "Candidates", "Choice", "Constraints", "Layout", "Move",
-    "Option", "Resharder", "Search", "choose", "collect", "find", "find_constraints",
-    "list_constrained", "part_sizes",
+    "FREE", "LATENCY", "MEMORY", "SEARCHED", "SEARCHED_REST", "UNSAID", "Candidates", "Choice",
+    "Constraints", "Layout", "Move", "Option", "Resharder", "Search", "choose", "collect", "find",
+    "find_constraints", "list_constrained", "part_sizes",
 ]  # fmt: skip

@@ -22,9 +22,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mithril.ir import Graph, Node, Op, Phase, Rule, Value
+from mithril.ir import Graph, Node, Op, Rule, Value
 from mithril.ir.rewrite import regions
-from mithril.ir.rule import FactorDims
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
 from mithril.sharding.closure import Closure, collect_links, find_touching
 from mithril.sharding.constraints import Constraints
@@ -95,7 +94,9 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
         for node in statistics:
             del factors[node][axis_name]
     partial = {
-        axis: find_partial(nodes, joints, axis, rules, factors, forced, copying.get(axis, frozenset()))
+        axis: find_partial(
+            nodes, joints, axis, rules, factors, forced, copying.get(axis, frozenset())
+        )
         for axis in mesh.names
     }
     return Candidates(

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from mithril.ir import Graph, Node, Phase, Rule, Value
-from mithril.ir.rewrite import regions
+from mithril.ir import Node, Phase, Rule, Value
 from mithril.ir.rule import FactorDims
 from mithril.mesh import Mesh
-from mithril.sharding.regions import Link, links
+from mithril.sharding.regions import Link
 
 Touching = dict[Value, list[tuple[Node, int, bool]]]
 """For each value, the nodes that use or make it, with the position there."""

@@ -58,9 +58,7 @@ class Constraints:
         """Return what is promised of an output."""
         return self.outputs.get(name, UNSAID)
 
-    def list_admitted(
-        self, value: Value, shardings: Sequence[Sharding]
-    ) -> tuple[Sharding, ...]:
+    def list_admitted(self, value: Value, shardings: Sequence[Sharding]) -> tuple[Sharding, ...]:
         """Return the shardings that a search admits for a value; whole it may always lie."""
         patterns = () if self.search is None else self.search.whole
         axes = {axis for pattern, axis in patterns if fnmatchcase(value.name, pattern)}

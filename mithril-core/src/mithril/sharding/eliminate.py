@@ -15,9 +15,9 @@ Should a table outgrow the cap, the tables of v are put in groups that stay belo
 is minimised over v by itself: what comes out is no more than the minimum, so all of it is a lower
 bound (Dechter and Rish, "Mini-buckets", 2003). Before that the groups are made to agree on what
 each value of v costs at least, by shifting costs among them, which leaves their sum as it is and
-raises the bound (Ihler et al., "Join-graph based cost-shifting schemes", 2012). Read backwards, each
-variable takes what is best for all its tables as the others stand; that has a cost, and the bound
-says by how much it may be above the least.
+raises the bound (Ihler et al., "Join-graph based cost-shifting schemes", 2012). Read backwards,
+each variable takes what is best for all its tables as the others stand; that has a cost, and the
+bound says by how much it may be above the least.
 
 Models repeat: the tables of one block are those of the next one over other variables. Equal arrays
 of costs are therefore one array, and a step is computed once for the arrays it adds and how their

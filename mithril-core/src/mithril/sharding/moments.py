@@ -2,8 +2,8 @@
 
 At the start of the backward, of the update, and at the end, it is known what must be in memory:
 inputs that nobody gave up, or that are used later on, what was made before and is used after, and
-outputs. A tensor takes the bytes of its home there, a parameter of where it rests. What is in memory
-only while an op runs is not seen, nor that values may share memory; a plan is measured in the end.
+outputs. A tensor takes the bytes of its home there, a parameter of where it rests. What is in
+memory only while an op runs is not seen; a plan is measured in the end.
 """
 
 from __future__ import annotations
