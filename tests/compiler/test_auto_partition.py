@@ -8,7 +8,9 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
+from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.report.explain import explain
+from mithril.report.prediction import predict
 
 from tests.tolerances import TOLERANCE
 
@@ -67,7 +69,9 @@ def test_what_is_found_computes_what_one_device_does(options: str) -> None:
     outputs, gradients = compiled.evaluate(
         params, {"input": x}, seeds, observe=lambda told: executed.append(told.row)
     )
-    assert executed == list(compiled.plan.list_issued(0)) or len(executed) > 0 or not kinds(compiled)
+    assert (
+        executed == list(compiled.plan.list_issued(0)) or len(executed) > 0 or not kinds(compiled)
+    )
     reference = ml.compile(mlp(), one)
     expected, wanted = reference.evaluate(
         {name: one.array(value.numpy()) for name, value in params.items()}, {"input": x}, seeds
@@ -92,21 +96,30 @@ def test_the_result_is_data_and_is_told() -> None:
     assert found.gap == 0.0
     assert found.bound <= found.cost
     assert found.variables > 20
-    for text in (str(compiled.plan), compiled.explain(), explain(compiled.plan)):
+    predicted = str(predict(compiled.plan, compiled.inputs, compiled.backend.hardware))
+    for text in (str(compiled.plan), compiled.explain(), explain(compiled.plan), predicted):
         assert "search for throughput over 'mixed'" in text
         assert "the best" in text
     assert "decided by auto_partition" in compiled.explain("up.weight")
+    read = plan_from_json(plan_to_json(compiled.plan)).search
+    assert read == found
+    assert str(read) == str(found)
 
 
 def test_more_freedom_costs_no_more() -> None:
-    mixed, data, tensor = (searched(partition_search_space=s).plan.search for s in ("mixed", "data", "tensor"))
+    mixed, data, tensor = (
+        searched(partition_search_space=s).plan.search for s in ("mixed", "data", "tensor")
+    )
     assert mixed.cost <= min(data.cost, tensor.cost)
     fixed = searched(partition_constraints={"shardings": {"up.weight": P(None, "data")}})
     assert mixed.cost <= fixed.plan.search.cost
 
 
 def test_spaces_split_what_they_say() -> None:
-    data, tensor = searched(partition_search_space="data"), searched(partition_search_space="tensor")
+    data, tensor = (
+        searched(partition_search_space="data"),
+        searched(partition_search_space="tensor"),
+    )
     assert not axes_of(data)
     assert kinds(data) == {"all_reduce"}
     batch = next(port for port in tensor.plan.inputs if port.name == "input").sharding
@@ -246,31 +259,148 @@ def constrained(**limits: object) -> Callable[[], object]:
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "objective": (lambda: searched(partition_objective="speed"), ml.OptionError, r"partition_objective='speed' is no objective.*; objectives: 'throughput', 'latency', 'memory_usage', 'communication'"),
-    "space": (lambda: searched(partition_search_space="mixd"), ml.OptionError, r"partition_search_space='mixd' is no space; did you mean 'mixed'\?; spaces: 'data'"),
-    "stages": (lambda: searched(partition_search_space="pipeline"), ml.OptionError, r"partition_search_space='pipeline' is not available yet: stages are not searched for"),
-    "without a search": (lambda: ml.compile(mlp(), ml.NumpyBackend(MESH), max_memory_per_device="1 GB"), ml.OptionError, r"max_memory_per_device='1 GB' has no effect without a search; give auto_partition=True, too"),
-    "no flag": (lambda: ml.compile(mlp(), ml.NumpyBackend(MESH), auto_partition="yes"), ml.OptionError, r"auto_partition='yes' is neither True nor False"),
-    "no mapping": (lambda: searched(partition_constraints="1 GB"), ml.OptionError, r"partition_constraints='1 GB' is no mapping; give limits, such as"),
-    "no limit": (constrained(max_memory=3), ml.OptionError, r"partition_constraints has no entry 'max_memory'; did you mean 'max_memory_per_device'\?; entries:"),
-    "no bytes": (lambda: searched(max_memory_per_device=-1), ml.OptionError, r"max_memory_per_device=-1 is no number of bytes; give one, such as \"16 GB\""),
-    "no unit": (constrained(max_all_reduce_size="16"), ml.OptionError, r"partition_constraints\['max_all_reduce_size'\] is '16'; give a number of bytes, such as '80 GB'"),
-    "two limits": (lambda: searched(max_memory_per_device="1 GB", partition_constraints={"max_memory_per_device": "2 GB"}), ml.OptionError, r"max_memory_per_device='1 GB' is given together with partition_constraints\['max_memory_per_device'\]='2 GB'; give one"),
-    "forbidden text": (constrained(forbid="all_reduce"), ml.OptionError, r"partition_constraints\['forbid'\]='all_reduce' is no list, but a str; give collectives, and pairs"),
-    "forbidden word": (constrained(forbid=["all_reduc"]), ml.OptionError, r"partition_constraints\['forbid'\] has entry 'all_reduc', which is neither a collective; did you mean 'all_reduce'\? nor a pair of a pattern of names and an axis"),
-    "forbidden axis": (constrained(forbid=[("up.*", "tensor")]), ml.MeshError, r"partition_constraints\['forbid'\]: mesh Mesh\(data=4, model=2\) has no axis 'tensor'"),
-    "no match": (constrained(shardings={"left.*": P()}), ml.ShardingError, r"pattern 'left.\*' of partition_constraints\['shardings'\] matches nothing"),
-    "against the model": (lambda: searched(mlp(**{"up.weight": P("model", None)}), partition_constraints={"shardings": {"up.weight": P("data", None)}}), ml.OptionError, r"have parameter 'up.weight' as P\('data', None\).*, and the model as"),
-    "against in_shardings": (lambda: searched(in_shardings={"input": P("model")}, partition_constraints={"shardings": {"input": P("data")}}), ml.OptionError, r"have input 'input' as P\('data',?\), and in_shardings as P\('model',?\); give one"),
-    "stages of a model": (lambda: ml.compile(staged(), ml.NumpyBackend(ml.Mesh(pipeline=2)), auto_partition=True), ml.OptionError, r"auto_partition=True is given for a model with stages or placed layers, which are not searched"),
-    "micro-batches": (lambda: searched(accumulate=2), ml.OptionError, r"auto_partition=True is given together with accumulate=2, whose micro-batches are not searched for"),
-    "too little memory": (lambda: searched(max_memory_per_device="4 kB"), ml.PlanError, r"auto_partition finds no plan within 3.91 KiB a device: the least is 17.8 KiB at the start of the backward, of which bent 8 KiB, input 6 KiB, "),
-    "too little for a moment": (lambda: searched(max_memory_per_device=searched(partition_objective="memory_usage").plan.search.memory + 100), ml.PlanError, r"a device: the least that it finds is .* KiB at .*, of which "),
-    "no collectives": (lambda: searched(in_shardings={"input": P("data")}, out_shardings={"output": P()}, partition_constraints={"forbid": ["all_reduce", "all_gather", "all_to_all", "reduce_scatter", "permute"]}), ml.PlanError, r"finds no plan without the collectives that partition_constraints refuse; allow some"),
-    "no config": (lambda: ml.NumpyBackend(MESH, auto_sharding_config=3), ml.OptionError, r"auto_sharding_config=3 is no mapping; give flags, such as force_data_parallel=True"),
-    "config without effect": (lambda: ml.NumpyBackend(MESH, auto_sharding=False, auto_sharding_config={}), ml.OptionError, r"auto_sharding_config has no effect with auto_sharding=False; leave one out"),
-    "entry of config": (lambda: ml.NumpyBackend(MESH, auto_sharding_config={"force": True}), ml.OptionError, r"auto_sharding_config has no entry 'force'.*; entries: 'force_data_parallel'"),
-    "a function": (lambda: ml.jit(lambda x: x, auto_partition=True), ml.OptionError, r"option 'auto_partition' makes no sense for .*; give it to ml.compile"),
+    "objective": (
+        lambda: searched(partition_objective="speed"),
+        ml.OptionError,
+        r"partition_objective='speed' is no objective.*; objectives: 'throughput', 'latency', 'memory_usage', 'communication'",
+    ),
+    "space": (
+        lambda: searched(partition_search_space="mixd"),
+        ml.OptionError,
+        r"partition_search_space='mixd' is no space; did you mean 'mixed'\?; spaces: 'data'",
+    ),
+    "stages": (
+        lambda: searched(partition_search_space="pipeline"),
+        ml.OptionError,
+        r"partition_search_space='pipeline' is not available yet: stages are not searched for",
+    ),
+    "without a search": (
+        lambda: ml.compile(mlp(), ml.NumpyBackend(MESH), max_memory_per_device="1 GB"),
+        ml.OptionError,
+        r"max_memory_per_device='1 GB' has no effect without a search; give auto_partition=True, too",
+    ),
+    "no flag": (
+        lambda: ml.compile(mlp(), ml.NumpyBackend(MESH), auto_partition="yes"),
+        ml.OptionError,
+        r"auto_partition='yes' is neither True nor False",
+    ),
+    "no mapping": (
+        lambda: searched(partition_constraints="1 GB"),
+        ml.OptionError,
+        r"partition_constraints='1 GB' is no mapping; give limits, such as",
+    ),
+    "no limit": (
+        constrained(max_memory=3),
+        ml.OptionError,
+        r"partition_constraints has no entry 'max_memory'; did you mean 'max_memory_per_device'\?; entries:",
+    ),
+    "no bytes": (
+        lambda: searched(max_memory_per_device=-1),
+        ml.OptionError,
+        r"max_memory_per_device=-1 is no number of bytes; give one, such as \"16 GB\"",
+    ),
+    "no unit": (
+        constrained(max_all_reduce_size="16"),
+        ml.OptionError,
+        r"partition_constraints\['max_all_reduce_size'\] is '16'; give a number of bytes, such as '80 GB'",
+    ),
+    "two limits": (
+        lambda: searched(
+            max_memory_per_device="1 GB", partition_constraints={"max_memory_per_device": "2 GB"}
+        ),
+        ml.OptionError,
+        r"max_memory_per_device='1 GB' is given together with partition_constraints\['max_memory_per_device'\]='2 GB'; give one",
+    ),
+    "forbidden text": (
+        constrained(forbid="all_reduce"),
+        ml.OptionError,
+        r"partition_constraints\['forbid'\]='all_reduce' is no list, but a str; give collectives, and pairs",
+    ),
+    "forbidden word": (
+        constrained(forbid=["all_reduc"]),
+        ml.OptionError,
+        r"partition_constraints\['forbid'\] has entry 'all_reduc', which is neither a collective; did you mean 'all_reduce'\? nor a pair of a pattern of names and an axis",
+    ),
+    "forbidden axis": (
+        constrained(forbid=[("up.*", "tensor")]),
+        ml.MeshError,
+        r"partition_constraints\['forbid'\]: mesh Mesh\(data=4, model=2\) has no axis 'tensor'",
+    ),
+    "no match": (
+        constrained(shardings={"left.*": P()}),
+        ml.ShardingError,
+        r"pattern 'left.\*' of partition_constraints\['shardings'\] matches nothing",
+    ),
+    "against the model": (
+        lambda: searched(
+            mlp(**{"up.weight": P("model", None)}),
+            partition_constraints={"shardings": {"up.weight": P("data", None)}},
+        ),
+        ml.OptionError,
+        r"have parameter 'up.weight' as P\('data', None\).*, and the model as",
+    ),
+    "against in_shardings": (
+        lambda: searched(
+            in_shardings={"input": P("model")},
+            partition_constraints={"shardings": {"input": P("data")}},
+        ),
+        ml.OptionError,
+        r"have input 'input' as P\('data',?\), and in_shardings as P\('model',?\); give one",
+    ),
+    "stages of a model": (
+        lambda: ml.compile(staged(), ml.NumpyBackend(ml.Mesh(pipeline=2)), auto_partition=True),
+        ml.OptionError,
+        r"auto_partition=True is given for a model with stages or placed layers, which are not searched",
+    ),
+    "micro-batches": (
+        lambda: searched(accumulate=2),
+        ml.OptionError,
+        r"auto_partition=True is given together with accumulate=2, whose micro-batches are not searched for",
+    ),
+    "too little memory": (
+        lambda: searched(max_memory_per_device="4 kB"),
+        ml.PlanError,
+        r"auto_partition finds no plan within 3.91 KiB a device: the least is 17.8 KiB at the start of the backward, of which bent 8 KiB, input 6 KiB, ",
+    ),
+    "too little for a moment": (
+        lambda: searched(
+            max_memory_per_device=searched(partition_objective="memory_usage").plan.search.memory
+            + 100
+        ),
+        ml.PlanError,
+        r"a device: the least that it finds is .* KiB at .*, of which ",
+    ),
+    "no collectives": (
+        lambda: searched(
+            in_shardings={"input": P("data")},
+            out_shardings={"output": P()},
+            partition_constraints={
+                "forbid": ["all_reduce", "all_gather", "all_to_all", "reduce_scatter", "permute"]
+            },
+        ),
+        ml.PlanError,
+        r"finds no plan without the collectives that partition_constraints refuse; allow some",
+    ),
+    "no config": (
+        lambda: ml.NumpyBackend(MESH, auto_sharding_config=3),
+        ml.OptionError,
+        r"auto_sharding_config=3 is no mapping; give flags, such as force_data_parallel=True",
+    ),
+    "config without effect": (
+        lambda: ml.NumpyBackend(MESH, auto_sharding=False, auto_sharding_config={}),
+        ml.OptionError,
+        r"auto_sharding_config has no effect with auto_sharding=False; leave one out",
+    ),
+    "entry of config": (
+        lambda: ml.NumpyBackend(MESH, auto_sharding_config={"force": True}),
+        ml.OptionError,
+        r"auto_sharding_config has no entry 'force'.*; entries: 'force_data_parallel'",
+    ),
+    "a function": (
+        lambda: ml.jit(lambda x: x, auto_partition=True),
+        ml.OptionError,
+        r"option 'auto_partition' makes no sense for .*; give it to ml.compile",
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypedDict
 from mithril.cost.profiles.units import BYTES
 from mithril.errors import MeshError, OptionError, kind_of, listing, nearest
 from mithril.mesh import Mesh
-from mithril.ops.collective import collectives
+from mithril.ops.collective import AllToAll, collectives
 from mithril.options import check_flag
 from mithril.sharding.search import DATA, MIXED, OBJECTIVES, TENSOR, THROUGHPUT, Search
 from mithril.types import to_python
@@ -187,15 +187,13 @@ def _read_forbidden(
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise OptionError(
             f"{name}={given!r} is no list, but {kind_of(given)}; give collectives, and pairs of a "
-            f'pattern of names and an axis, such as ["all_to_all", ("embed.*", "data")]'
+            f'pattern of names and an axis, such as ["{AllToAll.name}", ("embed.*", "data")]'
         )
     refused, whole = set[str](), []
     for entry in given:
         if isinstance(entry, str) and entry in kinds:
             refused.add(entry)
-        elif (
-            isinstance(entry, tuple) and len(entry) == 2 and set(map(type, entry)) == {str}
-        ):
+        elif isinstance(entry, tuple) and len(entry) == 2 and set(map(type, entry)) == {str}:
             if entry[1] not in mesh.names:
                 raise MeshError(f"{name}: {mesh.lacking(entry[1])}")
             whole.append(entry)

@@ -25,7 +25,7 @@ class SearchResult:
         limit: the bytes that these were to keep below; None for no limit.
         variables: how many were chosen.
         combinations: the decimal logarithm of how many ways there are to choose them.
-        wall: seconds that the search took.
+        wall: seconds that the search took, which no two processes agree on.
     """
 
     objective: str
@@ -69,7 +69,7 @@ class SearchResult:
     def lines(self) -> list[str]:
         """Return it as text, line by line."""
         count = f"{self.variables} variables, 10^{self.combinations:.0f} combinations"
-        head = f"search for {self.objective} over '{self.space}': {count}, {self.wall:.2f} s"
+        head = f"search for {self.objective} over '{self.space}': {count}"
         cost, bound = (self._write(number) for number in (self.cost, self.bound))
         proof = "the best" if self.is_exact else f"gap {100 * self.gap:.3g} %"
         limit = "" if self.limit is None else f" of {format_bytes(self.limit)}"

@@ -102,18 +102,17 @@ def minimise(
     """
     tables = list(tables)
     state = _State(domains, tables, work or Work(), cap)
-    trail: list[tuple[int, tuple[int, ...], np.ndarray] | tuple[int, list[Table]]] = []
-    is_exact = True
+    trail: list[_Known | _Guessed] = []
     while (cheapest := state.cheapest()) is not None:
         variable, size = cheapest
-        if size > cap:
-            trail.append((variable, state.eliminate_in_groups(variable)))
-            is_exact = False
-        else:
-            trail.append((variable, *state.eliminate(variable)))
+        in_groups = size > cap
+        trail.append(
+            state.eliminate_in_groups(variable) if in_groups else state.eliminate(variable)
+        )
     picked: dict[int, int] = {}
-    for variable, *rest in reversed(trail):
-        picked[variable] = _pick(variable, picked, domains, *rest)
+    for step in reversed(trail):
+        picked[step.variable] = step.pick(picked)
+    is_exact = not any(isinstance(step, _Guessed) for step in trail)
     cost = state.constant if is_exact else evaluate(tables, picked)
     return Answer(picked, cost, state.constant)
 
@@ -127,6 +126,35 @@ def evaluate(tables: Iterable[Table], picked: Mapping[int, int]) -> float:
     """
     costs = (table.costs[tuple(picked.get(v, 0) for v in table.variables)] for table in tables)
     return float(sum(costs))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """A variable that was minimised over: its best value for every setting of its neighbours."""
+
+    variable: int
+    neighbours: tuple[int, ...]
+    best: np.ndarray
+
+    def pick(self, picked: Mapping[int, int]) -> int:
+        """Return the best value as others stand."""
+        return int(self.best[tuple(picked[n] for n in self.neighbours)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guessed:
+    """A variable that was minimised over in groups: the tables that it was in."""
+
+    variable: int
+    tables: Sequence[Table]
+
+    def pick(self, picked: Mapping[int, int]) -> int:
+        """Return the value that is best for all of the tables as others stand."""
+        rows = (
+            table.costs[tuple(picked.get(v, slice(None)) for v in table.variables)]
+            for table in self.tables
+        )
+        return int(np.sum(list(rows), axis=0).argmin())
 
 
 class _State:
@@ -166,8 +194,8 @@ class _State:
                 return variable, size
         return None
 
-    def eliminate(self, variable: int) -> tuple[tuple[int, ...], np.ndarray]:
-        """Minimise over a variable; return its neighbours and its best value for their settings."""
+    def eliminate(self, variable: int) -> _Known:
+        """Minimise over a variable; return its best value for all settings of its neighbours."""
         neighbours = tuple(sorted(self._neighbours[variable]))
         tables = self._remove(variable)
         shared, best = self._steps.minimise(
@@ -179,9 +207,9 @@ class _State:
             self._neighbours[one].update(neighbours)
             self._neighbours[one].discard(one)
             self._measure(one)
-        return neighbours, best
+        return _Known(variable, neighbours, best)
 
-    def eliminate_in_groups(self, variable: int) -> list[Table]:
+    def eliminate_in_groups(self, variable: int) -> _Guessed:
         """Minimise over a variable, its tables in groups below the cap; return the tables."""
         neighbours = self._neighbours[variable]
         tables = self._remove(variable)
@@ -200,7 +228,7 @@ class _State:
             around = {v for table in self._tables.get(one, ()) for v in table.variables}
             self._neighbours[one] = around - {one}
             self._measure(one)
-        return tables
+        return _Guessed(variable, tables)
 
     def _remove(self, variable: int) -> list[Table]:
         """Take a variable out, and the tables it occurs in, which are returned."""
@@ -231,23 +259,6 @@ class _State:
     def _compute_size(self, variable: int) -> int:
         others = (self._domains[other] for other in self._neighbours[variable])
         return self._domains[variable] * math.prod(others)
-
-
-def _pick(
-    variable: int,
-    picked: Mapping[int, int],
-    domains: Sequence[int],
-    around: Sequence[int] | Sequence[Table],
-    best: np.ndarray | None = None,
-) -> int:
-    """Return the best value of a variable as others stand: by its neighbours, or by its tables."""
-    if best is not None:
-        return int(best[tuple(picked[n] for n in around)])
-    total = np.zeros(domains[variable])
-    for table in around:
-        at = tuple(slice(None) if v == variable else picked[v] for v in table.variables)
-        total += table.costs[at]
-    return int(total.argmin())
 
 
 def _group(tables: Sequence[Table], domains: Sequence[int], cap: int) -> list[list[Table]]:

@@ -38,7 +38,7 @@ from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, li
 from mithril.sharding.reshard import PICOSECONDS, Resharder
 from mithril.sharding.resting import find_resting
 from mithril.sharding.search import MIXED
-from mithril.sharding.trial import issued_seconds, work_seconds
+from mithril.sharding.trial import exchange_seconds, work_seconds
 from mithril.types import TensorType
 
 FORBIDDEN = float("inf")
@@ -128,7 +128,7 @@ class Objective:
         for node, options in self.options.items():
             rule = self.candidates.rules[node]
             if rule.special and len(options) > 1:
-                seconds = [issued_seconds(node, rule, o, self.resharder) for o in options]
+                seconds = [exchange_seconds(node, rule, o, self.resharder) for o in options]
                 prices = np.round(np.array(seconds) * self._times[node] * PICOSECONDS) * PRICE_UNIT
                 found.append(Table((self.variable[node],), prices))
         return found

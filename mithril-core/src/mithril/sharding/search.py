@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mithril.ops.collective import AllReduce
+
 THROUGHPUT, LATENCY, MEMORY, COMMUNICATION = (
     "throughput", "latency", "memory_usage", "communication",
 )  # fmt: skip
@@ -56,4 +58,4 @@ class Search:
     def refuses(self, kind: str, nbytes: int) -> bool:
         """Return whether a collective may not occur."""
         is_large = self.all_reduce is not None and nbytes > self.all_reduce
-        return kind in self.refused or (kind == "all_reduce" and is_large)
+        return kind in self.refused or (kind == AllReduce.name and is_large)

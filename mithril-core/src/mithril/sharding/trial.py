@@ -58,10 +58,10 @@ def work_seconds(
     inputs, outputs = _local(node.inputs, option.operands), _local(node.outputs, option.results)
     flops, nbytes = node.cost().flops / parts, node.op.cost(inputs, outputs).bytes
     work = cost.work_seconds(node.op, flops, nbytes, product, resharder.hardware)
-    return work + issued_seconds(node, rule, option, resharder)
+    return work + exchange_seconds(node, rule, option, resharder)
 
 
-def issued_seconds(node: Node, rule: Rule, option: Option, resharder: Resharder) -> float:
+def exchange_seconds(node: Node, rule: Rule, option: Option, resharder: Resharder) -> float:
     """Return the predicted seconds of the collectives that a node issues itself.
 
     They are infinite if one of them may not occur. Arguments are those of `work_seconds`.
