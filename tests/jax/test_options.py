@@ -43,7 +43,7 @@ REFUSED = {
         r"collective_ops='nccl' is not available on backend 'jax', .* exchange data by 'xla'",
     ),
     "unknown": ({"pjit_msh": True}, r"no option 'pjit_msh'.*did you mean 'pjit_mesh'"),
-    "later": ({"auto_sharding": True}, r"auto_sharding=True of backend 'jax' is not available yet"),
+    "later": ({"executor": "pool"}, r"executor='pool' of backend 'jax' is not available yet"),
 }
 
 

@@ -25,6 +25,7 @@ from mithril.compiler.compression import compress, mark, narrow
 from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
+from mithril.compiler.search import complete, limit_fusion, plan_within
 from mithril.cost import Target
 from mithril.ir import Graph
 from mithril.partition.algorithms import carry_out
@@ -43,7 +44,7 @@ from mithril.partition.replicas import split_replicas
 from mithril.partition.widen_sums import widen_sums
 from mithril.plan import Plan, Program
 from mithril.plan.proof import prove_order
-from mithril.sharding import Layout
+from mithril.sharding import Layout, Search
 from mithril.transform import (
     append_update,
     cast_gradients,
@@ -93,14 +94,24 @@ def make_plan(
     ['all_gather']
     """
     with pause_collector():
-        return _make_plan(graph, request, target, options or PlanOptions())
+        options = limit_fusion(options or PlanOptions())
+
+        def plan_for(search: Search | None) -> Plan:
+            return _make_plan(graph, request, target, replace(options, search=search))
+
+        return plan_within(plan_for, options.search, request.donated)
 
 
 def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
     parameters = request.parameters
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
-    parts = partition_parts(graph, request.layouts, target, request.placement, pads=options.pads)
+    parts = partition_parts(
+        graph, request.layouts, target, request.placement, pads=options.pads,
+        search=complete(options.search, request),
+    )  # fmt: skip
+    if options.search is not None:
+        request = replace(request, layouts=parts.layouts)
     parts = parts.with_change(lambda program: change_local(program, request, target, options))
     request = request.keeping(parts.plan.inputs)
 

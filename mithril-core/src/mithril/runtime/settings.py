@@ -18,6 +18,7 @@ from mithril.options import PipelineOptions, check_schedule_form
 from mithril.runtime.memory_planning import DYNAMIC
 from mithril.runtime.patterns import match_patterns, read_patterns
 from mithril.runtime.zero import NOTHING, Zero
+from mithril.sharding import LATENCY
 from mithril.transform import cotangent_name
 from mithril.types import to_python
 
@@ -45,6 +46,7 @@ class Settings:
         lays_axes: whether the axes of the mesh are laid on the network as the first plan sends
             least; they lie as the mesh says once that is done.
         notes: facts for readers of the plans.
+        annotations: how parameters are computed with besides what the model says, by name.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
@@ -62,6 +64,16 @@ class Settings:
     memory_planning: str = DYNAMIC
     lays_axes: bool = False
     notes: tuple[str, ...] = ()
+    annotations: Mapping[str, Annotation] = field(default_factory=dict)
+
+    @property
+    def decides_with_gradients(self) -> bool | None:
+        """Whether parameters lie as outputs and gradients want it, or as outputs alone do.
+
+        None, without a search: as what is evaluated first does.
+        """
+        search = self.plan.search
+        return None if search is None else not (self.inference or search.objective == LATENCY)
 
 
 def read_pipeline(

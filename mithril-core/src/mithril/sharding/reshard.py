@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from mithril.cost import Hardware, collective_seconds, describe_emulation
@@ -111,11 +111,19 @@ class Resharder:
         mesh: the devices.
         hardware: the profile.
         pads: whether a dimension may be split that does not divide.
+        refuses: whether a collective of some kind and bytes may not occur.
     """
 
-    def __init__(self, mesh: Mesh, hardware: Hardware, pads: bool = True) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        hardware: Hardware,
+        pads: bool = True,
+        refuses: Callable[[str, int], bool] = lambda kind, nbytes: False,
+    ) -> None:
         self._mesh = mesh
         self.hardware = hardware
+        self.refuses = refuses
         self._pads = pads
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
         self._steps: dict[tuple[Sharding, TensorType], _Steps] = {}
@@ -132,6 +140,14 @@ class Resharder:
         if found is None:
             found = self._paths[key] = self._search(start, goal, type)
         return found
+
+    def reaches(self, start: Sharding, goal: Sharding, type: TensorType) -> bool:
+        """Return whether there is a path."""
+        try:
+            self.path(start, goal, type)
+        except PlanError:
+            return False
+        return True
 
     def move_bytes(self, move: Move, type: TensorType) -> int:
         """Return the bytes of a collective move with padding, as `Collective.bytes` counts them."""
@@ -209,6 +225,8 @@ class Resharder:
     ) -> tuple[Step, ...]:
         found: list[Step] = []
         for move in _moves(steps.shardings[here], goal, type, self._pads):
+            if move.is_collective and self.refuses(move.kind, self.move_bytes(move, type)):
+                continue
             price = round(self.seconds(move, type) * PICOSECONDS)
             found.append((price, int(move.is_collective), steps.number(move.after), move))
         return tuple(found)

@@ -248,7 +248,7 @@ class StepPlanner:
             if self._zero.stage and mesh.size > 1:
                 stacked = traced.stacked.get(name, 0)
                 found[name], homes[name] = self._split(layout, type, stacked)
-            elif not layout.is_free:
+            elif not layout.is_free and self._options.search is None:
                 homes[name] = layout.arrival(mesh, type.rank)
             if name in homes and (self._zero.stage > 1 or layout.resting):
                 # Of a stack each slice is split where a loop makes it, and any gradient in each
