@@ -6,9 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from mithril.sharding.eliminate import Answer, Table, Work, minimise
+from mithril.sharding.eliminate import Answer, Table, Work, eliminate
+from mithril.sharding.narrow import minimise
+
+from tests.profiles import scaled
 
 
 @st.composite
@@ -37,7 +40,7 @@ def price(tables: list[Table], values: dict[int, int]) -> float:
 @given(problems())
 def test_minimum_is_that_of_trying_everything(problem: tuple[list[int], list[Table]]) -> None:
     domains, tables = problem
-    answer = minimise(domains, tables)
+    answer = eliminate(domains, tables)
     picked, found = answer.picked, answer.cost
     best = min(
         price(tables, dict(enumerate(values))) for values in itertools.product(*map(range, domains))
@@ -53,8 +56,8 @@ def test_a_table_over_the_cap_is_said_to_be_inexact() -> None:
         Table((i, j), rng.integers(0, 9, (4, 4)).astype(float))
         for i, j in itertools.combinations(range(6), 2)
     ]
-    exact = minimise([4] * 6, tables)
-    capped = minimise([4] * 6, tables, cap=20)
+    exact = eliminate([4] * 6, tables)
+    capped = eliminate([4] * 6, tables, cap=20)
     assert exact.is_exact
     assert not capped.is_exact
     assert capped.bound <= exact.cost <= capped.cost
@@ -64,11 +67,30 @@ def test_a_table_over_the_cap_is_said_to_be_inexact() -> None:
 @given(problems(), st.integers(2, 9))
 def test_over_the_cap_there_is_a_bound(problem: tuple[list[int], list[Table]], cap: int) -> None:
     domains, tables = problem
-    exact, capped = minimise(domains, tables), minimise(domains, tables, cap)
+    exact, capped = eliminate(domains, tables), eliminate(domains, tables, cap)
     assert capped.bound <= exact.cost + 1e-9
     assert capped.cost >= exact.cost
     if not np.isinf(capped.cost):
         assert price(tables, capped.picked) == pytest.approx(capped.cost)
+
+
+@settings(max_examples=scaled(200))
+@given(problems(), st.integers(2, 9))
+def test_with_fewer_values_the_bound_holds_and_is_no_lower(
+    problem: tuple[list[int], list[Table]], cap: int
+) -> None:
+    domains, tables = problem
+    if not tables:
+        return
+    exact, capped = eliminate(domains, tables), eliminate(domains, tables, cap)
+    narrowed = minimise(domains, tables, cap)
+    assert narrowed.bound <= exact.cost * (1 + 1e-8) + 1e-6
+    assert narrowed.bound >= capped.bound - 1e-6
+    assert exact.cost - 1e-9 <= narrowed.cost <= capped.cost
+    if np.isfinite(narrowed.cost):
+        assert price(tables, narrowed.picked) == pytest.approx(narrowed.cost)
+    if narrowed.is_exact:
+        assert narrowed.cost == pytest.approx(exact.cost)
 
 
 def eliminate_plainly(domains: list[int], tables: list[Table]) -> tuple[dict[int, int], list[int]]:
@@ -129,7 +151,7 @@ def test_ties_and_order_are_those_of_the_plain_algorithm(
     problem: tuple[list[int], list[Table]],
 ) -> None:
     domains, tables = problem
-    answer = minimise(domains, tables)
+    answer = eliminate(domains, tables)
     picked, found = answer.picked, answer.cost
     expected, order = eliminate_plainly(domains, tables)
     assert list(picked) == order[::-1]
@@ -153,8 +175,8 @@ def chain(length: int) -> tuple[list[int], list[Table]]:
 
 def test_work_grows_with_the_variables_and_entries_do_not_where_blocks_repeat() -> None:
     small, large = Work(), Work()
-    minimise(*chain(12), work=small)
-    minimise(*chain(24), work=large)
+    eliminate(*chain(12), work=small)
+    eliminate(*chain(24), work=large)
     assert (small.steps, large.steps) == (36, 72)
     assert large.compared <= 2.2 * small.compared
     assert large.compared <= 3 * large.steps
@@ -164,10 +186,10 @@ def test_work_grows_with_the_variables_and_entries_do_not_where_blocks_repeat() 
 
 def test_a_small_difference_decides_beside_a_large_sum() -> None:
     tables = [Table((0,), np.full(2, 2.0**60)), Table((0,), np.array([1.0, 0.0]))]
-    assert minimise([2], tables) == Answer({0: 1}, 2.0**60, 2.0**60)
+    assert eliminate([2], tables) == Answer({0: 1}, 2.0**60, 2.0**60)
 
 
 def test_where_everything_is_forbidden_the_minimum_says_so() -> None:
     tables = [Table((0, 1), np.full((2, 2), np.inf)), Table((2,), np.array([3.0, 1.0]))]
-    answer = minimise([2, 2, 2], tables)
+    answer = eliminate([2, 2, 2], tables)
     assert (answer.picked[2], answer.cost, answer.is_exact) == (1, np.inf, True)

@@ -152,7 +152,8 @@ def _search(
     search = given.search
     assert search is not None, "asked for by the caller"
     start = time.perf_counter()
-    resharder = Resharder(given.mesh, target.hardware, given.pads, search.refuses)
+    refuses = search.refuses if search.has_refusals else None
+    resharder = Resharder(given.mesh, target.hardware, given.pads, refuses)
     found = find(graph, given, candidates, resharder)
     result = replace(found.result, wall=time.perf_counter() - start)
     chosen = {

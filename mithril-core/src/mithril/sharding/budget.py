@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mithril.sharding.eliminate import TABLE_CAP, Answer, Table, evaluate, minimise
+from mithril.sharding.eliminate import TABLE_CAP, Answer, Table, evaluate
+from mithril.sharding.narrow import minimise
 from mithril.sharding.planes import Plane, find_highest
 
 HALVES = 400
@@ -239,6 +240,8 @@ class _Problem:
             if (price, *excess) in planes or not is_below(bound, min(cost, known)):
                 break
             planes.append((price, *excess))
+            if not self.limits:
+                break
             if len(planes) == 1:
                 closest = self._find_closest()
                 if closest.bound > 1.0 + NEAR:

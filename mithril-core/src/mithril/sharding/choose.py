@@ -17,7 +17,8 @@ from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.mesh import Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
-from mithril.sharding.eliminate import Answer, minimise
+from mithril.sharding.eliminate import Answer
+from mithril.sharding.narrow import minimise
 from mithril.sharding.objective import PRICE_UNIT, Objective, ValueUse
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Resharder

@@ -84,7 +84,7 @@ class Answer:
         return self.bound >= self.cost
 
 
-def minimise(
+def eliminate(
     domains: Sequence[int],
     tables: Iterable[Table],
     cap: int = TABLE_CAP,

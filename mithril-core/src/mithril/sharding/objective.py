@@ -352,9 +352,9 @@ class Objective:
             held = start.reduction_of(axis)
             if held != reduction and not (held is None and reduction == "sum"):
                 return FORBIDDEN  # only a sum can be made partial
-        if not self.resharder.reaches(start, goal, type):
+        path = self.resharder.find_path(start, goal, type)
+        if path is None:
             return FORBIDDEN
-        path = self.resharder.path(start, goal, type)
         collectives = sum(move.is_collective for move in path.moves)
         return path.price * PRICE_UNIT + collectives * COLLECTIVE_TIE
 

@@ -55,6 +55,11 @@ class Search:
     stacked: Mapping[str, int] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
 
+    @property
+    def has_refusals(self) -> bool:
+        """Whether there are collectives that may not occur."""
+        return self.all_reduce is not None or bool(self.refused)
+
     def refuses(self, kind: str, nbytes: int) -> bool:
         """Return whether a collective may not occur."""
         is_large = self.all_reduce is not None and nbytes > self.all_reduce
