@@ -34,20 +34,37 @@ COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
 class Pending:
-    """A collective on its way; `wait` returns what it makes."""
+    """A collective on its way; `wait` returns what it makes, once."""
 
-    def __init__(self, work: Any, finish: Callable[..., torch.Tensor], *arguments: Any) -> None:
+    def __init__(self, work: Any, finish: Callable[..., Any], *arguments: Any) -> None:
         self.work = work
-        self.finish = finish
+        self.finish: Callable[..., Any] | None = finish
         self.arguments = arguments
+        self.made: Any = None
 
-    def wait(self) -> torch.Tensor:
+    def wait(self) -> Any:
         """Wait for the data, then put it in its place."""
+        self.settle()
+        made, self.made = self.made, None
+        return made
+
+    def settle(self) -> None:
+        """Do the same, and let go of buffers: what was sent, and what came."""
+        if self.finish is None:
+            return
         work, self.work = self.work, None
         if work is not None:
             work.wait()
-        del work  # and with it what it sent
-        return self.finish(*self.arguments)
+        del work
+        finish, arguments = self.finish, self.arguments
+        self.finish, self.arguments = None, ()
+        self.made = finish(*arguments)
+
+    def is_settled(self) -> bool:
+        """Whether there is nothing left to do; what has arrived is put in its place first."""
+        if self.finish is not None and self.work is not None and self.work.is_completed():
+            self.settle()
+        return self.finish is None
 
 
 def all_reduce(group: Group, buffer: torch.Tensor, reduction: str) -> Any:
@@ -93,6 +110,7 @@ def from_ordered_integers(buffer: torch.Tensor, keys: torch.Tensor) -> torch.Ten
 
 def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending:
     """Join the parts of a group along a dimension; those of several operands in one buffer."""
+    settle_begun(group)
     flat = flatten_operands(operands)
     parts = flat.new_empty((group.size, flat.numel()))
     work = None
@@ -136,8 +154,10 @@ def exchange_parts(
 ) -> Pending:
     """Send each process its parts of the operands, and reduce those that come.
 
-    This process's own do not travel, unless they lie between those of others.
+    This process's own do not travel, unless they lie between those of others. Buffers are kept no
+    longer than until the next exchange after they have arrived.
     """
+    settle_begun(group)
     rows, own = split_apart(group, operands, dimension)
     parts, data = torch.empty_like(rows), flatten_elements(rows)
     sizes = [data.numel() // rows.shape[0]] * group.size
@@ -146,7 +166,14 @@ def exchange_parts(
     work = dist.all_to_all_single(
         flatten_elements(parts), data, sizes, sizes, group=group.process_group, async_op=True
     )
-    return Pending(work, finish_parts, parts, own, reduction, shapes)
+    pending = Pending(work, finish_parts, parts, own, reduction, shapes)
+    group.begun.append(pending)
+    return pending
+
+
+def settle_begun(group: Group) -> None:
+    """Put in its place what has arrived of what was begun, though nobody waits for it yet."""
+    group.begun = [pending for pending in group.begun if not pending.is_settled()]
 
 
 def split_apart(
