@@ -17,8 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from mithril_torch.program.runtime_library.groups import Group
-from mithril_torch.program.runtime_library.rows import (
+from mithril_torch.program.runtime_library.exchange_layout import (
     NATIVE_DTYPES,
     flatten_elements,
     flatten_operands,
@@ -29,6 +28,7 @@ from mithril_torch.program.runtime_library.rows import (
     split_row,
     view_parts,
 )
+from mithril_torch.program.runtime_library.groups import Group
 
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from mithril_torch.program.runtime_library.exchange_layout import flatten_elements
 from mithril_torch.program.runtime_library.groups import Group
-from mithril_torch.program.runtime_library.rows import flatten_elements
 
 SENDS = "sends"
 """The group of all ranks, over which they send."""
