@@ -24,6 +24,10 @@ class Work:
     def wait(self) -> None:
         """Return at once."""
 
+    def is_completed(self) -> bool:
+        """Return that it has ended."""
+        return True
+
 
 class Members:
     """Processes of Gloo that hold the same."""
@@ -32,6 +36,7 @@ class Members:
 
     def __init__(self, size: int, place: int) -> None:
         self.size, self.place, self.index = size, place, place
+        self.begun: list[Any] = []
 
 
 @pytest.fixture
@@ -111,6 +116,19 @@ def test_what_it_takes(sent: list[int]) -> None:
     for operands, held, left in ((two, 6, 2), (two[:1], 1, 1)):
         most, made = count_peak(lambda operands=operands: scatter(*operands))
         assert (most, made) == (held << 20, (left << 20) * len(operands))
+
+
+def test_buffers_are_let_go_of_at_the_next_exchange(sent: list[int]) -> None:
+    """Once all has arrived, though nobody waits for it yet."""
+    group: Any = Members(2, 1)
+    first = reduce_scatter(group, torch.arange(4.0), reduction="sum", dimension=0)
+    assert first.arguments
+    second = reduce_scatter(group, torch.ones(4), reduction="sum", dimension=0)
+    assert not first.arguments
+    assert group.begun == [second]
+    assert first.wait().tolist() == [2.0, 4.0]
+    assert second.wait().tolist() == [2.0, 2.0]
+    assert first.wait() is None, "what nobody else holds is gone"
 
 
 def test_a_plan_says_what_is_exchanged_and_prices_that() -> None:

@@ -17,31 +17,54 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+from mithril_torch.program.runtime_library.exchange_layout import (
+    NATIVE_DTYPES,
+    flatten_elements,
+    flatten_operands,
+    join_operands,
+    part_shape,
+    split_operands,
+    split_parts,
+    split_row,
+    view_parts,
+)
 from mithril_torch.program.runtime_library.groups import Group
 
-NATIVE_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
-COMBINE: dict[str, Callable[..., torch.Tensor]] = {
-    "sum": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-}
+COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
 class Pending:
-    """A collective on its way; `wait` returns what it makes."""
+    """A collective on its way; `wait` returns what it makes, once."""
 
-    def __init__(self, work: Any, finish: Callable[..., torch.Tensor], *arguments: Any) -> None:
+    def __init__(self, work: Any, finish: Callable[..., Any], *arguments: Any) -> None:
         self.work = work
-        self.finish = finish
+        self.finish: Callable[..., Any] | None = finish
         self.arguments = arguments
+        self.made: Any = None
 
-    def wait(self) -> torch.Tensor:
+    def wait(self) -> Any:
         """Wait for the data, then put it in its place."""
+        self.settle()
+        made, self.made = self.made, None
+        return made
+
+    def settle(self) -> None:
+        """Do the same, and let go of buffers: what was sent, and what came."""
+        if self.finish is None:
+            return
         work, self.work = self.work, None
         if work is not None:
             work.wait()
-        del work  # and with it what it sent
-        return self.finish(*self.arguments)
+        del work
+        finish, arguments = self.finish, self.arguments
+        self.finish, self.arguments = None, ()
+        self.made = finish(*arguments)
+
+    def is_settled(self) -> bool:
+        """Whether there is nothing left to do; what has arrived is put in its place first."""
+        if self.finish is not None and self.work is not None and self.work.is_completed():
+            self.settle()
+        return self.finish is None
 
 
 def all_reduce(group: Group, buffer: torch.Tensor, reduction: str) -> Any:
@@ -87,6 +110,7 @@ def from_ordered_integers(buffer: torch.Tensor, keys: torch.Tensor) -> torch.Ten
 
 def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending:
     """Join the parts of a group along a dimension; those of several operands in one buffer."""
+    settle_begun(group)
     flat = flatten_operands(operands)
     parts = flat.new_empty((group.size, flat.numel()))
     work = None
@@ -98,25 +122,6 @@ def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending
             async_op=True,
         )
     return Pending(work, join_operands, group, parts, [x.shape for x in operands], dimension)
-
-
-def flatten_operands(operands: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Return the elements of all operands in a row; those of one contiguous tensor as they lie."""
-    if len(operands) == 1:
-        return flatten_row(operands[0].contiguous())
-    return torch.cat([x.reshape(-1) for x in operands])
-
-
-def join_operands(
-    group: Group, parts: torch.Tensor, shapes: list[torch.Size], dimension: int
-) -> Any:
-    """Return operands of some shapes, of which each row has one part, joined along a dimension."""
-    cuts = parts.split([shape.numel() for shape in shapes], 1)
-    made = tuple(
-        join_parts(group, cut.unflatten(1, shape), dimension).contiguous()
-        for cut, shape in zip(cuts, shapes, strict=True)
-    )
-    return made if len(made) > 1 else made[0]
 
 
 def reduce_scatter(
@@ -149,8 +154,10 @@ def exchange_parts(
 ) -> Pending:
     """Send each process its parts of the operands, and reduce those that come.
 
-    This process's own do not travel, unless they lie between those of others.
+    This process's own do not travel, unless they lie between those of others. Buffers are kept no
+    longer than until the next exchange after they have arrived.
     """
+    settle_begun(group)
     rows, own = split_apart(group, operands, dimension)
     parts, data = torch.empty_like(rows), flatten_elements(rows)
     sizes = [data.numel() // rows.shape[0]] * group.size
@@ -159,7 +166,14 @@ def exchange_parts(
     work = dist.all_to_all_single(
         flatten_elements(parts), data, sizes, sizes, group=group.process_group, async_op=True
     )
-    return Pending(work, finish_parts, parts, own, reduction, shapes)
+    pending = Pending(work, finish_parts, parts, own, reduction, shapes)
+    group.begun.append(pending)
+    return pending
+
+
+def settle_begun(group: Group) -> None:
+    """Put in its place what has arrived of what was begun, though nobody waits for it yet."""
+    group.begun = [pending for pending in group.begun if not pending.is_settled()]
 
 
 def split_apart(
@@ -196,7 +210,7 @@ def reduce_rows(
     rows: list[torch.Tensor], reduction: str, *, in_place: bool = False
 ) -> torch.Tensor:
     """Return the reduction of rows, perhaps in the first; 16-bit floats are added in float32."""
-    first, combine = rows[0], COMBINE[reduction]
+    first, combine = rows[0], getattr(torch, COMBINE[reduction])
     wide = wide_dtype(first.dtype)
     total = first.to(wide)
     for row in rows[1:]:
@@ -216,34 +230,6 @@ def finish_row(row: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]) 
     if row.dtype != dtype:
         row = from_ordered_integers(row.new_empty(row.shape, dtype=dtype), row)
     return split_row(row, shapes)
-
-
-def split_operands(
-    group: Group, operands: tuple[torch.Tensor, ...], dimension: int
-) -> torch.Tensor:
-    """Return a row for each process with its parts of the operands, one after another."""
-    if len(operands) == 1:
-        return split_parts(group, operands[0], dimension).flatten(1)
-    sizes = [x.numel() // group.size for x in operands]
-    rows = operands[0].new_empty((group.size, sum(sizes)))
-    for x, row in zip(operands, rows.split(sizes, 1), strict=True):
-        parts = view_parts(group, x, dimension)
-        row.unflatten(1, parts.shape[1:]).copy_(parts)
-    return rows
-
-
-def part_shape(group: Group, x: torch.Tensor, dimension: int) -> torch.Size:
-    """Return the shape of a process's part of x along a dimension."""
-    shape = list(x.shape)
-    shape[dimension] //= group.size
-    return torch.Size(shape)
-
-
-def split_row(row: torch.Tensor, shapes: list[torch.Size]) -> Any:
-    """Return the tensors of some shapes that lie in a row one after another."""
-    parts = row.split([shape.numel() for shape in shapes])
-    made = tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
-    return made if len(made) > 1 else made[0]
 
 
 def all_to_all(group: Group, *operands: torch.Tensor, split: int, concat: int) -> Pending:
@@ -299,44 +285,6 @@ def split_sizes(
         if target == group.index:
             received[places[source]] = size
     return sent, received
-
-
-def join_parts(group: Group, parts: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return parts that lie behind one another in memory joined along a dimension."""
-    if group.places is not None:
-        parts = parts[group.places]
-    shape = list(parts.shape[1:])
-    shape[dimension] *= group.size
-    return parts.movedim(0, dimension).reshape(shape)
-
-
-def split_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return x cut into a part for each process, which lie behind one another in memory."""
-    return view_parts(group, x, dimension).contiguous()
-
-
-def view_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return x cut into a part for each process, as they lie."""
-    parts: torch.Tensor = x.unflatten(dimension, (group.size, x.shape[dimension] // group.size))
-    parts = parts.movedim(dimension, 0)
-    if group.places is not None:
-        parts = parts[sorted(range(group.size), key=group.places.__getitem__)]
-    return parts
-
-
-def flatten_elements(x: torch.Tensor) -> torch.Tensor:
-    """Return the elements in a row, as bytes where processes cannot exchange their type."""
-    row = flatten_row(x)
-    return row if row.dtype in NATIVE_DTYPES else row.view(torch.uint8)
-
-
-def flatten_row(x: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a contiguous tensor in a row.
-
-    To PyTorch a tensor of one element is contiguous whatever its stride, which a view keeps; as
-    numbers of another size it can be seen with stride 1 only.
-    """
-    return torch.as_strided(x, (x.numel(),), (1,))
 
 
 def all_reduce_now(group: Group, *operands: torch.Tensor, reduction: str) -> object:

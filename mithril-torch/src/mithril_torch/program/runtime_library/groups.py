@@ -28,6 +28,7 @@ class Group:
         self.place = self.index if self.places is None else self.places[self.index]
         # PyTorch makes a reduce_scatter over Gloo of an all_reduce, which sends twice the bytes.
         self.scatters = dist.get_backend(process_group) != "gloo"
+        self.begun: list[Any] = []  # exchanges whose buffers are still needed
 
 
 GROUPS: dict[Any, Any] = {}
