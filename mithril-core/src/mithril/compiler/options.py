@@ -19,9 +19,8 @@ BACKEND_LATER = frozenset({
 """Options of every backend that the guides describe and that are not available yet."""
 
 COMPILE_LATER = frozenset({
-    "auto_partition", "load_balancing", "load_balancing_algorithm", "max_memory_per_device",
-    "partition_constraints", "partition_objective", "partition_search_space", "partition_strategy",
-    "profiling_based_partitioning",
+    "auto_partition", "max_memory_per_device", "partition_constraints", "partition_objective",
+    "partition_search_space",
 })  # fmt: skip
 """Options of compile that the guides describe and that are not available yet."""
 
@@ -47,6 +46,10 @@ OF_MODELS = {
     "differentiable": "gradients are those of ml.grad(function, argnums=…)",
     "gradient_accumulation": "cut the batch in the function, with ml.scan",
     "gradient_accumulation_steps": "cut the batch in the function, with ml.scan",
+    "load_balancing": "only a model has stages",
+    "load_balancing_algorithm": "only a model has stages",
+    "partition_strategy": "only a model has parameters and stages",
+    "profiling_based_partitioning": "only a model has stages",
     "inference": "a function does what its code says",
     "mixed_precision_policy": "a function computes in the dtypes of its arrays; write x.astype(…)",
     "pipeline": "only a model has stages",

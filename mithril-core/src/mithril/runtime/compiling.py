@@ -32,6 +32,7 @@ from mithril.models.outputs import choose_outputs
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import PipelineOptions, Precision, check_flag
 from mithril.runtime.backend import Backend
+from mithril.runtime.balancing import Job, balance_stages, read_balancing
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.memory_planning import read_memory_planning
 from mithril.runtime.offload_options import read_offload
@@ -48,6 +49,8 @@ from mithril.runtime.settings import (
     read_pipeline,
     read_shardings,
 )
+from mithril.runtime.strategy import Strategy
+from mithril.runtime.strategy.apply import apply_strategy
 from mithril.runtime.zero import Zero, read_zero
 
 NOT_GIVEN: Any = None
@@ -78,6 +81,10 @@ def compile(
     mixed_precision_policy: Mapping[str, object] | None = None,
     pipeline: PipelineOptions | None = None,
     pipeline_schedule: str | Sequence[str] | None = None,
+    partition_strategy: Strategy | None = None,
+    load_balancing: bool | None = None,
+    load_balancing_algorithm: str | None = None,
+    profiling_based_partitioning: bool | None = None,
     partition_hooks: bool = False,
     memory_planning: str | None = None,
     overlap_communication: bool | None = None,
@@ -147,6 +154,16 @@ def compile(
             `gradients`; gradients of parameters then leave in the last one.
         pipeline: how the stages of a pipeline run.
         pipeline_schedule: the schedule alone, as `PipelineOptions` takes it.
+        partition_strategy: what `ml.auto_tune` found, or an `ml.Strategy` from a file: how parameters
+            and inputs are split, stages, micro-batches, ZeRO's stage and what is computed again. It
+            is for one model and one mesh; what is said besides must not contradict it.
+        load_balancing: put the layers of a model into stages, one after another along the mesh axis
+            `pipeline` (or `stage`, or that of `pipeline=`), so that the slowest stage is as fast as
+            can be. It needs `shapes`. Stages that the model says itself stay, and the plan says so.
+        load_balancing_algorithm: `optimal`, the default, finds the best cut by dynamic programming;
+            `greedy` ends a stage as soon as it has its share of the time that is left.
+        profiling_based_partitioning: take the times of layers from a run on the backend, forward
+            and backward, instead of predicted ones.
         partition_hooks: put each layer, and each collective, into a range of the framework's
             profiler that has its name.
         memory_planning: `greedy` lays results out before anything runs, at fixed offsets in one
@@ -221,6 +238,22 @@ def compile(
         raise BackendError(
             f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
+    snapshot = _snapshot(model)
+    if partition_strategy is not None:
+        applied, snapshot = apply_strategy(partition_strategy, snapshot, backend.mesh)
+        said = applied.strategy
+        zero, zero_axis = applied.merge_zero(zero, zero_axis)
+        zero = 0 if zero == 1 == said.zero else zero  # evaluate() has no state of an optimiser
+        zero_axis = zero_axis if zero else None
+        in_shardings = applied.merge_inputs(in_shardings)
+        pipeline = applied.merge("pipeline", pipeline, said.pipeline)
+        if said.accumulate > 1:
+            accumulate = applied.merge("accumulate", accumulate, said.accumulate)
+        if said.checkpointing != "none":
+            checkpointing = applied.merge("checkpointing", checkpointing, said.checkpointing)
+    balancing = read_balancing(
+        load_balancing, load_balancing_algorithm, profiling_based_partitioning
+    )
     policy = backend.uneven if uneven is None else check_uneven(uneven)
     count = read_accumulate(accumulate, gradient_accumulation, gradient_accumulation_steps)
     recompute = read_recompute(
@@ -240,9 +273,12 @@ def compile(
             )
         precision, gradients = read_policy(mixed_precision_policy)
     dtypes = backend.precision if precision is None else backend.check_precision(precision)
-    snapshot = _snapshot(model)
     if outputs is not None:
         snapshot = choose_outputs(snapshot, outputs)
+    notes: tuple[str, ...] = ()
+    if balancing is not None:
+        job = Job(backend, shapes, dtypes, read_pipeline(pipeline, pipeline_schedule), inference)
+        snapshot, notes = balance_stages(snapshot, balancing, job)
     inputs, outputs = input_names(snapshot), output_names(snapshot)
     parameters = parameter_names(snapshot)
     communication = read_communication(
@@ -298,6 +334,8 @@ def compile(
         memory_planning=read_memory_planning(memory_planning),
         pipeline=read_pipeline(pipeline, pipeline_schedule),
         lays_axes=backend.is_topology_aware,
+        notes=notes,
+        strategy=partition_strategy,
     )
     alone = pipeline is None
     given = f"pipeline_schedule={pipeline_schedule!r}" if alone else f"pipeline={pipeline!r}"

@@ -17,6 +17,7 @@ from mithril.models.placement import placement_spec_of
 from mithril.options import PipelineOptions, check_schedule_form
 from mithril.runtime.memory_planning import DYNAMIC
 from mithril.runtime.patterns import match_patterns, read_patterns
+from mithril.runtime.strategy import Strategy
 from mithril.runtime.zero import NOTHING, Zero
 from mithril.transform import cotangent_name
 from mithril.types import to_python
@@ -45,6 +46,7 @@ class Settings:
         lays_axes: whether the axes of the mesh are laid on the network as the first plan sends
             least; they lie as the mesh says once that is done.
         notes: facts for readers of the plans.
+        strategy: what says how parameters lie of which the model says nothing, if anything does.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
@@ -62,6 +64,7 @@ class Settings:
     memory_planning: str = DYNAMIC
     lays_axes: bool = False
     notes: tuple[str, ...] = ()
+    strategy: Strategy | None = None
 
 
 def read_pipeline(

@@ -27,6 +27,7 @@ from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
 from mithril.runtime.offload_options import read_state_arena
 from mithril.runtime.specification import TensorSpec
+from mithril.runtime.strategy.apply import Applied, refuse_other
 from mithril.runtime.training.diloco import DilocoStep
 from mithril.runtime.training.loss_scale import LossScale, read_loss_scale
 from mithril.runtime.training.optimizer import (
@@ -110,6 +111,10 @@ def train_step(
         raise BackendError(
             f"train_step() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
+    if (strategy := options.get("partition_strategy")) is not None:
+        said = refuse_other(strategy)
+        zero, zero_axis = Applied(said).merge_zero(zero, zero_axis)
+        options["partition_strategy"] = said.without_zero()
     zero = backend.parallelism.zero if zero is None else zero
     stage, scale = read_zero(zero, zero_axis, backend.mesh), read_loss_scale(loss_scale)
     if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
