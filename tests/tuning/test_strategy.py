@@ -158,7 +158,7 @@ def test_another_mesh_and_another_model() -> None:
         ml.OptionError, match=r"parameter 'up.weight' has shape \(64, 16\) there and \(32, 16\) here"
     ):
         compile_with(MEGATRON, make_mlp(32), shapes={"x": (8, 16)})
-    with pytest.raises(ml.OptionError, match="partition_strategy=a string is no strategy; give what"):
+    with pytest.raises(ml.OptionError, match="partition_strategy=a str is no strategy; give what"):
         compile_with("data")
     with pytest.raises(ml.OptionError, match="splits 'up.wait', which is no parameter of its model"):
         compile_with(replace(MEGATRON, shardings={"up.wait": P("tensor")}))

@@ -6,12 +6,15 @@ The core alone plans, as for `mithril plan`; nothing is computed.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mithril.cli.model_file import load_target, read_shapes
 from mithril.errors import OptionError, kind_of
+
+if TYPE_CHECKING:
+    from mithril.runtime.training.optimizer import Optimizer
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adafactor", "lion", "muon", "adagrad", "rmsprop")
 
@@ -64,7 +67,7 @@ def tune(
     typer.echo(found.to_json() if as_json else str(found))
 
 
-def read_optimizer(name: str) -> object:
+def read_optimizer(name: str) -> Optimizer:
     """Return an optimiser by its name, with a usual learning rate.
 
     Raises:
@@ -74,7 +77,8 @@ def read_optimizer(name: str) -> object:
     from mithril.options import check_choice
 
     check_choice("--optimizer", name, OPTIMIZERS)
-    return getattr(ml.optim, name)(1e-3)
+    found: Optimizer = getattr(ml.optim, name)(1e-3)
+    return found
 
 
 __all__ = ["tune"]

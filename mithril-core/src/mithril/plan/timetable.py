@@ -8,11 +8,14 @@ own, never waits for ever: what it waits for was started by an earlier step.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import product
 from math import prod
+from operator import itemgetter
 
 from mithril.ir import Cause, Phase
 from mithril.mesh import Box, Mesh, Sharding
@@ -282,10 +285,12 @@ def _chunks(
         held = edges(source.box(device, shape))
         holders.setdefault(held, []).append(source.mesh.in_whole(device))
     there = {held: frozenset(devices) for held, devices in holders.items()}
+    grid = [sorted({held[d] for held in holders}) for d in range(len(shape))]
+    rank = {held: place for place, held in enumerate(holders)}
     for number in range(target.mesh.size):
         receiver = target.mesh.in_whole(number)
         needed = _shift(edges(target.box(number, arriving)), offset)
-        for held in _sources(there, needed, receiver):
+        for held in sorted(_sources(rank, grid, needed), key=rank.__getitem__):
             both = tuple(
                 (max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, needed, strict=True)
             )
@@ -304,18 +309,25 @@ def _shift(box: Edges, offset: int) -> Edges:
 
 
 def _sources(
-    there: Mapping[Edges, frozenset[int]], needed: Edges, receiver: int
+    boxes: Container[Edges], grid: Sequence[Sequence[tuple[int, int]]], needed: Edges
 ) -> list[Edges]:
-    """Return the boxes that make up what is needed."""
-    if needed in there:  # boxes of one sharding are equal or have nothing in common
+    """Return the boxes that make up what is needed.
+
+    Args:
+        boxes: of one sharding: equal, or with nothing in common along some dimension.
+        grid: where they start and stop in each dimension, in order.
+        needed: a box.
+    """
+    if needed in boxes:
         return [needed]
-    enough = [
-        box
-        for box in there
-        if all(a <= c and d <= b for (a, b), (c, d) in zip(box, needed, strict=True))
+    meeting = [
+        parts[bisect_right(parts, start, key=_stop) : bisect_left(parts, stop, key=_start)]
+        for parts, (start, stop) in zip(grid, needed, strict=True)
     ]
-    enough.sort(key=lambda box: receiver not in there[box])
-    return enough[:1] or list(there)
+    return [box for box in product(*meeting) if box in boxes]
+
+
+_start, _stop = itemgetter(0), itemgetter(1)
 
 
 def _within(part: Edges, box: Edges) -> Box:

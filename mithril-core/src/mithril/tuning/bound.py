@@ -11,12 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mithril.cost.communication import collective_seconds
-from mithril.mesh import Mesh
 from mithril.tuning.config import Config, Role
-from mithril.tuning.dimensions import Family
 from mithril.tuning.model import TunedModel
-from mithril.types import DType
+from mithril.tuning.recipes import find_sequence
 
 BACKWARD = 2
 """The backward of a product is two products of its size."""
@@ -66,7 +63,6 @@ def estimate(tuned: TunedModel, config: Config) -> Estimate:
 class _Estimator:
     def __init__(self, tuned: TunedModel, config: Config) -> None:
         self.tuned, self.config, self.hardware = tuned, config, tuned.hardware
-        self.mesh = Mesh(dict(config.mesh))
         size = config.size(Role.tensor)
         self.families = tuned.choose_families(size)
         self.passes = 1 if tuned.is_forward else 1 + BACKWARD
@@ -93,17 +89,9 @@ class _Estimator:
 
     def _least_compute(self) -> float:
         """Seconds of all products at the highest rate, evenly divided."""
-        seconds = sum(
-            product.passes * product.flops / self._highest(product.dtype)
-            for product in self.tuned.products
-        )
-        starts = sum(product.passes * product.times for product in self.tuned.products)
-        kernels = starts * self.config.microbatches / self.config.size(Role.pipeline)
-        return seconds / self.config.working + kernels * self.hardware.kernel_seconds
-
-    def _highest(self, dtype: DType) -> float:
-        known = self.hardware.rates.get(dtype) or self.hardware.rates[DType.float32]
-        return max(rate for _, rate in known)
+        kernels = self.tuned.starts * self.config.microbatches / self.config.size(Role.pipeline)
+        least = self.tuned.least_seconds / self.config.working
+        return least + kernels * self.hardware.kernel_seconds
 
     def _compute(self) -> float:
         """Seconds of products at the size that they have, and of reading and writing the rest."""
@@ -113,15 +101,11 @@ class _Estimator:
         spread = share / size + (1 - share)
         others = working / size
         pieces = max(1, self.config.microbatches) * others * size
-        count = sum(product.times for product in self.tuned.products)
-        seconds = sum(
-            product.passes * product.flops / self.hardware.rate(product.dtype, product.flops / pieces)
-            for product in self.tuned.products
-        )
+        seconds = self.tuned.compute_seconds(pieces)
         again = {"none": 0.0, "selective": 0.1, "all": 1.0}.get(str(self.config.checkpointing), 0.5)
         products = (1 + again / self.passes) * seconds * spread / others
         moved = (self.passes + again) * self.tuned.activation_bytes * spread / others
-        starts = self.passes * count * self.config.microbatches
+        starts = self.tuned.starts * self.config.microbatches
         kernels = starts / self.config.size(Role.pipeline) * self.hardware.kernel_seconds
         return products + moved / self.hardware.memory_bandwidth + kernels
 
@@ -132,33 +116,42 @@ class _Estimator:
         part = config.size(Role.data, Role.context, Role.pipeline)
         for family in self.families if tensor else ():
             nbytes = (family.moved if not self.tuned.is_forward else family.bytes) / part
-            each = collective_seconds("all_reduce", 1 << 26, tensor, self.mesh, self.hardware)
-            seconds += nbytes / (1 << 26) * each
+            seconds += self._exchange("all_reduce", nbytes, tensor)
+            sent += nbytes
+        context, sequence = config.names(Role.context), find_sequence(self.tuned)
+        if context and sequence is not None:
+            others = config.size(Role.data, Role.pipeline, Role.tensor)
+            nbytes = int(self.passes * sequence.whole_bytes / others)
+            seconds += self._exchange("all_gather", nbytes, context)
             sent += nbytes
         replicas = config.names(Role.data, Role.context)
         if replicas and not self.tuned.is_forward:
             nbytes = int(self.tuned.parameter_bytes / self._parameter_parts())
             times = 1.5 if config.zero == 3 else 1.0
-            one = collective_seconds("all_reduce", nbytes, replicas, self.mesh, self.hardware)
+            one = self._exchange("all_reduce", nbytes, replicas)
             seconds += 0.5 * times * one  # half of it passes while the backward computes
             sent += times * nbytes
         return seconds, sent
 
+    def _exchange(self, kind: str, nbytes: float, axes: tuple[str, ...]) -> float:
+        """Return the seconds of all exchanges of a kind together, as large ones."""
+        start, per_byte = self.tuned.find_link(kind, axes, self.config.axes)
+        return start + nbytes * per_byte
+
     def _parameter_parts(self) -> float:
         """Return into how many parts parameters are computed with."""
         size = self.config.size(Role.tensor)
-        split = _covered(self.families, self.tuned)
+        split = self.tuned.find_share(size)
         return self.config.size(Role.pipeline) / (split / size + 1 - split)
 
     def _memory(self) -> tuple[float, float]:
         """Return about how many bytes a device holds, and how many at least."""
         tuned, config = self.tuned, self.config
         parts = self._parameter_parts()
-        experts = [f for f in tuned.families if f.is_stack] if config.has_experts else []
-        spread = _covered(experts, tuned) if experts else 0.0
+        spread = tuned.find_share(0) if config.has_experts else 0.0
         parts /= spread / config.size(Role.data) + 1 - spread
         even = config.size(Role.tensor) * config.size(Role.pipeline)
-        if experts:
+        if config.has_experts:
             even *= config.size(Role.data)
         state = tuned.update.bytes * tuned.parameter_bytes
 
@@ -178,14 +171,6 @@ class _Estimator:
         about = held(parts, 1.0) + alive * flight * activations / inside
         # An update may give up each gradient when it is done.
         return about, held(even, 0.0)
-
-
-def _covered(families: list[Family], tuned: TunedModel) -> float:
-    """Return the share of the parameters' bytes that some families split."""
-    names = {name for family in families for name in family.parameters}
-    graph = tuned.traced.graph
-    held = sum(graph.input(name).type.nbytes for name in names)
-    return held / tuned.parameter_bytes if tuned.parameter_bytes else 0.0
 
 
 __all__ = ["Estimate", "estimate"]

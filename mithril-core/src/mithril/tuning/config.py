@@ -103,6 +103,13 @@ class Config:
         parts += ["experts"] if self.has_experts else []
         return " × ".join(parts) or "one device"
 
+    @property
+    def splits(self) -> str:
+        """What is split at all: data, tensor, …."""
+        used = {a.role: None for a in sorted(self.axes, key=lambda a: a.role) if a.size > 1}
+        parts = [role.value for role in used if role != Role.nothing]
+        return " × ".join([*parts, *(["experts"] if self.has_experts else [])]) or "one device"
+
     def __str__(self) -> str:
         said = [self.kind]
         said += [f"zero={self.zero}"] if self.zero else []

@@ -36,6 +36,7 @@ class Family:
         flops: operations of products in a forward that are divided where it is split.
         bytes: of the results that are sums over it, in a forward.
         gradient_bytes: of the gradients that are, in a backward.
+        whole_bytes: of what ops read along it that need all of it, or exchange parts of it.
         is_stack: whether it only stacks equal things, such as experts.
         is_whole_somewhere: whether an op needs all of it.
         repeats: names of parameters that have several dimensions in it, and cannot be split so.
@@ -47,6 +48,7 @@ class Family:
     flops: float = 0.0
     bytes: float = 0.0
     gradient_bytes: float = 0.0
+    whole_bytes: float = 0.0
     is_stack: bool = False
     is_whole_somewhere: bool = False
     repeats: tuple[str, ...] = ()
@@ -69,6 +71,7 @@ class _Tally:
     flops: float = 0.0
     bytes: float = 0.0
     gradient_bytes: float = 0.0
+    whole_bytes: float = 0.0
     is_whole: bool = False
 
 
@@ -141,6 +144,9 @@ def _majors(node: Node, rule: Rule, factor: str) -> Iterator[tuple[Slot, bool]]:
 
 def _count(tally: _Tally, node: Node, times: int, rule: Rule, factor: str) -> None:
     """Add what splitting a factor does at a node."""
+    if factor in rule.whole or factor in rule.special:
+        for value, dims in zip(node.inputs, rule.operands, strict=True):
+            tally.whole_bytes += times * value.type.nbytes * any(factor in dim for dim in dims)
     if _is_whole(rule, factor):
         tally.is_whole = True
         return
@@ -181,7 +187,7 @@ def _gather(traced: Traced, union: _Union, tallies: Mapping[Slot, _Tally]) -> li
         found.append(
             Family(
                 dict(named), dict(inputs.get(root, [])), tally.size, tally.flops, tally.bytes,
-                tally.gradient_bytes, is_stack=bool(stacked) and all(stacked),
+                tally.gradient_bytes, tally.whole_bytes, is_stack=bool(stacked) and all(stacked),
                 is_whole_somewhere=tally.is_whole,
                 repeats=tuple(sorted({name for name in names if names.count(name) > 1})),
             )

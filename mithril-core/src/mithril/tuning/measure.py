@@ -29,6 +29,7 @@ from mithril.tuning.model import TunedModel
 from mithril.tuning.price import make_plan
 from mithril.tuning.progress import Progress
 from mithril.tuning.record import Measurement, Record, make_key
+from mithril.units import format_seconds
 
 MOST = 3
 """How many strategies are measured, the best predicted ones."""
@@ -209,14 +210,14 @@ class Worker:
             limit: seconds.
         """
         assert self._process.stdin is not None
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # it has ended
             self._process.stdin.write(json.dumps(what) + "\n")
             self._process.stdin.flush()
         try:
             line = self._answers.get(timeout=limit)
         except queue.Empty:
             self.end()
-            return {"error": f"takes longer than {limit:.0f} s", "late": True}
+            return {"error": f"takes longer than {format_seconds(limit)}", "late": True}
         if not line:
             code = self._process.wait()
             return {"error": f"the process ended with code {code}"}

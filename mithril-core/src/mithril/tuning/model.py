@@ -10,6 +10,7 @@ from typing import Any
 
 from mithril.compiler import PlanOptions
 from mithril.cost import Hardware
+from mithril.cost.communication import find_start_up
 from mithril.cost.work import product_dtype
 from mithril.engine.planned import PlannedEngine
 from mithril.errors import PlanError
@@ -33,6 +34,7 @@ from mithril.runtime.specification import TensorSpec
 from mithril.runtime.training import train_step
 from mithril.runtime.training.optimizer import Optimizer
 from mithril.sharding.regions import links
+from mithril.tuning.config import AxisRole
 from mithril.tuning.dimensions import Family, choose_families, find_families
 from mithril.types import DType
 
@@ -91,6 +93,11 @@ class TunedModel:
     loss: str = "loss"
     backend: Backend | None = None
     _cuts: dict[tuple[int, float], Mapping[str, int | tuple[int, ...]] | None] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    _seconds: dict[float, float] = field(default_factory=dict, compare=False, repr=False)
+    _shares: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
+    _links: dict[object, tuple[float, float]] = field(
         default_factory=dict, compare=False, repr=False
     )
     _chosen: dict[int, list[Family]] = field(default_factory=dict, compare=False, repr=False)
@@ -181,6 +188,62 @@ class TunedModel:
             found |= new
             waiting += new
         return found
+
+    @cached_property
+    def least_seconds(self) -> float:
+        """Seconds of all products at the highest rate, on one device."""
+        return sum(
+            product.passes * product.flops / self._find_highest_rate(product.dtype)
+            for product in self.products
+        )
+
+    def _find_highest_rate(self, dtype: DType) -> float:
+        known = self.hardware.rates.get(dtype) or self.hardware.rates[DType.float32]
+        return max(rate for _, rate in known)
+
+    @cached_property
+    def starts(self) -> int:
+        """How many products are started in a step of one micro-batch."""
+        return sum(product.passes * product.times for product in self.products)
+
+    def compute_seconds(self, pieces: float) -> float:
+        """Return the seconds of all products on one device, each in some pieces."""
+        if pieces not in self._seconds:
+            self._seconds[pieces] = sum(
+                p.passes * p.flops / self.hardware.rate(p.dtype, p.flops / p.times / pieces)
+                for p in self.products
+            )
+        return self._seconds[pieces]
+
+    def find_share(self, size: int) -> float:
+        """Return the share of the parameters' bytes that a tensor axis splits.
+
+        Args:
+            size: devices along it; 0 for the share of experts.
+        """
+        if size not in self._shares:
+            experts = [family for family in self.families if family.is_stack]
+            families = self.choose_families(size) if size else experts
+            names = {name for family in families for name in family.parameters}
+            held = sum(self.traced.graph.input(name).type.nbytes for name in names)
+            self._shares[size] = held / self.parameter_bytes if self.parameter_bytes else 0.0
+        return self._shares[size]
+
+    def find_link(
+        self, kind: str, axes: tuple[str, ...], mesh: tuple[AxisRole, ...]
+    ) -> tuple[float, float]:
+        """Return the seconds to start a collective, and those of each byte.
+
+        Args:
+            kind: of the collective.
+            axes: that it goes over.
+            mesh: all axes.
+        """
+        key = kind, axes, tuple((axis.name, axis.size) for axis in mesh)
+        if key not in self._links:
+            devices = Mesh({axis.name: axis.size for axis in mesh})
+            self._links[key] = find_start_up(kind, axes, devices, self.hardware)
+        return self._links[key]
 
     @cached_property
     def activation_bytes(self) -> float:

@@ -8,21 +8,22 @@ its bounds are part of the bound that is told.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from mithril.runtime.strategy import Alternative, Findings, Strategy
 from mithril.tuning.bound import Estimate, estimate
-from mithril.tuning.config import Config, Role
+from mithril.tuning.config import Config
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
 from mithril.tuning.recipes import Maker, make_by_recipe
+from mithril.tuning.space import vary_one
 
 SEARCH_SECONDS = 40.0
 """A search plans no longer than that, where the budget is larger: plans of pipelines take seconds."""
 PATIENCE = 12
 """So many plans in a row that are no better end it, too."""
-SHOWN = 6
+SHOWN = 8
 """Alternatives that are told."""
 
 
@@ -69,6 +70,12 @@ class Search:
     unplanned: list[Candidate] = field(default_factory=list)
     planned: list[Candidate] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    waiting: list[Candidate] = field(default_factory=list)
+    best: Candidate | None = None
+    least_memory: float = 0.0
+    _seen: set[Config] = field(default_factory=set)
+    _late: int = 0
+    _start: float = 0.0
 
     def run(self, configs: Iterable[Config]) -> list[Candidate]:
         """Return what was planned, the best first: what fits before what does not.
@@ -76,41 +83,53 @@ class Search:
         Args:
             configs: of the space.
         """
-        objective, start = self.tuned.objective, time.monotonic()
-        waiting = self._order(configs)
-        capacity = self.tuned.hardware.memory_bytes
-        best: Candidate | None = None
-        lately = 0
+        self._start = time.monotonic()
+        waiting = self.waiting = self._order(configs)
+        self.considered = len(waiting)
+        self.least_memory = min((c.estimate.least_memory for c in waiting), default=0.0)
         for number, candidate in enumerate(waiting):
-            self.tell(len(waiting), number, best)
-            limit = best.cost(objective) if best else float("inf")
-            if candidate.estimate.bound(objective) >= limit or (
-                capacity is not None and candidate.estimate.least_memory > capacity
-            ):
-                self.pruned += 1
-                continue
-            is_over = time.monotonic() - start > self.budget or lately >= self.patience
-            if best is not None and is_over:
-                self.unplanned.append(candidate)
-                continue
-            found = self._plan(candidate)
-            if found is None:
-                continue
-            self.planned.append(found)
-            assert found.price is not None
-            is_better = found.price.fits and found.cost(objective) < limit
-            # Less than a hundredth is no reason to go on.
-            lately = 0 if found.price.fits and found.cost(objective) < 0.99 * limit else lately + 1
-            best = found if is_better else best
-        self.tell(len(waiting), len(waiting), best)
+            self.tell(len(waiting), number, self.best)
+            self._visit(candidate)
+        before: Candidate | None = None
+        while self.best is not None and self.best is not before:  # one thing otherwise
+            before = self.best
+            for candidate in self._order(vary_one(self.tuned, before.config)):
+                if candidate.config not in self._seen:
+                    self.considered += 1
+                    self._late = 0
+                    self._visit(candidate)
+        self.tell(len(waiting), len(waiting), self.best)
         return sorted(self.planned, key=self._rank)
+
+    def _visit(self, candidate: Candidate) -> None:
+        """Plan a candidate, unless its bound or the time leaves it out."""
+        objective, capacity = self.tuned.objective, self.tuned.hardware.memory_bytes
+        self._seen.add(candidate.config)
+        limit = self.best.cost(objective) if self.best else float("inf")
+        if candidate.estimate.bound(objective) >= limit or (
+            capacity is not None and candidate.estimate.least_memory > capacity
+        ):
+            self.pruned += 1
+            return
+        is_over = time.monotonic() - self._start > self.budget or self._late >= self.patience
+        if self.best is not None and is_over:
+            self.unplanned.append(candidate)
+            return
+        found = self._plan(candidate)
+        if found is None:
+            return
+        self.planned.append(found)
+        assert found.price is not None
+        cost = found.cost(objective) if found.price.fits else float("inf")
+        # Less than a hundredth is no reason to go on.
+        self._late = 0 if cost < 0.99 * limit else self._late + 1
+        self.best = found if cost < limit else self.best
 
     def _order(self, configs: Iterable[Config]) -> list[Candidate]:
         """Return the candidates, the best estimate first; what is about to fit before the rest."""
         objective = self.tuned.objective
         capacity = self.tuned.hardware.memory_bytes or float("inf")
         found = [Candidate(config, estimate(self.tuned, config)) for config in configs]
-        self.considered = len(found)
 
         def rank(candidate: Candidate) -> tuple[bool, float, float]:
             about = candidate.estimate
@@ -169,46 +188,54 @@ class Search:
         return replace(chosen.strategy, findings=found)
 
     def alternatives(self, chosen: Candidate) -> list[Alternative]:
-        """Return the best of each other kind, planned ones, the cheapest first.
+        """Return the best of each other kind, the cheapest first.
+
+        A kind of which nothing was planned has the cost that it was estimated at.
 
         Args:
             chosen: what they are compared with.
         """
-        objective = self.tuned.objective
+        objective, capacity = self.tuned.objective, self.tuned.hardware.memory_bytes
         cost = chosen.cost(objective)
         found: dict[str, Alternative] = {}
-        ranked: Sequence[Candidate] = sorted(self.planned, key=self._rank)
-        for candidate in ranked:
+        for candidate in (*sorted(self.planned, key=self._rank), *self.waiting):
             kind = name_kind(candidate.config, chosen.config)
-            if not kind or kind in found or candidate.price is None:
+            if not kind or kind in found:
                 continue
-            more = candidate.cost(objective) / cost - 1 if cost else 0.0
+            of = candidate.cost(objective)
+            price, about = candidate.price, candidate.estimate
+            fits = price.fits if price else capacity is None or about.memory <= capacity
+            is_split = kind in (candidate.config.splits, candidate.config.kind)
+            label = str(candidate.config) if is_split else kind
             found[kind] = Alternative(
-                kind, candidate.cost(objective), more, candidate.price.fits, is_planned=True
+                label, of, of / cost - 1 if cost else 0.0, fits, is_planned=price is not None
             )
-        return list(found.values())[:SHOWN]
+        rows = sorted(found.values(), key=lambda row: (not row.fits, row.cost))
+        return rows[:SHOWN]
 
 
 def name_kind(config: Config, chosen: Config) -> str:
     """Return what a configuration does otherwise than the chosen one; empty if nothing.
 
+    That is what it splits, or by how much, and one option otherwise.
+
     Args:
         config: another one.
         chosen: the one.
     """
+    if config.splits != chosen.splits:
+        return config.splits
     if config.kind != chosen.kind:
         return config.kind
-    if config.zero != chosen.zero:
-        return f"zero={config.zero}"
-    if config.checkpointing != chosen.checkpointing:
-        return f"checkpointing={config.checkpointing!r}"
-    if config.context != chosen.context:
-        return f"context_parallel={config.context!r}"
-    if config.chunks != chosen.chunks:
-        return f"{config.size(Role.pipeline) * config.chunks} stages"
-    if config.microbatches != chosen.microbatches:
-        return f"{config.microbatches} micro-batches"
-    return ""
+    options = {
+        "zero": (config.zero, chosen.zero),
+        "checkpointing": (config.checkpointing, chosen.checkpointing),
+        "context_parallel": (config.context, chosen.context),
+        "stages": (config.stages, chosen.stages),
+        "micro-batches": (config.microbatches, chosen.microbatches),
+    }
+    differ = [f"{name}={mine!r}" for name, (mine, other) in options.items() if mine != other]
+    return differ[0] if len(differ) == 1 else ""
 
 
 __all__ = ["Candidate", "Search", "name_kind"]

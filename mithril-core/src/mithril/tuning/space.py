@@ -24,9 +24,16 @@ _ROLES = {
     "mixed": (Role.data, Role.tensor, Role.context),
     "mixed_parallel": (Role.data, Role.tensor, Role.pipeline, Role.context),
 }
-CHECKPOINTING = ("none", "selective", "all")
+CHECKPOINTING = ("none", "all")
+CONTEXT = "all_gather"
+"""What attention does along a split sequence, until the search varies the best (`vary_one`)."""
+CONTEXTS = ("all_gather", "ring", "ulysses")
+MIN_TOKENS = 64
+"""A device has so many tokens of a sequence that is split, at least."""
 MOST_MICROBATCHES = 64
 """Of a replica's batch, in powers of two, besides those of single samples."""
+FRACTIONS = (0.5, 0.75)
+"""Memory budgets: parts of what keeping everything takes."""
 CHUNKS = (1, 2, 4)
 """Stages a device of a pipeline."""
 
@@ -80,15 +87,14 @@ def _vary(tuned: TunedModel, config: Config) -> Iterator[Config]:
     forward = tuned.is_forward
     stages = (0, 1, 2, 3) if tuned.optimizer is not None else (0, 2, 3)
     zeros = (0,) if config.size(Role.data, Role.context) == 1 or forward else stages
-    contexts = ("ring", "all_gather", "ulysses") if config.size(Role.context) > 1 else ("",)
+    context = CONTEXT if config.size(Role.context) > 1 else ""
     experts = (False, True) if _has_experts(tuned, config) else (False,)
     again = ("none",) if forward else CHECKPOINTING
     for varied in _vary_stages(tuned, config):
-        for zero, context, spread, kept in product(zeros, contexts, experts, again):
-            if not (zero and zero != 1 and varied.stages > 1 and zero == 2):
-                yield replace(
-                    varied, zero=zero, context=context, has_experts=spread, checkpointing=kept
-                )
+        for zero, spread, kept in product(zeros, experts, again):
+            yield replace(
+                varied, zero=zero, context=context, has_experts=spread, checkpointing=kept
+            )
 
 
 def _vary_stages(tuned: TunedModel, config: Config) -> Iterator[Config]:
@@ -101,7 +107,9 @@ def _vary_stages(tuned: TunedModel, config: Config) -> Iterator[Config]:
         yield from (replace(config, microbatches=count) for count in counts)
         return
     for count, chunks in product(counts, CHUNKS):
-        if count >= depth and (chunks == 1 or count % depth == 0):
+        config = replace(config, chunks=chunks)
+        is_even = count >= depth and (chunks == 1 or count % depth == 0)
+        if is_even and tuned.cut(config.stages) is not None:
             yield replace(config, microbatches=count, chunks=chunks)
 
 
@@ -115,9 +123,28 @@ def _fits_sizes(tuned: TunedModel, config: Config) -> bool:
     context, tensor = config.size(Role.context), config.size(Role.tensor)
     if context > 1:
         sequence = find_sequence(tuned)
-        if sequence is None or sequence.size % context:
+        least = MIN_TOKENS * context if tuned.backend is None else context
+        if sequence is None or sequence.size % context or sequence.size < least:
             return False
     return tensor == 1 or any(family.flops for family in tuned.choose_families(tensor))
+
+
+def vary_one(tuned: TunedModel, config: Config) -> Iterator[Config]:
+    """Yield the configurations that do one thing otherwise, which `list_configs` may leave out.
+
+    Args:
+        tuned: the model.
+        config: the best so far.
+    """
+    if not tuned.is_forward:
+        for kept in (*CHECKPOINTING, "selective", *FRACTIONS):
+            yield replace(config, checkpointing=kept)
+    for context in CONTEXTS if config.context else ():
+        yield replace(config, context=context)
+    for count in (config.microbatches * 2, config.microbatches // 2):
+        samples = tuned.batch // config.size(Role.data)
+        if count >= 1 and samples % count == 0 and count >= config.size(Role.pipeline):
+            yield replace(config, microbatches=count)
 
 
 def _has_experts(tuned: TunedModel, config: Config) -> bool:
@@ -137,4 +164,4 @@ def _product(sizes: Sequence[int]) -> int:
     return found
 
 
-__all__ = ["SPACES", "list_configs"]
+__all__ = ["SPACES", "list_configs", "vary_one"]

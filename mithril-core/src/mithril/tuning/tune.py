@@ -110,6 +110,9 @@ def auto_tune(
     with Progress(progress) as bar:
         search = Search(tuned, budget=planning, tell=bar.show_planned)
         found = search.run(list_configs(tuned, strategy_space, where))
+        least = search.least_memory
+        if not found and hardware.memory_bytes is not None and least > hardware.memory_bytes:
+            raise _refuse_memory(least, hardware)
         if not found:
             why = next(iter(search.refusals), "sizes of the model do not divide among its devices")
             raise PlanError(
@@ -118,12 +121,7 @@ def auto_tune(
             )
         fitting = [candidate for candidate in found if candidate.price and candidate.price.fits]
         if not fitting:
-            least = min(c.price.memory for c in found if c.price)
-            room = format_bytes(hardware.memory_bytes or 0)
-            raise PlanError(
-                f"auto_tune finds no strategy that fits: the least is {format_bytes(least)} on a "
-                f"device of {room}; use more devices, a smaller batch, or a narrower precision"
-            )
+            raise _refuse_memory(min(c.price.memory for c in found if c.price), hardware)
         strategies = [search.describe(candidate) for candidate in fitting]
         if not measures:
             return strategies[0]
@@ -192,18 +190,27 @@ def _read_shapes(
 
 
 def _read_measure(measure: bool | None, backend: object) -> bool:
-    is_there = isinstance(backend, Backend) and backend.engine.platform != PLANNED
+    there = backend if isinstance(backend, Backend) else None
+    if there is not None and there.engine.platform == PLANNED:
+        there = None
     if measure is None:
-        return is_there and can_measure(backend)
+        return there is not None and can_measure(there)
     if not check_flag("measure", measure):
         return False
-    if not is_there:
+    if there is None:
         raise OptionError(
             "measure=True needs devices, and there are none; give an open backend, or leave it out"
         )
-    assert isinstance(backend, Backend)
-    check_measurable(backend)
+    check_measurable(there)
     return True
+
+
+def _refuse_memory(least: float, hardware: Hardware) -> PlanError:
+    return PlanError(
+        f"auto_tune finds no strategy that fits: the least is {format_bytes(int(least))} on a device "
+        f"of {format_bytes(hardware.memory_bytes or 0)}; use more devices, a smaller batch, or a "
+        f"narrower precision"
+    )
 
 
 PLANNED = "planned"

@@ -55,8 +55,13 @@ def _walk(model: Composition, prefix: str, costs: LayerCosts, grain: float) -> I
         if isinstance(component, Composition) and seconds > grain:
             yield from _walk(component, f"{path}.", costs, grain)
             continue
-        is_loop = isinstance(component, Layer) and component.kind == "repeat"
-        yield Unit(path, seconds, held, component.config["count"] if is_loop else 1)
+        yield Unit(path, seconds, held, _count_repeats(component))
+
+
+def _count_repeats(component: Composition | Layer) -> int:
+    if isinstance(component, Layer) and component.kind == "repeat":
+        return int(component.config["count"])
+    return 1
 
 
 __all__ = ["LayerCosts", "list_units"]

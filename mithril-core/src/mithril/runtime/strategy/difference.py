@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
-from mithril.runtime.strategy.strategy import Strategy
+from mithril.runtime.strategy.data import StrategyData
 
 NOTHING = "nothing"
 _MAPPINGS = {
@@ -37,7 +37,7 @@ class StrategyChange:
         return f"  {self.what}: {self.before} -> {self.after}"
 
 
-def list_changes(before: Strategy, after: Strategy) -> list[StrategyChange]:
+def list_changes(before: StrategyData, after: StrategyData) -> list[StrategyChange]:
     """Return what two strategies say otherwise, options first, what they were predicted to last.
 
     Args:
@@ -54,8 +54,8 @@ def list_changes(before: Strategy, after: Strategy) -> list[StrategyChange]:
     return rows
 
 
-def _compare_options(before: Strategy, after: Strategy) -> Iterator[StrategyChange]:
-    for item in fields(Strategy):
+def _compare_options(before: StrategyData, after: StrategyData) -> Iterator[StrategyChange]:
+    for item in fields(StrategyData):
         if item.name not in (*_MAPPINGS, "findings"):
             one, other = getattr(before, item.name), getattr(after, item.name)
             if one != other or (item.name == "mesh" and list(one) != list(other)):

@@ -16,8 +16,9 @@ from typing import Any
 
 from mithril.errors import MithrilError, OptionError, listing, nearest
 from mithril.mesh import PartitionSpec
-from mithril.options import check_choice
-from mithril.runtime.strategy.strategy import OBJECTIVES, Alternative, Findings, Strategy
+from mithril.options import PipelineOptions, check_choice
+from mithril.partition.pipeline.model_placement import check_schedule
+from mithril.runtime.strategy.data import OBJECTIVES, Alternative, Findings, StrategyData
 
 FORMAT = "mithril strategy"
 VERSION = 1
@@ -25,7 +26,7 @@ _SPECS = ("shardings", "in_shardings")
 _SHAPES = ("parameters", "inputs")
 
 
-def to_json(strategy: Strategy) -> str:
+def to_json(strategy: StrategyData) -> str:
     """Return a strategy as JSON text, what is said first and what was found last."""
     said = {item.name: getattr(strategy, item.name) for item in fields(strategy)}
     said |= {name: {n: _spec_out(s) for n, s in said[name].items()} for name in _SPECS}
@@ -39,8 +40,8 @@ def to_json(strategy: Strategy) -> str:
     return _dump(content)
 
 
-def from_json(text: str) -> Strategy:
-    """Return the strategy that a JSON text describes.
+def from_json(text: str) -> dict[str, Any]:
+    """Return the fields of the strategy that a JSON text describes.
 
     Raises:
         OptionError: it describes none, one of a newer version, or one with unknown fields.
@@ -60,12 +61,12 @@ def from_json(text: str) -> Strategy:
     return _read_fields(content)
 
 
-def write_strategy(strategy: Strategy, path: Path) -> None:
-    """Write a strategy; a reader finds the old file or the new one."""
+def write_text(path: Path, text: str) -> None:
+    """Write a file; a reader finds the old one or the new one."""
     handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(to_json(strategy))
+            file.write(text)
         mask = os.umask(0)
         os.umask(mask)
         Path(name).chmod(0o666 & ~mask)
@@ -76,8 +77,8 @@ def write_strategy(strategy: Strategy, path: Path) -> None:
         raise
 
 
-def read_strategy(path: Path) -> Strategy:
-    """Return the strategy in a file.
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the fields of the strategy in a file.
 
     Raises:
         OptionError: it cannot be read, or holds none.
@@ -100,8 +101,8 @@ def is_strategy(text: str) -> bool:
     return False
 
 
-def _read_fields(content: dict[str, Any]) -> Strategy:
-    known = [item.name for item in fields(Strategy)]
+def _read_fields(content: dict[str, Any]) -> dict[str, Any]:
+    known = [item.name for item in fields(StrategyData)]
     for name in content:
         if name not in known:
             raise OptionError(
@@ -118,14 +119,14 @@ def _read_fields(content: dict[str, Any]) -> Strategy:
         found["stages"] = {p: _stage(number) for p, number in found.get("stages", {}).items()}
         found["zero_axes"] = tuple(found.get("zero_axes", ()))
         found["findings"] = _findings_in(found.get("findings", {}))
-        strategy = Strategy(**found)
+        strategy = StrategyData(**found)
         strategy.make_mesh()
-        _ = strategy.pipeline
+        check_schedule(strategy.pipeline or PipelineOptions())
     except MithrilError as error:
         raise OptionError(f"strategy says what cannot be; {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise OptionError(f"strategy has a field of the wrong form; {error!r}") from error
-    return strategy
+    return found
 
 
 def _findings_in(content: Mapping[str, Any]) -> Findings:
@@ -170,4 +171,4 @@ def _dump(content: Mapping[str, Any]) -> str:
     return write(content, 0) + "\n"
 
 
-__all__ = ["FORMAT", "VERSION", "from_json", "is_strategy", "read_strategy", "to_json", "write_strategy"]
+__all__ = ["FORMAT", "VERSION", "from_json", "is_strategy", "read_file", "to_json", "write_text"]

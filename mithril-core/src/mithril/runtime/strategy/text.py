@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mithril.mesh import PartitionSpec
-from mithril.runtime.strategy.strategy import Strategy
+from mithril.runtime.strategy.data import StrategyData
 from mithril.units import format_bytes, format_seconds
 
 SHOWN = 8
 """How many parameters of a kind are named."""
 
 
-def describe(strategy: Strategy) -> str:
+def describe(strategy: StrategyData) -> str:
     """Return a text of a strategy."""
     return "\n".join([f"strategy for {strategy.make_mesh()!r}", *_said(strategy), *_found(strategy)])
 
@@ -23,7 +23,7 @@ def format_cost(objective: str, cost: float) -> str:
     return format_seconds(cost) if seconds else format_bytes(int(cost))
 
 
-def _said(strategy: Strategy) -> Iterator[str]:
+def _said(strategy: StrategyData) -> Iterator[str]:
     yield from _specs("inputs", strategy.in_shardings)
     yield from _specs("parameters", strategy.shardings)
     if strategy.axis:
@@ -45,18 +45,18 @@ def _specs(label: str, specs: Mapping[str, PartitionSpec]) -> Iterator[str]:
     groups: dict[str, list[str]] = {}
     for name, spec in specs.items():
         groups.setdefault(repr(spec), []).append(name)
-    for spec, names in groups.items():
+    for said, names in groups.items():
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        yield _line(label, f"{spec}: {', '.join(names[:SHOWN])}{more}")
+        yield _line(label, f"{said}: {', '.join(names[:SHOWN])}{more}")
         label = ""
 
 
-def _count(strategy: Strategy) -> int:
+def _count(strategy: StrategyData) -> int:
     stages = (s if isinstance(s, tuple) else (s,) for s in strategy.stages.values())
     return 1 + max((number for several in stages for number in several), default=0)
 
 
-def _stages(strategy: Strategy) -> Iterator[str]:
+def _stages(strategy: StrategyData) -> Iterator[str]:
     of: dict[int, list[str]] = {}
     for path, stage in strategy.stages.items():
         for number in stage if isinstance(stage, tuple) else (stage,):
@@ -67,7 +67,7 @@ def _stages(strategy: Strategy) -> Iterator[str]:
         yield f"and {len(of) - SHOWN} more stages"
 
 
-def _found(strategy: Strategy) -> Iterator[str]:
+def _found(strategy: StrategyData) -> Iterator[str]:
     found = strategy.findings
     if not found.profile:
         return

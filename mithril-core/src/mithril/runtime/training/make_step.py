@@ -112,9 +112,9 @@ def train_step(
             f"train_step() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
     if (strategy := options.get("partition_strategy")) is not None:
-        said = refuse_other(strategy)
-        zero, zero_axis = Applied(said).merge_zero(zero, zero_axis)
-        options["partition_strategy"] = said.without_zero()
+        found = refuse_other(strategy)
+        zero, zero_axis = Applied(found).merge_zero(zero, zero_axis)
+        options["partition_strategy"] = found.without_zero()
     zero = backend.parallelism.zero if zero is None else zero
     stage, scale = read_zero(zero, zero_axis, backend.mesh), read_loss_scale(loss_scale)
     if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
