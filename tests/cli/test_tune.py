@@ -48,4 +48,6 @@ def test_bad_input(script: Path) -> None:
     assert "name a model that is not compiled" in run("tune", f"{script}:compiled", *given)
     text = run("tune", f"{script}:model", *given, "--optimizer", "adm")
     assert "--optimizer='adm' does not exist" in text
-    assert "tuning_budget_hours=0.0 is no time" in run("tune", f"{script}:model", *given, "--budget", 0)
+    assert "tuning_budget_hours=0.0 is no time" in run(
+        "tune", f"{script}:model", *given, "--budget", 0
+    )

@@ -28,7 +28,9 @@ def test_the_fastest_is_taken_and_kept_in_a_record(tmp_path: Path) -> None:
     assert found.findings.measured is not None and found.findings.measured > 0
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert 1 <= len(rows) <= 3
-    assert min(sorted(r["seconds"])[len(r["seconds"]) // 2] for r in rows) == found.findings.measured
+    assert (
+        min(sorted(r["seconds"])[len(r["seconds"]) // 2] for r in rows) == found.findings.measured
+    )
     # Begun anew, it runs nothing: all is found in the record, a line that was cut off aside.
     path.write_text(path.read_text() + '{"version": 1, "key": "ab')
     start = time.monotonic()
@@ -78,7 +80,9 @@ def test_records(tmp_path: Path) -> None:
     assert record.load()["a"].median == 2.0
     assert record.load()["b"].median == float("inf")
     path.write_text('{"version": 9, "key": "a"}\n')
-    with pytest.raises(ml.OptionError, match=r"has version 9, and this Mithril reads 1; give another"):
+    with pytest.raises(
+        ml.OptionError, match=r"has version 9, and this Mithril reads 1; give another"
+    ):
         record.load()
     path.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(ml.OptionError, match=r"record '.*record.jsonl' cannot be read; "):

@@ -96,14 +96,14 @@ def test_parameters_are_split_where_they_would_not_fit() -> None:
     """Copies of all parameters are more than a device holds; ZeRO 3 keeps a part on each."""
     small = replace(ml.Hardware.load(H100), name="small", memory_bytes=3_000_000)
     model = make_deep(6, 256)  # 1.6 MB of parameters, and as much of gradients
-    shapes = {name: (64, 256) for name in ml.compile(model, ml.NumpyBackend()).inputs}
+    shapes = dict.fromkeys(ml.compile(model, ml.NumpyBackend()).inputs, (64, 256))
     found = ml.auto_tune(model, small, input_shapes=shapes, devices=4, strategy_space="data")
     assert found.zero == 3
     assert found.findings.memory <= 3_000_000
     with pytest.raises(ml.PlanError, match="finds no strategy that fits: "):
         tiny = replace(small, memory_bytes=900_000)
         ml.auto_tune(model, tiny, input_shapes=shapes, devices=4, strategy_space="data")
-    with pytest.raises(ml.PlanError, match=r"the least is .* on a device of 29.3 KiB; use more devi"): on a device of 29.3 KiB; use more devi"):
+    with pytest.raises(ml.PlanError, match=r"least is .* on a device of 29.3 KiB; use more d"):
         tiny = replace(small, memory_bytes=30_000)
         ml.auto_tune(model, tiny, input_shapes=shapes, devices=4, strategy_space="data")
 
@@ -134,6 +134,28 @@ def test_alternatives_say_what_they_would_cost_more() -> None:
     text = str(ml.auto_tune(make_mlp(), H100, input_shapes=SHAPES, devices=4))
     assert "no strategy of the space is below" in text
     assert "configurations" in text
+
+
+def test_a_bar_shows_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    options = {"input_shapes": SHAPES, "devices": 2, "strategy_space": "data"}
+    ml.auto_tune(make_mlp(), H100, progress=True, **options)  # type: ignore[arg-type]
+    assert "planning" in capsys.readouterr().err
+    ml.auto_tune(make_mlp(), H100, progress=False, **options)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ml.OptionError, match="progress='yes' is neither True nor False"):
+        ml.auto_tune(make_mlp(), H100, progress="yes", **options)  # type: ignore[arg-type]
+
+
+def test_the_budget_is_kept() -> None:
+    """A budget of a thousandth of a second still gives the plan of the best estimate."""
+    backend = ml.NumpyBackend(device_mesh=(4, 2))
+    found = ml.auto_tune(make_mlp(), backend, input_shapes=SHAPES, tuning_budget_hours=1e-6)
+    assert found.findings.planned == 1
+    assert found.findings.measured is None
+    assert found.findings.bound < found.findings.seconds  # what is unplanned may be better
 
 
 def test_bad_input() -> None:

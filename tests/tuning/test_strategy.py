@@ -30,7 +30,9 @@ MEGATRON = ml.Strategy(
 )  # fmt: skip
 
 
-def compile_with(strategy: object, model: ml.Model | None = None, **options: object) -> ml.CompiledModel:
+def compile_with(
+    strategy: object, model: ml.Model | None = None, **options: object
+) -> ml.CompiledModel:
     backend = ml.NumpyBackend(MESH)
     return ml.compile(model or make_mlp(), backend, partition_strategy=strategy, **options)  # type: ignore[arg-type]
 
@@ -61,15 +63,13 @@ def test_results_are_those_of_one_device() -> None:
 
 def test_stages_micro_batches_and_zero_reach_the_plan() -> None:
     model = make_deep()
-    shapes = {name: (8, 32) for name in ml.compile(model, ml.NumpyBackend()).inputs}
+    shapes = dict.fromkeys(ml.compile(model, ml.NumpyBackend()).inputs, (8, 32))
     found = ml.auto_tune(model, H100, input_shapes=shapes, devices=2, strategy_space="pipeline")
     backend = ml.NumpyBackend(found.make_mesh())
     plan = ml.compile(model, backend, shapes=shapes, partition_strategy=found).plan
     assert len({stage.devices for stage in plan.stages}) == 2
     assert plan.timetable.schedule is not None
-    step = ml.train_step(
-        model, backend, ml.optim.sgd(0.1), shapes=shapes, partition_strategy=found
-    )
+    step = ml.train_step(model, backend, ml.optim.sgd(0.1), shapes=shapes, partition_strategy=found)
     assert {stage.devices for stage in step.plan.stages} >= {stage.devices for stage in plan.stages}
 
 
@@ -152,15 +152,18 @@ def test_another_mesh_and_another_model() -> None:
         compile_with(MEGATRON, make_gpt())
     bigger = make_mlp()
     bigger += ml.Linear(3, name="more")
-    with pytest.raises(ml.OptionError, match="which has no parameter 'more.weight'"):
+    with pytest.raises(ml.OptionError, match=r"which has no parameter 'more.weight'"):
         compile_with(MEGATRON, bigger)
     with pytest.raises(
-        ml.OptionError, match=r"parameter 'up.weight' has shape \(64, 16\) there and \(32, 16\) here"
+        ml.OptionError,
+        match=r"parameter 'up.weight' has shape \(64, 16\) there and \(32, 16\) here",
     ):
         compile_with(MEGATRON, make_mlp(32), shapes={"x": (8, 16)})
     with pytest.raises(ml.OptionError, match="partition_strategy=a str is no strategy; give what"):
         compile_with("data")
-    with pytest.raises(ml.OptionError, match="splits 'up.wait', which is no parameter of its model"):
+    with pytest.raises(
+        ml.OptionError, match=r"splits 'up.wait', which is no parameter of its model"
+    ):
         compile_with(replace(MEGATRON, shardings={"up.wait": P("tensor")}))
 
 
@@ -171,12 +174,14 @@ def test_what_is_said_besides_must_not_contradict_it() -> None:
     ):
         compile_with(zero, zero=2)
     assert compile_with(zero, zero=3, zero_axis="data").settings.zero.stage == 3
-    with pytest.raises(ml.OptionError, match="in_shardings of 'x'=.* contradicts partition_strategy"):
+    with pytest.raises(
+        ml.OptionError, match=r"in_shardings of 'x'=.* contradicts partition_strategy"
+    ):
         compile_with(MEGATRON, in_shardings=P(None, "tensor"))
     annotated = make_mlp()
     annotated.shard({"up.weight": P(None, "tensor")})
     with pytest.raises(
-        ml.OptionError, match="splits parameter 'up.weight' as .*, and the model says "
+        ml.OptionError, match=r"splits parameter 'up.weight' as .*, and the model says "
     ):
         compile_with(MEGATRON, annotated)
     staged = replace(MEGATRON, stages={"up": 0, "act": 0, "down": 1}, axis="tensor", shardings={})
@@ -188,7 +193,10 @@ def test_what_is_said_besides_must_not_contradict_it() -> None:
         compile_with(staged, placed)
     lone = ml.Linear(4)
     with pytest.raises(ml.OptionError, match="is one layer; add it to a Model"):
-        compile_with(replace(staged, parameters={"weight": (4, 8), "bias": (4,)}, inputs={"input": (8, 8)}), lone)  # type: ignore[arg-type]
+        compile_with(
+            replace(staged, parameters={"weight": (4, 8), "bias": (4,)}, inputs={"input": (8, 8)}),
+            lone,
+        )  # type: ignore[arg-type]
 
 
 def test_changes_of_a_strategy() -> None:
@@ -203,7 +211,9 @@ def test_context_of_attention_is_set_in_all_layers() -> None:
     found = ml.auto_tune(make_gpt(), H100, input_shapes=TOKENS, devices=2, strategy_space="data")
     mesh = {"context": 2}
     split = {name: P(None, "context") for name in TOKENS}
-    ring = replace(found, mesh=mesh, in_shardings=split, context_parallel="ring", zero=0, zero_axes=())
+    ring = replace(
+        found, mesh=mesh, in_shardings=split, context_parallel="ring", zero=0, zero_axes=()
+    )
     backend = ml.NumpyBackend(ml.Mesh(mesh))
     plan = ml.compile(make_gpt(), backend, shapes=TOKENS, partition_strategy=ring).plan
     assert "permute" in {kind for kind, *_ in plan.list_issued()}

@@ -103,12 +103,12 @@ __all__ = [
     "OptionError", "Orthogonal", "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError",
     "PositionalEncoding", "Precision", "Profile", "QuantileLoss", "RMSNorm", "Relu", "Repeat",
     "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus",
-    "Split", "Strategy", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "TrainState", "TrainStep",
-    "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__",
-    "auto_tune", "checkpoint", "compile", "constrain", "data", "define_op", "grad", "is_inference", "is_main",
-    "jit", "layer", "layer_path", "load", "numpy", "open_backend", "optim", "parameter",
-    "process_count", "process_index", "profile", "reshard", "save", "scan", "section", "seed",
-    "train", "train_step", "value_and_grad", "visualize",
+    "Split", "Strategy", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "TrainState",
+    "TrainStep", "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros",
+    "__version__", "auto_tune", "checkpoint", "compile", "constrain", "data", "define_op", "grad",
+    "is_inference", "is_main", "jit", "layer", "layer_path", "load", "numpy", "open_backend",
+    "optim", "parameter", "process_count", "process_index", "profile", "reshard", "save", "scan",
+    "section", "seed", "train", "train_step", "value_and_grad", "visualize",
 ]  # fmt: skip
 
 

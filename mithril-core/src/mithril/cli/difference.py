@@ -71,7 +71,9 @@ def _compare_strategies(before: Path, after: Path, as_json: bool) -> str:
 
     rows = list_changes(Strategy.load(before), Strategy.load(after))
     if as_json:
-        return json.dumps({"schema": JSON_SCHEMA, "strategy": [asdict(row) for row in rows]}, indent=2)
+        return json.dumps(
+            {"schema": JSON_SCHEMA, "strategy": [asdict(row) for row in rows]}, indent=2
+        )
     return "\n".join(map(str, rows)) or "strategies say the same"
 
 

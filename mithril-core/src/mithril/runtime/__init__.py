@@ -14,6 +14,6 @@ from mithril.runtime.training import Metrics, TrainState, TrainStep, train_step
 
 __all__ = [
     "Array", "ArrayShard", "Backend", "CompiledModel", "Metrics", "Parameters", "Profile",
-    "Strategy", "TensorSpec", "TrainState", "TrainStep", "compile", "is_main", "open_backend", "process_count",
-    "process_index", "profile", "train_step",
+    "Strategy", "TensorSpec", "TrainState", "TrainStep", "compile", "is_main", "open_backend",
+    "process_count", "process_index", "profile", "train_step",
 ]  # fmt: skip

@@ -69,7 +69,9 @@ class Backend(Creation, Shared):
         self.compression = compression
         self.gather_dtype = gather_dtype
         self.is_topology_aware = False
-        self.own_options: Mapping[str, object] = {}  # as it was opened with, besides the common ones
+        self.own_options: Mapping[
+            str, object
+        ] = {}  # as it was opened with, besides the common ones
         self._family = Family()
         self._enter(engine)
         meet(self)

@@ -154,9 +154,10 @@ def compile(
             `gradients`; gradients of parameters then leave in the last one.
         pipeline: how the stages of a pipeline run.
         pipeline_schedule: the schedule alone, as `PipelineOptions` takes it.
-        partition_strategy: what `ml.auto_tune` found, or an `ml.Strategy` from a file: how parameters
-            and inputs are split, stages, micro-batches, ZeRO's stage and what is computed again. It
-            is for one model and one mesh; what is said besides must not contradict it.
+        partition_strategy: what `ml.auto_tune` found, or an `ml.Strategy` from a file: how
+            parameters and inputs are split, stages, micro-batches, ZeRO's stage and what is
+            computed again. It is for one model and one mesh; what is said besides must not
+            contradict it.
         load_balancing: put the layers of a model into stages, one after another along the mesh axis
             `pipeline` (or `stage`, or that of `pipeline=`), so that the slowest stage is as fast as
             can be. It needs `shapes`. Stages that the model says itself stay, and the plan says so.

@@ -1,10 +1,10 @@
 """Lower bounds of a configuration: no plan of it takes less, so that many need not be planned.
 
 Time: the products of the model, divided over all devices that work, take at least their operations
-over the highest rate of the profile and the start of a kernel each, and a pipeline idles while it fills and drains: with m
-micro-batches over d devices of v stages each, (m v + d - 1) / (m v) times that (Narayanan et al.,
-2021). Memory: parameters, gradients and
-the optimiser's state, each divided as the configuration says.
+over the highest rate of the profile and the start of a kernel each, and a pipeline idles while it
+fills and drains: with m micro-batches over d devices of v stages each, (m v + d - 1) / (m v) times
+that (Narayanan et al., 2021). Memory: parameters, gradients and the optimiser's state, each divided
+as the configuration says.
 """
 
 from __future__ import annotations

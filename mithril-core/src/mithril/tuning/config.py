@@ -1,7 +1,7 @@
 """Configurations: the outer choices of a strategy, before anything is planned.
 
-Which mesh axis splits what, stages and micro-batches, ZeRO's stage, what is computed again. How each
-tensor is split on such a mesh is another question (`recipes`).
+Which mesh axis splits what, stages and micro-batches, ZeRO's stage, what is computed again. How
+each tensor is split on such a mesh is another question (`recipes`).
 """
 
 from __future__ import annotations

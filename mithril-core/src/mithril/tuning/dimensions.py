@@ -1,12 +1,12 @@
 """Which dimensions of a model hang together, so that splitting one splits all of them for nothing.
 
 The rules of the ops say it: a factor that several operands and results of an op have is one and the
-same wherever it stands. Dimensions that such factors join, through the whole forward, are a *family*.
-The heads of an attention are one, from the weights of queries to the columns of what mixes them; the
-hidden units of a feed-forward another; the vocabulary, the samples and the tokens of a sequence are,
-too. Splitting the family of hidden units over an axis is what Megatron-LM does (Shoeybi et al.,
-2019): the weights that make them by columns, those that use them by rows, and a sum where they end.
-No op or layer is known here by name.
+same wherever it stands. Dimensions that such factors join, through the whole forward, are a
+*family*. The heads of an attention are one, from the weights of queries to the columns of what
+mixes them; the hidden units of a feed-forward another; the vocabulary, the samples and the tokens
+of a sequence are, too. Splitting the family of hidden units over an axis is what Megatron-LM does
+(Shoeybi et al., 2019): the weights that make them by columns, those that use them by rows, and a
+sum where they end. No op or layer is known here by name.
 """
 
 from __future__ import annotations

@@ -115,7 +115,9 @@ def measure_best(
 def _contend(tuned: TunedModel, backend: Backend, strategy: Strategy) -> Contender:
     text = plan_to_json(make_plan(tuned, strategy, backend))
     options = json.dumps(backend.own_options, sort_keys=True, default=repr)
-    return Contender(strategy, text, make_key(text, backend.name, backend.engine.device_kind, options))
+    return Contender(
+        strategy, text, make_key(text, backend.name, backend.engine.device_kind, options)
+    )
 
 
 class _Runner:

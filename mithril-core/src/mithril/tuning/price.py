@@ -89,9 +89,7 @@ def make_plan(tuned: TunedModel, strategy: Strategy, backend: Backend) -> Plan:
     """
     options: dict[str, Any] = {**tuned.options(), "partition_strategy": strategy}
     if tuned.optimizer is not None and not updates_apart(tuned, strategy):
-        step = train_step(
-            tuned.model, backend, tuned.optimizer, loss=tuned.loss, **options
-        )
+        step = train_step(tuned.model, backend, tuned.optimizer, loss=tuned.loss, **options)
         return step.plan
     return compile(tuned.model, backend, inference=tuned.is_forward, **options).plan
 

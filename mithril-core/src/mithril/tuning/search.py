@@ -20,7 +20,7 @@ from mithril.tuning.recipes import Maker, make_by_recipe
 from mithril.tuning.space import vary_one
 
 SEARCH_SECONDS = 40.0
-"""A search plans no longer than that, where the budget is larger: plans of pipelines take seconds."""
+"""A search plans no longer than that, however large the budget: plans may take seconds."""
 PATIENCE = 12
 """So many plans in a row that are no better end it, too."""
 SHOWN = 8

@@ -1,13 +1,14 @@
 """The space of configurations: every mesh of some devices, or every use of a mesh that is given.
 
 Sizes of axes are divisors of the number of devices. On the network an axis that sums activations is
-inside a node, one that sums gradients or passes activations on is outside, which is the order of the
-axes of a mesh that is made here: data and pipeline, either one first, then context, then tensor.
+inside a node, one that sums gradients or passes activations on is outside, which is the order of
+the axes of a mesh that is made here: data and pipeline, either one first, then context, then
+tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -85,16 +86,27 @@ def _vary(tuned: TunedModel, config: Config) -> Iterator[Config]:
     if not _fits_sizes(tuned, config):
         return
     forward = tuned.is_forward
-    stages = (0, 1, 2, 3) if tuned.optimizer is not None else (0, 2, 3)
-    zeros = (0,) if config.size(Role.data, Role.context) == 1 or forward else stages
     context = CONTEXT if config.size(Role.context) > 1 else ""
     experts = (False, True) if _has_experts(tuned, config) else (False,)
     again = ("none",) if forward else CHECKPOINTING
     for varied in _vary_stages(tuned, config):
+        zeros = _list_zeros(tuned, varied)
         for zero, spread, kept in product(zeros, experts, again):
             yield replace(
                 varied, zero=zero, context=context, has_experts=spread, checkpointing=kept
             )
+
+
+def _list_zeros(tuned: TunedModel, config: Config) -> tuple[int, ...]:
+    """Return the stages of ZeRO that are of use.
+
+    Stages of a pipeline hold few parameters each, which every micro-batch needs: only the state of
+    the optimiser is split there.
+    """
+    if tuned.is_forward or config.size(Role.data, Role.context) == 1:
+        return (0,)
+    state = (1,) if tuned.optimizer is not None else ()
+    return (0, *state, *((2, 3) if config.stages == 1 else ()))
 
 
 def _vary_stages(tuned: TunedModel, config: Config) -> Iterator[Config]:
@@ -109,8 +121,14 @@ def _vary_stages(tuned: TunedModel, config: Config) -> Iterator[Config]:
     for count, chunks in product(counts, CHUNKS):
         config = replace(config, chunks=chunks)
         is_even = count >= depth and (chunks == 1 or count % depth == 0)
-        if is_even and tuned.cut(config.stages) is not None:
+        places = tuned.cut(config.stages) if is_even else None
+        if places is not None and (chunks == 1 or not _cuts_loops(places)):
             yield replace(config, microbatches=count, chunks=chunks)
+
+
+def _cuts_loops(places: Mapping[str, int | tuple[int, ...]]) -> bool:
+    """Return whether loops are cut: devices with several of its stages hold all of the stack."""
+    return any(isinstance(stage, tuple) for stage in places.values())
 
 
 def _fits_sizes(tuned: TunedModel, config: Config) -> bool:

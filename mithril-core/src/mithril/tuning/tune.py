@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+
 from mithril.cost import Hardware, as_hardware
 from mithril.errors import BackendError, GraphError, OptionError, PlanError, kind_of
 from mithril.keywords import checked_keywords
@@ -207,9 +208,9 @@ def _read_measure(measure: bool | None, backend: object) -> bool:
 
 def _refuse_memory(least: float, hardware: Hardware) -> PlanError:
     return PlanError(
-        f"auto_tune finds no strategy that fits: the least is {format_bytes(int(least))} on a device "
-        f"of {format_bytes(hardware.memory_bytes or 0)}; use more devices, a smaller batch, or a "
-        f"narrower precision"
+        f"auto_tune finds no strategy that fits: the least is {format_bytes(int(least))} on a "
+        f"device of {format_bytes(hardware.memory_bytes or 0)}; use more devices, a smaller batch, "
+        f"or a narrower precision"
     )
 
 

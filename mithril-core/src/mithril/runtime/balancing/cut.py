@@ -1,4 +1,4 @@
-"""Cutting a chain of layers into stages: contiguous ones, of which the slowest is as fast as can be.
+"""Cutting a chain of layers into contiguous stages, of which the slowest is as fast as can be.
 
 This is the linear partition problem. Dynamic programming solves it: the least time of the slowest
 of s stages for the first n layers is the least, over where the last stage begins, of the slower of

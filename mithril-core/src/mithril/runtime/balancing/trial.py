@@ -1,4 +1,4 @@
-"""Trials: inputs and gradients of the sizes that a plan is for, and runs of it that are measured."""
+"""Trials: inputs and gradients of the sizes that a plan is for, and a run that is measured."""
 
 from __future__ import annotations
 

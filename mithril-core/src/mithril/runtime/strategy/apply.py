@@ -44,8 +44,8 @@ class Applied:
         if given is None or said is None or given == said:
             return said if given is None else given
         raise OptionError(
-            f"{option}={given!r} contradicts {OPTION}, which says {said!r}; leave it out, or change "
-            f"the strategy: dataclasses.replace(strategy, …)"
+            f"{option}={given!r} contradicts {OPTION}, which says {said!r}; leave it out, or "
+            f"change the strategy: dataclasses.replace(strategy, …)"
         )
 
     def merge_zero(self, stage: object, axes: object) -> tuple[Any, Any]:
@@ -139,9 +139,7 @@ def set_stages(
         OptionError: it is a layer, or has stages of its own.
     """
     if not isinstance(model, Composition):
-        raise OptionError(
-            f"{OPTION} has stages, and {model.label} is one layer; add it to a Model"
-        )
+        raise OptionError(f"{OPTION} has stages, and {model.label} is one layer; add it to a Model")
     if placement_spec_of(model).is_placed:
         raise OptionError(
             f"{OPTION} has stages, and the model places its layers itself; remove one of them"

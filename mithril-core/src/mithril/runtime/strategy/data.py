@@ -2,8 +2,8 @@
 
 It says what `compile` and `train_step` would otherwise be told by annotations and options: how
 parameters and inputs are split, which layers are which stage, micro-batches, ZeRO's stage, and what
-the backward computes again. `ml.auto_tune` finds one; an editor changes it. It belongs to one model,
-which its parameters and inputs tell, and to one mesh.
+the backward computes again. It belongs to one model, which its parameters and inputs tell, and to
+one mesh.
 """
 
 from __future__ import annotations
@@ -186,5 +186,6 @@ class StrategyData:
                     f"partition_strategy is for another model: parameter '{name}' has shape "
                     f"{shape} there and {shapes[name]} here; tune for this one"
                 )
+
 
 __all__ = ["OBJECTIVES", "Alternative", "Findings", "StrategyData"]

@@ -1,4 +1,4 @@
-"""Strategies as JSON that a person can read and change: a version, then what is said, field by field.
+"""Strategies as JSON that a person can read and change: a version, then field by field.
 
 A field that this version does not know is refused rather than left out: it would say something.
 """

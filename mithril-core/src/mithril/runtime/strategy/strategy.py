@@ -37,7 +37,10 @@ class Strategy(StrategyData):
 
     >>> import mithril as ml
     >>> model = ml.Linear(4)
-    >>> found = ml.auto_tune(model, "h100-sxm", input_shapes={"input": (64, 8)}, devices=2)
+    >>> shapes = {"input": (64, 8)}
+    >>> found = ml.auto_tune(
+    ...     model, "h100-sxm", input_shapes=shapes, devices=2, strategy_space="data"
+    ... )
     >>> found.mesh
     {'data': 2}
     """

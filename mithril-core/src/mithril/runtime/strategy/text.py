@@ -14,7 +14,9 @@ SHOWN = 8
 
 def describe(strategy: StrategyData) -> str:
     """Return a text of a strategy."""
-    return "\n".join([f"strategy for {strategy.make_mesh()!r}", *_said(strategy), *_found(strategy)])
+    return "\n".join(
+        [f"strategy for {strategy.make_mesh()!r}", *_said(strategy), *_found(strategy)]
+    )
 
 
 def format_cost(objective: str, cost: float) -> str:
