@@ -40,7 +40,7 @@ def test_no_plan_is_below_its_bound(name: str, objective: str) -> None:
         found = price(tuned, strategy) if strategy is not None else None
         if isinstance(found, Price):
             seen += 1
-            assert estimate(tuned, config).bound(objective) <= found.cost(objective), config
+            assert estimate(tuned, config).find_bound(objective) <= found.cost(objective), config
     assert seen
 
 
@@ -65,7 +65,7 @@ def test_what_is_left_out_has_a_bound_above_the_best() -> None:
     assert search.considered == search.pruned + len(search.planned) + len(search.unplanned) + len(
         search.refusals
     )
-    assert search.bound() <= min(c.cost("memory_usage") for c in search.planned)
+    assert search.find_bound() <= min(c.cost("memory_usage") for c in search.planned)
 
 
 def test_a_wide_batch_of_a_small_model_is_split() -> None:
@@ -174,7 +174,9 @@ def test_bad_input() -> None:
         ml.auto_tune(model, Mesh(data=2), devices=4, **options)
     with pytest.raises(ml.GraphError, match=r"auto_tune\(\) takes a Model or a layer, not a str;"):
         ml.auto_tune("model", H100, devices=4, **options)
-    with pytest.raises(ml.GraphError, match=r"input_shapes is \['z'\], and the model's inputs are"):
+    with pytest.raises(
+        ml.GraphError, match=r"input_shapes is \['z'\], and the model takes \['x'\]"
+    ):
         ml.auto_tune(model, H100, devices=4, input_shapes={"z": (8, 16)})
     with pytest.raises(ml.OptionError, match="measure=True needs devices, and there are none"):
         ml.auto_tune(model, H100, devices=4, measure=True, **options)

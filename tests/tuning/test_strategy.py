@@ -143,7 +143,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_another_mesh_and_another_model() -> None:
     with pytest.raises(
         ml.MeshError,
-        match=r"partition_strategy is for Mesh\(data=2, tensor=2\), and the backend has Mesh\(data=4\)",
+        match=r"for Mesh\(data=2, tensor=2\), and the backend has Mesh\(data=4\); open a backend on that mesh",
     ):
         ml.compile(make_mlp(), ml.NumpyBackend(ml.Mesh(data=4)), partition_strategy=MEGATRON)
     with pytest.raises(

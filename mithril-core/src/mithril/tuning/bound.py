@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mithril.ops.collective import AllGather, AllReduce
 from mithril.tuning.config import Config, Role
 from mithril.tuning.model import TunedModel
 from mithril.tuning.recipes import find_sequence
@@ -43,7 +44,7 @@ class Estimate:
             return self.memory
         return self.bytes if objective == "communication" else self.seconds
 
-    def bound(self, objective: str) -> float:
+    def find_bound(self, objective: str) -> float:
         """Return the lower bound of what an objective is about."""
         if objective == "memory_usage":
             return self.least_memory
@@ -115,20 +116,20 @@ class _Estimator:
         config, tensor = self.config, self.config.names(Role.tensor)
         part = config.size(Role.data, Role.context, Role.pipeline)
         for family in self.families if tensor else ():
-            nbytes = (family.moved if not self.tuned.is_forward else family.bytes) / part
-            seconds += self._exchange("all_reduce", nbytes, tensor)
+            nbytes = (family.summed_bytes if not self.tuned.is_forward else family.bytes) / part
+            seconds += self._exchange(AllReduce.name, nbytes, tensor)
             sent += nbytes
         context, sequence = config.names(Role.context), find_sequence(self.tuned)
         if context and sequence is not None:
             others = config.size(Role.data, Role.pipeline, Role.tensor)
             nbytes = int(self.passes * sequence.whole_bytes / others)
-            seconds += self._exchange("all_gather", nbytes, context)
+            seconds += self._exchange(AllGather.name, nbytes, context)
             sent += nbytes
         replicas = config.names(Role.data, Role.context)
         if replicas and not self.tuned.is_forward:
             nbytes = int(self.tuned.parameter_bytes / self._parameter_parts())
             times = 1.5 if config.zero == 3 else 1.0
-            one = self._exchange("all_reduce", nbytes, replicas)
+            one = self._exchange(AllReduce.name, nbytes, replicas)
             seconds += 0.5 * times * one  # half of it passes while the backward computes
             sent += times * nbytes
         return seconds, sent
@@ -155,7 +156,7 @@ class _Estimator:
             even *= config.size(Role.data)
         state = tuned.update.bytes * tuned.parameter_bytes
 
-        def held(divided: float, share: float) -> float:
+        def count(divided: float, share: float) -> float:
             zero, n = config.zero, self.replicas
             kept = tuned.parameter_bytes / (n if zero == 3 else 1)
             gradients = 0.0 if tuned.is_forward else tuned.parameter_bytes / (n if zero >= 2 else 1)
@@ -168,9 +169,9 @@ class _Estimator:
         flight = min(config.microbatches, config.size(Role.pipeline))
         kept = {"none": 0.7, "selective": 0.4, "all": 0.06}.get(str(config.checkpointing), 0.4)
         alive = 0.05 if tuned.is_forward else kept
-        about = held(parts, 1.0) + alive * flight * activations / inside
+        about = count(parts, 1.0) + alive * flight * activations / inside
         # An update may give up each gradient when it is done.
-        return about, held(even, 0.0)
+        return about, count(even, 0.0)
 
 
 __all__ = ["Estimate", "estimate"]

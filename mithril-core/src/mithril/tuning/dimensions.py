@@ -54,7 +54,7 @@ class Family:
     repeats: tuple[str, ...] = ()
 
     @property
-    def moved(self) -> float:
+    def summed_bytes(self) -> float:
         """Bytes that are summed over devices in a forward and a backward."""
         return self.bytes + self.gradient_bytes
 
@@ -214,7 +214,7 @@ def choose_families(families: Sequence[Family], size: int) -> list[Family]:
         and not family.is_whole_somewhere
         and family.size % size == 0
     ]
-    fitting.sort(key=lambda family: -family.flops / (1.0 + family.moved))
+    fitting.sort(key=lambda family: -family.flops / (1.0 + family.summed_bytes))
     chosen: list[Family] = []
     for family in fitting:
         if not any(family.meets(other) for other in chosen):

@@ -136,7 +136,7 @@ class _Runner:
 
     def _start(self, contenders: Sequence[Contender]) -> Iterator[tuple[Contender, Worker]]:
         for contender in contenders:
-            if self._left() > MIN_SECONDS:
+            if self._count_left() > MIN_SECONDS:
                 yield contender, Worker(self._backend)
 
     def _prepare(self, workers: Sequence[tuple[Contender, Worker]]) -> None:
@@ -151,7 +151,7 @@ class _Runner:
         runs: dict[int, int] = {}
         for turn in range(ROUNDS):
             for number, (contender, worker) in enumerate(workers):
-                if not worker.is_ready or (turn and self._left() <= 0):
+                if not worker.is_ready or (turn and self._count_left() <= 0):
                     continue
                 self._bar.show_measured(len(workers) * (ROUNDS + 1), (turn + 1) * len(workers))
                 answer = worker.ask({"runs": runs.get(number, 1)}, self._limit())
@@ -167,11 +167,11 @@ class _Runner:
                 one = max(min(seconds), 1e-6)
                 runs[number] = max(1, min(50, round(RUN_SECONDS / one)))
 
-    def _left(self) -> float:
+    def _count_left(self) -> float:
         return self._end - time.monotonic()
 
     def _limit(self) -> float:
-        return min(LONGEST, max(self._left(), MIN_SECONDS))
+        return min(LONGEST, max(self._count_left(), MIN_SECONDS))
 
 
 class Worker:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +15,7 @@ from mithril.cost import Hardware
 from mithril.cost.communication import find_start_up
 from mithril.cost.work import product_dtype
 from mithril.engine.planned import PlannedEngine
-from mithril.errors import PlanError
+from mithril.errors import MithrilWarning, PlanError
 from mithril.ir import Node, Phase, Value
 from mithril.ir.rewrite import walk
 from mithril.mesh import Mesh
@@ -265,7 +267,8 @@ class TunedModel:
     @cached_property
     def layer_costs(self) -> LayerCosts:
         """Seconds of each layer on one device, and bytes of parameters."""
-        plan = self._probe.plan_for(self.shapes, gradients=not self.is_forward)
+        with unfit_plans():
+            plan = self._probe.plan_for(self.shapes, gradients=not self.is_forward)
         held = {p.name: float(p.type.nbytes) for p in plan.inputs if p.name in plan.parameters}
         return LayerCosts(dict(plan.timeline().layers), held)
 
@@ -285,10 +288,12 @@ class TunedModel:
         if self.optimizer is None or not self.parameter_bytes:
             return Update(0.0, 0.0)
         one = Mesh(data=1)
-        step = train_step(
-            self.model, plan_backend(one, self.hardware), self.optimizer, loss=self.loss,
-            precision=self.precision, shapes={n: _whole(x) for n, x in self.shapes.items()},
-        )  # fmt: skip
+        shapes = {name: replace(spec, sharding=None) for name, spec in self.shapes.items()}
+        with unfit_plans():
+            step = train_step(
+                self.model, plan_backend(one, self.hardware), self.optimizer, loss=self.loss,
+                precision=self.precision, shapes=shapes,
+            )  # fmt: skip
         held = sum(p.type.nbytes for p in step.plan.inputs if p.name in step.plan.optimizer)
         nodes = [n for s in step.plan.stages for n in s.program.graph.nodes]
         moved = sum(
@@ -332,9 +337,12 @@ class TunedModel:
         return {"shapes": dict(self.shapes), "precision": self.precision}
 
 
-def _whole(spec: TensorSpec) -> TensorSpec:
-    """Return an input that lies on one device."""
-    return replace(spec, sharding=None)
+@contextmanager
+def unfit_plans() -> Iterator[None]:
+    """Make plans that no device has memory for without a word: they are only looked at."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MithrilWarning)
+        yield
 
 
-__all__ = ["TunedModel", "Update"]
+__all__ = ["TunedModel", "Update", "unfit_plans"]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from mithril.cost import PlanMemory
-from mithril.errors import MithrilError, MithrilWarning
+from mithril.errors import MithrilError
 from mithril.plan import Plan
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiling import compile
 from mithril.runtime.strategy import Strategy
 from mithril.runtime.training import train_step
-from mithril.tuning.model import TunedModel
+from mithril.tuning.model import TunedModel, unfit_plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,7 @@ def price(tuned: TunedModel, strategy: Strategy) -> Price | str:
     """
     backend = tuned.open_backend(strategy.make_mesh())
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MithrilWarning)  # what does not fit is not chosen
+        with unfit_plans():
             plan = make_plan(tuned, strategy, backend)
             seconds, memory = plan.timeline(tuned.hardware).seconds, plan.memory(tuned.hardware)
             if updates_apart(tuned, strategy):

@@ -106,7 +106,7 @@ class Search:
         objective, capacity = self.tuned.objective, self.tuned.hardware.memory_bytes
         self._seen.add(candidate.config)
         limit = self.best.cost(objective) if self.best else float("inf")
-        if candidate.estimate.bound(objective) >= limit or (
+        if candidate.estimate.find_bound(objective) >= limit or (
             capacity is not None and candidate.estimate.least_memory > capacity
         ):
             self.pruned += 1
@@ -156,14 +156,14 @@ class Search:
             candidate.price.memory,
         )
 
-    def bound(self) -> float:
+    def find_bound(self) -> float:
         """Return what no strategy of the space is below, as far as bounds know.
 
         Of what was planned that is its price; of the rest its bound.
         """
         objective = self.tuned.objective
         prices = [c.cost(objective) for c in self.planned if c.price and c.price.fits]
-        bounds = [c.estimate.bound(objective) for c in self.unplanned]
+        bounds = [c.estimate.find_bound(objective) for c in self.unplanned]
         return min((*prices, *bounds), default=0.0)
 
     def describe(self, chosen: Candidate) -> Strategy:
@@ -179,7 +179,7 @@ class Search:
             seconds=chosen.price.seconds,
             memory=chosen.price.memory,
             bytes=chosen.price.bytes,
-            bound=min(self.bound(), chosen.cost(self.tuned.objective)),
+            bound=min(self.find_bound(), chosen.cost(self.tuned.objective)),
             considered=self.considered,
             pruned=self.pruned,
             planned=len(self.planned),

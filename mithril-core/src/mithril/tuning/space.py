@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import product
 
 from mithril.mesh import Mesh
+from mithril.ops.collective import AllGather
+from mithril.ops.context import CONTEXTS
 from mithril.tuning.config import AxisRole, Config, Role
 from mithril.tuning.model import TunedModel
 from mithril.tuning.recipes import find_batch, find_sequence
@@ -26,9 +28,9 @@ _ROLES = {
     "mixed_parallel": (Role.data, Role.tensor, Role.pipeline, Role.context),
 }
 CHECKPOINTING = ("none", "all")
-CONTEXT = "all_gather"
+CONTEXT = AllGather.name
 """What attention does along a split sequence, until the search varies the best (`vary_one`)."""
-CONTEXTS = ("all_gather", "ring", "ulysses")
+
 MIN_TOKENS = 64
 """A device has so many tokens of a sequence that is split, at least."""
 MOST_MICROBATCHES = 64
@@ -157,7 +159,7 @@ def vary_one(tuned: TunedModel, config: Config) -> Iterator[Config]:
     if not tuned.is_forward:
         for kept in (*CHECKPOINTING, "selective", *FRACTIONS):
             yield replace(config, checkpointing=kept)
-    for context in CONTEXTS if config.context else ():
+    for context in filter(None, CONTEXTS if config.context else ()):
         yield replace(config, context=context)
     for count in (config.microbatches * 2, config.microbatches // 2):
         samples = tuned.batch // config.size(Role.data)

@@ -15,7 +15,7 @@ SHOWN = 8
 def describe(strategy: StrategyData) -> str:
     """Return a text of a strategy."""
     return "\n".join(
-        [f"strategy for {strategy.make_mesh()!r}", *_said(strategy), *_found(strategy)]
+        [f"strategy for {strategy.make_mesh()!r}", *_said(strategy), *_describe_findings(strategy)]
     )
 
 
@@ -69,7 +69,7 @@ def _stages(strategy: StrategyData) -> Iterator[str]:
         yield f"and {len(of) - SHOWN} more stages"
 
 
-def _found(strategy: StrategyData) -> Iterator[str]:
+def _describe_findings(strategy: StrategyData) -> Iterator[str]:
     found = strategy.findings
     if not found.profile:
         return
