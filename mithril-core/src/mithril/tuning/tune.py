@@ -177,8 +177,8 @@ def _read_shapes(
     if not isinstance(given, Mapping) or set(given) != set(names):
         known = list(given) if isinstance(given, Mapping) else given
         raise GraphError(
-            f"input_shapes is {known!r}, and the model takes {list(names)}; give each a shape or an "
-            f"ml.TensorSpec"
+            f"input_shapes is {known!r}, and the model takes {list(names)}; give each a shape, or "
+            f"an ml.TensorSpec"
         )
     return {
         name: as_spec(
